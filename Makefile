@@ -1,0 +1,58 @@
+# Prints itself: the text behind ## is what `make help` shows.
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-deep check bench clean
+
+PYTHON ?= python3
+HEADGATE_CACHE ?= $(HOME)/.cache/headgate
+export HEADGATE_CACHE
+
+BIN := .venv/bin
+BENCHES := objects wal_write wal_replay wal_requests
+BENCH ?= $(BENCHES)
+# The promise lives in these rooms, so this much of their branches must be tested.
+GATED := headgate/shards/*,headgate/checkpoints/*
+GATE := 90
+
+help: ## Say what can be made
+	@echo "headgate needs Python 3.11 or newer, Java 17 or newer, and make."
+	@echo
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do \
+		printf '  make %-10s %s\n' "$$name" "$$what"; done
+	@echo
+	@echo "  PYTHON=python3.12    another Python for .venv      BENCH=objects    one benchmark ($(BENCHES))"
+	@echo "  HEADGATE_CACHE=dir   where the jars are kept (now $(HEADGATE_CACHE))"
+
+setup: ## Make .venv and fetch the jars; does nothing when both are there
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "headgate needs Python 3.11 or newer, and $(PYTHON) is not: install one, or name it: make setup PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) scripts/bootstrap.py
+
+demo: setup ## See a topic flow into a table
+	@$(BIN)/headgate demo
+
+# Spark and Kafka tests stay on one worker (tests/conftest.py), so one Spark and one broker serve them all.
+# The gate is silent when it holds: the last line is pytest's own.
+test: setup ## Run the tests, with branch coverage
+	@$(BIN)/coverage erase
+	@$(BIN)/pytest -n 2 --dist loadgroup --cov --cov-report=term
+	@$(BIN)/coverage report --include='$(GATED)' --fail-under=$(GATE) >/dev/null || { \
+		$(BIN)/coverage report --include='$(GATED)'; \
+		echo "Branch coverage of $(GATED) is below $(GATE) %."; exit 1; }
+
+test-deep: setup ## Run the tests that take minutes
+	@$(BIN)/pytest -m deep || [ $$? -eq 5 ] # 5: there are none yet
+
+check: setup ## Check style, types and the direction of imports
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+bench: setup ## Run the benchmarks
+	@for name in $(BENCH); do $(BIN)/python -m benchmarks.$$name || exit 1; done
+
+clean: ## Remove .venv and every cache in this checkout
+	@rm -rf .venv .coverage .coverage.* .hypothesis .mypy_cache .ruff_cache .pytest_cache .import_linter_cache \
+		build dist spark-warehouse metastore_db derby.log
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	@echo "The jars stay in $(HEADGATE_CACHE); rm -r \"$(HEADGATE_CACHE)\" removes them."

@@ -1,0 +1,134 @@
+"""Bring the jars of jars/*.xml to the cache directory, with the Ivy that Spark ships.
+
+`$HEADGATE_CACHE/jars/<list>` holds exactly the jars of its list. A receipt, written last, names the list and the
+size of every jar; without a receipt that agrees with what is there, the jars are fetched again. Ivy writes into a
+staging directory, so nothing half-written ever has a jar's final name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import xml.etree.ElementTree as ElementTree
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RECEIPT = ".receipt.json"
+
+
+def main() -> int:
+    """Fetch what is missing. Prints nothing when nothing is."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--java", default="java", help="the java to run Ivy with")
+    java = arguments.parse_args().java
+    lists = sorted((ROOT / "jars").glob("*.xml"))
+    cache = cache_directory()
+    if all(is_complete(jar_list, cache / "jars" / jar_list.stem) for jar_list in lists):
+        return 0
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "lock").open("w") as lock:
+        # Two checkouts may share one cache; the second waits, and then finds the work done.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for jar_list in lists:
+            target = cache / "jars" / jar_list.stem
+            if not is_complete(jar_list, target) and not fetch(jar_list, target, cache, java):
+                return 1
+    return 0
+
+
+def cache_directory() -> Path:
+    return Path(os.environ.get("HEADGATE_CACHE") or "~/.cache/headgate").expanduser().absolute()
+
+
+def jar_names(jar_list: Path) -> set[str]:
+    return {f"{d.get('name')}-{d.get('rev')}.jar" for d in ElementTree.parse(jar_list).iter("dependency")}
+
+
+def is_complete(jar_list: Path, target: Path) -> bool:
+    try:
+        receipt = json.loads((target / RECEIPT).read_text())
+    except (OSError, ValueError):
+        return False
+    return bool(receipt == receipt_for(jar_list, target) and set(receipt["sizes"]) == jar_names(jar_list))
+
+
+def receipt_for(jar_list: Path, target: Path) -> dict[str, object]:
+    return {
+        "list": hashlib.sha256(jar_list.read_bytes()).hexdigest(),
+        "sizes": {jar.name: jar.stat().st_size for jar in sorted(target.glob("*.jar"))},
+    }
+
+
+def fetch(jar_list: Path, target: Path, cache: Path, java: str) -> bool:
+    """Stage, check, then swap: 1. Ivy into a staging directory; 2. every jar of the list is there and opens;
+    3. the old directory goes; 4. the staging directory takes its name; 5. the receipt."""
+    wanted = jar_names(jar_list)
+    staging = target.with_name(f".{target.name}.staging")
+    log = cache / f"ivy-{jar_list.stem}.log"
+    staging.mkdir(parents=True, exist_ok=True)
+    for attempt in (1, 2):
+        shutil.rmtree(staging)
+        staging.mkdir()
+        run_ivy(jar_list, staging, cache / "ivy", log, java, len(wanted))
+        bad = wanted - {jar.name for jar in staging.glob("*.jar") if opens(jar)}
+        if not bad:
+            break
+        # What Ivy keeps from an interrupted run may be what is wrong: the second attempt starts without it.
+        shutil.rmtree(cache / "ivy", ignore_errors=True)
+        if attempt == 2:
+            some = ", ".join(sorted(bad)[:3]) + (" …" if len(bad) > 3 else "")
+            print(f"Ivy could not fetch {len(bad)} of {len(wanted)} jars ({some}): {log} says why.", file=sys.stderr)
+            return False
+    shutil.rmtree(target, ignore_errors=True)
+    staging.rename(target)
+    (target / RECEIPT).write_text(json.dumps(receipt_for(jar_list, target), indent=1))
+    return True
+
+
+def run_ivy(jar_list: Path, staging: Path, ivy_cache: Path, log: Path, java: str, total: int) -> None:
+    ivy = next(Path(sysconfig.get_path("purelib")).glob("pyspark/jars/ivy-*.jar"))
+    command = [java, "-jar", str(ivy), "-ivy", str(jar_list), "-cache", str(ivy_cache), "-confs", "default"]
+    command += ["-retrieve", f"{staging}/[artifact]-[revision].[ext]"]
+    # A machine that reaches its repository through a mirror names it in Ivy's own settings file.
+    if settings := os.environ.get("HEADGATE_IVY_SETTINGS"):
+        command += ["-settings", settings]
+    done = 0
+    report(f"Fetching {total} jars for {jar_list.stem}", end="")
+    with (
+        log.open("w") as lines,
+        subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as process,
+    ):
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.write(line)
+            if "[SUCCESSFUL ]" in line:
+                done += 1
+                if sys.stdout.isatty():
+                    report(f"\rFetching jars for {jar_list.stem}: {done} of {total}\033[K", end="")
+    report("")
+
+
+def opens(jar: Path) -> bool:
+    try:
+        with zipfile.ZipFile(jar):
+            return True
+    except (OSError, zipfile.BadZipFile):
+        return False
+
+
+def report(text: str, end: str = "\n") -> None:
+    print(text, end=end, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

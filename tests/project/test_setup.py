@@ -1,0 +1,237 @@
+"""The way in: make, the set-up scripts and what is kept out of the repository."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TARGETS = ["help", "setup", "demo", "test", "test-deep", "check", "bench", "clean"]
+STAMP = ROOT / ".venv" / ".headgate-packages"
+
+
+def make(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    # The tests themselves often run under make, whose flags and level would leak into this one.
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    command = ["make", "--no-print-directory", *arguments]
+    return subprocess.run(
+        command, cwd=ROOT, env=env | environment, capture_output=True, text=True, stdin=subprocess.DEVNULL
+    )
+
+
+def executable(path: Path, script: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize("arguments", [[], ["help"]], ids=["default", "help"])
+def test_help_lists_every_target(arguments: list[str]) -> None:
+    listed = make(*arguments).stdout
+    assert re.findall(r"^  make ([a-z-]+)", listed, re.MULTILINE) == TARGETS
+
+
+def test_every_target_is_declared_phony() -> None:
+    declared = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert declared is not None
+    assert declared[1].split() == TARGETS
+
+
+def sentence(result: subprocess.CompletedProcess[str]) -> str:
+    """What make's own closing line leaves: one line, which is the sentence."""
+    assert result.returncode != 0
+    lines = [line for line in result.stderr.splitlines() if not line.startswith("make")]
+    assert len(lines) == 1, result.stderr
+    assert "Traceback" not in result.stderr
+    return lines[0]
+
+
+def test_a_missing_python_is_said_in_one_sentence() -> None:
+    assert "Python 3.11 or newer" in sentence(make("setup", "PYTHON=no-such-python"))
+
+
+def test_an_old_python_is_said_in_one_sentence(tmp_path: Path) -> None:
+    old = executable(tmp_path / "python3", 'case "$1" in -c) exit 1;; esac; echo "syntax error" >&2; exit 2')
+    assert "Python 3.11 or newer" in sentence(make("setup", f"PYTHON={old}"))
+
+
+@pytest.fixture
+def path_without_java(tmp_path: Path) -> Path:
+    """A PATH with the few commands that the Makefile's recipes call, and no java."""
+    for name in ("sh", "make"):
+        found = shutil.which(name)
+        assert found is not None
+        (tmp_path / name).symlink_to(found)
+    return tmp_path
+
+
+def test_a_missing_java_is_said_in_one_sentence(path_without_java: Path) -> None:
+    result = make("setup", f"PYTHON={sys.executable}", PATH=str(path_without_java), JAVA_HOME="")
+    assert "needs Java 17 or newer, and found none" in sentence(result)
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("""echo 'openjdk version "11.0.2" 2019-01-15' >&2""", "is Java 11"),
+        ("""echo 'java version "1.8.0_392"' >&2""", "is Java 8"),
+        ("exit 1", "does not run"),
+    ],
+)
+def test_an_unfit_java_is_said_in_one_sentence(path_without_java: Path, script: str, said: str) -> None:
+    executable(path_without_java / "java", script)
+    result = make("setup", f"PYTHON={sys.executable}", PATH=str(path_without_java), JAVA_HOME="")
+    assert said in sentence(result)
+
+
+@pytest.mark.skipif(
+    not STAMP.exists() or Path(sys.prefix).resolve() != (ROOT / ".venv").resolve(),
+    reason="this environment was not made by make setup",
+)
+def test_a_second_setup_does_nothing() -> None:
+    before = STAMP.stat().st_mtime_ns
+    seconds = []
+    for _ in range(3):  # the fastest counts: other tests keep the machine busy
+        start = time.monotonic()
+        result = make("setup", f"PYTHON={getattr(sys, '_base_executable', sys.executable)}")
+        seconds.append(time.monotonic() - start)
+        assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    assert min(seconds) < 2
+    assert STAMP.stat().st_mtime_ns == before
+
+
+FAKE_IVY = """
+import sys, zipfile
+pattern = sys.argv[sys.argv.index("-retrieve") + 1]
+for name in {names!r}:
+    with zipfile.ZipFile(pattern.replace("[artifact]-[revision].[ext]", name), "w") as jar:
+        jar.writestr("a", "b" * 1000)
+    print("[SUCCESSFUL ]")
+"""
+
+
+class Jars:
+    """The real script with a list of two jars, and in place of java a program that writes them."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.cache = home / "cache"
+        self.folder = self.cache / "jars" / "small"
+        (home / "scripts").mkdir()
+        (home / "jars").mkdir()
+        shutil.copy(ROOT / "scripts" / "fetch_jars.py", home / "scripts")
+        (home / "jars" / "small.xml").write_text(
+            '<ivy-module><dependencies><dependency name="one" rev="1"/><dependency name="two" rev="2"/>'
+            "</dependencies></ivy-module>"
+        )
+
+    def fetch(self, *names: str) -> subprocess.CompletedProcess[str]:
+        """Run the script while Ivy can get these jars."""
+        (self.home / "ivy.py").write_text(FAKE_IVY.format(names=names))
+        java = executable(self.home / "java", f'exec "{sys.executable}" "{self.home}/ivy.py" "$@"')
+        return subprocess.run(
+            [sys.executable, self.home / "scripts" / "fetch_jars.py", "--java", java],
+            env=os.environ | {"HEADGATE_CACHE": str(self.cache)},
+            capture_output=True,
+            text=True,
+        )
+
+    def names(self) -> list[str]:
+        return sorted(jar.name for jar in self.folder.glob("*.jar"))
+
+
+BOTH = ("one-1.jar", "two-2.jar")
+
+
+@pytest.fixture
+def jars(tmp_path: Path) -> Jars:
+    jars = Jars(tmp_path)
+    assert jars.fetch(*BOTH).returncode == 0
+    assert jars.names() == list(BOTH)
+    return jars
+
+
+def test_complete_jars_are_left_alone_without_a_word(jars: Jars) -> None:
+    result = jars.fetch()  # Ivy could get nothing, and is not asked
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_a_missing_jar_is_fetched_again(jars: Jars) -> None:
+    (jars.folder / "two-2.jar").unlink()
+    assert jars.fetch(*BOTH).returncode == 0
+    assert jars.names() == list(BOTH)
+
+
+def test_a_cut_off_jar_is_fetched_again(jars: Jars) -> None:
+    jar = jars.folder / "two-2.jar"
+    whole = jar.stat().st_size
+    os.truncate(jar, 100)
+    assert jars.fetch(*BOTH).returncode == 0
+    assert jar.stat().st_size == whole
+
+
+def test_jars_without_a_receipt_are_not_taken_for_complete(jars: Jars) -> None:
+    (jars.folder / ".receipt.json").unlink()
+    assert "Fetching 2 jars" in jars.fetch(*BOTH).stdout
+
+
+def test_a_jar_that_left_the_list_leaves_the_cache(jars: Jars) -> None:
+    listed = jars.home / "jars" / "small.xml"
+    listed.write_text(listed.read_text().replace('<dependency name="two" rev="2"/>', ""))
+    assert jars.fetch("one-1.jar").returncode == 0
+    assert jars.names() == ["one-1.jar"]
+
+
+def test_jars_that_cannot_be_had_are_named_and_what_is_there_stays(jars: Jars) -> None:
+    (jars.folder / ".receipt.json").unlink()
+    result = jars.fetch("one-1.jar")
+    assert result.returncode == 1
+    assert "could not fetch 1 of 2 jars (two-2.jar)" in result.stderr
+    assert jars.names() == list(BOTH)
+
+
+def test_the_checked_in_lists_name_each_jar_once() -> None:
+    for jar_list in (ROOT / "jars").glob("*.xml"):
+        names = re.findall(r'name="([^"]+)" rev="[^"]+" transitive="false"', jar_list.read_text())
+        assert names
+        assert len(names) == len(set(names)) == jar_list.read_text().count("<dependency ")
+
+
+def test_constraints_are_exact_versions_by_name() -> None:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = [line for line in lines if not line.startswith("#")]
+    assert [pin for pin in pins if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.+!]+", pin)] == []
+
+
+def tracked_texts() -> list[tuple[Path, str]]:
+    """Every file that is, or would be, in the repository."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout")
+    texts = []
+    for name in filter(None, listed.stdout.split("\0")):
+        try:
+            texts.append((Path(name), (ROOT / name).read_text()))
+        except (UnicodeDecodeError, FileNotFoundError):
+            continue
+    return texts
+
+
+# Put together here, so that this file does not contain what it looks for.
+MACHINE_PATHS = ["/" + folder + "/" for folder in ("work", "root")]
+REGISTRY_HOSTS = ["pypi" + ".org", "pythonhosted" + ".org", "maven" + ".org", "maven" + ".apache.org"]
+
+
+@pytest.mark.parametrize("unwanted", MACHINE_PATHS + REGISTRY_HOSTS)
+def test_no_file_names_a_machine_path_or_a_registry(unwanted: str) -> None:
+    # A path only counts where it starts one: "a/work/b" is somebody's relative path.
+    pattern = re.compile(rf"(?<![\w./-]){re.escape(unwanted)}" if unwanted.startswith("/") else re.escape(unwanted))
+    assert [str(path) for path, text in tracked_texts() if pattern.search(text)] == []
