@@ -1,0 +1,55 @@
+"""headgate: the front door between Kafka and a Lance lake.
+
+Names are imported when they are first used, so that `import headgate` loads neither Spark nor Lance.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headgate.shards.config import WriterConfig
+    from headgate.shards.sharding import bucket, by_partition, single
+    from headgate.shards.writer import ShardWriter
+    from headgate.streaming import decode
+    from headgate.streaming import kafka_source as kafka
+    from headgate.streaming.sink import ShardSink
+    from headgate.table import Table, create_table, open_table
+
+__all__ = [
+    "ShardSink",
+    "ShardWriter",
+    "Table",
+    "WriterConfig",
+    "bucket",
+    "by_partition",
+    "create_table",
+    "decode",
+    "kafka",
+    "open_table",
+    "single",
+]
+
+_PLACES = {
+    "ShardSink": "headgate.streaming.sink:ShardSink",
+    "ShardWriter": "headgate.shards.writer:ShardWriter",
+    "Table": "headgate.table:Table",
+    "WriterConfig": "headgate.shards.config:WriterConfig",
+    "bucket": "headgate.shards.sharding:bucket",
+    "by_partition": "headgate.shards.sharding:by_partition",
+    "create_table": "headgate.table:create_table",
+    "decode": "headgate.streaming.decode:",
+    "kafka": "headgate.streaming.kafka_source:",
+    "open_table": "headgate.table:open_table",
+    "single": "headgate.shards.sharding:single",
+}
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        place, _, attribute = _PLACES[name].partition(":")
+    except KeyError:
+        raise AttributeError(f"module 'headgate' has no attribute {name!r}") from None
+    module = import_module(place)
+    return getattr(module, attribute) if attribute else module

@@ -1,0 +1,53 @@
+"""Lance schemas with field ids of one's choice.
+
+Lance numbers the columns of a new dataset 0, 1, 2 …; a table that had columns dropped
+or added has other numbers, and whoever reads by number must find the same ones beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+
+def numbered_schema(schema: pa.Schema, field_ids: Sequence[int]) -> Any:
+    """The LanceSchema of a pyarrow schema, with these ids in depth-first order."""
+    from lance.schema import LanceSchema
+
+    plain = pa.schema([field.remove_metadata() if _is_id_alone(field) else field for field in schema], schema.metadata)
+    parts: tuple[Any, ...] = LanceSchema.from_pyarrow(plain).__reduce__()[1]  # type: ignore[assignment]
+    renumbered = []
+    for data in parts[1:]:
+        field = _Field.FromString(data)
+        field.id = field_ids[field.id]
+        if field.parent_id >= 0:
+            field.parent_id = field_ids[field.parent_id]
+        renumbered.append(field.SerializeToString())
+    return LanceSchema._from_protos(parts[0], *renumbered)
+
+
+def top_level_names(dataset: Any) -> dict[int, str]:
+    """Column names of a dataset by field id."""
+    return {field.id(): field.name() for field in dataset.lance_schema.fields()}
+
+
+def _is_id_alone(field: pa.Field) -> bool:
+    return set(field.metadata or {}) == {b"lance:field_id"}
+
+
+def _field_class() -> Any:
+    """Lance's message for a field, id and parent alone; protobuf carries the rest along."""
+    kind = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="field_ids.proto", package="headgate.field_ids", syntax="proto3")
+    message = file.message_type.add(name="Field")
+    message.field.add(name="id", number=3, type=kind.TYPE_INT32, label=kind.LABEL_OPTIONAL)
+    message.field.add(name="parent_id", number=4, type=kind.TYPE_INT32, label=kind.LABEL_OPTIONAL)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("headgate.field_ids.Field"))
+
+
+_Field = _field_class()

@@ -1,0 +1,116 @@
+"""Consumers that live as long as the process, one per configuration unless several are in use at once.
+
+A consumer is lent, never shared; one that met an error is closed instead of being lent again. None is ever used, or
+even freed, in another process than its own: its threads stay behind at a fork, and freeing it would wait for them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from confluent_kafka import Consumer, KafkaError, KafkaException
+
+from headgate.connectors.kafka.options import ConsumerConfig
+from headgate.connectors.kafka.topics import QUIET
+from headgate.errors import InvalidInput
+
+_ALWAYS = {
+    "enable.auto.commit": "false",
+    "enable.auto.offset.store": "false",
+    # An offset that is gone is an error to be told, never a place to jump to.
+    "auto.offset.reset": "error",
+    # A range may end in offsets that hold no row: the end of the log is then the only sign.
+    "enable.partition.eof": "true",
+    "allow.auto.create.topics": "false",
+    # Nobody polls between two tasks, and that is nobody's failure.
+    "max.poll.interval.ms": "86400000",
+}
+_UNLESS_GIVEN = {
+    # What is fetched ahead counts into a task's memory; 16 MB keep two cores busy.
+    "queued.max.messages.kbytes": "16384",
+    # Rows that lie ready. Five times as many took a third off the rate: more is fetched than a range needs, and thrown
+    # away. And a queue that is full is looked at again soon, not after librdkafka's second.
+    "queued.min.messages": "20000",
+    "fetch.queue.backoff.ms": "10",
+    # A fetch that waits at the end of the log holds up the next range, since a connection has one fetch at a time.
+    "fetch.wait.max.ms": "10",
+    # A broker that comes back is found within half a second, not within ten.
+    "reconnect.backoff.max.ms": "500",
+}
+
+
+@dataclass(slots=True)
+class Lent:
+    """A consumer in use, and the last error that concerned no partition."""
+
+    consumer: Consumer
+    errors: list[KafkaError] = field(default_factory=list)
+
+    def refused(self) -> bool:
+        """The broker did not accept the credentials, or its certificate is not trusted."""
+        return any(error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL) for error in self.errors)
+
+    def last_error(self) -> str | None:
+        """The last error's name; its text could hold more than a name should."""
+        return self.errors[-1].name() if self.errors else None
+
+
+_lock = threading.Lock()
+_idle: defaultdict[tuple[int, ConsumerConfig], list[Lent]] = defaultdict(list)
+os.register_at_fork(after_in_child=lambda: globals().__setitem__("_lock", threading.Lock()))
+
+
+@contextmanager
+def lend(config: ConsumerConfig) -> Iterator[Lent]:
+    """A consumer of this process for the configuration, without an assignment. Raises InvalidInput."""
+    key = (os.getpid(), config)
+    with _lock:
+        lent = _idle[key].pop() if _idle[key] else None
+    lent = lent or _make(config)
+    lent.errors.clear()
+    try:
+        yield lent
+        lent.consumer.unassign()
+    except GeneratorExit:
+        # The reader stopped early of its own will: nothing is wrong with the consumer.
+        lent.consumer.unassign()
+    except BaseException:
+        lent.consumer.close()
+        raise
+    with _lock:
+        _idle[key].append(lent)
+
+
+def close_idle_consumers() -> None:
+    """Close this process's consumers that are not in use, with their threads and connections."""
+    with _lock:
+        mine = [key for key in _idle if key[0] == os.getpid()]
+        consumers = [lent.consumer for key in mine for lent in _idle.pop(key)]
+    for consumer in consumers:
+        consumer.close()
+
+
+def _make(config: ConsumerConfig) -> Lent:
+    errors: list[KafkaError] = []
+    properties: dict[str, object] = {**_UNLESS_GIVEN, **config.librdkafka(), **_ALWAYS, "error_cb": errors.append}
+    try:
+        consumer = Consumer(properties, logger=QUIET)
+    except KafkaException as error:
+        text = str(error)
+        named = [name for name in sorted(config.librdkafka(), key=len, reverse=True) if name in text]
+        # The text may quote a value; the name is enough.
+        raise InvalidInput(
+            f"librdkafka does not accept the value of {named[0]!r}."
+            if named
+            else "librdkafka does not accept this configuration.",
+            servers=config.servers,
+        ) from None
+    # One reference that is never given back: a forked child would free its copy when it ends, and hang.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(consumer))
+    return Lent(consumer, errors)

@@ -1,0 +1,300 @@
+"""Offset ranges of a topic, read with librdkafka straight into Arrow.
+
+A range is read whole or an error says why not. It ends by position: the last offsets of a range may hold no row
+(compacted away, aborted, control records), so nothing waits for one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from headgate.connectors.kafka.consumers import Lent, lend
+from headgate.connectors.kafka.options import READ_UNCOMMITTED, ConsumerConfig
+from headgate.connectors.kafka.rows import COLUMNS, row_schema, to_batch
+from headgate.errors import DataLoss, HeadgateError, InvalidInput, NotFound, PermissionDenied, Transient
+
+DEADLINE = 60.0
+"""Seconds without any progress after which a read gives up."""
+_SLICE = 0.02
+"""How long one call waits for rows. `consume` waits for all it was asked for, and a range may have fewer."""
+_SLICE_ROWS = 10_000
+_BATCH_BYTES = 32 << 20
+"""A batch ends here even if it has few rows, so that memory follows bytes and not row counts."""
+_LOOK_AGAIN = 1.0
+"""Seconds of silence after which the cluster is asked what is wrong."""
+_CONFIRMATIONS = 3
+"""A broker that has just become leader may know less than it will: loss is believed when it is seen this often."""
+_GONE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._LOG_TRUNCATION)
+_NO_TOPIC = (
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError.UNKNOWN_TOPIC_ID,
+)
+_FORBIDDEN = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Offsets [start, until) of one partition."""
+
+    topic: str
+    partition: int
+    start: int
+    until: int
+
+    def __post_init__(self) -> None:
+        if self.partition < 0 or not 0 <= self.start <= self.until:
+            raise InvalidInput(
+                f"There is no range [{self.start},{self.until}) of partition {self.partition}.", topic=self.topic
+            )
+
+
+def read_range(
+    config: ConsumerConfig,
+    topic: str,
+    partition: int,
+    start: int,
+    until: int,
+    *,
+    max_rows: int = 50_000,
+    deadline: float = DEADLINE,
+    columns: Sequence[str] = COLUMNS,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of [start, until) in offset order, in batches of up to `max_rows`; none for an empty range.
+
+    `deadline` is in seconds without progress. `columns` may add "headers", or leave out what nobody needs.
+    Raises DataLoss that names the lost range, Transient if the broker stays away, PermissionDenied, InvalidInput.
+    """
+    wanted = Range(topic, partition, start, until)
+    schema = row_schema(columns)
+    return _batches(config, wanted, max_rows, deadline, schema)
+
+
+def partitions(config: ConsumerConfig, topic: str, *, deadline: float = DEADLINE) -> list[int]:
+    """The topic's partitions. Raises NotFound, Transient, PermissionDenied."""
+    with lend(config) as lent:
+        return _partitions(lent, config, topic, time.monotonic() + deadline)
+
+
+def offsets(config: ConsumerConfig, topic: str, *, deadline: float = DEADLINE) -> dict[int, tuple[int, int]]:
+    """Per partition the earliest offset and the one after the last that this isolation level may read.
+
+    Raises NotFound, Transient, PermissionDenied.
+    """
+    until = time.monotonic() + deadline
+    with lend(config) as lent:
+        return {
+            partition: _watermarks(lent, config, topic, partition, until)
+            for partition in _partitions(lent, config, topic, until)
+        }
+
+
+# -- reading -----------------------------------------------------------------------
+
+
+def _batches(
+    config: ConsumerConfig, wanted: Range, max_rows: int, deadline: float, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    if wanted.start == wanted.until:
+        return
+    with lend(config) as lent:
+        reading = _Reading(lent, config, wanted, deadline)
+        while not reading.done:
+            messages = reading.collect(max_rows)
+            if messages:
+                yield to_batch(messages, wanted.topic, wanted.partition, schema)
+
+
+class _Reading:
+    """Where a read of one range stands."""
+
+    def __init__(self, lent: Lent, config: ConsumerConfig, wanted: Range, deadline: float) -> None:
+        self._lent = lent
+        self._consumer: Consumer = lent.consumer
+        self._config = config
+        self._wanted = wanted
+        self._deadline = deadline
+        self._position = wanted.start
+        self._losses = 0
+        self._moved_on()
+        self._assign()
+
+    @property
+    def done(self) -> bool:
+        return self._position >= self._wanted.until
+
+    def collect(self, max_rows: int) -> list[Message]:
+        """Up to `max_rows` messages of the range, fewer where they are large, and all that is left at its end.
+
+        1. Take what has come. 2. Sort out events, which are few and stand between rows. 3. Rows move the position,
+        and so do the end of the log and control records. 4. Where nothing moved for a while, ask the cluster why.
+        """
+        rows: list[Message] = []
+        size = 0
+        # What the caller did between two batches is no silence of the broker.
+        self._moved_on()
+        while not self.done and len(rows) < max_rows and size < _BATCH_BYTES:
+            count = min(max_rows - len(rows), self._wanted.until - self._position, _SLICE_ROWS)
+            came = self._consumer.consume(count, _SLICE)
+            fresh = self._sorted_out(came)
+            if fresh:
+                rows += fresh
+                size += sum(map(len, fresh))
+            elif not self.done and not self._advance(self._control_position()):
+                self._look_closer()
+        return rows
+
+    def _sorted_out(self, came: list[Message]) -> list[Message]:
+        """The rows of the range among what came. Moves the position, and handles every event."""
+        if not came:
+            return came
+        fresh = came
+        # Events are rare: most lists hold none, and one C-level pass says so.
+        if any(map(Message.error, came)):
+            fresh = [message for message in came if message.error() is None]
+            for event in came:
+                if (error := event.error()) is not None:
+                    self._handle(error, _offset(event))
+        if fresh:
+            last = _offset(fresh[-1])
+            self._advance(last + 1)
+            if last >= self._wanted.until:
+                # Beyond the range, fetched because the range had fewer rows than offsets.
+                fresh = [message for message in fresh if _offset(message) < self._wanted.until]
+        return fresh
+
+    def _advance(self, position: int) -> bool:
+        if position <= self._position:
+            return False
+        self._position = position
+        self._losses = 0
+        self._moved_on()
+        return True
+
+    def _moved_on(self) -> None:
+        self._last_progress = self._last_look = time.monotonic()
+
+    def _control_position(self) -> int:
+        """Where the client stands, control records included; a number below any offset if it has not begun."""
+        (where,) = self._consumer.position([TopicPartition(self._wanted.topic, self._wanted.partition)])
+        return int(where.offset)
+
+    def _assign(self) -> None:
+        self._consumer.assign([TopicPartition(self._wanted.topic, self._wanted.partition, self._position)])
+
+    # -- when something is wrong ---------------------------------------------------
+
+    def _handle(self, error: KafkaError, offset: int) -> None:
+        if error.code() == KafkaError._PARTITION_EOF:
+            if not self._advance(offset) and not self.done:
+                self._last_look = 0.0  # the log ends before the range does: ask now
+        elif error.code() in _GONE:
+            self._check_for_loss()
+            self._assign()
+        elif error.code() in _FORBIDDEN:
+            raise self._error(PermissionDenied, f"The broker refused to let this user read: {error.name()}.")
+        elif error.code() in _NO_TOPIC:
+            self._last_look = 0.0
+
+    def _look_closer(self) -> None:
+        """Nothing came. Say what is wrong, if something is; otherwise wait on."""
+        now = time.monotonic()
+        if self._lent.refused():
+            raise self._error(PermissionDenied, "The broker did not accept the credentials or the certificate.")
+        if now - self._last_progress > self._deadline:
+            raise self._error(
+                Transient, f"Kafka gave nothing for {self._deadline:g} s.", last_error=self._lent.last_error()
+            )
+        if now - self._last_look > _LOOK_AGAIN:
+            with contextlib.suppress(KafkaException):  # away; the deadline decides
+                self._check_for_loss()
+            self._last_look = time.monotonic()
+
+    def _check_for_loss(self) -> None:
+        """Raise DataLoss if not all of the range's rest is in the log. Raises KafkaException if nobody can say."""
+        for _ in range(_CONFIRMATIONS):
+            lost = self._lost()
+            if lost is None:
+                return
+            time.sleep(_SLICE * 10)
+        assert lost is not None
+        raise self._error(
+            DataLoss,
+            f"Kafka no longer has offsets [{lost[0]},{lost[1]}) of {self._wanted.topic!r} "
+            f"partition {self._wanted.partition}.",
+            lost_from=lost[0],
+            lost_until=lost[1],
+            advice="restore the topic, or accept the loss by recording a new start for this partition",
+        )
+
+    def _lost(self) -> tuple[int, int] | None:
+        """What of [position, until) is not in the log now; open transactions are in it."""
+        wanted, everything = self._wanted, self._config.with_isolation(READ_UNCOMMITTED)
+        where = TopicPartition(wanted.topic, wanted.partition)
+        with lend(everything) as other:
+            try:
+                low, high = other.consumer.get_watermark_offsets(where, timeout=2 * _LOOK_AGAIN)
+            except KafkaException as error:
+                if error.args[0].code() in _NO_TOPIC:
+                    return self._position, wanted.until
+                raise
+        if self._position < low:
+            return self._position, min(low, wanted.until)
+        if high < wanted.until:
+            return max(high, self._position), wanted.until
+        return None
+
+    def _error(self, kind: type[HeadgateError], what: str, **facts: object) -> HeadgateError:
+        wanted = self._wanted
+        error = kind(what, topic=wanted.topic, partition=wanted.partition, range=f"[{wanted.start},{wanted.until})")
+        return error.located(reached=self._position, servers=self._config.servers, **facts)
+
+
+# -- asking ------------------------------------------------------------------------
+
+
+def _partitions(lent: Lent, config: ConsumerConfig, topic: str, until: float) -> list[int]:
+    found = _ask(lent, config, topic, until, lambda timeout: lent.consumer.list_topics(topic, timeout)).topics[topic]
+    if found.error is not None:
+        _raise_for(found.error, lent, config, topic)
+    return sorted(found.partitions)
+
+
+def _watermarks(lent: Lent, config: ConsumerConfig, topic: str, partition: int, until: float) -> tuple[int, int]:
+    where = TopicPartition(topic, partition)
+    low, high = _ask(lent, config, topic, until, lambda timeout: lent.consumer.get_watermark_offsets(where, timeout))
+    return low, high
+
+
+def _ask(lent: Lent, config: ConsumerConfig, topic: str, until: float, question: Callable[[float], Any]) -> Any:
+    """The answer, asked in short turns until it comes: between turns the client may say that it was refused."""
+    while True:
+        try:
+            return question(min(_LOOK_AGAIN, max(0.01, until - time.monotonic())))
+        except KafkaException as error:
+            lent.consumer.poll(0)  # serves what the client has to say
+            reason = error.args[0]
+            if lent.refused() or reason.code() in (*_NO_TOPIC, *_FORBIDDEN) or time.monotonic() > until:
+                _raise_for(reason, lent, config, topic)
+
+
+def _raise_for(reason: KafkaError, lent: Lent, config: ConsumerConfig, topic: str) -> NoReturn:
+    where: dict[str, Any] = {"topic": topic, "servers": config.servers}
+    if lent.refused() or reason.code() in _FORBIDDEN:
+        raise PermissionDenied("Kafka did not accept the credentials, the certificate or the request.", **where)
+    if reason.code() in _NO_TOPIC:
+        raise NotFound(f"There is no topic {topic!r}.", **where, advice="check the name, or create the topic first")
+    raise Transient(f"Kafka did not answer: {reason.name()}.", **where, last_error=lent.last_error())
+
+
+def _offset(message: Message) -> int:
+    offset = message.offset()
+    return -1 if offset is None else offset

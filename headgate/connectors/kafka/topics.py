@@ -1,0 +1,55 @@
+"""Making topics and growing them, on any cluster. For tests, the demo and people trying things out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions, NewTopic
+
+from headgate.errors import InvalidInput, Transient
+
+QUIET = logging.getLogger("headgate.kafka.client")
+"""What librdkafka says goes here, not to the terminal: silent until somebody adds a handler."""
+QUIET.addHandler(logging.NullHandler())
+QUIET.propagate = False
+
+_SECONDS = 30.0
+
+
+def admin_client(servers: str) -> AdminClient:
+    """A client of `servers` that says nothing on the terminal and looks for a lost broker often."""
+    return AdminClient(
+        {"bootstrap.servers": servers, "reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 250}, logger=QUIET
+    )
+
+
+def create_topic(
+    servers: str, name: str, partitions: int = 1, config: Mapping[str, str] | None = None, *, replication: int = 1
+) -> None:
+    """Make a topic. Raises InvalidInput if it is there or cannot be, Transient if the broker is away."""
+    topic = NewTopic(name, num_partitions=partitions, replication_factor=replication, config=dict(config or {}))
+    client = admin_client(servers)  # held until the answer is there: without it the request is dropped
+    with _told(f"The topic {name!r} was not created", servers):
+        client.create_topics([topic], operation_timeout=_SECONDS)[name].result(_SECONDS + 5)
+
+
+def grow_topic(servers: str, name: str, partitions: int) -> None:
+    """Raise the number of partitions to `partitions`. Raises InvalidInput if that is not more than there are."""
+    client = admin_client(servers)
+    with _told(f"The topic {name!r} did not grow to {partitions} partitions", servers):
+        growth = NewPartitions(name, partitions)
+        client.create_partitions([growth], operation_timeout=_SECONDS)[name].result(_SECONDS + 5)
+
+
+@contextmanager
+def _told(failure: str, servers: str) -> Iterator[None]:
+    try:
+        yield
+    except KafkaException as error:
+        reason = error.args[0]
+        kind = Transient if reason.retriable() or reason.code() < 0 else InvalidInput
+        raise kind(f"{failure}: {reason.name()}.", servers=servers) from error

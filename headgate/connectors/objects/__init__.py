@@ -1,0 +1,37 @@
+"""Object stores behind one port: local disk, S3 and memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from headgate.connectors.objects.errors import redact
+from headgate.connectors.objects.local import LocalStore
+from headgate.connectors.objects.memory import MemoryStore
+from headgate.connectors.objects.port import ObjectInfo, ObjectStore
+from headgate.connectors.objects.s3 import S3Store
+from headgate.errors import InvalidInput
+
+__all__ = ["ObjectInfo", "ObjectStore", "open_store", "redact"]
+
+_SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
+
+
+def open_store(uri: str, storage_options: Mapping[str, object] | None = None) -> ObjectStore:
+    """The store at a path, file://, s3:// or memory:// URI. Opens, connects and writes nothing.
+
+    Storage options are those of S3 under pylance's names; the other stores need none and ignore them.
+    Raises InvalidInput for any other scheme and for an unknown option.
+    """
+    scheme = match[1].lower() if (match := _SCHEME.match(uri)) else ""
+    if not uri:
+        raise InvalidInput("The URI is empty.")
+    if scheme in ("", "file"):
+        return LocalStore(uri)
+    if scheme == "s3":
+        return S3Store(uri, storage_options)
+    if scheme == "memory":
+        return MemoryStore(uri)
+    raise InvalidInput(
+        f"The scheme {scheme!r} is not known.", uri=redact(uri), known="a plain path, file://, s3://, memory://"
+    )

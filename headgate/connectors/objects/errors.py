@@ -1,0 +1,118 @@
+"""The one table from what a file system or obstore raises to this package's errors.
+
+- Unlisted errnos (EIO, ESTALE, ENOMEM, EBUSY ...) are Transient: the outcome is unknown,
+  and a new try is safe because it starts from a new file.
+- obstore has one kind, GenericError, for a 400, 416, 429, 5xx, a refused connection and a timeout.
+  They are all Transient; a lasting 400 therefore ends as a Transient with the answer in its cause.
+- obstore has one kind, AlreadyExistsError, for 409 and 412; the S3 store tells them apart by HEAD.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+
+from headgate.errors import (
+    AlreadyExists,
+    HeadgateError,
+    InvalidInput,
+    NotFound,
+    PermissionDenied,
+    StoreFull,
+    Transient,
+)
+
+ErrorTable = Mapping[int, type[HeadgateError]]
+
+OS_ERRORS: ErrorTable = {
+    errno.EEXIST: AlreadyExists,
+    errno.ENOENT: NotFound,
+    errno.EACCES: PermissionDenied,
+    errno.EPERM: PermissionDenied,
+    errno.EROFS: PermissionDenied,
+    errno.ENOSPC: StoreFull,
+    errno.EDQUOT: StoreFull,
+    errno.EFBIG: StoreFull,
+    errno.EMFILE: StoreFull,
+    errno.ENFILE: StoreFull,
+    errno.ENOTDIR: InvalidInput,
+    errno.EISDIR: InvalidInput,
+    errno.ENAMETOOLONG: InvalidInput,
+    errno.ELOOP: InvalidInput,
+    errno.EXDEV: InvalidInput,
+}
+
+ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
+"""No object has that name, though a folder or a file in place of a folder may."""
+READS: ErrorTable = dict.fromkeys(ABSENT, NotFound)
+"""For verbs that look for an object."""
+PUTS: ErrorTable = {errno.ENOENT: Transient}
+"""For verbs that make the folder first: it was removed meanwhile, and a retry makes it again."""
+
+
+@contextmanager
+def os_errors(verb: str, store: str, key: str, special: ErrorTable | None = None) -> Iterator[None]:
+    """Raise what an OSError means here, with the OSError as its cause. `special` goes before OS_ERRORS."""
+    try:
+        yield
+    except OSError as error:
+        number = error.errno or 0
+        kind = (special or {}).get(number) or OS_ERRORS.get(number, Transient)
+        reason = os.strerror(number) if number else type(error).__name__
+        raise kind(f"{verb} failed: {reason}.", store=store, key=key) from error
+
+
+@cache
+def _obstore_errors() -> tuple[tuple[type[BaseException], type[HeadgateError]], ...]:
+    from obstore import exceptions as raised
+
+    return (
+        (FileNotFoundError, NotFound),
+        (raised.AlreadyExistsError, AlreadyExists),
+        (raised.PreconditionError, AlreadyExists),
+        (raised.PermissionDeniedError, PermissionDenied),
+        (raised.UnauthenticatedError, PermissionDenied),
+        (raised.InvalidPathError, InvalidInput),
+        (raised.NotSupportedError, InvalidInput),
+        (raised.UnknownConfigurationKeyError, InvalidInput),
+        (ValueError, InvalidInput),
+        (raised.BaseError, Transient),
+    )
+
+
+def obstore_error(error: Exception, verb: str, store: str, key: str, secrets: Iterable[str]) -> HeadgateError:
+    """What an error of obstore means here, its cause being a copy of it without the secrets.
+
+    Raise it outside the except block, otherwise Python attaches the original text again.
+    An error that obstore is not known to raise is raised as it is.
+    """
+    for raised, kind in _obstore_errors():
+        if isinstance(error, raised):
+            meant = kind(f"{verb} failed.", store=store, key=key)
+            meant.__cause__ = type(error)(scrubbed(str(error), secrets))
+            return meant
+    raise error
+
+
+_USER = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*://)(?:[^/?#@:\s]*:[^?\s]*@|[^/?#@\s]*@)")
+_SHORTEST_SECRET = 4
+"""Anything shorter is a placeholder of a test and would blot out ordinary text."""
+
+
+def redact(uri: str) -> str:
+    """The URI without user, password and query string: fit for logs and errors. Paths stay as they are."""
+    if "://" not in uri:
+        return uri
+    return _USER.sub(r"\1", uri).partition("?")[0]
+
+
+def scrubbed(text: str, secrets: Iterable[str]) -> str:
+    """The text with every secret, and every user and password in a URI, blotted out."""
+    for secret in secrets:
+        if len(secret) >= _SHORTEST_SECRET:
+            text = text.replace(secret, "***")
+    return _USER.sub(r"\1", text)

@@ -1,0 +1,73 @@
+"""A folder of another store, as a store of its own: one table's records, one stream's dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from headgate.connectors.objects.port import Bytes, ObjectInfo, ObjectStore, checked_folder, checked_key
+
+
+class FolderStore(ObjectStore):
+    """Every verb is the inner store's, below the folder; so are the counters."""
+
+    def __init__(self, inner: ObjectStore, folder: str) -> None:
+        self._prefix = checked_key(folder) + "/"
+        self._inner = inner
+        super().__init__(f"{inner.uri.rstrip('/')}/{folder}")
+
+    def put_if_absent(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
+        """As the inner store does."""
+        self._inner.put_if_absent(self._prefix + checked_key(key), data)
+
+    def put_overwrite(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
+        """As the inner store does."""
+        self._inner.put_overwrite(self._prefix + checked_key(key), data)
+
+    def get(self, key: str) -> memoryview:
+        """As the inner store does."""
+        return self._inner.get(self._prefix + checked_key(key))
+
+    def get_range(self, key: str, start: int, length: int) -> memoryview:
+        """As the inner store does."""
+        return self._inner.get_range(self._prefix + checked_key(key), start, length)
+
+    def head(self, key: str) -> ObjectInfo:
+        """As the inner store does."""
+        return self._own(self._inner.head(self._prefix + checked_key(key)))
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """As the inner store does, keys relative to the folder."""
+        return map(self._own, self._inner.list(self._prefix + checked_folder(prefix)))
+
+    def list_folders(self, prefix: str) -> Iterator[str]:
+        """As the inner store does."""
+        return self._inner.list_folders(self._prefix + checked_folder(prefix))
+
+    def delete(self, key: str) -> None:
+        """As the inner store does."""
+        self._inner.delete(self._prefix + checked_key(key))
+
+    def copy(self, src: str, dst: str, dst_store: ObjectStore | None = None) -> None:
+        """As the inner store does."""
+        if isinstance(dst_store, FolderStore):
+            self._inner.copy(self._prefix + checked_key(src), dst_store._prefix + checked_key(dst), dst_store._inner)
+        elif dst_store is None:
+            self._inner.copy(self._prefix + checked_key(src), self._prefix + checked_key(dst))
+        else:
+            self._inner.copy(self._prefix + checked_key(src), dst, dst_store)
+
+    def locate(self, key: str = "") -> tuple[str, dict[str, str]]:
+        """As the inner store does."""
+        return self._inner.locate(self._prefix + checked_key(key) if key else self._prefix.rstrip("/"))
+
+    def operations(self) -> Mapping[str, int]:
+        """The inner store's."""
+        return self._inner.operations()
+
+    def reset_operations(self) -> None:
+        """The inner store's."""
+        self._inner.reset_operations()
+
+    def _own(self, info: ObjectInfo) -> ObjectInfo:
+        return replace(info, key=info.key.removeprefix(self._prefix))

@@ -1,0 +1,149 @@
+"""Objects in the memory of this process, for tests and examples.
+
+`memory://name` is one store per name: every instance of that name, and every
+unpickled one in the same process, sees the same objects. Nothing outlives the process.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from headgate.connectors.objects.port import (
+    Bytes,
+    ObjectInfo,
+    ObjectStore,
+    as_buffers,
+    checked_folder,
+    checked_key,
+    checked_range,
+)
+from headgate.errors import AlreadyExists, InvalidInput, NotFound
+
+_URI = re.compile(r"memory://([^/]+)(?:/(.*))?")
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    data: bytes
+    modified: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class _Contents:
+    objects: dict[str, _Stored] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+_by_name: dict[str, _Contents] = {}
+
+
+class MemoryStore(ObjectStore):
+    """`memory://name` or `memory://name/folder`."""
+
+    def __init__(self, uri: str) -> None:
+        match = _URI.fullmatch(uri)
+        if match is None:
+            raise InvalidInput("A memory URI has a name: memory://name or memory://name/folder.", uri=uri)
+        self._name = match[1]
+        folder = (match[2] or "").rstrip("/")
+        self._folder = checked_key(folder) + "/" if folder else ""
+        super().__init__(uri)
+
+    @staticmethod
+    def drop(name: str) -> None:
+        """Forget every object of `memory://name`. A name that is unknown is fine."""
+        _by_name.pop(name, None)
+
+    def put_if_absent(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
+        """Store the object if the name is free."""
+        full, stored = self._full(key), _stored(data)
+        self._count("put")
+        contents = self._contents
+        with contents.lock:
+            if full in contents.objects:
+                raise AlreadyExists("An object of that name exists.", store=self.uri, key=key)
+            contents.objects[full] = stored
+
+    def put_overwrite(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
+        """Store or replace the object."""
+        full, stored = self._full(key), _stored(data)
+        self._count("put")
+        with self._contents.lock:
+            self._contents.objects[full] = stored
+
+    def get(self, key: str) -> memoryview:
+        """The whole object. Raises NotFound."""
+        full = self._full(key)
+        self._count("get")
+        return memoryview(self._found(full, key).data)
+
+    def get_range(self, key: str, start: int, length: int) -> memoryview:
+        """Up to `length` bytes from `start`; shorter at the end, empty past it. Raises NotFound."""
+        checked_range(start, length)
+        return self.get(key)[start : start + length]
+
+    def head(self, key: str) -> ObjectInfo:
+        """Size and time. Raises NotFound."""
+        full = self._full(key)
+        self._count("head")
+        stored = self._found(full, key)
+        return ObjectInfo(key, len(stored.data), stored.modified)
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Every object below the folder, deep, as it was at the call."""
+        checked_folder(prefix)
+        self._count("list")
+        return iter(self._below(prefix))
+
+    def list_folders(self, prefix: str) -> Iterator[str]:
+        """Names of the folders right below."""
+        checked_folder(prefix)
+        self._count("list")
+        rests = (info.key.removeprefix(prefix) for info in self._below(prefix))
+        return iter(sorted({rest.partition("/")[0] for rest in rests if "/" in rest}))
+
+    def delete(self, key: str) -> None:
+        """Remove the object. One that is missing is fine."""
+        full = self._full(key)
+        self._count("delete")
+        with self._contents.lock:
+            self._contents.objects.pop(full, None)
+
+    def copy(self, src: str, dst: str, dst_store: ObjectStore | None = None) -> None:
+        """Copy an object, replacing `dst`."""
+        target = dst_store or self
+        if not isinstance(target, MemoryStore):
+            target.put_overwrite(dst, self.get(src))
+            return
+        source, full = self._full(src), target._full(dst)
+        self._count("copy")
+        stored = _stored(self._found(source, src).data)
+        with target._contents.lock:
+            target._contents.objects[full] = stored
+
+    @property
+    def _contents(self) -> _Contents:
+        return _by_name.setdefault(self._name, _Contents())
+
+    def _full(self, key: str) -> str:
+        return self._folder + checked_key(key)
+
+    def _found(self, full: str, key: str) -> _Stored:
+        try:
+            return self._contents.objects[full]
+        except KeyError as error:
+            raise NotFound("There is no such object.", store=self.uri, key=key) from error
+
+    def _below(self, prefix: str) -> Sequence[ObjectInfo]:
+        start = self._folder + prefix
+        with self._contents.lock:
+            found = [(key, stored) for key, stored in self._contents.objects.items() if key.startswith(start)]
+        return [ObjectInfo(key.removeprefix(self._folder), len(one.data), one.modified) for key, one in found]
+
+
+def _stored(data: Bytes | Sequence[Bytes]) -> _Stored:
+    return _Stored(b"".join(as_buffers(data)), datetime.now(UTC))

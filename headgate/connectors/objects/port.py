@@ -1,0 +1,170 @@
+"""The port through which everything else reaches an object store.
+
+Contract, for every store and checked by one abstract suite:
+
+1. `put_if_absent` stores the whole object or nothing, and of any number of
+   callers exactly one succeeds; the others get AlreadyExists. AlreadyExists may
+   also mean the caller's own earlier try whose response was lost: compare ids.
+2. When a put returns, the object survives a crash of anything; on local disk a
+   power loss too.
+3. `get`, `head` and `list` see every object whose put has returned.
+4. Keys are relative to the root, use '/', and never leave it.
+5. Nothing is opened, connected or imported natively before the first operation,
+   so that a store may be pickled, and made before a fork and used after it.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from headgate.errors import InvalidInput
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+Bytes: TypeAlias = bytes | memoryview | pa.Buffer
+"""What a put takes: one buffer, or several that are stored one after the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """One object as head and list show it. `modified` is the store's clock."""
+
+    key: str
+    size: int
+    modified: datetime
+
+
+class ObjectStore(ABC):
+    """One root (directory, bucket prefix, memory) and its verbs. Thread-safe and picklable."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        """Where the root is, without credentials: fit for logs and errors."""
+        self._operations: Counter[str] = Counter()
+        self._counter_lock = threading.Lock()
+
+    # -- verbs ---------------------------------------------------------------
+
+    @abstractmethod
+    def put_if_absent(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
+        """Store the object if the name is free. Raises AlreadyExists, Transient, StoreFull, PermissionDenied."""
+
+    @abstractmethod
+    def put_overwrite(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
+        """Store or replace the object. Only for objects that are hints: no protocol step may depend on one."""
+
+    @abstractmethod
+    def get(self, key: str) -> memoryview:
+        """The whole object. Raises NotFound."""
+
+    @abstractmethod
+    def get_range(self, key: str, start: int, length: int) -> memoryview:
+        """Up to `length` bytes from `start`; shorter at the end, empty past it. Raises NotFound."""
+
+    @abstractmethod
+    def head(self, key: str) -> ObjectInfo:
+        """Size and time. Raises NotFound."""
+
+    @abstractmethod
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Every object whose key starts with the folder `prefix` ('' or ending in '/'), deep, in no order."""
+
+    @abstractmethod
+    def list_folders(self, prefix: str) -> Iterator[str]:
+        """Names of the folders right below the folder `prefix`, without '/'."""
+
+    @abstractmethod
+    def delete(self, key: str) -> None:
+        """Remove the object. One that is missing is fine."""
+
+    @abstractmethod
+    def copy(self, src: str, dst: str, dst_store: ObjectStore | None = None) -> None:
+        """Copy an object, replacing `dst`; the source is kept. Server-side where both are on one S3 endpoint."""
+
+    def locate(self, key: str = "") -> tuple[str, dict[str, str]]:
+        """URI and storage options by which pylance reaches the same place. Raises InvalidInput where it cannot."""
+        raise InvalidInput("Lance datasets cannot be kept in this kind of store.", store=self.uri, key=key)
+
+    # -- counting ------------------------------------------------------------
+
+    def operations(self) -> Mapping[str, int]:
+        """Requests of this instance by verb: "put", "get", "head", "list", "delete", "copy"."""
+        with self._counter_lock:
+            return dict(self._operations)
+
+    def reset_operations(self) -> None:
+        """Start counting from zero."""
+        with self._counter_lock:
+            self._operations.clear()
+
+    def _count(self, verb: str, times: int = 1) -> None:
+        with self._counter_lock:
+            self._operations[verb] += times
+
+    # -- pickling: counters and locks stay behind ------------------------------
+
+    def __getstate__(self) -> dict[str, object]:
+        state = self.__dict__.copy()
+        del state["_operations"], state["_counter_lock"]
+        return state
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self._operations = Counter()
+        self._counter_lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.uri!r})"
+
+
+def checked_key(key: str) -> str:
+    """The key itself if it stays below the root and every store can hold it. Raises InvalidInput."""
+    if (
+        not key
+        or any(part in ("", ".", "..") for part in key.split("/"))
+        or _CONTROL.search(key) is not None
+        or not _is_utf8(key)
+    ):
+        raise InvalidInput(
+            f"The object name {key[:200]!r} is empty, absolute, has an empty, '.' or '..' part, "
+            "a control character, or is not valid Unicode."
+        )
+    return key
+
+
+def checked_folder(prefix: str) -> str:
+    """The folder prefix itself if it is '' or a key followed by '/'. Raises InvalidInput."""
+    if prefix:
+        if not prefix.endswith("/"):
+            raise InvalidInput(f"The folder {prefix[:200]!r} does not end in '/'.")
+        checked_key(prefix[:-1])
+    return prefix
+
+
+def checked_range(start: int, length: int) -> None:
+    """Raises InvalidInput for a range that counts backwards."""
+    if start < 0 or length < 0:
+        raise InvalidInput(f"A range has no negative start or length: {start}, {length}.")
+
+
+def _is_utf8(key: str) -> bool:
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def as_buffers(data: Bytes | Sequence[Bytes]) -> list[memoryview]:
+    """The parts of a put as flat byte views, without copying."""
+    parts = [data] if isinstance(data, (bytes, memoryview, pa.Buffer)) else list(data)
+    return [memoryview(part).cast("B") if not isinstance(part, bytes) else memoryview(part) for part in parts]

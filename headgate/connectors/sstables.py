@@ -1,0 +1,168 @@
+"""Small Lance datasets beside a table: written whole and durably, read back in order, searched.
+
+pylance is imported when a function is called, never before (fork safety).
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headgate.connectors.field_ids import numbered_schema
+from headgate.connectors.objects import ObjectStore
+from headgate.errors import DataLoss, StoreError, Transient
+
+READAHEAD = 4
+"""Batches that Lance reads ahead of whoever consumes them: memory is bounded by these."""
+
+
+@dataclass(frozen=True)
+class TextIndex:
+    """A full-text index of the base, to be kept on every SSTable as well."""
+
+    name: str
+    column: str
+    parameters: Mapping[str, Any]
+
+
+def open_dataset(store: ObjectStore, key: str = "", version: int | None = None) -> Any:
+    """The Lance dataset at a place of the store. Raises DataLoss where there is none."""
+    import lance
+
+    uri, options = store.locate(key)
+    try:
+        return lance.dataset(uri, version=version, storage_options=options or None)
+    except (ValueError, OSError) as error:
+        what = f"The Lance dataset {key or 'of the table'} cannot be opened."
+        raise DataLoss(what, store=store.uri, key=key or None) from error
+
+
+def field_ids(dataset: Any) -> list[int]:
+    """The ids of all fields, in depth-first order."""
+
+    def inside(field: Any) -> Iterator[int]:
+        yield field.id()
+        for child in field.children():
+            yield from inside(child)
+
+    return [found for field in dataset.lance_schema.fields() for found in inside(field)]
+
+
+def text_indexes(dataset: Any) -> tuple[TextIndex, ...]:
+    """The full-text indexes of a dataset with their parameters."""
+    found = {}
+    for index in dataset.describe_indices():
+        if index.index_type.upper() in ("INVERTED", "FTS"):
+            found[index.name] = TextIndex(index.name, index.field_names[0], _parameters(index.details))
+    return tuple(found.values())
+
+
+def write_dataset(
+    store: ObjectStore,
+    key: str,
+    rows: pa.Table,
+    *,
+    field_ids: Sequence[int],
+    primary_key: Sequence[str],
+    indexes: Sequence[TextIndex],
+    file_version: str,
+) -> None:
+    """A dataset of one fragment with these field ids, its key sidecar and full-text indexes; durable at the end.
+
+    The place must be new. A crash leaves a folder that nothing names. Raises Transient.
+    """
+    from lance import lance as native
+
+    uri, options = store.locate(key)
+    try:
+        dataset = _written(uri, rows, field_ids, file_version, options or None)
+        for index in indexes:
+            dataset.create_scalar_index(index.column, "INVERTED", name=index.name, **index.parameters)
+        if primary_key:
+            reader = rows.select(list(primary_key)).to_reader()
+            native._write_pk_sidecar(uri, reader, list(primary_key))  # type: ignore[attr-defined]
+    except (OSError, ValueError, RuntimeError) as error:
+        raise Transient("An SSTable could not be written.", store=store.uri, key=key) from error
+    if not options and os.path.isdir(uri):
+        _sync_tree(uri)
+
+
+def scan_dataset(
+    dataset: Any, columns: Sequence[str] | None, filter: str | pc.Expression | None, batch_rows: int | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The batches of a dataset, in order, read as they are asked for."""
+    scanner = dataset.scanner(
+        columns=list(columns) if columns is not None else None,
+        filter=filter,
+        batch_size=batch_rows,
+        batch_readahead=READAHEAD,
+        fragment_readahead=1,
+    )
+    try:
+        yield from scanner.to_batches()
+    except OSError as error:
+        raise StoreError("A Lance dataset could not be read.", uri=dataset.uri) from error
+
+
+def search_dataset(dataset: Any, text: str, column: str, columns: Sequence[str], limit: int) -> pa.Table:
+    """The best matches of a text in a column that has a full-text index, with `_score`, best first."""
+    from lance.query import MatchQuery
+
+    return dataset.scanner(
+        columns=[*columns, "_score"], full_text_query=MatchQuery(text, column), limit=limit
+    ).to_table()
+
+
+def dataset_in_memory(rows: pa.Table, indexes: Sequence[TextIndex] = ()) -> Any:
+    """The rows as a Lance dataset that lives in this process alone, so that Lance can filter or search them."""
+    import lance
+
+    dataset = lance.write_dataset(rows, f"memory://{uuid.uuid4().hex}")
+    for index in indexes:
+        dataset.create_scalar_index(index.column, "INVERTED", name=index.name, **index.parameters)
+    return dataset
+
+
+def _written(uri: str, rows: pa.Table, ids: Sequence[int], file_version: str, options: Mapping[str, str] | None) -> Any:
+    """Lance numbers new columns itself; other ids are set by a projection onto a schema that has them."""
+    import lance
+
+    settings: dict[str, Any] = {
+        "max_rows_per_file": max(rows.num_rows, 1),
+        "data_storage_version": file_version,
+        "storage_options": options,
+    }
+    if list(ids) == list(range(len(ids))):
+        return lance.write_dataset(rows, uri, mode="create", **settings)
+    lance.write_dataset(rows.slice(0, 0), uri, mode="create", **settings)
+    numbered = lance.LanceOperation.Project(numbered_schema(rows.schema, ids))
+    lance.LanceDataset.commit(uri, numbered, read_version=1, storage_options=dict(options) if options else None)
+    return lance.write_dataset(rows, uri, mode="append", **settings)
+
+
+def _parameters(details: Mapping[str, Any]) -> dict[str, Any]:
+    """As create_scalar_index takes them back; the granularity is an enum there and has one value for plain columns."""
+    return {name: value for name, value in details.items() if value is not None and name != "document_granularity"}
+
+
+def _sync_tree(root: str) -> None:
+    """Lance never syncs: before the WAL behind a dataset may go, its files and folders must be on disk."""
+    for folder, _, files in os.walk(root, topdown=False):
+        for name in files:
+            _sync(os.path.join(folder, name))
+        _sync(folder)
+    _sync(os.path.dirname(root))
+
+
+def _sync(path: str) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
