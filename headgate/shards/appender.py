@@ -1,0 +1,263 @@
+"""WalAppender: the only code that writes under `wal/`.
+
+Promises:
+1. `append` returns the position of an entry that is durable, or raises; it never
+   overwrites and never leaves a gap.
+2. After a successor's open has returned, no append of this appender succeeds: the
+   slot it wants is taken by the successor's barrier (R5 keeps it there).
+3. A lost response is not an error: an entry is known by its unique id, not its bytes.
+4. An appender that raised Fenced or Poisoned never touches the store again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from headgate.connectors.objects import ObjectStore
+from headgate.errors import AlreadyExists, DataLoss, Fenced, HeadgateError, NotFound, Poisoned, StoreError, Transient
+from headgate.shards import entry as codec
+from headgate.shards.entry import Chunk, EncodedEntry, EntryHeader, Tags
+from headgate.shards.manifest import Manifest
+from headgate.shards.manifest_store import ManifestStore
+from headgate.shards.retry import Retry
+from headgate.shards.shard import Claim, Shard
+from headgate.shards.tip import find_tip
+
+Pause = Callable[[str], None]
+"""Called with the name of each protocol step before it is taken. Tests stop there."""
+
+
+def no_pause(step: str) -> None:
+    """Go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """An entry that is durable."""
+
+    position: int
+    entry_id: str
+    rows: int
+    nbytes: int
+
+
+class WalAppender:
+    """Appends entries to one shard, one after the other. Not thread-safe: one thread owns it."""
+
+    def __init__(self, claim: Claim, *, retry: Retry = Retry()) -> None:  # noqa: B008
+        self.shard = claim.shard
+        self.epoch = claim.epoch
+        self.claim_id = claim.claim_id
+        self.next_position = claim.next_position
+        self.retries = 0
+        self.opened: Manifest | None = None
+        """The manifest as `open` read it last: replay starts from this one."""
+        self.on_retry: Callable[[], None] | None = None
+        """Called before each pause between tries."""
+        self._retry = retry
+        self._error: HeadgateError | None = None
+
+    @classmethod
+    def open(
+        cls,
+        shard: Shard,
+        *,
+        owner: str | None = None,
+        seen: int | None = None,
+        retry: Retry = Retry(),  # noqa: B008
+        pause: Pause = no_pause,
+    ) -> WalAppender:
+        """Claim the shard. THIS WRITES, AND IT FENCES AN EARLIER WRITER.
+
+        1. look: the manifest can be read and the WAL has no hole, as far as the search
+           for the tip shows. Nothing is written yet: a failed open fences nobody.
+        2. claim: put a manifest with the next epoch and a random claim id.
+        3. tip: look for the first free position once more, from the highest of last_seen
+           and replay_after (or `seen`, the last position the caller knows of) on.
+        4. barrier: put a data-less entry there, stepping over stale entries.
+        5. re-read the manifest: it still carries our claim id and the barrier lies
+           above its replay_after; otherwise we are Fenced (R3).
+
+        On a fresh shard the barrier is entry 0 and rows start at 1. A crash after any
+        step leaves a shard that opens. Raises Fenced where another opener was later,
+        InvalidInput where the shard belongs to another owner (nothing is written then),
+        DataLoss where positions below the tip are missing.
+        """
+        manifests = shard.manifests_retried(retry)
+        pause("look")
+        free = _look(shard, manifests, seen, retry)
+        pause("claim")
+        claimed = manifests.claim(owner, spec_id=shard.home.spec_id)
+        manifest = claimed.manifest
+        assert manifest.claim_id is not None
+        pause("tip")
+        start = max(free, _search_start(claimed.previous, seen))
+        try:
+            free = retry.run(lambda: find_tip(shard, start))
+        except DataLoss:
+            # What looks like a hole may be what a successor has flushed and collected.
+            manifests.check_fenced(manifest.epoch, manifest.claim_id)
+            raise
+        appender = cls(Claim(shard, manifest.epoch, manifest.claim_id, free), retry=retry)
+        pause("barrier")
+        barrier = appender._put(codec.encode_barrier(epoch=manifest.epoch)).position
+        pause("re-read")
+        stored = manifests.latest()
+        held = stored is not None and stored.held_by(manifest.epoch, manifest.claim_id)
+        if stored is None or not held or 0 < barrier <= stored.replay_after:
+            raise appender._stop(
+                Fenced(
+                    "Another writer claimed the shard while this one was opening it.",
+                    **shard.where(),
+                    position=barrier,
+                    epoch=manifest.epoch,
+                    stored_epoch=stored.epoch if stored else None,
+                )
+            )
+        appender.opened = stored
+        return appender
+
+    @classmethod
+    def with_claimed_epoch(cls, claim: Claim, *, retry: Retry = Retry()) -> WalAppender:  # noqa: B008
+        """Work with an epoch and position that the caller holds. Claims, reads and writes nothing."""
+        return cls(claim, retry=retry)
+
+    @property
+    def claim(self) -> Claim:
+        """What this appender holds now, for handing on."""
+        return Claim(self.shard, self.epoch, self.claim_id, self.next_position)
+
+    def append(self, chunks: Sequence[Chunk], tags: Tags = Tags()) -> Appended:  # noqa: B008
+        """Store the chunks as one entry at the next free position.
+
+        Raises Fenced (a successor has taken the shard) or Poisoned (the store did not
+        answer within the retries, so the outcome is unknown). Both are final.
+        """
+        return self._put(codec.encode_entry(self.shard.home.schema, chunks, epoch=self.epoch, tags=tags))
+
+    def _put(self, encoded: EncodedEntry) -> Appended:
+        """Steps by one from the planned position (R10):
+
+        1. put if absent. Done where it succeeds.
+        2. the slot is taken: our own id means that a response was lost, done; a higher
+           epoch means Fenced; the same or a lower one means the next slot.
+        3. the store does not answer: the same slot again after a pause, then Poisoned.
+        """
+        if self._error is not None:
+            raise self._error
+        delays = self._retry.delays()
+        while True:
+            position = self.next_position
+            try:
+                self._store.put_if_absent(self.shard.wal_key(position), encoded.buffers)
+            except AlreadyExists as error:
+                if not self._taken(position, encoded.entry_id):
+                    if self.next_position == position:
+                        self._wait(delays, position, error)
+                    continue
+            except Transient as error:
+                self._wait(delays, position, error)
+                continue
+            except StoreError as error:
+                raise self._stop(self._poisoned("The store refused a WAL entry.", position)) from error
+            self.next_position = position + 1
+            return Appended(position, encoded.entry_id, encoded.rows, encoded.nbytes)
+
+    def _taken(self, position: int, entry_id: str) -> bool:
+        """Whose entry is it? True: ours. False: a stale one, and `next_position` is above it now; or it vanished."""
+        try:
+            header = self._retry.run(lambda: read_header(self.shard, position))
+        except NotFound:
+            self._check_vanished(position)
+            return False
+        except Transient as error:
+            raise self._stop(self._poisoned("A WAL entry in the way could not be read.", position)) from error
+        except HeadgateError as error:
+            raise self._stop(self._poisoned("A WAL entry in the way is damaged.", position)) from error
+        if header.entry_id == entry_id:
+            return True
+        if header.epoch > self.epoch:
+            raise self._stop(self._fenced(position, header.epoch))
+        self.next_position = position + 1
+        return False
+
+    def _check_vanished(self, position: int) -> None:
+        """The slot was taken and is free again: a conflict that left nothing, or an entry that was collected.
+
+        Only the manifest can tell. Filling a collected slot would acknowledge a row that no replay reads.
+        """
+        try:
+            stored = self.shard.manifests_retried(self._retry).latest()
+        except HeadgateError as error:
+            raise self._stop(self._poisoned("The shard's manifest could not be read.", position)) from error
+        if stored is None or not stored.held_by(self.epoch, self.claim_id):
+            raise self._stop(self._fenced(position, stored.epoch if stored else None))
+        if position <= stored.replay_after:
+            raise self._stop(self._poisoned("The next WAL position was already flushed and collected.", position))
+
+    def _wait(self, delays: Iterator[float], position: int, error: StoreError) -> None:
+        delay = next(delays, None)
+        if delay is None:
+            raise self._stop(
+                self._poisoned("A WAL entry could not be stored; whether it was is unknown.", position)
+            ) from error
+        self.retries += 1
+        if self.on_retry is not None:
+            self.on_retry()
+        time.sleep(delay)
+
+    @property
+    def _store(self) -> ObjectStore:
+        return self.shard.wal
+
+    def _fenced(self, position: int, stored_epoch: int | None) -> Fenced:
+        return Fenced(
+            "A successor has taken the shard over.",
+            **self.shard.where(),
+            position=position,
+            epoch=self.epoch,
+            stored_epoch=stored_epoch,
+        )
+
+    def _poisoned(self, what: str, position: int) -> Poisoned:
+        return Poisoned(what, **self.shard.where(), position=position, epoch=self.epoch)
+
+    def _stop(self, error: HeadgateError) -> HeadgateError:
+        self._error = error
+        return error
+
+
+def _look(shard: Shard, manifests: ManifestStore, seen: int | None, retry: Retry) -> int:
+    """The tip as far as it shows before the claim. Raises DataLoss for a hole that stays one.
+
+    A living writer may flush and collect between the two reads; then its manifest says so.
+    """
+    while True:
+        start = _search_start(manifests.latest(), seen)
+        try:
+            return retry.run(partial(find_tip, shard, start))
+        except DataLoss:
+            if _search_start(manifests.latest(), seen) == start:
+                raise
+
+
+def _search_start(manifest: Manifest | None, seen: int | None) -> int:
+    """Entry 0 is only ever the barrier of a fresh shard: with a manifest, the search starts above it."""
+    known = -1 if manifest is None else max(manifest.last_seen, manifest.replay_after)
+    return max(known, -1 if seen is None else seen) + 1
+
+
+def read_header(shard: Shard, position: int) -> EntryHeader:
+    """The header of the entry at a position: one range read, a second where the schema is large."""
+    key = shard.wal_key(position)
+    try:
+        data = shard.wal.get_range(key, 0, codec.HEADER_GUESS)
+        length = codec.header_length(data)
+        if length > len(data):
+            data = shard.wal.get_range(key, 0, length)
+        return codec.decode_header(data)
+    except HeadgateError as error:
+        raise shard.blame(error, position)  # noqa: B904 - the same error, located

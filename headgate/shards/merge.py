@@ -1,0 +1,165 @@
+"""One view over the base, SSTables and fresh rows: newest row per key, deletes applied.
+
+Promises:
+1. Sources are read newest first; a row whose key a newer source has, even as a tombstone, is hidden.
+2. A filter sees only rows that count: an older version never comes back because the newest was filtered out.
+3. Memory holds the fresh rows and the keys of the SSTables, never the base.
+4. SSTables that the base has taken in (its compacted mark) are left out, whatever a manifest still names.
+Tables without a key are simply all their rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headgate.connectors import sstables as datasets
+from headgate.connectors.compacted import compacted_marks
+from headgate.errors import InvalidInput
+from headgate.shards.manifest import SsTable
+from headgate.shards.newest import KeySet, living, newest_rows
+from headgate.shards.schema import TOMBSTONE, Rows, RowSchema
+from headgate.shards.shard import Shard, TableHome
+from headgate.shards.sstable import StoredRows, filtered, open_base, open_sstable
+
+MIN_BATCH, MAX_BATCH = 8_192, 131_072
+"""Rows read at once. Each batch is compared with all hidden keys, so more of these call for larger batches."""
+
+MANY_KEYS = 10_000
+"""Above it a lookup reads all rows and compares: such a list in a filter costs more than it saves."""
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """What one shard adds to the base: SSTables, oldest first, then rows in storage form, oldest first.
+
+    `generation` is the one that the oldest of the rows belong to.
+    """
+
+    shard: Shard
+    generation: int
+    sstables: tuple[SsTable, ...]
+    tables: tuple[pa.Table, ...]
+
+    def above(self, mark: int) -> Fresh | None:
+        """Without the SSTables up to the base's mark; None where the mark is of a later flush than this knows."""
+        if mark >= self.generation:
+            return None
+        return replace(self, sstables=tuple(sstable for sstable in self.sstables if sstable.generation > mark))
+
+
+@dataclass(frozen=True)
+class View:
+    """A table at one instant: one version of its base, and what its shards add."""
+
+    home: TableHome
+    base: StoredRows
+    shards: tuple[Fresh, ...]
+
+    @classmethod
+    def of(cls, home: TableHome, shards: Sequence[Fresh]) -> View | None:
+        """Over the latest base. None: the base has taken in what the shards still show as fresh; look again (R11)."""
+        base = open_base(home)
+        marks: Mapping[UUID, int] = compacted_marks(home.store, base.dataset)
+        left = [fresh.above(marks.get(fresh.shard.id, 0)) for fresh in shards]
+        known = [fresh for fresh in left if fresh is not None]
+        return cls(home, base, tuple(known)) if len(known) == len(left) else None
+
+    def scan(self, columns: Sequence[str] | None = None, filter: str | None = None) -> pa.RecordBatchReader:
+        """All rows, or those that an SQL filter lets through. Raises InvalidInput."""
+        result = _result_schema(self.home.schema, columns)
+        if filter is not None:
+            _check_filter(self.home.schema, filter)
+        return pa.RecordBatchReader.from_batches(result, self._batches(result, filter))
+
+    def get(self, keys: Rows) -> pa.Table:
+        """The rows with these keys (batches of the key columns); keys that are not there are left out."""
+        schema = self.home.schema
+        # A delete takes the same, so the same checks serve.
+        wanted = pa.Table.from_batches(schema.stored_deletes(keys), schema=schema.storage).select(schema.primary_key)
+        asked = KeySet(schema.primary_key)
+        asked.add(wanted)
+        result, narrow = _result_schema(schema, None), _keys_filter(wanted)
+        found = [asked.seen(pa.Table.from_batches([batch])) for batch in self._batches(result, narrow, narrow)]
+        return pa.concat_tables([result.empty_table(), *found])
+
+    def _batches(
+        self, result: pa.Schema, filter: str | pc.Expression | None, keys: pc.Expression | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """`keys`: no others matter."""
+        key = self.home.schema.primary_key
+        hidden = KeySet(key)
+        for fresh in self.shards:
+            if any(table.num_rows for table in fresh.tables):
+                rows = newest_rows(pa.concat_tables(fresh.tables), key)
+                hidden.add(rows)
+                yield from _as(filtered(living(rows), filter), result)
+            # A key lives in one shard, so what other shards hide changes nothing here.
+            for sstable in reversed(fresh.sstables):
+                yield from _sstable_batches(open_sstable(fresh.shard, sstable), hidden, key, result, filter, keys)
+        wanted = list(dict.fromkeys([*result.names, *key]))
+        for batch in self.base.batches(wanted, filter, _batch_rows(hidden)):
+            yield from _as(hidden.unseen(pa.Table.from_batches([batch])), result)
+
+
+def _sstable_batches(
+    sstable: StoredRows,
+    hidden: KeySet,
+    key: tuple[str, ...],
+    result: pa.Schema,
+    filter: str | pc.Expression | None,
+    keys: pc.Expression | None,
+) -> Iterator[pa.RecordBatch]:
+    wanted = list(dict.fromkeys([*result.names, *key, TOMBSTONE]))
+    size = _batch_rows(hidden)
+    for batch in sstable.batches(wanted, _alive(filter), size):
+        yield from _as(hidden.unseen(pa.Table.from_batches([batch])).drop_columns([TOMBSTONE]), result)
+    if key:
+        for batch in sstable.batches(key, keys, size):
+            hidden.add(pa.Table.from_batches([batch]))
+
+
+def _alive(filter: str | pc.Expression | None) -> str | pc.Expression:
+    if filter is None or isinstance(filter, str):
+        return f"NOT {TOMBSTONE}" + (f" AND ({filter})" if filter else "")
+    return ~pc.field(TOMBSTONE) & filter
+
+
+def _keys_filter(keys: pa.Table) -> pc.Expression | None:
+    """Rows that may have one of the keys."""
+    if keys.num_rows > MANY_KEYS:
+        return None
+    parts = [pc.field(name).isin(keys.column(name).unique()) for name in keys.column_names]
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = whole & part
+    return whole
+
+
+def _batch_rows(hidden: KeySet) -> int:
+    return min(max(2 * len(hidden), MIN_BATCH), MAX_BATCH)
+
+
+def _as(rows: pa.Table, result: pa.Schema) -> Iterator[pa.RecordBatch]:
+    if rows.num_rows:
+        yield from rows.select(result.names).cast(result).to_batches()
+
+
+def _check_filter(schema: RowSchema, filter: str) -> None:
+    """A filter that Lance cannot plan is refused before the first row."""
+    try:
+        datasets.dataset_in_memory(living(schema.storage.empty_table())).to_table(filter=filter)
+    except (ValueError, OSError) as error:
+        raise InvalidInput(f"Lance refuses the filter {filter!r}.") from error
+
+
+def _result_schema(schema: RowSchema, columns: Sequence[str] | None) -> pa.Schema:
+    names = schema.logical.names if columns is None else list(columns)
+    unknown = [name for name in names if name not in schema.logical.names]
+    if unknown:
+        raise InvalidInput(f"There is no column {unknown[0]!r}; the table has {schema.logical.names}.")
+    return pa.schema([pa.field(f.name, f.type, f.nullable) for f in (schema.logical.field(n) for n in names)])

@@ -1,0 +1,82 @@
+"""Names of a shard's objects, as native Lance writes them. Pure; relative to the table's root.
+
+A position or version is named by its 64 bits in reverse, so that neighbours
+spread over an object store's key space. Only the exact form counts when names
+are read back: a temporary file left beside an entry is a stray, never a position.
+"""
+
+from __future__ import annotations
+
+import re
+from uuid import UUID
+
+from headgate.errors import InvalidInput
+
+NUMBERS = 2**64
+"""Positions and versions are unsigned 64-bit numbers."""
+
+_BITS = re.compile(r"[01]{64}")
+
+
+def rev64(n: int) -> str:
+    """The 64 bits of `n`, lowest first. Raises InvalidInput outside 0 ≤ n < 2**64."""
+    if not 0 <= n < NUMBERS:
+        raise InvalidInput(f"The number {n} does not fit into 64 bits, so it names no object.")
+    return format(n, "064b")[::-1]
+
+
+def parse_rev64(name: str) -> int:
+    """The number that `rev64` named. Raises InvalidInput for any other text."""
+    if not _BITS.fullmatch(name):
+        raise InvalidInput(f"The name {name[:80]!r} is not 64 reversed bits.")
+    return int(name[::-1], 2)
+
+
+def shard_folder(shard_id: UUID) -> str:
+    """`_mem_wal/<uuid>`. Folders have no trailing '/'; a store's `list` wants one."""
+    return f"_mem_wal/{shard_id}"
+
+
+def wal_folder(shard_id: UUID) -> str:
+    """Where the entries are, and nothing else: temporary files would count as positions for native."""
+    return f"{shard_folder(shard_id)}/wal"
+
+
+def manifest_folder(shard_id: UUID) -> str:
+    """Where the manifest versions and the hint are."""
+    return f"{shard_folder(shard_id)}/manifest"
+
+
+def wal_key(shard_id: UUID, position: int) -> str:
+    """The object of the entry at `position`."""
+    return f"{wal_folder(shard_id)}/{rev64(position)}.arrow"
+
+
+def manifest_key(shard_id: UUID, version: int) -> str:
+    """The object of manifest `version`."""
+    return f"{manifest_folder(shard_id)}/{rev64(version)}.binpb"
+
+
+def version_hint_key(shard_id: UUID) -> str:
+    """The hint at which native starts to look for the latest manifest. Ours never reads it."""
+    return f"{manifest_folder(shard_id)}/version_hint.json"
+
+
+def wal_position(key: str) -> int | None:
+    """The position that a listed key (or bare file name) stands for; None for a stray."""
+    return _number(key, folder="wal", suffix=".arrow")
+
+
+def manifest_version(key: str) -> int | None:
+    """The version that a listed key (or bare file name) stands for; None for a stray."""
+    return _number(key, folder="manifest", suffix=".binpb")
+
+
+def _number(key: str, *, folder: str, suffix: str) -> int | None:
+    *above, name = key.split("/")
+    if above and above[-1] != folder:
+        return None
+    bits = name.removesuffix(suffix)
+    if bits == name or not _BITS.fullmatch(bits):
+        return None
+    return int(bits[::-1], 2)

@@ -1,0 +1,132 @@
+"""Replay: the rows of a WAL that no SSTable covers, for whoever opens or reads a shard.
+
+Promises:
+1. Exactly [replay_after + 1, stop): every visible row once, in order; nothing is appended again.
+2. An entry of a higher epoch aborts it: this opener was fenced meanwhile.
+3. A damaged or missing entry is found before anything is claimed (`look`), so that a failed
+   open fences nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from headgate.errors import DataLoss, Fenced, HeadgateError
+from headgate.shards.entry import EntryHeader
+from headgate.shards.manifest import Manifest
+from headgate.shards.retry import Retry
+from headgate.shards.shard import Shard
+from headgate.shards.tailer import WalEntry, WalTailer
+
+IsVisible = Callable[[EntryHeader, int], bool]
+"""Whether the entry at a position counts."""
+
+
+def untagged(header: EntryHeader, position: int) -> bool:
+    """Without a commit log: what a direct writer put counts, what a stream's task left does not."""
+    return header.tags.attempt_id is None
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What a look at the WAL found, as far as it was kept in memory."""
+
+    entries: tuple[WalEntry, ...] = ()
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """The rows of one entry, in today's storage schema, and the generation that native noted in it."""
+
+    position: int
+    batches: tuple[pa.RecordBatch, ...]
+    generation: int | None = None
+
+
+def look(shard: Shard, keep_bytes: int, retry: Retry = Retry()) -> Looked:  # noqa: B008
+    """Read and check everything a replay will need. Keeps the first `keep_bytes`, so that most opens read once.
+
+    Writes nothing. A living writer may flush while this reads, and what it flushed may be
+    collected: then its manifest says so, and the look starts again. Raises Corrupt or
+    DataLoss, told with shard and position.
+    """
+    manifests = shard.manifests_retried(retry)
+    manifest = manifests.latest()
+    while True:
+        try:
+            return _look(shard, manifest, keep_bytes, retry)
+        except DataLoss:
+            before, manifest = manifest, manifests.latest()
+            if _start(manifest) == _start(before):
+                raise
+
+
+def replay(
+    shard: Shard,
+    manifest: Manifest,
+    stop: int,
+    *,
+    epoch: int,
+    visible: IsVisible = untagged,
+    looked: Looked = Looked(),  # noqa: B008
+    retry: Retry = Retry(),  # noqa: B008
+) -> Iterator[Replayed]:
+    """The visible rows of [replay_after + 1, stop). Raises Fenced, DataLoss, Corrupt."""
+    for found in _entries(shard, manifest.replay_after + 1, stop, looked, retry):
+        header = found.entry.header
+        if header.epoch > epoch:
+            raise Fenced(
+                "WAL replay aborted: this writer was fenced by a successor's entry.",
+                **shard.where(),
+                position=found.position,
+                epoch=epoch,
+                stored_epoch=header.epoch,
+            )
+        if visible(header, found.position):
+            yield from uncovered(shard, manifest, [found])
+
+
+def uncovered(shard: Shard, manifest: Manifest, entries: Iterable[WalEntry]) -> Iterator[Replayed]:
+    """The rows of entries above replay_after that no SSTable has."""
+    for found in entries:
+        generation = found.entry.header.generation
+        # Native notes the generation an entry's rows belong to; an older one is in an SSTable already.
+        if found.entry.batches and (generation is None or generation >= manifest.generation):
+            batches = tuple(_adopted(shard, found.position, batch) for batch in found.entry.batches)
+            yield Replayed(found.position, batches, generation)
+
+
+def _look(shard: Shard, manifest: Manifest | None, keep_bytes: int, retry: Retry) -> Looked:
+    kept: list[WalEntry] = []
+    held = 0
+    for found in WalTailer(shard, retry=retry).read(_start(manifest)):
+        held += found.entry.nbytes
+        if held <= keep_bytes:
+            kept.append(found)
+        for batch in found.entry.batches:
+            _adopted(shard, found.position, batch)
+    return Looked(tuple(kept))
+
+
+def _start(manifest: Manifest | None) -> int:
+    return 0 if manifest is None else manifest.replay_after + 1
+
+
+def _entries(shard: Shard, start: int, stop: int, looked: Looked, retry: Retry) -> Iterator[WalEntry]:
+    """Entries are immutable, so those seen before the claim are still what stands there."""
+    position = start
+    for found in looked.entries:
+        if start <= found.position < stop:
+            yield found
+            position = found.position + 1
+    yield from WalTailer(shard, retry=retry).read(position, stop)
+
+
+def _adopted(shard: Shard, position: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+    try:
+        return shard.home.schema.adopted(batch)
+    except HeadgateError as error:
+        raise shard.blame(error, position)  # noqa: B904 - the same error, located

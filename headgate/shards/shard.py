@@ -1,0 +1,121 @@
+"""Where a table's shards live, and what a writer holds once it has claimed one. Values only; picklable."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headgate.connectors import lance as lance_connector
+from headgate.connectors.objects import ObjectStore, open_store, redact
+from headgate.connectors.objects.folder import FolderStore
+from headgate.errors import HeadgateError, InvalidInput, NotFound
+from headgate.shards import names
+from headgate.shards.manifest_store import ManifestStore
+from headgate.shards.retry import Retry
+from headgate.shards.schema import RowSchema
+
+
+@dataclass(frozen=True)
+class TableHome:
+    """What the shards of one table share: the shape of its rows and the stores it lives in.
+
+    `store` has the table's directory as its root and holds manifests and SSTables;
+    `wal_store` holds the WALs and is the same one unless the table has a separate WAL store.
+    """
+
+    schema: RowSchema
+    store: ObjectStore
+    wal_store: ObjectStore
+    table_id: uuid.UUID | None = None
+    spec_id: int = 0
+    """Native's number of the sharding spec, for the manifests of new shards."""
+
+    @classmethod
+    def in_store(cls, store: ObjectStore, schema: RowSchema) -> TableHome:
+        """A home whose WALs lie in the same store."""
+        return cls(schema, store, store)
+
+    @classmethod
+    def of_table(cls, uri: str, storage_options: Mapping[str, str] | None = None) -> TableHome:
+        """The home of an existing Lance table: reads its schema, writes nothing."""
+        base = lance_connector.look(uri, storage_options)
+        if base is None:
+            raise NotFound(
+                f"There is no Lance table at {redact(uri)}.", advice="check the URI, or create the table first"
+            )
+        store = open_store(uri, storage_options)
+        spec_id = base.mem_wal.spec_id if base.mem_wal else 0
+        return cls(RowSchema.of(base.schema, base.field_ids), store, store, spec_id=spec_id)
+
+    @property
+    def uri(self) -> str:
+        """The table's place without credentials."""
+        return self.store.uri
+
+    @property
+    def records(self) -> ObjectStore:
+        """Where our own records of this table are: below its id, so that a re-created table never meets old ones."""
+        return FolderStore(self.store, f"_headgate/{self.table_id}" if self.table_id else "_headgate")
+
+    def shard(self, shard: uuid.UUID | str) -> Shard:
+        """A shard by id, or by name where the table's own id is known (a name never becomes a path)."""
+        if isinstance(shard, uuid.UUID):
+            return Shard(self, shard)
+        try:
+            return Shard(self, uuid.UUID(shard))
+        except ValueError:
+            if self.table_id is None:
+                raise InvalidInput(f"{shard!r} is not a shard id (a UUID).", table=self.uri) from None
+            return Shard(self, self._named(self.table_id, shard))
+
+    def _named(self, table_id: uuid.UUID, name: str) -> uuid.UUID:
+        try:
+            return uuid.uuid5(table_id, name)
+        except UnicodeEncodeError:
+            raise InvalidInput(f"The shard name {name[:200]!r} is not valid Unicode.", table=self.uri) from None
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One shard of one table."""
+
+    home: TableHome
+    id: uuid.UUID
+
+    @property
+    def manifests(self) -> ManifestStore:
+        """Its manifests."""
+        return self.manifests_retried(Retry())
+
+    def manifests_retried(self, retry: Retry) -> ManifestStore:
+        """Its manifests, with a writer's own patience."""
+        return ManifestStore(self.home.store, self.id, self.home.uri, retry=retry)
+
+    @property
+    def wal(self) -> ObjectStore:
+        """The store that holds its entries."""
+        return self.home.wal_store
+
+    def wal_key(self, position: int) -> str:
+        """The name of the entry at a position."""
+        return names.wal_key(self.id, position)
+
+    def where(self) -> dict[str, Any]:
+        """Table and shard, for errors."""
+        return {"table": self.home.uri, "shard": str(self.id)}
+
+    def blame(self, error: HeadgateError, position: int) -> HeadgateError:
+        """The error, told with this shard and the position."""
+        return error.located(**self.where(), position=position)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The right to write to a shard: an epoch, known by its claim id, and where the next entry goes."""
+
+    shard: Shard
+    epoch: int
+    claim_id: str
+    next_position: int

@@ -1,0 +1,192 @@
+"""How a table's rows are spread over shards: three frozen values, and the shards' names.
+
+A name is what people and records use; it never becomes a path. A shard's folder is
+its id, made of the table's own random id and the name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias
+
+from headgate.connectors.lance import NativeSharding
+from headgate.errors import InvalidInput
+from headgate.shards.bucket import SUPPORTED, check_buckets, has_buckets
+from headgate.shards.schema import RowSchema
+
+_PARTITION = re.compile(r"partition:(.+):(0|[1-9][0-9]*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Single:
+    """Every row in one shard."""
+
+    def validate(self, schema: RowSchema) -> None:
+        """Any table may have one shard."""
+
+    def shard_name(self) -> str:
+        """The one name."""
+        return "single"
+
+    def known_names(self) -> tuple[str, ...]:
+        """Every name that there can be."""
+        return (self.shard_name(),)
+
+    def check_name(self, name: str) -> None:
+        """Raises InvalidInput for a name that no shard of this sharding has."""
+        _check_known(name, self.known_names())
+
+    def native(self) -> NativeSharding:
+        """The same in native's words."""
+        return NativeSharding("unsharded")
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """By native Lance's hash of one column, see `bucket_ids`."""
+
+    column: str
+    n: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.column, str) or not isinstance(self.n, int) or isinstance(self.n, bool):
+            raise InvalidInput(f"bucket takes a column name and a number, not {self.column!r} and {self.n!r}.")
+        check_buckets(self.n)
+
+    def validate(self, schema: RowSchema) -> None:
+        """Raises InvalidInput unless the column is there, can be bucketed, and is a key column where there is a key."""
+        check_columns([self.column], schema, "bucket")
+        kind = schema.logical.field(self.column).type
+        if not has_buckets(kind):
+            raise InvalidInput(
+                f"Column {self.column!r} is {kind}, which has no buckets.", advice=f"use a column of {SUPPORTED}"
+            )
+        if schema.primary_key and self.column not in schema.primary_key:
+            raise InvalidInput(
+                f"Bucket column {self.column!r} is not part of the primary key {list(schema.primary_key)}: "
+                "rows of one key could meet different shards.",
+                advice=f"bucket by {schema.primary_key[0]!r}; nothing was written",
+            )
+
+    def shard_name(self, bucket: int) -> str:
+        """The name of one bucket's shard."""
+        if not 0 <= bucket < self.n:
+            raise InvalidInput(f"There is no bucket {bucket}; they go from 0 to {self.n - 1}.")
+        return f"bucket-{bucket:05d}"
+
+    def known_names(self) -> tuple[str, ...]:
+        """Every name that there can be; the index is the bucket."""
+        return tuple(self.shard_name(bucket) for bucket in range(self.n))
+
+    def check_name(self, name: str) -> None:
+        """Raises InvalidInput for a name that no shard of this sharding has."""
+        _check_known(name, self.known_names())
+
+    def native(self) -> NativeSharding:
+        """The same in native's words."""
+        return NativeSharding("bucket", self.column, self.n)
+
+
+@dataclass(frozen=True, slots=True)
+class ByPartition:
+    """By the topic partition a row came from, modulo `max_shards` where that is set: no shuffle.
+
+    `key_is_partitioned` is the caller's word that rows of one key are always in one partition.
+    """
+
+    max_shards: int | None = None
+    key_is_partitioned: bool = False
+
+    def __post_init__(self) -> None:
+        most = self.max_shards
+        if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
+            raise InvalidInput(f"max_shards must be a number of at least 1, or None, not {most!r}.")
+        if not isinstance(self.key_is_partitioned, bool):
+            raise InvalidInput(f"key_is_partitioned must be True or False, not {self.key_is_partitioned!r}.")
+
+    def validate(self, schema: RowSchema) -> None:
+        """Raises InvalidInput for a table with a key unless the caller gave its word."""
+        if schema.primary_key and not self.key_is_partitioned:
+            raise InvalidInput(
+                "by_partition on a table with a primary key needs every key to stay in one partition.",
+                advice="say by_partition(key_is_partitioned=True) if the producer does that, or use bucket(); "
+                "nothing was written",
+            )
+
+    def shard_name(self, topic: str, partition: int) -> str:
+        """The name of the shard that a topic's partition goes to."""
+        if not topic or partition < 0:
+            raise InvalidInput(f"There is no partition {partition} of topic {topic!r}.")
+        return f"partition:{topic}:{partition % self.max_shards if self.max_shards else partition}"
+
+    def known_names(self) -> tuple[str, ...]:
+        """None are known beforehand: topics come and grow."""
+        return ()
+
+    def check_name(self, name: str) -> None:
+        """Raises InvalidInput for a name that no shard of this sharding has."""
+        match = _PARTITION.fullmatch(name)
+        if match is None or (self.max_shards and int(match[2]) >= self.max_shards):
+            below = f", numbers below {self.max_shards}" if self.max_shards else ""
+            raise InvalidInput(f"No shard of this table is named {name!r}.", advice=f"use partition:TOPIC:N{below}")
+
+    def native(self) -> NativeSharding:
+        """Native knows nothing of partitions: it takes the shard's id by hand."""
+        return NativeSharding()
+
+
+Sharding: TypeAlias = Single | Bucket | ByPartition
+
+_KINDS: Mapping[str, type[Sharding]] = {"single": Single, "bucket": Bucket, "by_partition": ByPartition}
+
+
+def single() -> Single:
+    """Every row in one shard."""
+    return Single()
+
+
+def bucket(column: str, n: int) -> Bucket:
+    """Rows spread over `n` shards by the hash of a column; on a table with a key it is a key column."""
+    return Bucket(column, n)
+
+
+def by_partition(max_shards: int | None = None, key_is_partitioned: bool = False) -> ByPartition:
+    """One shard per topic partition, or per partition modulo `max_shards`."""
+    return ByPartition(max_shards, key_is_partitioned)
+
+
+def sharding_to_json(sharding: Sharding) -> dict[str, Any]:
+    """The value as JSON holds it."""
+    kind = next(name for name, cls in _KINDS.items() if type(sharding) is cls)
+    return {"kind": kind, **asdict(sharding)}
+
+
+def sharding_from_json(data: Mapping[str, Any]) -> Sharding:
+    """The value that `sharding_to_json` wrote. Raises InvalidInput for anything else."""
+    arguments = dict(data)
+    kind = arguments.pop("kind", None)
+    try:
+        return _KINDS[kind](**arguments)
+    except (KeyError, TypeError) as error:
+        raise InvalidInput(f"This is no sharding: {dict(data)}.", known=" ".join(_KINDS)) from error
+
+
+def check_columns(names: Iterable[str], schema: RowSchema, role: str) -> None:
+    """Raises InvalidInput, with the nearest name, for a column that is not there."""
+    there = schema.logical.names
+    for name in names:
+        if name not in there:
+            same = [column for column in there if column.casefold() == name.casefold()]
+            near = same or difflib.get_close_matches(name, there, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"the table has {there}."
+            raise InvalidInput(f"There is no column {name!r} for {role}; {hint}")
+
+
+def _check_known(name: str, known: tuple[str, ...]) -> None:
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        names = known[0] if len(known) == 1 else f"{known[0]} to {known[-1]}"
+        raise InvalidInput(f"No shard of this table is named {name!r}.", advice=f"use {near[0] if near else names}")

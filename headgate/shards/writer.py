@@ -1,0 +1,336 @@
+"""ShardWriter: the one write path into a shard.
+
+Direct writers `open` a shard and own it; Spark tasks and flush jobs `attach` to a claim
+that somebody else holds. Both append through WalAppender, and nothing else does.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from types import TracebackType
+
+import pyarrow as pa
+import structlog
+
+from headgate.connectors import sstables as datasets
+from headgate.errors import HeadgateError, InvalidInput
+from headgate.shards.appender import Appended, Pause, WalAppender, no_pause
+from headgate.shards.config import WriterConfig
+from headgate.shards.entry import Chunk, Tags, encode_chunk
+from headgate.shards.flusher import FlusherStats, NoRows, Put, WalFlusher
+from headgate.shards.manifest import Manifest
+from headgate.shards.memtable import MemTableStats
+from headgate.shards.memtables import MemTables
+from headgate.shards.merge import Fresh, View
+from headgate.shards.replay import IsVisible, Looked, look, replay, uncovered, untagged
+from headgate.shards.schema import Rows
+from headgate.shards.shard import Claim, Shard, TableHome
+from headgate.shards.sstable import kept_indexes, write_sstable
+from headgate.shards.tailer import WalTailer
+from headgate.shards.text_search import TextSearch
+
+_log = structlog.get_logger("headgate.shards")
+
+
+@dataclass(frozen=True, slots=True)
+class WriterStats:
+    """What a writer has done. Answers at any time, also after close."""
+
+    shard: str
+    epoch: int
+    next_position: int
+    retries: int
+    pipeline: FlusherStats
+
+
+class ShardWriter:
+    """Writes rows to one shard, durably and in order. Thread-safe; a context manager that closes."""
+
+    def __init__(
+        self,
+        appender: WalAppender,
+        config: WriterConfig,
+        *,
+        owns: bool,
+        tables: MemTables | None = None,
+        visible: IsVisible = untagged,
+    ) -> None:
+        """Use `open` or `attach`."""
+        self.config = config
+        self._appender = appender
+        self._owns = owns
+        self._tables = tables
+        self._visible = visible
+        append = appender.append if tables is None else self._append
+        self._flusher = WalFlusher(append, config, appender.shard.where(), tables)
+        appender.on_retry = self._flusher.note_retry
+        if tables is not None:
+            tables.on_drained = self._flusher.tables_changed
+            self._flusher.tables_changed()  # a flush that replay began may have failed already
+        self._text = TextSearch(self._view, config)
+
+    @classmethod
+    def open(
+        cls,
+        table: TableHome | str,
+        shard: uuid.UUID | str,
+        config: WriterConfig = WriterConfig(),  # noqa: B008
+        *,
+        storage_options: Mapping[str, str] | None = None,
+        visible: IsVisible = untagged,
+        pause: Pause = no_pause,
+    ) -> ShardWriter:
+        """Claim the shard and make a writer for it. THIS WRITES, AND IT FENCES AN EARLIER WRITER.
+
+        1. check the configuration, and in MemTable mode read the WAL from replay_after on: a
+           refused open, or one that meets a damaged entry, fences nobody.
+        2. claim, tip, barrier, re-read: see WalAppender.open.
+        3. in MemTable mode, replay what is visible between replay_after and the barrier; MemTables
+           that are full are flushed on the way. From here on nothing is looked for: a put is one PUT.
+
+        Raises InvalidInput, Fenced (another opener came later), DataLoss, Corrupt, Transient.
+        """
+        check_config(config)
+        home = TableHome.of_table(table, storage_options) if isinstance(table, str) else table
+        place = home.shard(shard)
+        if not config.enable_memtable:
+            return cls(WalAppender.open(place, retry=config.retry, pause=pause), config, owns=True)
+        if config.maintained_indexes:
+            _check_indexes(home, config.maintained_indexes)
+        seen = look(place, config.max_memtable_size, config.retry)
+        pause("looked")
+        appender = WalAppender.open(place, retry=config.retry, pause=pause)
+        pause("replay")
+        tables = _replayed(appender, config, seen, visible)
+        return cls(appender, config, owns=True, tables=tables, visible=visible)
+
+    @classmethod
+    def attach(cls, claim: Claim, config: WriterConfig) -> ShardWriter:
+        """A WAL-only writer that works with a claim its caller holds. Claims, reads and writes nothing by itself."""
+        check_config(config)
+        if config.enable_memtable:
+            raise InvalidInput("An attached writer has no MemTable: attach with WriterConfig(enable_memtable=False).")
+        return cls(WalAppender.with_claimed_epoch(claim, retry=config.retry), config, owns=False)
+
+    # -- writing -------------------------------------------------------------
+
+    def put(self, rows: Rows, tags: Tags = Tags()) -> Put:  # noqa: B008
+        """Add rows. With durable_write they are durable when this returns, and the result has their
+        positions; without, the result is a handle to wait for.
+
+        Raises InvalidInput (nothing was queued), Fenced, Poisoned or Closed.
+        """
+        return self._submit(self.shard.home.schema.stored_rows(rows), tags)
+
+    def delete(self, keys: Rows, tags: Tags = Tags()) -> Put:  # noqa: B008
+        """Add tombstones for keys; otherwise as `put`."""
+        return self._submit(self.shard.home.schema.stored_deletes(keys), tags)
+
+    def append(self, stored: Sequence[pa.RecordBatch], tags: Tags = Tags()) -> Put:  # noqa: B008
+        """Add rows and tombstones that are in storage form already, in this order; otherwise as `put`."""
+        return self._submit([batch for batch in stored if batch.num_rows], tags)
+
+    def flush(self) -> None:
+        """Wait until every put made before this call is durable. Raises the pipeline's error."""
+        self._flusher.flush()
+
+    def close(self) -> None:
+        """Make every put durable, note the tip for the next opener, and stop.
+
+        Frozen MemTables are flushed; the active one stays in the WAL alone, for the next opener to
+        replay. Raises the stored error of pipeline or flush, at once where the writer is fenced, and
+        again on every later call. What was acknowledged is safe either way.
+        """
+        first = not self._flusher.closed
+        try:
+            self._flusher.close()
+        except HeadgateError:
+            if self._tables is not None:
+                self._tables.abandon()
+            raise
+        if self._tables is not None:
+            self._tables.close()
+        if first and self._owns:
+            self._note_tip()
+
+    def _submit(self, batches: list[pa.RecordBatch], tags: Tags) -> Put:
+        if not batches:
+            self._flusher.check_open()
+            return NoRows()
+        if self._tables is not None and tags.attempt_id is not None:
+            raise InvalidInput(
+                "Rows of an attempt are visible only once a commit record lists them, and a MemTable would show them.",
+                **self.shard.where(),
+                advice="attach a WAL-only writer for a stream's attempts; nothing was written",
+            )
+        chunk = encode_chunk(batches, self.config.compression, keep=self._tables is not None)
+        put = self._flusher.submit(chunk, tags)
+        if self.config.durable_write:
+            put.wait()
+        return put
+
+    def _append(self, chunks: list[Chunk], tags: Tags) -> Appended:
+        """Append, and take in what stands at the positions that were stepped over: a flush will cover them as well."""
+        assert self._tables is not None
+        planned = self._appender.next_position
+        appended = self._appender.append(chunks, tags)
+        if appended.position > planned:
+            between = WalTailer(self.shard, retry=self.config.retry).read(planned, appended.position)
+            visible = (found for found in between if self._visible(found.entry.header, found.position))
+            for part in uncovered(self.shard, self._tables.manifest, visible):
+                self._tables.insert(part.batches, part.position)
+        return appended
+
+    def _note_tip(self) -> None:
+        """Spares the next opener a search; nothing depends on it."""
+        last = self._appender.next_position - 1
+
+        def noted(manifest: Manifest) -> Manifest:
+            return replace(manifest, last_seen=max(manifest.last_seen, last))
+
+        try:
+            manifests = self.shard.manifests_retried(self.config.retry)
+            manifests.commit_update(self._appender.claim_id, self._appender.epoch, noted)
+        except HeadgateError as error:
+            _log.debug("the tip was not noted", error=str(error), **self.shard.where())
+
+    # -- what there is ---------------------------------------------------------
+
+    @property
+    def shard(self) -> Shard:
+        """The shard it writes to."""
+        return self._appender.shard
+
+    @property
+    def claim(self) -> Claim:
+        """Epoch, claim id and next position, for `attach` elsewhere."""
+        return self._appender.claim
+
+    def stats(self) -> WriterStats:
+        """Counts and positions; next_position is never 0 on a shard with history."""
+        return WriterStats(
+            shard=str(self.shard.id),
+            epoch=self._appender.epoch,
+            next_position=self._appender.next_position,
+            retries=self._appender.retries,
+            pipeline=self._flusher.stats(),
+        )
+
+    # -- MemTable mode -----------------------------------------------------------
+
+    def scan(self, columns: Sequence[str] | None = None, filter: str | None = None) -> pa.RecordBatchReader:
+        """The base, this shard's SSTables and its MemTables, frozen ones included: newest row per key, deletes
+        applied. A put is seen once it is durable, or at once without durable_write. Refused in WAL-only mode.
+        """
+        self._memtables("scan")
+        return self._view().scan(columns, filter)
+
+    def get(self, keys: Rows) -> pa.Table:
+        """The rows that a scan would show with these keys (batches of the key columns). Refused in WAL-only mode."""
+        self._memtables("get")
+        return self._view().get(keys)
+
+    def search(self, text: str, column: str, k: int = 10) -> pa.Table:
+        """The k best matches in this shard's SSTables and MemTables, with `_score`; see text_search. The base is not
+        searched. Refused in WAL-only mode, and for a column without a full-text index on the base.
+        """
+        self._memtables("search")
+        return self._text.search(text, column, k)
+
+    def _view(self) -> View:
+        """One instant of the shard over the base. Raises the stored error: a fenced writer shows nothing."""
+        assert self._tables is not None
+        schema = self.shard.home.schema
+        while True:
+            self._flusher.check_open()
+            with self._flusher.standing_still() as pending:
+                snapshot = self._tables.snapshot()
+            fresh = list(snapshot.tables)
+            if pending and not self.config.durable_write:
+                fresh.append(pa.Table.from_batches(pending, schema=schema.storage))
+            view = View.of(self.shard.home, [Fresh(self.shard, snapshot.generation, snapshot.sstables, tuple(fresh))])
+            if view is not None:
+                return view
+
+    def memtable_stats(self) -> tuple[MemTableStats, ...]:
+        """Frozen MemTables, oldest first, then the active one. Refused in WAL-only mode."""
+        return self._memtables("memtable_stats").stats()
+
+    def active_memtable(self) -> pa.Table:
+        """The rows of the active MemTable as they were put, tombstones included. Refused in WAL-only mode."""
+        return self._memtables("active_memtable").snapshot().tables[-1]
+
+    def flush_memtable(self) -> None:
+        """Everything put before this call is in SSTables when it returns. Refused in WAL-only mode."""
+        tables = self._memtables("flush_memtable")
+        self._flusher.check_open()
+        self._flusher.flush()
+        tables.flush()
+
+    def _memtables(self, what: str) -> MemTables:
+        if self._tables is None:
+            raise InvalidInput(
+                f"{what}() needs a MemTable, and this writer is in WAL-only mode.",
+                **self.shard.where(),
+                advice="open the writer with enable_memtable=True, or read the WAL with WalTailer",
+            )
+        return self._tables
+
+    # -- context manager -------------------------------------------------------
+
+    def __enter__(self) -> ShardWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except HeadgateError:
+            if kind is None:
+                raise
+
+
+def check_config(config: WriterConfig) -> None:
+    """Refuse what a mode cannot do, before anything is claimed."""
+    if not config.enable_memtable and config.maintained_indexes:
+        raise InvalidInput(
+            f"WAL-only mode keeps no index, and the configuration asks for {list(config.maintained_indexes)}.",
+            advice="leave maintained_indexes empty, or use enable_memtable=True",
+        )
+
+
+def _check_indexes(home: TableHome, names: Sequence[str]) -> None:
+    """Refuse an index that the base does not have."""
+    known = {index.name for index in kept_indexes(datasets.open_dataset(home.store), home.schema, ())}
+    missing = [name for name in names if name not in known]
+    if missing:
+        raise InvalidInput(f"The table has no full-text index {missing[0]!r}.", table=home.uri, known=sorted(known))
+
+
+def _replayed(appender: WalAppender, config: WriterConfig, seen: Looked, visible: IsVisible) -> MemTables:
+    """MemTables that hold what the WAL holds and no SSTable does; the appender stands behind its barrier."""
+    assert appender.opened is not None
+    shard = appender.shard
+    tables = MemTables(
+        appender.claim, appender.opened, config, partial(write_sstable, shard, config.maintained_indexes)
+    )
+    barrier = appender.next_position - 1
+    parts = replay(
+        shard,
+        appender.opened,
+        barrier,
+        epoch=appender.epoch,
+        visible=visible,
+        looked=seen,
+        retry=config.retry,
+    )
+    try:
+        tables.restore(parts)
+    except BaseException:
+        tables.abandon()
+        raise
+    return tables

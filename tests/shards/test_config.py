@@ -1,0 +1,169 @@
+"""WriterConfig: what each option does in WAL-only mode, and that the docstring says so."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import uuid
+from dataclasses import fields, replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from closing import ASYNC, WAL_ONLY, entry_at, home_of, open_writer, rows, wal_positions
+from stores import FaultyStore
+
+from headgate.connectors.objects import open_store
+from headgate.errors import InvalidInput
+from headgate.shards.config import MAX_SECONDS, WriterConfig
+from headgate.shards.retry import Retry
+from headgate.shards.writer import ShardWriter
+
+EXTREMES: dict[str, tuple[Any, Any]] = {
+    "max_memtable_size": (1, 1 << 60),
+    "max_memtable_rows": (1, 1 << 60),
+    "max_memtable_batches": (1, 1 << 60),
+    "sync_indexed_write": (False, True),
+    "async_index_buffer_rows": (1, 1 << 60),
+    "async_index_interval": (0.000001, 86400.0),
+    "manifest_scan_batch_size": (1, 1 << 30),
+}
+"""Every MemTable knob that WAL-only mode ignores, at both ends."""
+
+WORKS_IN_WAL_ONLY = {
+    "enable_memtable",
+    "durable_write",
+    "max_wal_buffer_size",
+    "max_wal_flush_interval",
+    "max_unflushed_memtable_bytes",
+    "backpressure_log_interval",
+    "retry",
+    "compression",
+    "maintained_indexes",
+}
+
+
+def lines_of_the_docstring() -> dict[str, str]:
+    """What the docstring says of each option."""
+    doc = inspect.cleandoc(WriterConfig.__doc__ or "")
+    parts = re.split(r"^(\w+):", doc, flags=re.MULTILINE)[1:]
+    return {name: " ".join(text.split()) for name, text in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def life(config: WriterConfig) -> dict[str, Any]:
+    """All that can be seen from outside of a writer's life under a configuration."""
+    store = FaultyStore(open_store(f"memory://{uuid.uuid4().hex}"))
+    shard_id = uuid.uuid4()
+    before = pa.total_allocated_bytes()
+    writer = open_writer(store, shard_id, config)
+    handles = [writer.put(rows(*range(10 * number, 10 * number + 10))) for number in range(20)]
+    writer.flush()
+    held = pa.total_allocated_bytes() - before
+    writer.close()
+    shard = home_of(store).shard(shard_id)
+    manifest = shard.manifests.latest()
+    assert manifest is not None
+    entries = [entry_at(shard, position) for position in wal_positions(shard)]
+    return {
+        "positions": [handle.positions for handle in handles],
+        "entries": [[batch.to_pydict() for batch in entry.batches] for entry in entries],
+        "sizes": [entry.nbytes for entry in entries],
+        "operations": store.operations(),
+        "folders": sorted(store.list_folders(f"_mem_wal/{shard_id}/")),
+        "manifest": (manifest.version, manifest.last_seen, manifest.replay_after, manifest.generation),
+        "sstables": manifest.sstables,
+        "held": held,
+        "stats": replace(writer.stats().pipeline, peak_pending_bytes=0, waits=0),
+    }
+
+
+def test_every_option_is_either_for_both_modes_or_ignored_in_wal_only() -> None:
+    assert {option.name for option in fields(WriterConfig)} == WORKS_IN_WAL_ONLY | set(EXTREMES)
+
+
+def test_every_option_has_its_line_in_the_docstring() -> None:
+    assert list(lines_of_the_docstring()) == [option.name for option in fields(WriterConfig)]
+
+
+@pytest.mark.parametrize("knob", list(EXTREMES))
+@pytest.mark.parametrize("durable", [True, False])
+def test_wal_only_ignores_every_memtable_knob_and_the_docstring_says_so(knob: str, durable: bool) -> None:
+    base = replace(WAL_ONLY if durable else ASYNC)
+    plain = life(base)
+    for value in EXTREMES[knob]:
+        assert life(replace(base, **{knob: value})) == plain
+    assert "Ignored in WAL-only mode." in lines_of_the_docstring()[knob]
+
+
+def test_every_memtable_knob_at_once_changes_nothing_either() -> None:
+    plain = life(WAL_ONLY)
+    for end in (0, 1):
+        assert life(replace(WAL_ONLY, **{knob: ends[end] for knob, ends in EXTREMES.items()})) == plain
+
+
+def test_wal_only_holds_nothing_in_memory_and_makes_nothing_but_wal_and_manifest() -> None:
+    seen = life(WAL_ONLY)
+    assert seen["folders"] == ["manifest", "wal"]
+    assert seen["sstables"] == ()
+    assert seen["held"] == 0
+
+
+@pytest.mark.parametrize("name", sorted(WORKS_IN_WAL_ONLY))
+def test_no_option_that_works_is_called_ignored(name: str) -> None:
+    assert "Ignored" not in lines_of_the_docstring()[name]
+
+
+def test_the_budget_is_documented_as_the_pending_queues_in_wal_only_mode() -> None:
+    assert (
+        "In WAL-only mode it is the budget of the pending queue"
+        in (lines_of_the_docstring()["max_unflushed_memtable_bytes"])
+    )
+
+
+NUMBERS = [option.name for option in fields(WriterConfig) if type(option.default) in (int, float)]
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("-inf"), "10", None, True])
+def test_a_number_that_cannot_be_is_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(InvalidInput, match=name):
+        WriterConfig(**{name: value})
+
+
+@pytest.mark.parametrize("name", [option.name for option in fields(WriterConfig) if type(option.default) is float])
+@pytest.mark.parametrize("value", [float("inf"), 1e12])
+def test_a_time_that_no_thread_can_wait_is_refused(name: str, value: float) -> None:
+    with pytest.raises(InvalidInput, match=name):
+        WriterConfig(**{name: value})
+    assert getattr(WriterConfig(**{name: MAX_SECONDS}), name) == MAX_SECONDS
+
+
+@pytest.mark.parametrize("name", ["enable_memtable", "durable_write", "sync_indexed_write"])
+@pytest.mark.parametrize("value", ["false", 1, None])
+def test_a_switch_is_true_or_false(name: str, value: Any) -> None:
+    with pytest.raises(InvalidInput, match=name):
+        WriterConfig(**{name: value})
+
+
+def test_an_unknown_compression_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="gzip"):
+        WriterConfig(compression="gzip")  # type: ignore[arg-type]
+
+
+def test_a_long_interval_works(shard_id: uuid.UUID) -> None:
+    config = replace(WAL_ONLY, durable_write=False, max_wal_flush_interval=float(MAX_SECONDS))
+    store = open_store(f"memory://{uuid.uuid4().hex}")
+    with ShardWriter.open(home_of(store), shard_id, config) as writer:
+        handle = writer.put(rows(1))
+    assert handle.positions == (1,)
+
+
+@pytest.mark.parametrize("bad", [{"attempts": -1}, {"base": -0.1}, {"cap": -1.0}])
+def test_a_retry_that_cannot_be_is_refused(bad: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput):
+        Retry(**bad)
+
+
+def test_pauses_double_up_to_the_cap() -> None:
+    assert list(Retry(attempts=5, base=1.0, cap=6.0).delays()) == [1.0, 2.0, 4.0, 6.0, 6.0]
+    assert list(Retry(attempts=0).delays()) == []
