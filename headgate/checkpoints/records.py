@@ -1,0 +1,391 @@
+"""What the commit log of a stream holds, as values and as JSON that people can read.
+
+Promises:
+1. What `decode` returns is what was encoded; damaged bytes raise Corrupt.
+2. A record of an older format is read. A newer one raises InvalidInput, which names the
+   release that wrote it: its rules are unknown here.
+3. Keys that this release does not know are ignored.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Literal, TypeAlias, cast
+from uuid import UUID
+
+import xxhash
+
+from headgate.errors import Corrupt, InvalidInput
+from headgate.shards.entry import SourceRange
+
+Mode = Literal["wal", "memtable"]
+Run: TypeAlias = tuple[int, int]
+"""Positions from the first to the last, both included."""
+
+FORMAT = 1
+"""Version of the JSON. Raised when an older release would misread what a newer one means."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardClaim:
+    """What a driver holds of one shard: epoch, claim id, and the position of its barrier."""
+
+    shard_id: UUID
+    epoch: int
+    claim_id: str
+    barrier: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPart:
+    """What one batch wrote to one shard (or dead-letter log): the positions and the attempt that count."""
+
+    shard_id: UUID
+    attempt_id: str
+    positions: tuple[int, ...]
+    rows: int
+    nbytes: int
+
+    def __post_init__(self) -> None:
+        rising = all(a < b for a, b in zip(self.positions, self.positions[1:], strict=False))
+        if not self.positions or not rising or self.positions[0] < 0:
+            raise InvalidInput(f"The positions of a batch must rise and be there, not {self.positions[:20]}.")
+
+
+@dataclass(frozen=True, slots=True)
+class OpaqueRange:
+    """Progress of a source that is not Kafka, as Spark writes it. `start` is None where it begins.
+
+    `source` is the number or name that the source has in Spark's checkpoint.
+    """
+
+    source: str
+    start: str | None
+    until: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """One micro-batch as its driver would commit it. A batch without rows has no shards."""
+
+    query_id: str
+    batch_id: int
+    sources: tuple[SourceRange, ...] = ()
+    opaque: tuple[OpaqueRange, ...] = ()
+    shards: Mapping[str, ShardPart] = field(default_factory=dict)
+    dead_letters: Mapping[str, ShardPart] = field(default_factory=dict)
+    mode: Mode = "wal"
+
+    @property
+    def rows(self) -> int:
+        """Rows in the shards; dead letters are not among them."""
+        return sum(part.rows for part in self.shards.values())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the entries in the shards."""
+        return sum(part.nbytes for part in self.shards.values())
+
+    def parts(self) -> Iterable[tuple[str, ShardPart]]:
+        """Shards, then dead-letter logs: visibility treats them alike."""
+        yield from self.shards.items()
+        yield from self.dead_letters.items()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRecord(Batch):
+    """The commit record: what it lists is visible, all of it at once."""
+
+    record_id: str
+    sequence: int
+    stream: str
+    open_id: str
+    """The open record under which it was committed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenRecord:
+    """A driver came, and every earlier one is fenced from here on."""
+
+    record_id: str
+    sequence: int
+    stream: str
+    query_id: str
+    shards: Mapping[str, ShardClaim]
+    opened_at: str = ""
+    """For people. Nothing depends on it."""
+
+    def claim_of(self, shard_id: UUID) -> ShardClaim | None:
+        """What the driver holds of a shard."""
+        return next((claim for claim in self.shards.values() if claim.shard_id == shard_id), None)
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedShard:
+    """What is left of a shard's listed positions: those above `replay_after`, as runs without attempt ids.
+
+    A position names one entry for ever, so the attempt id was only a second proof.
+    `last` is the highest position that any record ever listed, flushed or not.
+    """
+
+    shard: str
+    replay_after: int
+    last: int
+    visible: tuple[Run, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fold:
+    """All records up to `sequence` in one: readers ignore those (R6)."""
+
+    sequence: int
+    stream: str
+    opened: OpenRecord | None
+    last: BatchRecord | None
+    ends: tuple[tuple[str, int, int], ...]
+    """Per topic and partition, where the next batch must start."""
+    opaque_ends: tuple[tuple[str, str], ...]
+    shards: Mapping[UUID, FoldedShard]
+
+
+Record: TypeAlias = OpenRecord | BatchRecord
+
+
+# -- encoding ------------------------------------------------------------------
+
+
+def encode(record: Record | Fold) -> bytes:
+    """One key a line, values compact."""
+    fields = {"format": FORMAT, "release": release(), **_plain(record)}
+    fields["checksum"] = _checksum(fields)
+    lines = ",\n".join(f"  {json.dumps(key)}: {_compact(value)}" for key, value in fields.items())
+    return f"{{\n{lines}\n}}\n".encode()
+
+
+@cache
+def release() -> str:
+    """The release of headgate that runs."""
+    try:
+        return f"headgate {version('headgate')}"
+    except PackageNotFoundError:
+        return "headgate from source"
+
+
+def _plain(record: Record | Fold) -> dict[str, Any]:
+    if isinstance(record, OpenRecord):
+        return {
+            "kind": "open",
+            "stream": record.stream,
+            "sequence": record.sequence,
+            "record_id": record.record_id,
+            "query_id": record.query_id,
+            "opened_at": record.opened_at,
+            "shards": {
+                name: {
+                    "shard_id": str(claim.shard_id),
+                    "epoch": claim.epoch,
+                    "claim_id": claim.claim_id,
+                    "barrier": claim.barrier,
+                }
+                for name, claim in record.shards.items()
+            },
+        }
+    if isinstance(record, BatchRecord):
+        return {
+            "kind": "batch",
+            "stream": record.stream,
+            "sequence": record.sequence,
+            "record_id": record.record_id,
+            "open_id": record.open_id,
+            "query_id": record.query_id,
+            "batch_id": record.batch_id,
+            "mode": record.mode,
+            "rows": record.rows,
+            "nbytes": record.nbytes,
+            "sources": [[r.topic, r.partition, r.start, r.until] for r in record.sources],
+            "opaque": [[r.source, r.start, r.until] for r in record.opaque],
+            "shards": {name: _plain_part(part) for name, part in record.shards.items()},
+            "dead_letters": {name: _plain_part(part) for name, part in record.dead_letters.items()},
+        }
+    return {
+        "kind": "fold",
+        "stream": record.stream,
+        "sequence": record.sequence,
+        "opened": None if record.opened is None else _plain(record.opened),
+        "last": None if record.last is None else _plain(record.last),
+        "ends": [list(end) for end in record.ends],
+        "opaque_ends": [list(end) for end in record.opaque_ends],
+        "shards": {
+            str(shard_id): {
+                "shard": folded.shard,
+                "replay_after": folded.replay_after,
+                "last": folded.last,
+                "visible": [list(run) for run in folded.visible],
+            }
+            for shard_id, folded in record.shards.items()
+        },
+    }
+
+
+def _plain_part(part: ShardPart) -> dict[str, Any]:
+    return {
+        "shard_id": str(part.shard_id),
+        "attempt_id": part.attempt_id,
+        "positions": list(part.positions),
+        "rows": part.rows,
+        "nbytes": part.nbytes,
+    }
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, separators=(", ", ": "))
+
+
+def _checksum(fields: Mapping[str, Any]) -> str:
+    """Of everything but itself, in one fixed spelling, so that white space and key order do not count."""
+    rest = {key: value for key, value in fields.items() if key != "checksum"}
+    return xxhash.xxh3_64_hexdigest(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode())
+
+
+# -- decoding ------------------------------------------------------------------
+
+
+def decode_record(data: bytes | memoryview) -> Record:
+    """An open or batch record. Raises Corrupt, and InvalidInput for a newer format."""
+    record = _decode(data)
+    if isinstance(record, Fold):
+        raise Corrupt("A fold stands where a record of the commit log should be.")
+    return record
+
+
+def decode_fold(data: bytes | memoryview) -> Fold:
+    """A fold. Raises Corrupt, and InvalidInput for a newer format."""
+    fold = _decode(data)
+    if not isinstance(fold, Fold):
+        raise Corrupt("A record stands where a fold of the commit log should be.")
+    return fold
+
+
+def stream_of(data: bytes | memoryview) -> str:
+    """The stream that a record or fold belongs to. Raises as the others do."""
+    return _decode(data).stream
+
+
+def _decode(data: bytes | memoryview) -> Record | Fold:
+    try:
+        fields = json.loads(bytes(data))
+    except (ValueError, RecursionError) as error:
+        raise Corrupt("A record of the commit log is not JSON.") from error
+    if not isinstance(fields, dict) or not _is_number(fields.get("format")) or fields["format"] < 1:
+        raise Corrupt("A record of the commit log does not say its format.")
+    if fields["format"] > FORMAT:
+        raise InvalidInput(
+            f"A record of the commit log has format {fields['format']}, written by {fields.get('release')!s:.80}; "
+            f"this is {release()}, which reads up to format {FORMAT}.",
+            advice="use that release of headgate or a later one; nothing was written",
+        )
+    if fields.get("checksum") != _checksum(fields):
+        raise Corrupt("A record of the commit log does not match its checksum.")
+    try:
+        return _record(fields)
+    except (KeyError, TypeError, ValueError, AttributeError, InvalidInput) as error:
+        raise Corrupt(f"A record of the commit log cannot be understood: {error!r:.200}.") from error
+
+
+def _record(fields: Mapping[str, Any]) -> Record | Fold:
+    kind = fields["kind"]
+    if kind == "open":
+        return _open(fields)
+    if kind == "batch":
+        return _batch(fields)
+    if kind == "fold":
+        return _fold(fields)
+    raise ValueError(f"kind {kind!r}")
+
+
+def _open(fields: Mapping[str, Any]) -> OpenRecord:
+    return OpenRecord(
+        record_id=_text(fields["record_id"]),
+        sequence=_number(fields["sequence"]),
+        stream=_text(fields["stream"]),
+        query_id=_text(fields["query_id"]),
+        opened_at=_text(fields.get("opened_at", "")),
+        shards={
+            name: ShardClaim(
+                UUID(claim["shard_id"]), _number(claim["epoch"]), _text(claim["claim_id"]), _number(claim["barrier"])
+            )
+            for name, claim in fields["shards"].items()
+        },
+    )
+
+
+def _batch(fields: Mapping[str, Any]) -> BatchRecord:
+    mode = fields["mode"]
+    if mode not in ("wal", "memtable"):
+        raise ValueError(f"mode {mode!r}")
+    record = BatchRecord(
+        record_id=_text(fields["record_id"]),
+        sequence=_number(fields["sequence"]),
+        stream=_text(fields["stream"]),
+        open_id=_text(fields["open_id"]),
+        query_id=_text(fields["query_id"]),
+        batch_id=_number(fields["batch_id"]),
+        sources=tuple(SourceRange(_text(t), _number(p), _number(a), _number(b)) for t, p, a, b in fields["sources"]),
+        opaque=tuple(
+            OpaqueRange(_text(source), None if start is None else _text(start), _text(until))
+            for source, start, until in fields.get("opaque", ())
+        ),
+        shards={name: _part(part) for name, part in fields["shards"].items()},
+        dead_letters={name: _part(part) for name, part in fields["dead_letters"].items()},
+        mode=cast("Mode", mode),
+    )
+    if record.rows != fields["rows"]:
+        raise ValueError(f"{fields['rows']} rows, but its shards hold {record.rows}")
+    return record
+
+
+def _part(part: Mapping[str, Any]) -> ShardPart:
+    positions = tuple(_number(position) for position in part["positions"])
+    rows, nbytes = _number(part["rows"]), _number(part["nbytes"])
+    return ShardPart(UUID(part["shard_id"]), _text(part["attempt_id"]), positions, rows, nbytes)
+
+
+def _fold(fields: Mapping[str, Any]) -> Fold:
+    opened, last = fields["opened"], fields["last"]
+    return Fold(
+        sequence=_number(fields["sequence"]),
+        stream=_text(fields["stream"]),
+        opened=None if opened is None else _open(opened),
+        last=None if last is None else _batch(last),
+        ends=tuple((_text(topic), _number(partition), _number(end)) for topic, partition, end in fields["ends"]),
+        opaque_ends=tuple((_text(source), _text(end)) for source, end in fields["opaque_ends"]),
+        shards={
+            UUID(shard_id): FoldedShard(
+                _text(folded["shard"]),
+                _number(folded["replay_after"]),
+                _number(folded["last"]),
+                tuple((_number(first), _number(last)) for first, last in folded["visible"]),
+            )
+            for shard_id, folded in fields["shards"].items()
+        },
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _number(value: Any) -> int:
+    if not _is_number(value) or value < 0:
+        raise ValueError(f"{value!r:.40} is not a number of 0 or more")
+    return cast("int", value)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r:.40} is not text")
+    return value

@@ -1,0 +1,147 @@
+"""`headgate …`: what an operator types.
+
+A command's module is imported when the command runs, so that `headgate --help` loads neither
+Spark nor Lance. Every command takes `--output text|json`; every failure is one sentence and a
+next step on stderr, with an exit code by class of error.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, NoReturn, TypeVar
+
+import click
+
+from headgate.cli.errors import INTERRUPTED, exit_code, exit_table, usage_error
+from headgate.cli.output import output_asked_for
+from headgate.errors import HeadgateError
+
+F = TypeVar("F")
+
+
+@dataclass(frozen=True, slots=True)
+class Lazy:
+    """A command by the place of its code, with the line that the list of commands shows."""
+
+    place: str
+    summary: str
+
+    @property
+    def exists(self) -> bool:
+        """Whether the code is there. Looks for the module without importing it."""
+        return find_spec(self.place.partition(":")[0]) is not None
+
+    def load(self) -> click.Command:
+        """Import it."""
+        module, _, name = self.place.partition(":")
+        command = getattr(import_module(module), name)
+        assert isinstance(command, click.Command)
+        return command
+
+
+COMMANDS = {
+    "demo": Lazy("headgate.cli.demo_command:demo", "See a topic flow into a table, on this machine."),
+    "ingest": Lazy("headgate.cli.ingest_command:ingest", "Run a stream from a Kafka topic into a table."),
+    "status": Lazy("headgate.cli.status_command:status", "How a table, its shards and its streams stand."),
+    "verify": Lazy("headgate.cli.verify_command:verify", "Prove that every committed row is there, once."),
+    "table": Lazy("headgate.cli.table_command:table", "Make tables, and read them."),
+    "shard": Lazy("headgate.cli.shard_command:shard", "Look at shards: who owns them, and what they hold."),
+    "wal": Lazy("headgate.cli.wal_command:wal", "Look at a shard's write-ahead log."),
+    "dead-letters": Lazy("headgate.cli.dead_letters_command:dead_letters", "Read the records that were refused."),
+    "kafka": Lazy("headgate.cli.kafka_command:kafka", "Look at topics."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported one by one, and only those that are there."""
+
+    def __init__(self, *args: Any, lazy: Mapping[str, Lazy], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order of the table."""
+        return [name for name, command in self._lazy.items() if command.exists]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Imports the one command that is asked for."""
+        command = self._lazy.get(cmd_name)
+        return command.load() if command is not None and command.exists else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list, from the table alone: help imports nothing."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, self._lazy[name].summary) for name in self.list_commands(ctx)])
+
+
+class Root(LazyGroup):
+    """The outermost group: the only place where errors become text and exit codes."""
+
+    def main(self, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> NoReturn:
+        """Run and exit.
+
+        A failure of ours or a call that cannot be parsed goes to stderr in the output that was asked
+        for. Ctrl-C exits 130. A reader that went away is no failure to talk about. Anything else is a
+        fault of this program and shows its traceback.
+        """
+        arguments = list(sys.argv[1:] if args is None else args)
+        options["standalone_mode"] = False
+        try:
+            code = super().main(arguments, *rest, **options)
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
+            code = error.exit_code
+        except click.ClickException as error:
+            code = _told(usage_error(error), arguments)
+        except HeadgateError as error:
+            code = _told(error, arguments)
+        except click.Abort:
+            code = INTERRUPTED
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _told(error: HeadgateError, arguments: Sequence[str]) -> int:
+    output_asked_for(arguments).error(error)
+    return exit_code(type(error))
+
+
+EPILOG = f"""\b
+Example:
+  headgate shard show s3://bucket/events --storage-option region=eu-west-1
+  headgate wal tail ./events 6f1c2a7e-0d4b-4a53-9a53-0c8f7f1f2b11 --follow --output json
+
+\b
+Exit codes:
+{exit_table()}
+"""
+
+
+@click.group(cls=Root, lazy=COMMANDS, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="headgate")
+def main() -> None:
+    """A Kafka topic flows through Spark into a Lance table, exactly once."""
+
+
+def storage_option(command: F) -> F:
+    """`--storage-option KEY=VALUE`, many times; the command gets a dict as its argument `storage_options`."""
+    option = click.option(
+        "--storage-option",
+        "storage_options",
+        multiple=True,
+        metavar="KEY=VALUE",
+        callback=_key_values,
+        help="An option of S3 under pylance's name (region, endpoint, access_key_id …); may be repeated.",
+    )
+    return option(command)  # type: ignore[type-var]
+
+
+def _key_values(context: click.Context, option: click.Parameter, given: Sequence[str]) -> dict[str, str]:
+    """A value may be a credential: the message does not repeat what was given."""
+    pairs = [text.partition("=") for text in given]
+    if any(not key or not equals for key, equals, _ in pairs):
+        raise click.BadParameter("it has the form KEY=VALUE.", context, option)
+    return {key: value for key, _, value in pairs}

@@ -1,0 +1,65 @@
+"""How a failure leaves the command line: an exit code by class of error. The one table, also shown by `--help`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import click
+
+from headgate.errors import (
+    DataLoss,
+    Fenced,
+    HeadgateError,
+    InvalidInput,
+    NotFound,
+    PermissionDenied,
+    Poisoned,
+    StoreFull,
+    Transient,
+)
+
+INTERRUPTED = 130
+"""What a shell reports of a command that Ctrl-C ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """An exit code, the class of errors it stands for (subclasses without a row of their own too), and its meaning."""
+
+    code: int
+    kind: type[HeadgateError]
+    meaning: str
+
+
+EXITS = (
+    Exit(1, HeadgateError, "any other failure, or nobody reads the output any more"),
+    Exit(2, InvalidInput, "the call cannot be; nothing was changed"),
+    Exit(3, NotFound, "there is no such table, shard or object"),
+    Exit(4, Fenced, "another writer owns the shard"),
+    Exit(5, Transient, "the store is away or busy; try again"),
+    Exit(6, DataLoss, "something durable is missing or damaged"),
+    Exit(7, Poisoned, "a write has an unknown outcome; open again"),
+    Exit(8, PermissionDenied, "the store refused the credentials"),
+    Exit(9, StoreFull, "no space or quota is left"),
+)
+
+_CODES = {row.kind: row.code for row in EXITS}
+
+
+def exit_code(kind: type[HeadgateError]) -> int:
+    """The code of the nearest class in the table."""
+    return next(_CODES[ancestor] for ancestor in kind.__mro__ if ancestor in _CODES)
+
+
+def exit_table() -> str:
+    """The table as `--help` shows it."""
+    rows = [(0, "done"), *((row.code, row.meaning) for row in EXITS), (INTERRUPTED, "Ctrl-C")]
+    return "\n".join(f"  {code:>3}  {meaning}" for code, meaning in rows)
+
+
+def usage_error(error: click.ClickException) -> InvalidInput:
+    """What click says of the call, as an error of ours: the sentence, and whose --help to read."""
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "headgate"
+    sentence = error.format_message()
+    return InvalidInput(sentence if sentence.endswith((".", "?")) else f"{sentence}.", advice=f"see `{path} --help`")

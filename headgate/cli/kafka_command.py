@@ -1,0 +1,76 @@
+"""`headgate kafka …`: a Kafka of one node on this machine, for trying things out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from headgate.cli.output import Output, output_option
+from headgate.connectors.jars import cache_directory
+
+
+@click.group()
+def kafka() -> None:
+    """Run a Kafka of one node on this machine, for trying things out."""
+
+
+_directory = click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=lambda: cache_directory() / "kafka",
+    show_default="kafka in the cache directory",
+    help="Where configuration, data and log are.",
+)
+
+
+@kafka.command()
+@_directory
+@click.option("--port", type=click.IntRange(1, 65535), metavar="N", help="Default: the earlier one, else a free one.")
+@output_option
+def start(directory: Path, port: int | None, output: Output) -> None:
+    """Start the broker of DIR and leave it running; data of earlier runs is kept.
+
+    Prints the address that clients take. Where it already runs, says so and starts nothing.
+
+    \b
+    Example:
+      headgate kafka start --dir ./broker --port 9092
+      headgate kafka start --output json
+    """
+    from headgate.connectors.kafka.detached import start_detached
+
+    broker, fresh = start_detached(directory, port)
+    output.record(
+        "Kafka runs" if fresh else "Kafka already runs",
+        {
+            "servers": broker.servers,
+            "pid": str(broker.pid),
+            "dir": str(directory.absolute()),
+            "already_running": not fresh,
+        },
+    )
+
+
+@kafka.command()
+@_directory
+@output_option
+def stop(directory: Path, output: Output) -> None:
+    """Stop the broker of DIR. Its data stays. Where none runs, says so.
+
+    \b
+    Example:
+      headgate kafka stop --dir ./broker
+    """
+    from headgate.connectors.kafka.detached import stop_detached
+
+    stopped = stop_detached(directory)
+    output.record(
+        "No Kafka runs there" if stopped is None else "Kafka stopped",
+        {
+            "servers": stopped.servers if stopped else None,
+            "dir": str(directory.absolute()),
+            "was_running": stopped is not None,
+        },
+    )

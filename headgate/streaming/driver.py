@@ -1,0 +1,176 @@
+"""StreamDriver: the one that owns a stream's epochs, plans its batches and commits them.
+
+Lives in the driver process for as long as its query runs. Promises:
+1. After `open` has returned, no earlier driver of the stream commits, and no entry that is not
+   listed by then ever counts.
+2. A batch becomes visible whole, by one record, or not at all.
+3. Per batch the driver reads nothing of the table and writes one record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from headgate.checkpoints.commit_log import CommitLog, OpenedLog
+from headgate.checkpoints.decisions import next_plan
+from headgate.checkpoints.log_state import Head
+from headgate.checkpoints.records import Batch, BatchRecord, ShardClaim
+from headgate.errors import Fenced, HeadgateError
+from headgate.shards.appender import Pause, WalAppender, no_pause
+from headgate.shards.retry import Retry
+from headgate.shards.shard import Claim, TableHome
+from headgate.streaming.dead_letters import dead_letter_home, dead_letter_name
+
+CLAIMERS = 16
+"""Shards claimed at once at a start: on S3 each takes a handful of round trips."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """Where the attempts of one batch start, per shard and per dead-letter log."""
+
+    claims: Mapping[str, Claim]
+    dead_letters: Mapping[str, Claim]
+
+
+class StreamDriver:
+    """One stream in the hands of one query. Used by one thread."""
+
+    def __init__(self, home: TableHome, stream: str, log: OpenedLog, claims: dict[str, Claim], pause: Pause) -> None:
+        """Use `open`."""
+        self.home = home
+        self.stream = stream
+        self._log = log
+        self._claims = claims
+        self._pause = pause
+        self._replay_after: dict[UUID, int] = {}
+
+    @classmethod
+    def open(
+        cls,
+        home: TableHome,
+        stream: str,
+        query_id: str,
+        shards: Iterable[str],
+        *,
+        retry: Retry = Retry(),  # noqa: B008
+        pause: Pause = no_pause,
+    ) -> StreamDriver:
+        """Take the stream over. THIS WRITES, AND IT FENCES AN EARLIER DRIVER.
+
+        1. read the log: where the stream stands, and which shards it has had.
+        2. claim and barrier every shard, in parallel.
+        3. put the open record at the log's next sequence: from here no predecessor commits.
+        4. re-read every manifest: each claim still stands and its barrier lies above replay_after.
+
+        Raises Fenced where another driver came later, InvalidInput where a shard belongs to
+        another stream (nothing of that shard is written then), DataLoss, Transient.
+        """
+        log = CommitLog(home.records, stream, home.uri, retry, pause)
+        head = log.read().head
+        names = sorted({*shards, *(head.opened.shards if head.opened else ())})
+        claims = _claim_all(home, stream, names, head.listed, retry, pause)
+        opened = log.open(query_id, _told(claims))
+        pause("re-read")
+        _check_held(claims, retry)
+        return cls(home, stream, opened, claims, pause)
+
+    @property
+    def head(self) -> Head:
+        """Where the stream stands, own commits included."""
+        return self._log.head
+
+    @property
+    def claims(self) -> Mapping[str, Claim]:
+        """Per shard, what this driver holds."""
+        return self._claims
+
+    def plan(self, shards: Iterable[str]) -> Planned:
+        """Where the next batch goes. Shards that the stream has not had before are claimed first."""
+        names = sorted(set(shards))
+        if new := [name for name in names if name not in self._claims]:
+            self._extend(new)
+        head = self.head
+        claims = {}
+        dead = {}
+        home = dead_letter_home(self.home, self.stream)
+        for name in names:
+            claim = self._claims[name]
+            claims[name] = replace(
+                claim,
+                next_position=next_plan(
+                    head,
+                    claim.shard.id,
+                    barrier=claim.next_position - 1,
+                    advanced=self._replay_after.get(claim.shard.id),
+                ),
+            )
+            shard = home.shard(dead_letter_name(name))
+            listed = head.listed.get(shard.id)
+            dead[name] = replace(claim, shard=shard, next_position=0 if listed is None else listed + 1)
+        return Planned(claims, dead)
+
+    def commit(self, batch: Batch) -> BatchRecord:
+        """Make the batch visible: one PUT. Raises Fenced or Poisoned, both final."""
+        self._pause("commit")
+        record = self._log.commit(batch, self._replay_after)
+        self._pause("committed")
+        return record
+
+    def _extend(self, names: list[str]) -> None:
+        """The log first: a driver that was fenced meanwhile must not fence its successor's shards."""
+        head = self.head
+        if self._log.log.read().sequence != head.sequence:
+            raise Fenced(
+                "A successor has taken the stream over.",
+                table=self.home.uri,
+                stream=self.stream,
+                advice="stop this query; another driver runs the stream",
+            )
+        more = _claim_all(self.home, self.stream, names, head.listed, Retry(), self._pause)
+        self._log.extend(_told({**self._claims, **more}))
+        _check_held(more, Retry())
+        self._claims.update(more)
+
+
+def _claim_all(
+    home: TableHome, stream: str, names: list[str], listed: Mapping[UUID, int], retry: Retry, pause: Pause
+) -> dict[str, Claim]:
+    def claim(name: str) -> Claim:
+        shard = home.shard(name)
+        try:
+            return WalAppender.open(shard, owner=stream, seen=listed.get(shard.id), retry=retry, pause=pause).claim
+        except HeadgateError as error:
+            error.located(stream=stream, name=name)
+            raise
+
+    with ThreadPoolExecutor(CLAIMERS, thread_name_prefix="headgate-claim") as pool:
+        return dict(zip(names, pool.map(claim, names), strict=True))
+
+
+def _told(claims: Mapping[str, Claim]) -> dict[str, ShardClaim]:
+    return {
+        name: ShardClaim(claim.shard.id, claim.epoch, claim.claim_id, claim.next_position - 1)
+        for name, claim in claims.items()
+    }
+
+
+def _check_held(claims: Mapping[str, Claim], retry: Retry) -> None:
+    """Step 4 of `open` (R3): only after the open record is a claim that still stands safe."""
+
+    def check(claim: Claim) -> None:
+        stored = retry.run(claim.shard.manifests.latest)
+        barrier = claim.next_position - 1
+        if stored is None or not stored.held_by(claim.epoch, claim.claim_id) or 0 < barrier <= stored.replay_after:
+            raise Fenced(
+                "Another driver claimed the stream's shard while this one was starting.",
+                **claim.shard.where(),
+                epoch=claim.epoch,
+                stored_epoch=stored.epoch if stored else None,
+            )
+
+    with ThreadPoolExecutor(CLAIMERS, thread_name_prefix="headgate-claim") as pool:
+        list(pool.map(check, claims.values()))
