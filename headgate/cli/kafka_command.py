@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from headgate.cli.output import Output, output_option
+from headgate.cli.output import Output, TextOutput, output_option
 from headgate.connectors.jars import cache_directory
 
 
@@ -39,9 +39,15 @@ def start(directory: Path, port: int | None, output: Output) -> None:
       headgate kafka start --dir ./broker --port 9092
       headgate kafka start --output json
     """
+    from headgate.connectors.kafka.broker import BrokerFailed
     from headgate.connectors.kafka.detached import start_detached
 
-    broker, fresh = start_detached(directory, port)
+    try:
+        broker, fresh = start_detached(directory, port)
+    except BrokerFailed as error:
+        if isinstance(output, TextOutput):
+            click.echo(error.detail.pop("log_tail", "").strip(), err=True)  # as lines, before the one sentence
+        raise
     output.record(
         "Kafka runs" if fresh else "Kafka already runs",
         {

@@ -10,7 +10,7 @@ Promises:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -32,7 +32,7 @@ def untagged(header: EntryHeader, position: int) -> bool:
 
 @dataclass(frozen=True)
 class Looked:
-    """What a look at the WAL found, as far as it was kept in memory."""
+    """What a look at the WAL found, as far as it was kept in memory; its rows are in today's storage schema."""
 
     entries: tuple[WalEntry, ...] = ()
 
@@ -104,10 +104,9 @@ def _look(shard: Shard, manifest: Manifest | None, keep_bytes: int, retry: Retry
     held = 0
     for found in WalTailer(shard, retry=retry).read(_start(manifest)):
         held += found.entry.nbytes
+        batches = tuple(_adopted(shard, found.position, batch) for batch in found.entry.batches)
         if held <= keep_bytes:
-            kept.append(found)
-        for batch in found.entry.batches:
-            _adopted(shard, found.position, batch)
+            kept.append(replace(found, entry=replace(found.entry, batches=batches)))
     return Looked(tuple(kept))
 
 

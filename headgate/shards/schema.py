@@ -110,6 +110,8 @@ class RowSchema:
         that was renamed since keeps its values, one that was added since is null, one that was
         dropped is left out. Raises Corrupt where a type cannot be today's.
         """
+        if batch.schema.equals(self.storage, check_metadata=True):
+            return batch
         indexes = matches(self.storage, list(batch.schema))
         indexes[-1] = batch.schema.get_field_index(TOMBSTONE)
         columns = [_adopted_column(batch, i, field) for i, field in zip(indexes, self.storage, strict=True)]

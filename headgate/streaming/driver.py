@@ -16,13 +16,18 @@ from uuid import UUID
 
 from headgate.checkpoints.commit_log import CommitLog, OpenedLog
 from headgate.checkpoints.decisions import next_plan
-from headgate.checkpoints.log_state import Head
-from headgate.checkpoints.records import Batch, BatchRecord, ShardClaim
+from headgate.checkpoints.log_state import Head, Positions
+from headgate.checkpoints.records import Batch, BatchRecord, Run, ShardClaim
 from headgate.errors import Fenced, HeadgateError
 from headgate.shards.appender import Pause, WalAppender, no_pause
+from headgate.shards.manifest import Manifest
 from headgate.shards.retry import Retry
 from headgate.shards.shard import Claim, TableHome
 from headgate.streaming.dead_letters import dead_letter_home, dead_letter_name
+from headgate.streaming.flush import FlushJob
+
+MAX_UNFLUSHED_ENTRIES = 512
+"""So many small entries make replay slow, whatever their size."""
 
 CLAIMERS = 16
 """Shards claimed at once at a start: on S3 each takes a handful of round trips."""
@@ -36,6 +41,28 @@ class Planned:
     dead_letters: Mapping[str, Claim]
 
 
+@dataclass
+class _Unflushed:
+    """Entries of a shard that count and that no SSTable covers, as far as this driver knows."""
+
+    attempts: dict[int, str]
+    folded: tuple[Run, ...] = ()
+    nbytes: int = 0
+    """Of the entries that this driver committed."""
+
+    @property
+    def last(self) -> int | None:
+        """The highest position."""
+        return max([*self.attempts, *(run[1] for run in self.folded)], default=None)
+
+    def forget(self, replay_after: int) -> None:
+        """Entries up to there are in SSTables."""
+        before = len(self.attempts)
+        self.attempts = {position: attempt for position, attempt in self.attempts.items() if position > replay_after}
+        self.folded = tuple((max(a, replay_after + 1), b) for a, b in self.folded if b > replay_after)
+        self.nbytes = self.nbytes * len(self.attempts) // max(1, before)
+
+
 class StreamDriver:
     """One stream in the hands of one query. Used by one thread."""
 
@@ -47,6 +74,11 @@ class StreamDriver:
         self._claims = claims
         self._pause = pause
         self._replay_after: dict[UUID, int] = {}
+        self._unflushed: dict[str, _Unflushed] = {}
+        for name, claim in claims.items():
+            listed = log.state.shards.get(claim.shard.id)
+            if listed is not None:
+                self._unflushed[name] = _Unflushed(dict(listed.attempts), listed.folded)
 
     @classmethod
     def open(
@@ -118,7 +150,31 @@ class StreamDriver:
         self._pause("commit")
         record = self._log.commit(batch, self._replay_after)
         self._pause("committed")
+        for name, part in record.shards.items():
+            held = self._unflushed.setdefault(name, _Unflushed({}))
+            held.attempts.update(dict.fromkeys(part.positions, part.attempt_id))
+            held.nbytes += part.nbytes
         return record
+
+    def flush_jobs(self, max_bytes: int) -> list[FlushJob]:
+        """The shards whose unflushed entries have passed the size, or are many."""
+        jobs = []
+        for name, held in self._unflushed.items():
+            if held.nbytes >= max_bytes or len(held.attempts) >= MAX_UNFLUSHED_ENTRIES or held.folded:
+                claim = self._claims[name]
+                manifest = claim.shard.manifests.latest()
+                assert manifest is not None
+                held.forget(manifest.replay_after)
+                if held.last is not None:
+                    visible = Positions(name, dict(held.attempts), held.folded)
+                    jobs.append(FlushJob(name, claim, manifest, visible, held.last, max_bytes))
+        return jobs
+
+    def flushed(self, manifests: Mapping[str, Manifest]) -> None:
+        """Manifests that this driver has just written."""
+        for name, manifest in manifests.items():
+            self._unflushed[name].forget(manifest.replay_after)
+            self._replay_after[manifest.shard_id] = manifest.replay_after
 
     def _extend(self, names: list[str]) -> None:
         """The log first: a driver that was fenced meanwhile must not fence its successor's shards."""

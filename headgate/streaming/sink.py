@@ -25,6 +25,7 @@ from headgate.streaming import task
 from headgate.streaming.dead_letters import dead_letter_name
 from headgate.streaming.decode import Decoder
 from headgate.streaming.driver import Planned, StreamDriver
+from headgate.streaming.flush import flush
 from headgate.streaming.kafka_source import KafkaSource
 from headgate.streaming.routing import balanced, check_routing, shards_of, size, task_count
 from headgate.streaming.rows import ORDER, RowMaker
@@ -55,6 +56,8 @@ class SinkOptions:
     """Spark's checkpoint, where the session does not tell it (Spark Connect)."""
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
     compression: Compression | None = None
+    max_memtable_size: int = 256 << 20
+    """With enable_memtable: a shard is flushed to an SSTable when its unflushed entries pass this size."""
     max_entry_bytes: int = 256 << 20
     """A shard's rows of one batch become one entry up to this size."""
 
@@ -96,6 +99,7 @@ class ShardSink:
         self._pause = pause
         self._driver: StreamDriver | None = None
         self._query: str | None = None
+        self._shuffle = False
         self._lock = threading.Lock()
         self.last: BatchRecord | None = None
         """The record of the last batch, for metrics."""
@@ -166,6 +170,9 @@ class ShardSink:
             bytes=self.last.nbytes,
             dead_letters=sum(part.rows for part in dead.values()),
         )
+        if self.options.enable_memtable:
+            while jobs := driver.flush_jobs(self.options.max_memtable_size):
+                driver.flushed(flush(frame.sparkSession, jobs))
 
     def _append(
         self, frame: DataFrame, driver: StreamDriver, decision: Write, facts: QueryFacts
@@ -180,13 +187,17 @@ class ShardSink:
         plan = self._plan(planned, sources, decision.ranges)
         self._pause("tasks")
         try:
-            lines = self._run(frame, plan, sources, facts)
+            results = self._run(frame, plan, sources, facts)
+            if _split_shard(results) is not None:
+                # Spark cut a topic partition in two (minPartitions): meet again by a shuffle, now and from now on.
+                self._shuffle = True
+                results = self._run(frame, plan, sources, facts)
         except HeadgateError:
             raise
         except Exception as error:
             self._explain_loss(facts, decision.ranges, error)
             raise
-        return _results(lines, planned)
+        return _parts(results, planned)
 
     def _shards(self, decision: Write) -> dict[str, tuple[SourceRange, ...]]:
         sharding = self.table.sharding
@@ -217,13 +228,20 @@ class ShardSink:
             sources=sources,
             writer=WriterConfig(enable_memtable=False, compression=self.options.compression),
             max_entry_bytes=self.options.max_entry_bytes,
+            columns=(
+                "value",
+                "partition",
+                "offset",
+                *(("key",) if maker.schema.primary_key else ()),
+                *(("topic",) if maker.topic is None else ()),
+            ),
             fail_on_bad_record=self.options.on_bad_record == "fail",
             consumer=self._source.consumer if self._source is not None else None,
         )
 
     def _run(
         self, frame: DataFrame, plan: WritePlan, sources: Mapping[str, tuple[SourceRange, ...]], facts: QueryFacts
-    ) -> list[str]:
+    ) -> list[dict[str, Any]]:
         """The Spark job of the batch: one stage where rows stay with their partition, two where they are shuffled."""
         sharding = self.table.sharding
         rows = size({part for parts in sources.values() for part in parts})
@@ -235,12 +253,12 @@ class ShardSink:
             numbers = {name: index % tasks for index, name in enumerate(sorted(plan.claims))}
             number = f.create_map(*[f.lit(item) for pair in numbers.items() for item in pair])[f.col("shard")]
             prepared = frame.mapInArrow(prepare, PAYLOAD).repartitionById(tasks, number)
-            return _lines(prepared.mapInArrow(partial(task.write_payloads, plan), RESULT))
-        return _lines(frame.mapInArrow(write, RESULT))
+            return _results(prepared.mapInArrow(partial(task.write_payloads, plan), RESULT))
+        return _results(frame.mapInArrow(write, RESULT))
 
     def _needs_shuffle(self, sharding: ByPartition) -> bool:
         """Spark may give the partitions that share a shard to different tasks; our own reading never does."""
-        return sharding.max_shards is not None and self._source is None
+        return self._source is None and (sharding.max_shards is not None or self._shuffle)
 
     def _frame_and_tasks(
         self,
@@ -260,10 +278,7 @@ class ShardSink:
             numbers = frame.sparkSession.range(0, len(shares), 1, len(shares))
             return numbers, partial(task.write_ranges, plan, shares), partial(task.prepare_ranges, plan, shares)
         if self._decode is not None:
-            columns = ["value", "partition", "offset"]
-            columns += ["key"] if plan.maker.schema.primary_key else []
-            columns += ["topic"] if plan.maker.topic is None else []
-            frame = frame.select(*columns)
+            frame = frame.select(*plan.columns)
             return frame.coalesce(tasks), partial(task.write_kafka, plan), partial(task.prepare_kafka, plan)
         if isinstance(sharding, Single):
             frame = frame.coalesce(1)
@@ -372,30 +387,40 @@ class ShardSink:
             )
 
 
-def _lines(frame: DataFrame) -> list[str]:
-    return [row[0] for row in frame.collect()]
-
-
-def _results(lines: list[str], planned: Planned) -> tuple[dict[str, ShardPart], dict[str, ShardPart]]:
-    """What the tasks wrote, per shard. Exactly one attempt may have written a shard."""
-    shards: dict[str, ShardPart] = {}
-    dead: dict[str, ShardPart] = {}
-    results = [json.loads(line) for line in lines]
+def _results(frame: DataFrame) -> list[dict[str, Any]]:
+    """What the tasks say they wrote. Raises the error that one of them met."""
+    results = [json.loads(row[0]) for row in frame.collect()]
     for result in results:
         if "error" in result:
             raise from_json(result["error"])
+    return results
+
+
+def _split_shard(results: list[dict[str, Any]]) -> str | None:
+    """A shard that two tasks wrote to, None where each has one: only one attempt of a shard may count."""
+    seen: set[tuple[str, bool]] = set()
+    for result in results:
+        place = (result["shard"], result["dead"])
+        if place in seen:
+            return str(result["shard"])
+        seen.add(place)
+    return None
+
+
+def _parts(results: list[dict[str, Any]], planned: Planned) -> tuple[dict[str, ShardPart], dict[str, ShardPart]]:
+    """What a commit record lists: shards, and dead-letter logs."""
+    if (name := _split_shard(results)) is not None:
+        raise Poisoned(f"Two tasks of one batch wrote to shard {name!r}, after a shuffle as well.", shard=name)
+    shards: dict[str, ShardPart] = {}
+    dead: dict[str, ShardPart] = {}
     for result in results:
         name = result["shard"]
         claim = (planned.dead_letters if result["dead"] else planned.claims)[name]
         part = ShardPart(
             claim.shard.id, result["attempt"], tuple(result["positions"]), result["rows"], result["nbytes"]
         )
-        target, key = (dead, dead_letter_name(name)) if result["dead"] else (shards, name)
-        if key in target:
-            raise Poisoned(
-                f"Two tasks of one batch wrote to shard {name!r}.",
-                shard=name,
-                advice="do not split a topic partition over Spark tasks (minPartitions), or shard by bucket()",
-            )
-        target[key] = part
+        if result["dead"]:
+            dead[dead_letter_name(name)] = part
+        else:
+            shards[name] = part
     return shards, dead

@@ -47,6 +47,8 @@ class WritePlan:
     """Per shard, the source ranges its rows come from."""
     writer: WriterConfig
     max_entry_bytes: int
+    columns: tuple[str, ...] = ()
+    """What of Kafka's records the rows are made of."""
     fail_on_bad_record: bool = False
     consumer: ConsumerConfig | None = None
 
@@ -179,7 +181,9 @@ def _read(
     for batch in batches:
         for number in batch.column(0).to_pylist():
             for part in groups[number]:
-                yield from read_range(plan.consumer, part.topic, part.partition, part.start, part.until)
+                yield from read_range(
+                    plan.consumer, part.topic, part.partition, part.start, part.until, columns=plan.columns
+                )
 
 
 def _payloads(parts: Iterable[Routed]) -> Iterator[pa.RecordBatch]:

@@ -46,7 +46,7 @@ rootLogger.appenderRef.out.ref=out
 
 
 class BrokerFailed(HeadgateError):
-    """The local broker did not start, or does not run. The end of its log is in the text."""
+    """The local broker did not start, or does not run. The end of its log is in the field `log_tail`."""
 
     next_step = "read the end of the broker's log above; the whole log is in its directory"
 
@@ -275,7 +275,7 @@ class LocalBroker:
         return bool(metadata.brokers) and own in (self._data / "meta.properties").read_text().splitlines()
 
     def _failure(self, what: str) -> BrokerFailed:
-        return BrokerFailed(f"{what} The end of its log:\n{self.log_tail()}\n", log=str(self.log_file))
+        return BrokerFailed(what, log=str(self.log_file), log_tail=f"\n{self.log_tail()}\n")
 
     def _reap(self) -> None:
         # The guard goes first: once the JVM's pid is free again, nobody may kill it.

@@ -76,15 +76,15 @@ def lend(config: ConsumerConfig) -> Iterator[Lent]:
     lent.errors.clear()
     try:
         yield lent
-        lent.consumer.unassign()
     except GeneratorExit:
         # The reader stopped early of its own will: nothing is wrong with the consumer.
-        lent.consumer.unassign()
+        _take_back(key, lent)
+        raise
     except BaseException:
         lent.consumer.close()
         raise
-    with _lock:
-        _idle[key].append(lent)
+    else:
+        _take_back(key, lent)
 
 
 def close_idle_consumers() -> None:
@@ -94,6 +94,12 @@ def close_idle_consumers() -> None:
         consumers = [lent.consumer for key in mine for lent in _idle.pop(key)]
     for consumer in consumers:
         consumer.close()
+
+
+def _take_back(key: tuple[int, ConsumerConfig], lent: Lent) -> None:
+    lent.consumer.unassign()
+    with _lock:
+        _idle[key].append(lent)
 
 
 def _make(config: ConsumerConfig) -> Lent:

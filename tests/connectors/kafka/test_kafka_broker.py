@@ -112,7 +112,7 @@ class TestFailedStart:
         (tmp_path / "data").mkdir()
         # Data of another node: a format would not look at it again, the broker itself does.
         (tmp_path / "data" / "meta.properties").write_text("version=1\ncluster.id=AAAAAAAAAAAAAAAAAAAAAA\nnode.id=2\n")
-        with pytest.raises(BrokerFailed, match=r"(?s)ended with exit code 1 .*node\.id") as caught:
+        with pytest.raises(BrokerFailed, match=r"(?s)ended with exit code 1 .*node id 2") as caught:
             LocalBroker(tmp_path).start()
         assert "broker.log" in str(caught.value)
         assert not left_behind(tmp_path)
@@ -186,6 +186,14 @@ class TestCommand:
         assert gone(pid)
         assert find_detached(directory) is None
         assert not left_behind(directory)
+
+    def test_a_start_that_fails_shows_the_log_as_lines(self, tmp_path: Path) -> None:
+        (tmp_path / "data").mkdir()
+        (tmp_path / "data" / "meta.properties").write_text("version=1\ncluster.id=AAAAAAAAAAAAAAAAAAAAAA\nnode.id=2\n")
+        result = CliRunner().invoke(kafka, ["start", "--dir", str(tmp_path)])
+        assert isinstance(result.exception, BrokerFailed)
+        assert "log_tail" not in result.exception.fields()
+        assert any("node id 2" in line for line in result.stderr.splitlines())
 
     def test_a_pid_that_is_another_process_by_now_is_left_alone(self, tmp_path: Path) -> None:
         (tmp_path / "broker.json").write_text(json.dumps({"pid": os.getpid(), "port": 1}))

@@ -1,0 +1,52 @@
+"""Committing one flushed generation: the SSTable, replay_after and the next generation in one manifest write."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from headgate.errors import Fenced
+from headgate.shards.manifest import Manifest, SsTable
+from headgate.shards.manifest_store import ManifestStore
+from headgate.shards.shard import Claim
+
+
+class _Landed(Exception):
+    """The manifest names the SSTable already: an earlier try's response was lost."""
+
+
+def commit_generation(
+    manifests: ManifestStore, claim: Claim, sstable: SsTable, *, started_from: int, last_position: int
+) -> Manifest:
+    """Let the shard's rows up to `last_position` be covered by the SSTable. Returns the manifest as it stands.
+
+    1. the claim still holds, otherwise Fenced.
+    2. replay_after and generation are what the flush started from, otherwise it is abandoned: Fenced (R9).
+    3. compare-and-set. The SSTable's name in the manifest means that an earlier try landed.
+
+    Raises Transient where the outcome is unknown; calling again finds out.
+    """
+
+    def covered(stored: Manifest) -> Manifest:
+        if any(there.path == sstable.path for there in stored.sstables):
+            raise _Landed
+        if (stored.replay_after, stored.generation) != (started_from, sstable.generation):
+            raise Fenced(
+                "Another job flushed this shard under the same claim.",
+                **claim.shard.where(),
+                epoch=claim.epoch,
+                stored_epoch=stored.epoch,
+            )
+        return replace(
+            stored,
+            replay_after=last_position,
+            last_seen=max(stored.last_seen, last_position),
+            generation=sstable.generation + 1,
+            sstables=(*stored.sstables, sstable),
+        )
+
+    try:
+        return manifests.commit_update(claim.claim_id, claim.epoch, covered)
+    except _Landed:
+        stored = manifests.check_fenced(claim.epoch, claim.claim_id)
+        assert stored is not None
+        return stored
