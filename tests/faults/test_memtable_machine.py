@@ -1,6 +1,7 @@
 """MemTables, flushes, readers, zombies, faults and crashes in any order, against a dictionary.
 
-A failure prints the steps and a blob for @reproduce_failure. The counts: 25 examples in CI, 1,000 deep.
+A failure prints the steps and a blob for @reproduce_failure. The counts: 60 examples in CI, 2,000 deep.
+Which thread is quicker may differ between runs, so what is drawn never depends on the state.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import pytest
 from closing import collect
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 from lance_tables import AT_ONCE, MEMTABLE, LanceFaultyStore, Pairs, batch, faulty, home_over, keys, make_table, pairs
 from stores import Crash, Fault
 
@@ -54,6 +55,7 @@ class MemTableMachine(RuleBasedStateMachine):
         self.store: LanceFaultyStore | None = None
         self.zombies: list[ShardWriter] = []
         self.counter = 0
+        self.open(None)
 
     def teardown(self) -> None:
         if hasattr(self, "folder"):
@@ -72,13 +74,11 @@ class MemTableMachine(RuleBasedStateMachine):
         try:
             writer = ShardWriter.open(home_over(store, self.uri), SHARD, self.config)
         except (Crash, HeadgateError):
+            # Whoever was there may be fenced or not. It writes no more.
             assert store.crashed
-            if before is not None:
-                self.abandoned = before
-                # It may be fenced or not: who can tell? It writes no more.
             return
-        if crash is not None:
-            store.crash_after = None if not store.crashed else store.crash_after
+        if not store.crashed:
+            store.crash_after = None
         if before is not None:
             self.zombies = [*self.zombies[-1:], before]
         if store.crashed:
@@ -86,7 +86,6 @@ class MemTableMachine(RuleBasedStateMachine):
         self.writer, self.store = writer, store
         self._settle(pairs(writer.scan()))
 
-    @precondition(lambda self: self.writer is not None)
     @rule(ids=IDS, fault=st.sampled_from([None, None, Fault.FAIL, Fault.LOST, Fault.LOST_EXISTS]))
     def put(self, ids: list[int], fault: Fault | None) -> None:
         self.counter += 1
@@ -97,7 +96,6 @@ class MemTableMachine(RuleBasedStateMachine):
             lambda model: {**model, **dict.fromkeys(ids, note)},
         )
 
-    @precondition(lambda self: self.writer is not None)
     @rule(ids=IDS, fault=st.sampled_from([None, Fault.LOST]))
     def delete(self, ids: list[int], fault: Fault | None) -> None:
         self._write(
@@ -106,36 +104,34 @@ class MemTableMachine(RuleBasedStateMachine):
             lambda model: {i: note for i, note in model.items() if i not in ids},
         )
 
-    @precondition(lambda self: self.writer is not None)
     @rule(fault=st.sampled_from([None, None, Fault.FAIL, Fault.LOST, Fault.LOST_EXISTS]))
     def flush(self, fault: Fault | None) -> None:
         self._write(fault, lambda writer: writer.flush_memtable(), dict)
 
-    @precondition(lambda self: self.writer is not None)
     @rule(operations=st.integers(1, 6))
     def doom(self, operations: int) -> None:
         """It will die after so many more operations."""
-        assert self.store is not None
+        if self.writer is None or self.store is None:
+            return
         self.store.crash_after = len(self.store.log) + operations
 
-    @precondition(lambda self: self.writer is not None)
     @rule()
     def drop(self) -> None:
         """As if killed."""
-        assert self.store is not None
-        self.store.die()
-        self.writer = None
+        if self.writer is not None and self.store is not None:
+            self.store.die()
+            self.writer = None
 
-    @precondition(lambda self: self.writer is not None)
     @rule()
     def close(self) -> None:
         self._write(None, lambda writer: writer.close(), dict)
         self.writer = None
 
-    @precondition(lambda self: self.zombies and self.writer is not None)
     @rule(flush=st.booleans())
     def zombie(self, flush: bool) -> None:
         """A predecessor wakes: whatever it writes fails."""
+        if not self.zombies or self.writer is None:
+            return
         writer = self.zombies.pop()
         if flush and writer.memtable_stats()[-1].rows == 0:
             return
@@ -155,12 +151,17 @@ class MemTableMachine(RuleBasedStateMachine):
                 wanted = [(i, note) for i, note in sorted(model.items()) if i in (0, 3, 9)]
                 assert pairs(view.get(keys(0, 3, 9))) == wanted
 
-    @precondition(lambda self: self.writer is not None)
     @rule()
     def scan(self) -> None:
-        assert self.writer is not None
-        with self._alive():
-            assert pairs(self.writer.scan()) in [sorted(model.items()) for model in self.possible]
+        if self.writer is None or self.store is None:
+            return
+        try:
+            shown = pairs(self.writer.scan())
+        except (Crash, HeadgateError):
+            assert self.store.crashed
+            self.writer = None
+        else:
+            assert shown in [sorted(model.items()) for model in self.possible]
 
     @rule()
     def collect_garbage(self) -> None:
@@ -171,8 +172,8 @@ class MemTableMachine(RuleBasedStateMachine):
     def _write(
         self, fault: Fault | None, action: Callable[[ShardWriter], object], change: Callable[[Model], Model]
     ) -> None:
-        assert self.writer is not None
-        assert self.store is not None
+        if self.writer is None or self.store is None:
+            return
         if fault is not None:
             self.store.script("put_if_absent", fault)
         after = [change(model) for model in self.possible]
@@ -186,15 +187,6 @@ class MemTableMachine(RuleBasedStateMachine):
         finally:
             self.store.unscript()
         if self.store.crashed:
-            self.writer = None
-
-    @contextlib.contextmanager
-    def _alive(self) -> object:  # type: ignore[misc]
-        assert self.store is not None
-        try:
-            yield
-        except (Crash, HeadgateError):
-            assert self.store.crashed
             self.writer = None
 
     def _settle(self, shown: Pairs) -> None:
@@ -218,9 +210,9 @@ def _run(examples: int, steps: int) -> None:
 
 
 def test_whatever_happens_the_shard_holds_exactly_what_was_acknowledged() -> None:
-    _run(25, 25)
+    _run(60, 30)
 
 
 @pytest.mark.deep
 def test_whatever_happens_the_shard_holds_exactly_what_was_acknowledged_deep() -> None:
-    _run(1_000, 50)
+    _run(2_000, 50)
