@@ -5,7 +5,6 @@ Nothing is fetched here: a set of jars that is not there is JarsMissing, which s
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from pathlib import Path
 
@@ -25,8 +24,7 @@ def cache_directory() -> Path:
 
 def kafka_classpath() -> str:
     """What `java -cp` takes to run Kafka's own classes. Raises JarsMissing."""
-    jars = _jar_set("kafka", "kafka_2.13-*.jar").parent
-    return os.pathsep.join([*_logging_jars(jars), str(jars / "*")])
+    return str(_jar_set("kafka", "kafka_2.13-*.jar").parent / "*")
 
 
 def spark_jars() -> list[Path]:
@@ -41,17 +39,3 @@ def _jar_set(name: str, witness: str) -> Path:
     if found is None:
         raise JarsMissing(f"The {name} jars are not in {directory}.")
     return found
-
-
-def _logging_jars(kafka_jars: Path) -> list[str]:
-    """Kafka logs through SLF4J, and without a binding beside it a broker that fails says nothing at all.
-
-    Where the set has none, Spark's fits: the same Log4j. The path is looked up; pyspark is not imported.
-    """
-    if next(kafka_jars.glob("log4j-slf4j*-impl-*.jar"), None) is not None:
-        return []
-    spark = importlib.util.find_spec("pyspark")
-    if spark is None or spark.origin is None:
-        return []
-    jars = Path(spark.origin).parent / "jars"
-    return [str(jar) for name in ("slf4j-api-2.*.jar", "log4j-slf4j2-impl-*.jar") for jar in sorted(jars.glob(name))]
