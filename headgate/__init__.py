@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from headgate.shards.writer import ShardWriter
     from headgate.streaming import decode
     from headgate.streaming import kafka_source as kafka
+    from headgate.streaming.data_source import HeadgateDataSource, register
     from headgate.streaming.sink import ShardSink
     from headgate.table import Table, create_table, open_table
 
 __all__ = [
+    "HeadgateDataSource",
     "ShardSink",
     "ShardWriter",
     "Table",
@@ -28,10 +30,12 @@ __all__ = [
     "decode",
     "kafka",
     "open_table",
+    "register",
     "single",
 ]
 
 _PLACES = {
+    "HeadgateDataSource": "headgate.streaming.data_source:HeadgateDataSource",
     "ShardSink": "headgate.streaming.sink:ShardSink",
     "ShardWriter": "headgate.shards.writer:ShardWriter",
     "Table": "headgate.table:Table",
@@ -42,6 +46,7 @@ _PLACES = {
     "decode": "headgate.streaming.decode:",
     "kafka": "headgate.streaming.kafka_source:",
     "open_table": "headgate.table:open_table",
+    "register": "headgate.streaming.data_source:register",
     "single": "headgate.shards.sharding:single",
 }
 

@@ -153,8 +153,7 @@ class _Stream:
         self.table = table
         self.appenders = {name: WalAppender.open(table.shard(name), owner="s") for name in names}
         claims = {
-            name: ShardClaim(a.shard.id, a.epoch, a.claim_id, a.next_position - 1)
-            for name, a in self.appenders.items()
+            name: ShardClaim(a.shard.id, a.epoch, a.claim_id, a.next_position - 1) for name, a in self.appenders.items()
         }
         self.log = CommitLog(table.home.records, "s", table.uri).open("q", claims)
         self.batch = 0
@@ -175,7 +174,9 @@ def test_a_batch_is_seen_when_its_record_is_there_in_all_shards_at_once(tmp_path
     table = create_table(str(tmp_path / "t"), SCHEMA, key, bucket("id", 2))
     stream = _Stream(table, ("bucket-00000", "bucket-00001"))
     stream.append("bucket-00000", (1, "dead attempt"))
-    parts = {name: stream.append(name.replace("_", "-"), (i, "a")) for i, name in enumerate(("bucket_00000", "bucket_00001"))}
+    parts = {
+        name: stream.append(name.replace("_", "-"), (i, "a")) for i, name in enumerate(("bucket_00000", "bucket_00001"))
+    }
     assert _pairs(table.scan()) == []
     stream.commit(**parts)
     assert _pairs(table.scan()) == [(0, "a"), (1, "a")]

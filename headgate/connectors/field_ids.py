@@ -29,11 +29,6 @@ def numbered_schema(schema: pa.Schema, field_ids: Sequence[int]) -> Any:
     return LanceSchema._from_protos(parts[0], *renumbered)
 
 
-def top_level_names(dataset: Any) -> dict[int, str]:
-    """Column names of a dataset by field id."""
-    return {field.id(): field.name() for field in dataset.lance_schema.fields()}
-
-
 def _is_id_alone(field: pa.Field) -> bool:
     return set(field.metadata or {}) == {b"lance:field_id"}
 

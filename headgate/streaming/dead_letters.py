@@ -1,4 +1,5 @@
-"""Dead letters: records that could not become rows, kept whole, exactly once as well.
+"""Dead letters: records that could not become rows, exactly once as well: value, error and place,
+and the key where the table has one.
 
 Each stream has one log per shard below `dead_letters/` in the table's records, in the format of a WAL.
 An entry counts only where a commit record lists it, so it needs no fence of its own.
@@ -41,6 +42,11 @@ def dead_letter_home(home: TableHome, stream: str) -> TableHome:
     return replace(home, schema=SCHEMA, store=store, wal_store=store)
 
 
+def dead_letter_shard(home: TableHome, stream: str, shard: str) -> Shard:
+    """The log that takes the bad records of a shard. Its id is the stream's own: a shard may change its owner."""
+    return dead_letter_home(home, stream).shard(f"{dead_letter_name(shard)} of {stream}")
+
+
 def dead_letter_name(shard: str) -> str:
     """What commit records call the log that takes the bad records of a shard."""
     return f"{PREFIX}{shard}"
@@ -56,7 +62,8 @@ def read_dead_letters(home: TableHome, stream: str | None = None) -> Iterator[pa
             if not positions.shard.startswith(PREFIX):
                 continue
             for first, last in visible.runs(shard_id):
-                for found in WalTailer(Shard(dead, shard_id)).read(first, last + 1):
+                entries = WalTailer(Shard(dead, shard_id)).read(first, last + 1)
+                for found in visible.visible_entries(shard_id, entries, first, last + 1):
                     rows = pa.Table.from_batches([SCHEMA.adopted(batch) for batch in found.entry.batches])
                     yield rows.drop_columns([TOMBSTONE]).add_column(0, "stream", _repeated(name, rows.num_rows))
 

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from headgate.checkpoints.decisions import is_visible
 from headgate.checkpoints.log_state import Positions
+from headgate.checkpoints.visibility import Visible
 from headgate.errors import from_json
-from headgate.shards.entry import EntryHeader
 from headgate.shards.generation import commit_generation
 from headgate.shards.manifest import Manifest, SsTable
 from headgate.shards.memtable import MemTable
-from headgate.shards.replay import replay
+from headgate.shards.replay import uncovered
 from headgate.shards.shard import Claim
 from headgate.shards.sstable import write_sstable
+from headgate.shards.tailer import WalTailer
 from headgate.streaming.task import FINAL, RESULT
 
 if TYPE_CHECKING:
@@ -49,7 +49,8 @@ class FlushJob:
 def flush(spark: SparkSession, jobs: list[FlushJob]) -> dict[str, Manifest]:
     """Run the jobs as one Spark job, and commit what they wrote. Per shard the manifest as it stands.
 
-    Raises Fenced where a successor has the shard; what was written is garbage then.
+    Raises Fenced where a successor has the shard, DataLoss where a listed entry is not what it was; what
+    was written is garbage then.
     """
     if not jobs:
         return {}
@@ -79,18 +80,16 @@ def flush_task(jobs: tuple[FlushJob, ...], batches: Iterable[pa.RecordBatch]) ->
             try:
                 lines.append(json.dumps(_flush_one(jobs[number])))
             except FINAL as error:
-                lines.append(json.dumps({"error": error.located(name=jobs[number].name).to_json()}))
+                lines.append(json.dumps({"error": error.located(name=jobs[number].name).to_json()}, default=str))
         yield pa.record_batch({"result": pa.array(lines, pa.string())})
 
 
 def _flush_one(job: FlushJob) -> dict[str, Any]:
-    shard = job.claim.shard
+    shard, start = job.claim.shard, job.manifest.replay_after + 1
     table = MemTable(shard.home.schema, job.manifest.generation, job.manifest.replay_after)
-
-    def counts(header: EntryHeader, position: int) -> bool:
-        return is_visible(header.tags.attempt_id, position, job.visible)
-
-    for part in replay(shard, job.manifest, job.last + 1, epoch=job.claim.epoch, visible=counts):
+    visible = Visible({shard.id: job.visible}, shard.home.uri)
+    entries = visible.visible_entries(shard.id, WalTailer(shard).read(start, job.last + 1), start, job.last + 1)
+    for part in uncovered(shard, job.manifest, entries):
         table.add(part.batches, part.position)
         if table.nbytes >= job.max_bytes:
             break

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headgate.connectors.kafka.options import ConsumerConfig
+from headgate.errors import InvalidInput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,10 +52,7 @@ def source(
     Further options are those of Spark's Kafka source; dotted names go in as `**{"kafka.security.protocol": "SSL"}`.
     Raises InvalidInput for an option that the direct reader cannot honour.
     """
-    given = {**_DEFAULTS, **options, "kafka.bootstrap.servers": servers, "subscribe": topic}
-    if max_offsets_per_trigger is not None:
-        given["maxOffsetsPerTrigger"] = str(max_offsets_per_trigger)
-    made = KafkaSource(topic, given)
+    made = KafkaSource(topic, _merged(servers, topic, max_offsets_per_trigger, options))
     made.consumer  # noqa: B018 - refuses options before anything runs
     return made
 
@@ -70,7 +68,17 @@ def read(
 
     Committed transactions only, an error where offsets are gone, a bounded batch, from the earliest offset.
     """
-    given = {**_DEFAULTS, **options, "kafka.bootstrap.servers": servers, "subscribe": topic}
-    if max_offsets_per_trigger is not None:
-        given["maxOffsetsPerTrigger"] = str(max_offsets_per_trigger)
-    return KafkaSource(topic, given).read(spark)
+    return KafkaSource(topic, _merged(servers, topic, max_offsets_per_trigger, options)).read(spark)
+
+
+def _merged(servers: str, topic: str, max_offsets: int | None, options: Mapping[str, str]) -> dict[str, str]:
+    """Given options over our defaults. Spark takes names in any case, so one that is given replaces its default."""
+    named = {"kafka.bootstrap.servers": servers, "subscribe": topic}
+    if max_offsets is not None:
+        named["maxOffsetsPerTrigger"] = str(max_offsets)
+    taken = {name.lower() for name in named}
+    if twice := [name for name in options if name.lower() in taken]:
+        raise InvalidInput(f"The option {twice[0]!r} has an argument of its own.", advice="leave the option out")
+    given = {name.lower() for name in options}
+    defaults = {name: value for name, value in _DEFAULTS.items() if name.lower() not in given}
+    return {**defaults, **options, **named}

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
 
 from headgate.errors import InvalidInput
 from headgate.shards.entry import SourceRange
 from headgate.shards.sharding import ByPartition, Sharding
 
+Ranges: TypeAlias = tuple[SourceRange, ...]
+
 ROWS_PER_TASK = 10_000
 """Below this a further task costs more than it saves: about what one core decodes and writes in 50 ms."""
 
 
-def shards_of(sharding: Sharding, ranges: Iterable[SourceRange]) -> dict[str, tuple[SourceRange, ...]]:
+def shards_of(sharding: Sharding, ranges: Iterable[SourceRange]) -> dict[str, Ranges]:
     """The shards that rows of these ranges may go to, with the ranges that each may hold rows of."""
     full = tuple(part for part in ranges if part.until > part.start)
     if not isinstance(sharding, ByPartition):
@@ -28,7 +31,7 @@ def task_count(rows: int, cores: int, groups: int) -> int:
     return max(1, min(groups, cores, -(-rows // ROWS_PER_TASK)))
 
 
-def balanced(groups: Mapping[str, Sequence[SourceRange]], tasks: int) -> tuple[tuple[SourceRange, ...], ...]:
+def balanced(groups: Mapping[str, Ranges], tasks: int) -> tuple[Ranges, ...]:
     """The groups over tasks, whole, the largest first to the task that has least."""
     loads = [0] * tasks
     shares: list[list[SourceRange]] = [[] for _ in range(tasks)]

@@ -20,10 +20,9 @@ from headgate.shards.schema import RowSchema
 from headgate.shards.sharding import Bucket, ByPartition, Sharding
 from headgate.streaming.dead_letters import SCHEMA as DEAD_LETTERS
 from headgate.streaming.decode import Decoded, Decoder
+from headgate.streaming.fitting import fitted
 from headgate.streaming.keys import decode_keys
-
-ORDER = ("_topic", "_partition", "_offset")
-"""Where a row came from, in frames of typed rows. By these a shuffle's disorder is undone."""
+from headgate.streaming.ordering import ORDER, SEQUENCE
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Routed:
     rows: pa.RecordBatch
     dead: bool
     order: pa.RecordBatch | None = None
-    """Per row, what to sort by after a shuffle."""
+    """Per row, what it is ordered by: see `ordering`. None where that is not known."""
 
 
 @dataclass(frozen=True)
@@ -52,30 +51,30 @@ class RowMaker:
     def from_kafka(self, batch: pa.RecordBatch) -> Iterator[Routed]:
         """Records as Kafka has them: value, partition, offset, and key and topic where they matter."""
         assert self.decode is not None
-        values = batch.column("value")
-        decoded = self.decode.decode(values)
+        decoded = self.decode.decode(batch.column("value"))
         rows, indices, bad = self._without_null_keys(decoded)
         parts = [(stored, indices) for stored in self.schema.stored_rows(rows)]
         if len(decoded.nulls):
             deletes, where, more = self._deletes(batch, decoded.nulls)
             parts += [(stored, where) for stored in deletes]
             bad = bad + more
-        topics = self._topics(batch)
+        topics = batch.column("topic") if self.topic is None else self.topic
+        origin = _Origin(topics, batch.column("partition"), batch.column("offset"))
         if parts:
             stored, positions = _interleaved(parts)
-            yield from self._route(stored, batch, topics, positions)
+            yield from self._route(stored, origin.at(positions))
         if bad:
-            yield from self._dead(batch, topics, bad)
+            yield from self._dead(batch, origin, dict(bad))
 
     def from_typed(self, batch: pa.RecordBatch) -> Iterator[Routed]:
         """Rows as the table has them, with their origin beside them where the frame kept it."""
         names = [name for name in batch.schema.names if name not in ORDER]
         if self.sequence_by is not None and self.sequence_by not in self.schema.logical.names:
             names.remove(self.sequence_by)
-        columns = [_fitted(batch.column(name), self.schema, name) for name in names]
+        columns = [fitted(batch.column(name), self.schema, name) for name in names]
+        origin = _typed_origin(batch, self.sequence_by)
         for stored in self.schema.stored_rows(pa.RecordBatch.from_arrays(columns, names=names)):
-            origin = _renamed(batch) if "_partition" in batch.schema.names else None
-            yield from self._route(stored, origin, self._topics(batch), np.arange(batch.num_rows), batch)
+            yield from self._route(stored, origin)
 
     # -- decoding ----------------------------------------------------------------
 
@@ -102,83 +101,29 @@ class RowMaker:
         stored = self.schema.stored_deletes(keys.rows)
         return stored, at[keys.indices.to_numpy()], [(int(at[i]), error) for i, error in bad]
 
-    def _topics(self, batch: pa.RecordBatch) -> pa.Array | str | None:
-        for name in ("topic", "_topic"):
-            if self.topic is None and name in batch.schema.names:
-                return batch.column(name)
-        return self.topic
-
     # -- routing -----------------------------------------------------------------
 
-    def _route(
-        self,
-        stored: pa.RecordBatch,
-        origin: pa.RecordBatch | None,
-        topics: pa.Array | str | None,
-        positions: np.ndarray,
-        frame: pa.RecordBatch | None = None,
-    ) -> Iterator[Routed]:
-        order = self._order(origin, topics, positions, frame)
+    def _route(self, stored: pa.RecordBatch, origin: _Origin) -> Iterator[Routed]:
         if isinstance(self.sharding, Bucket):
             ids = bucket_ids(stored.column(self.sharding.column), self.sharding.n).to_numpy()
             names = {i: self.sharding.shard_name(int(i)) for i in np.unique(ids)}
-            yield from _split(stored, order, ids, names, dead=False)
+            yield from _split(stored, origin.order, ids, names, dead=False)
         elif isinstance(self.sharding, ByPartition):
-            if origin is None or topics is None:
-                raise InvalidInput(
-                    "by_partition needs to know where each row came from.",
-                    advice=f"keep the columns {', '.join(ORDER)} in the frame, or shard by bucket() or single()",
-                )
-            ids, names = self._partitions(origin, topics, positions)
-            yield from _split(stored, order, ids, names, dead=False)
+            ids, names = origin.shards(self.sharding)
+            yield from _split(stored, origin.order, ids, names, dead=False)
         else:
-            yield Routed(self.sharding.shard_name(), stored, False, order)
-
-    def _partitions(
-        self, origin: pa.RecordBatch, topics: pa.Array | str, positions: np.ndarray
-    ) -> tuple[np.ndarray, dict[int, str]]:
-        """Per row a number, per number a shard."""
-        assert isinstance(self.sharding, ByPartition)
-        partitions = origin.column("partition").to_numpy()[positions]
-        if isinstance(topics, str):
-            return partitions, {int(p): self.sharding.shard_name(topics, int(p)) for p in np.unique(partitions)}
-        encoded = topics.take(pa.array(positions)).dictionary_encode()
-        ids = encoded.indices.to_numpy().astype(np.int64) << 32 | partitions
-        known = encoded.dictionary.to_pylist()
-        return ids, {int(i): self.sharding.shard_name(known[i >> 32], int(i & 0xFFFFFFFF)) for i in np.unique(ids)}
-
-    def _order(
-        self,
-        origin: pa.RecordBatch | None,
-        topics: pa.Array | str | None,
-        positions: np.ndarray,
-        frame: pa.RecordBatch | None,
-    ) -> pa.RecordBatch | None:
-        """What to sort by after a shuffle: only buckets are shuffled."""
-        if not isinstance(self.sharding, Bucket):
-            return None
-        at = pa.array(positions)
-        if self.sequence_by is not None and frame is not None:
-            return pa.RecordBatch.from_arrays([frame.column(self.sequence_by).take(at)], names=["_sequence"])
-        if origin is None:
-            return None
-        topic = pa.repeat(topics, len(positions)) if isinstance(topics, str) else topics.take(at)  # type: ignore[union-attr]
-        columns = [topic, origin.column("partition").take(at), origin.column("offset").take(at)]
-        return pa.RecordBatch.from_arrays(columns, names=list(ORDER))
+            yield Routed(self.sharding.shard_name(), stored, False, origin.order)
 
     # -- dead letters --------------------------------------------------------------
 
-    def _dead(
-        self, batch: pa.RecordBatch, topics: pa.Array | str | None, bad: Sequence[tuple[int, str]]
-    ) -> Iterator[Routed]:
-        errors: Mapping[int, str] = dict(bad)
+    def _dead(self, batch: pa.RecordBatch, source: _Origin, errors: Mapping[int, str]) -> Iterator[Routed]:
         at = np.array(sorted(errors), np.int64)
         where = pa.array(at)
-        topic = pa.repeat(topics, len(at)) if isinstance(topics, str) else topics.take(where)  # type: ignore[union-attr]
+        origin = source.at(at)
         missing = pa.nulls(len(at), pa.binary())
         rows = pa.RecordBatch.from_arrays(
             [
-                topic.cast(pa.string()),
+                origin.topic_column(),
                 batch.column("partition").take(where).cast(pa.int32()),
                 batch.column("offset").take(where),
                 pa.array([errors[int(i)] for i in at], pa.string()),
@@ -189,25 +134,78 @@ class RowMaker:
         )
         (stored,) = DEAD_LETTERS.stored_rows(rows)
         if isinstance(self.sharding, ByPartition):
-            assert topics is not None
-            ids, names = self._partitions(batch, topics, at)
+            ids, names = origin.shards(self.sharding)
         elif isinstance(self.sharding, Bucket):
             ids = batch.column("partition").to_numpy()[at] % self.sharding.n
             names = {int(i): self.sharding.shard_name(int(i)) for i in np.unique(ids)}
         else:
             ids, names = np.zeros(len(at), np.int64), {0: self.sharding.shard_name()}
-        order = pa.RecordBatch.from_arrays(list(rows.columns[:3]), names=list(ORDER))
-        yield from _split(stored, order if isinstance(self.sharding, Bucket) else None, ids, names, dead=True)
+        yield from _split(stored, origin.order, ids, names, dead=True)
 
 
-def in_order(parts: Sequence[tuple[pa.RecordBatch, pa.RecordBatch | None]], schema: pa.Schema) -> pa.Table:
-    """Rows of one shard that came out of a shuffle in any order, put right."""
-    rows = pa.Table.from_batches([rows for rows, _ in parts], schema=schema)
-    orders = [order for _, order in parts if order is not None]
-    if len(orders) < len(parts) or not orders:
-        return rows
-    keys = pa.Table.from_batches(orders)
-    return rows.take(pc.sort_indices(keys, [(name, "ascending") for name in keys.column_names]))
+@dataclass(frozen=True)
+class _Origin:
+    """Where the rows of a batch came from, as far as that is known."""
+
+    topics: pa.Array | str | None = None
+    """Per row, or one for all."""
+    partitions: pa.Array | None = None
+    offsets: pa.Array | None = None
+    sequence: pa.Array | None = None
+
+    def at(self, positions: np.ndarray) -> _Origin:
+        """Of the records at these positions, which rise."""
+        if self.offsets is not None and len(positions) == len(self.offsets):
+            return self
+        where = pa.array(positions)
+        return _Origin(*(value.take(where) if isinstance(value, pa.Array) else value for value in self._fields()))
+
+    @property
+    def order(self) -> pa.RecordBatch | None:
+        """What the rows are ordered by."""
+        if self.sequence is not None:
+            return pa.RecordBatch.from_arrays([self.sequence], names=[SEQUENCE])
+        if self.partitions is None or self.offsets is None:
+            return None
+        if isinstance(self.topics, pa.Array):
+            return pa.RecordBatch.from_arrays([self.topics, self.partitions, self.offsets], names=list(ORDER))
+        return pa.RecordBatch.from_arrays([self.partitions, self.offsets], names=list(ORDER[1:]))
+
+    def shards(self, sharding: ByPartition) -> tuple[np.ndarray, dict[int, str]]:
+        """Per row a number, per number a shard."""
+        if self.topics is None or self.partitions is None:
+            raise InvalidInput(
+                "by_partition needs to know where each row came from.",
+                advice=f"keep the columns {', '.join(ORDER)} in the frame, or shard by bucket() or single()",
+            )
+        partitions = self.partitions.to_numpy()
+        if isinstance(self.topics, str):
+            return partitions, {int(p): sharding.shard_name(self.topics, int(p)) for p in np.unique(partitions)}
+        encoded = self.topics.dictionary_encode()
+        ids = encoded.indices.to_numpy().astype(np.int64) << 32 | partitions
+        known = encoded.dictionary.to_pylist()
+        return ids, {int(i): sharding.shard_name(known[i >> 32], int(i & 0xFFFFFFFF)) for i in np.unique(ids)}
+
+    def topic_column(self) -> pa.Array:
+        """The topic of each row."""
+        assert self.topics is not None
+        assert self.offsets is not None
+        if isinstance(self.topics, str):
+            return pa.repeat(pa.scalar(self.topics, pa.string()), len(self.offsets))
+        return self.topics.cast(pa.string())
+
+    def _fields(self) -> tuple[pa.Array | str | None, ...]:
+        return self.topics, self.partitions, self.offsets, self.sequence
+
+
+def _typed_origin(batch: pa.RecordBatch, sequence_by: str | None) -> _Origin:
+    there = {name: batch.column(name) for name in ORDER if name in batch.schema.names}
+    for name, column in there.items():
+        if column.null_count:
+            raise InvalidInput(f"Column {name!r} says where a row came from, and {column.null_count} rows lack it.")
+    sequence = None if sequence_by is None else batch.column(sequence_by)
+    topics, partitions, offsets = map(there.get, ORDER)
+    return _Origin(topics, partitions, offsets, sequence)
 
 
 def _split(
@@ -233,21 +231,3 @@ def _interleaved(parts: Sequence[tuple[pa.RecordBatch, np.ndarray]]) -> tuple[pa
     order = np.argsort(positions, kind="stable")
     rows = pa.concat_batches([rows for rows, _ in parts])
     return rows.take(pa.array(order)), positions[order]
-
-
-def _renamed(batch: pa.RecordBatch) -> pa.RecordBatch:
-    names = [name for name in batch.schema.names if name in ORDER]
-    return pa.RecordBatch.from_arrays([batch.column(name) for name in names], names=[name[1:] for name in names])
-
-
-def _fitted(column: pa.Array, schema: RowSchema, name: str) -> pa.Array:
-    """Spark's Arrow types in the table's: the same values, or InvalidInput."""
-    if name not in schema.logical.names:
-        return column
-    kind = schema.logical.field(name).type
-    if column.type == kind:
-        return column
-    try:
-        return column.cast(kind)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise InvalidInput(f"Column {name!r} is {column.type} in the frame and cannot become {kind}.") from error

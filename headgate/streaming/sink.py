@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,25 +11,25 @@ from typing import TYPE_CHECKING, Any, Literal
 import structlog
 
 from headgate.checkpoints.decisions import BatchSources, Refuse, Skip, Write, decide_batch
-from headgate.checkpoints.records import Batch, BatchRecord, ShardPart
+from headgate.checkpoints.log_state import Head
+from headgate.checkpoints.records import Batch, BatchRecord
 from headgate.checkpoints.spark_checkpoint import SparkCheckpoint
 from headgate.connectors.kafka.options import ConsumerConfig
-from headgate.connectors.kafka.reader import offsets
-from headgate.errors import DataLoss, HeadgateError, InvalidInput, Poisoned, from_json
+from headgate.errors import HeadgateError, InvalidInput
 from headgate.shards.appender import Pause, no_pause
 from headgate.shards.config import WriterConfig
-from headgate.shards.entry import Compression, SourceRange
-from headgate.shards.sharding import Bucket, ByPartition, Single
-from headgate.streaming import task
-from headgate.streaming.dead_letters import dead_letter_name
+from headgate.shards.entry import Compression
+from headgate.shards.sharding import ByPartition
+from headgate.streaming import frame_checks, topic_offsets
+from headgate.streaming.batch_job import BatchJob, Written
 from headgate.streaming.decode import Decoder
-from headgate.streaming.driver import Planned, StreamDriver
+from headgate.streaming.driver import StreamDriver
 from headgate.streaming.flush import flush
 from headgate.streaming.kafka_source import KafkaSource
-from headgate.streaming.routing import balanced, check_routing, shards_of, size, task_count
-from headgate.streaming.rows import ORDER, RowMaker
-from headgate.streaming.spark_query import KAFKA_COLUMNS, QueryFacts, query_facts
-from headgate.streaming.task import PAYLOAD, RESULT, WritePlan
+from headgate.streaming.routing import Ranges, check_routing, shards_of
+from headgate.streaming.rows import RowMaker
+from headgate.streaming.spark_query import QueryFacts, query_facts
+from headgate.streaming.task import WritePlan
 from headgate.table import Table, open_table
 
 if TYPE_CHECKING:
@@ -98,11 +97,15 @@ class ShardSink:
         self._source = source
         self._pause = pause
         self._driver: StreamDriver | None = None
-        self._query: str | None = None
-        self._shuffle = False
+        self._run: str | None = None
+        self._scattered = False
         self._lock = threading.Lock()
         self.last: BatchRecord | None = None
         """The record of the last batch, for metrics."""
+        self.task_operations: Mapping[str, int] = {}
+        """What the tasks of the last batch asked of the store, by verb."""
+        self.error: HeadgateError | None = None
+        """What stopped the query, as it was raised: Spark wraps it into an error of its own."""
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Write one micro-batch.
@@ -120,37 +123,42 @@ class ShardSink:
             try:
                 self._write(frame, batch_id)
             except HeadgateError as error:
+                self.error = error
                 error.located(batch=batch_id)
                 self._driver = None  # The next start, if there is one, opens the stream anew.
                 raise
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        for name in ("_driver", "_query", "_lock", "last"):
-            del state[name]
-        return state
+        del state["_lock"]
+        return {**state, "_driver": None, "_run": None, "last": None, "error": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._driver, self._query, self.last, self._lock = None, None, None, threading.Lock()
+        self._lock = threading.Lock()
 
     # -- one batch -----------------------------------------------------------------
 
     def _write(self, frame: DataFrame, batch_id: int) -> None:
+        self._pause("batch")
         facts = query_facts(frame)
-        self._check_frame(frame, facts)
-        sources = self._checkpoint(facts).sources(batch_id)
-        earliest = partial(self._earliest, facts)
-        query_id = facts.query_id or self._checkpoint(facts).query_id()
-        driver = self._opened(facts, query_id, sources)
-        decision = decide_batch(driver.head, query_id, batch_id, sources, earliest)
+        self._check(frame, facts)
+        checkpoint = self._checkpoint(facts)
+        sources = checkpoint.sources(batch_id)
+        query_id = facts.query_id or checkpoint.query_id()
+        decide = partial(self._decided, facts, query_id, batch_id, sources)
+        if self._driver is None or self._run != (facts.run_id or query_id):
+            self._open(facts, query_id, sources, decide)
+        driver = self._driver
+        assert driver is not None
+        decision = decide(driver.head)
         if isinstance(decision, Skip):
             self.last = decision.record
             _log.info("batch was committed before", batch=batch_id, sequence=decision.record.sequence)
             return
-        if isinstance(decision, Refuse):
-            raise decision.error
-        shards, dead = self._append(frame, driver, decision, facts)
+        plan, written = self._append(frame, driver, decision, facts)
+        shards, dead = written.parts(plan)
+        self.task_operations = written.operations
         batch = Batch(
             query_id=query_id,
             batch_id=batch_id,
@@ -171,48 +179,85 @@ class ShardSink:
             dead_letters=sum(part.rows for part in dead.values()),
         )
         if self.options.enable_memtable:
-            while jobs := driver.flush_jobs(self.options.max_memtable_size):
-                driver.flushed(flush(frame.sparkSession, jobs))
+            self._flush(frame, driver)
+
+    def _decided(
+        self, facts: QueryFacts, query_id: str, batch_id: int, sources: BatchSources, head: Head
+    ) -> Skip | Write:
+        """What to do with the batch where the stream stands so. Raises InvalidInput for one that does not continue."""
+        decision = decide_batch(head, query_id, batch_id, sources, partial(self._earliest, facts))
+        if isinstance(decision, Refuse):
+            raise decision.error
+        if isinstance(decision, Write):
+            now = [(part.topic, part.partition) for part in decision.ranges]
+            check_routing(self.table.sharding, bool(self.table.primary_key), head.ends.keys(), now)
+        return decision
+
+    def _open(self, facts: QueryFacts, query_id: str, sources: BatchSources, decide: Callable[[Head], object]) -> None:
+        """Every start of the query takes the stream over: another driver may have run it since the last one."""
+        name = self.options.stream or facts.name or DEFAULT_STREAM
+        sharding = self.table.sharding
+        if isinstance(sharding, ByPartition):
+            names = {sharding.shard_name(topic, partition) for topic, partition in sources.partitions()}
+        else:
+            names = set(sharding.known_names())
+        self._driver = StreamDriver.open(self.table.home, name, query_id, names, accept=decide, pause=self._pause)
+        self._run = facts.run_id or query_id
 
     def _append(
         self, frame: DataFrame, driver: StreamDriver, decision: Write, facts: QueryFacts
-    ) -> tuple[dict[str, ShardPart], dict[str, ShardPart]]:
-        table = self.table
+    ) -> tuple[WritePlan, Written]:
         sources = self._shards(decision)
+        plan = self._plan(driver, sources, decision.ranges)
         if not sources:
-            return {}, {}
-        known = driver.head.ends.keys()
-        check_routing(table.sharding, bool(table.primary_key), known, [(r.topic, r.partition) for r in decision.ranges])
-        planned = driver.plan(sources)
-        plan = self._plan(planned, sources, decision.ranges)
+            return plan, Written()
         self._pause("tasks")
+        job = BatchJob(frame, plan, facts.cores)
         try:
-            results = self._run(frame, plan, sources, facts)
-            if _split_shard(results) is not None:
-                # Spark cut a topic partition in two (minPartitions): meet again by a shuffle, now and from now on.
-                self._shuffle = True
-                results = self._run(frame, plan, sources, facts)
+            shuffled = self._scattered or self._shares_shards
+            written = job.run(shuffled=shuffled)
+            if written.out_of_place is not None and not shuffled:
+                # Spark cut a topic partition in two, or the frame was shuffled: meet again, now and from now on.
+                self._scattered = True
+                written = job.run(shuffled=True)
         except HeadgateError:
             raise
         except Exception as error:
-            self._explain_loss(facts, decision.ranges, error)
+            self._explain(facts, decision.ranges, error)
             raise
-        return _parts(results, planned)
+        return plan, written
 
-    def _shards(self, decision: Write) -> dict[str, tuple[SourceRange, ...]]:
+    def _flush(self, frame: DataFrame, driver: StreamDriver) -> None:
+        """The batch is committed: what fails here costs nothing but memory of readers, and is tried again."""
+        try:
+            while jobs := driver.flush_jobs(self.options.max_memtable_size):
+                driver.flushed(flush(frame.sparkSession, jobs))
+        except Exception as error:
+            _log.warning(
+                "a flush failed; it is tried again after the next batch", stream=driver.stream, error=str(error)
+            )
+
+    # -- what a batch is made of -----------------------------------------------------
+
+    @property
+    def _shares_shards(self) -> bool:
+        """Spark may give partitions that share a shard to different tasks; our own reading never does."""
         sharding = self.table.sharding
-        if decision.opaque and not isinstance(sharding, ByPartition):
-            return dict.fromkeys(sharding.known_names(), ())
-        if decision.opaque:
+        return self._source is None and isinstance(sharding, ByPartition) and sharding.max_shards is not None
+
+    def _shards(self, decision: Write) -> dict[str, Ranges]:
+        sharding = self.table.sharding
+        if decision.opaque and isinstance(sharding, ByPartition):
             raise InvalidInput(
                 "by_partition needs Kafka partitions, and this query has another source.",
                 advice="shard the table by bucket() or single()",
             )
+        if decision.opaque:
+            return dict.fromkeys(sharding.known_names(), decision.ranges)
         return shards_of(sharding, decision.ranges)
 
-    def _plan(
-        self, planned: Planned, sources: Mapping[str, tuple[SourceRange, ...]], ranges: tuple[SourceRange, ...]
-    ) -> WritePlan:
+    def _plan(self, driver: StreamDriver, sources: Mapping[str, Ranges], ranges: Ranges) -> WritePlan:
+        planned = driver.plan(sources)
         topics = {part.topic for part in ranges}
         maker = RowMaker(
             schema=self.table.home.schema,
@@ -239,51 +284,6 @@ class ShardSink:
             consumer=self._source.consumer if self._source is not None else None,
         )
 
-    def _run(
-        self, frame: DataFrame, plan: WritePlan, sources: Mapping[str, tuple[SourceRange, ...]], facts: QueryFacts
-    ) -> list[dict[str, Any]]:
-        """The Spark job of the batch: one stage where rows stay with their partition, two where they are shuffled."""
-        sharding = self.table.sharding
-        rows = size({part for parts in sources.values() for part in parts})
-        frame, write, prepare = self._frame_and_tasks(frame, plan, sources, rows, facts)
-        if isinstance(sharding, Bucket) or (isinstance(sharding, ByPartition) and self._needs_shuffle(sharding)):
-            from pyspark.sql import functions as f
-
-            tasks = task_count(rows or facts.cores * 10**6, facts.cores, len(plan.claims))
-            numbers = {name: index % tasks for index, name in enumerate(sorted(plan.claims))}
-            number = f.create_map(*[f.lit(item) for pair in numbers.items() for item in pair])[f.col("shard")]
-            prepared = frame.mapInArrow(prepare, PAYLOAD).repartitionById(tasks, number)
-            return _results(prepared.mapInArrow(partial(task.write_payloads, plan), RESULT))
-        return _results(frame.mapInArrow(write, RESULT))
-
-    def _needs_shuffle(self, sharding: ByPartition) -> bool:
-        """Spark may give the partitions that share a shard to different tasks; our own reading never does."""
-        return self._source is None and (sharding.max_shards is not None or self._shuffle)
-
-    def _frame_and_tasks(
-        self,
-        frame: DataFrame,
-        plan: WritePlan,
-        sources: Mapping[str, tuple[SourceRange, ...]],
-        rows: int,
-        facts: QueryFacts,
-    ) -> tuple[DataFrame, Callable[[Any], Any], Callable[[Any], Any]]:
-        sharding = self.table.sharding
-        groups: Mapping[str, tuple[SourceRange, ...]] = sources
-        if isinstance(sharding, Bucket):
-            groups = shards_of(ByPartition(), next(iter(sources.values())))
-        tasks = 1 if isinstance(sharding, Single) else task_count(rows, facts.cores, len(groups))
-        if self._source is not None:
-            shares = balanced(groups, tasks)
-            numbers = frame.sparkSession.range(0, len(shares), 1, len(shares))
-            return numbers, partial(task.write_ranges, plan, shares), partial(task.prepare_ranges, plan, shares)
-        if self._decode is not None:
-            frame = frame.select(*plan.columns)
-            return frame.coalesce(tasks), partial(task.write_kafka, plan), partial(task.prepare_kafka, plan)
-        if isinstance(sharding, Single):
-            frame = frame.coalesce(1)
-        return frame, partial(task.write_typed, plan), partial(task.prepare_typed, plan)
-
     # -- what a batch needs to know ------------------------------------------------
 
     @property
@@ -298,17 +298,16 @@ class ShardSink:
         """The stream's name, once a batch has arrived."""
         return self._driver.stream if self._driver is not None else self.options.stream
 
-    def _opened(self, facts: QueryFacts, query_id: str, sources: BatchSources) -> StreamDriver:
-        if self._driver is None or self._query != query_id:
-            name = self.options.stream or facts.name or DEFAULT_STREAM
-            sharding = self.table.sharding
-            if isinstance(sharding, ByPartition):
-                names = {sharding.shard_name(topic, partition) for topic, partition in sources.partitions()}
-            else:
-                names = set(sharding.known_names())
-            self._driver = StreamDriver.open(self.table.home, name, query_id, names, pause=self._pause)
-            self._query = query_id
-        return self._driver
+    def _check(self, frame: DataFrame, facts: QueryFacts) -> None:
+        frame_checks.check_query(facts)
+        if self._source is not None:
+            assert self._decode is not None
+            frame_checks.check_direct(facts, self._source)
+            frame_checks.check_decoder(self._decode, self.table)
+        elif self._decode is not None:
+            frame_checks.check_decoded(frame.columns, self._decode, self.table)
+        else:
+            frame_checks.check_typed(frame.columns, self.options.sequence_by, self.table)
 
     def _checkpoint(self, facts: QueryFacts) -> SparkCheckpoint:
         location = self.options.checkpoint_location or facts.checkpoint
@@ -327,100 +326,15 @@ class ShardSink:
         return None
 
     def _earliest(self, facts: QueryFacts, topic: str, partition: int) -> int:
-        consumer = self._consumer(facts)
-        if consumer is None:
-            raise InvalidInput(
-                f"Partition {partition} of {topic!r} is new, and where it starts is not known here.",
-                advice="read the topic with headgate.kafka.source(…) and pass source= to ShardSink",
-            )
-        return offsets(consumer, topic)[partition][0]
+        return topic_offsets.earliest(self._consumer(facts), topic, partition)
 
-    def _explain_loss(self, facts: QueryFacts, ranges: tuple[SourceRange, ...], cause: Exception) -> None:
+    def _explain(self, facts: QueryFacts, ranges: Ranges, cause: Exception) -> None:
         """A job failed. Where Kafka no longer has what the batch should read, that is why. Raises DataLoss."""
-        consumer = self._consumer(facts)
-        if consumer is None:
+        try:
+            consumer = self._consumer(facts)
+        except InvalidInput:
+            # Spark's client may understand options that ours does not.
             return
-        for part in ranges:
-            if part.until > part.start:
-                try:
-                    first, end = offsets(consumer, part.topic)[part.partition]
-                except (HeadgateError, KeyError):
-                    return
-                if first > part.start or end < part.until:
-                    until = min(first, part.until) if first > part.start else part.until
-                    raise DataLoss(
-                        "Kafka no longer has offsets that this batch should read.",
-                        topic=part.topic,
-                        partition=part.partition,
-                        lost=f"[{part.start if first > part.start else max(end, part.start)}, {until})",
-                        advice="restore the topic, or rewind the stream deliberately; nothing of the batch is visible",
-                    ) from cause
-
-    def _check_frame(self, frame: DataFrame, facts: QueryFacts) -> None:
-        columns = frame.columns
-        if self._source is not None:
-            if not facts.bare_kafka:
-                raise InvalidInput(
-                    "Reading Kafka directly takes the bare source, and this frame has something on top of it.",
-                    advice="pass source.read(spark) itself to writeStream, or leave out source=",
-                )
-            return
-        if self._decode is not None:
-            missing = [name for name in ("value", "partition", "offset", "topic", "key") if name not in columns]
-            if missing:
-                raise InvalidInput(
-                    f"A decoder takes the frame of Spark's Kafka source, and this one lacks {missing}.",
-                    advice=f"keep the columns {', '.join(KAFKA_COLUMNS)}, or leave out decode= for typed rows",
-                )
-            return
-        table = self.table
-        hidden = {*ORDER, self.options.sequence_by}
-        unknown = [name for name in columns if name not in table.schema.names and name not in hidden]
-        if unknown:
-            hint = "pass decode=headgate.decode.json(…) for Kafka's own frame" if "value" in unknown else None
-            raise InvalidInput(f"The table has no column {unknown[0]!r}; it has {table.schema.names}.", advice=hint)
-        ordered = all(name in columns for name in ORDER) or (self.options.sequence_by in columns)
-        if table.primary_key and not ordered:
-            raise InvalidInput(
-                "On a table with a key the order of rows with one key must be known.",
-                advice=f"keep the columns {', '.join(ORDER)} in the frame, or name sequence_by=",
-            )
-
-
-def _results(frame: DataFrame) -> list[dict[str, Any]]:
-    """What the tasks say they wrote. Raises the error that one of them met."""
-    results = [json.loads(row[0]) for row in frame.collect()]
-    for result in results:
-        if "error" in result:
-            raise from_json(result["error"])
-    return results
-
-
-def _split_shard(results: list[dict[str, Any]]) -> str | None:
-    """A shard that two tasks wrote to, None where each has one: only one attempt of a shard may count."""
-    seen: set[tuple[str, bool]] = set()
-    for result in results:
-        place = (result["shard"], result["dead"])
-        if place in seen:
-            return str(result["shard"])
-        seen.add(place)
-    return None
-
-
-def _parts(results: list[dict[str, Any]], planned: Planned) -> tuple[dict[str, ShardPart], dict[str, ShardPart]]:
-    """What a commit record lists: shards, and dead-letter logs."""
-    if (name := _split_shard(results)) is not None:
-        raise Poisoned(f"Two tasks of one batch wrote to shard {name!r}, after a shuffle as well.", shard=name)
-    shards: dict[str, ShardPart] = {}
-    dead: dict[str, ShardPart] = {}
-    for result in results:
-        name = result["shard"]
-        claim = (planned.dead_letters if result["dead"] else planned.claims)[name]
-        part = ShardPart(
-            claim.shard.id, result["attempt"], tuple(result["positions"]), result["rows"], result["nbytes"]
-        )
-        if result["dead"]:
-            dead[dead_letter_name(name)] = part
-        else:
-            shards[name] = part
-    return shards, dead
+        lost = topic_offsets.loss(consumer, ranges) if consumer is not None else None
+        if lost is not None:
+            raise lost from cause

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
@@ -22,12 +25,14 @@ from headgate.shards.config import WriterConfig
 from headgate.shards.entry import SourceRange, Tags
 from headgate.shards.shard import Claim
 from headgate.shards.writer import ShardWriter
-from headgate.streaming.rows import Routed, RowMaker, in_order
+from headgate.streaming.ordering import OrderWatch, in_order
+from headgate.streaming.rows import Routed, RowMaker
 
 RESULT = "result string"
-"""Spark schema of what a writing task returns: one line of JSON per shard, or one error."""
+"""Spark schema of what a writing task returns: one line of JSON per log that it wrote to and one with what it
+asked of the store, or one error."""
 
-PAYLOAD = "shard string, dead boolean, rows binary, ordering binary"
+PAYLOAD = "task int, shard string, dead boolean, rows binary, ordering binary"
 """Spark schema between the two stages of a shuffled batch: whole Arrow batches as bytes, so that the
 JVM moves a few large values instead of many rows, and no type of the table has to exist in Spark."""
 
@@ -51,6 +56,8 @@ class WritePlan:
     """What of Kafka's records the rows are made of."""
     fail_on_bad_record: bool = False
     consumer: ConsumerConfig | None = None
+    tasks: Mapping[str, int] = field(default_factory=dict)
+    """Per shard, which task writes it where rows are shuffled."""
 
 
 @dataclass
@@ -64,10 +71,13 @@ class _ShardRows:
     positions: list[int] = field(default_factory=list)
     rows: int = 0
     nbytes: int = 0
+    order: OrderWatch = field(default_factory=OrderWatch)
 
-    def add(self, batch: pa.RecordBatch) -> None:
-        self.batches.append(batch)
-        self.held += batch.nbytes
+    def add(self, part: Routed) -> None:
+        self.batches.append(part.rows)
+        self.held += part.rows.nbytes
+        if not part.dead:
+            self.order.see(part.order)
 
     def append(self) -> None:
         """One entry of everything held."""
@@ -79,15 +89,24 @@ class _ShardRows:
             self.nbytes += put.nbytes
 
     def told(self) -> dict[str, Any]:
-        return {"positions": self.positions, "rows": self.rows, "nbytes": self.nbytes}
+        return {
+            "positions": self.positions,
+            "rows": self.rows,
+            "nbytes": self.nbytes,
+            "in_order": self.order.kept,
+        }
 
 
 class Attempt:
-    """One run of one task: collects rows by shard, appends one entry per shard, more only above the size limit."""
+    """One run of one task: collects rows by shard, appends one entry per shard, more only above the size limit.
 
-    def __init__(self, plan: WritePlan) -> None:
+    A context manager: whatever ends it, its writers are closed, for the worker lives on.
+    """
+
+    def __init__(self, plan: WritePlan, attempt_id: str | None = None) -> None:
+        """`attempt_id` where several tasks may write to one shard: what counts is then told by positions alone."""
         self._plan = plan
-        self._id = uuid.uuid4().hex
+        self._id = attempt_id or uuid.uuid4().hex
         self._logs: dict[tuple[str, bool], _ShardRows] = {}
 
     def add(self, part: Routed) -> None:
@@ -97,18 +116,32 @@ class Attempt:
         log = self._logs.get((part.shard, part.dead))
         if log is None:
             log = self._logs[part.shard, part.dead] = self._attach(part.shard, part.dead)
-        log.add(part.rows)
+        log.add(part)
         if sum(other.held for other in self._logs.values()) >= self._plan.max_entry_bytes:
             max(self._logs.values(), key=lambda other: other.held).append()
 
     def finish(self) -> list[dict[str, Any]]:
-        """Append what is held; per log what was written."""
-        results = []
-        for (shard, dead), log in self._logs.items():
+        """Append what is held; per log what was written, then what all of it asked of the stores."""
+        for log in self._logs.values():
             log.append()
-            log.writer.close()
-            results.append({"shard": shard, "dead": dead, "attempt": self._id, **log.told()})
-        return results
+        return [
+            *(
+                {"shard": shard, "dead": dead, "attempt": self._id, **log.told()}
+                for (shard, dead), log in self._logs.items()
+            ),
+            {"operations": self._operations()},
+        ]
+
+    def __enter__(self) -> Attempt:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for log in self._logs.values():
+            # Every put was waited for: what closing could say was raised before.
+            with suppress(HeadgateError):
+                log.writer.close()
 
     def _attach(self, shard: str, dead: bool) -> _ShardRows:
         claims = self._plan.dead_letters if dead else self._plan.claims
@@ -116,6 +149,12 @@ class Attempt:
             raise InvalidInput(f"A row belongs to shard {shard!r}, which this batch did not plan.", shard=shard)
         writer = ShardWriter.attach(claims[shard], self._plan.writer)
         return _ShardRows(writer, Tags(self._id, self._plan.sources.get(shard, ())))
+
+    def _operations(self) -> dict[str, int]:
+        """The plan came with stores of its own, so their counts are this attempt's."""
+        homes = [claim.shard.home for claim in self._plan.claims.values()]
+        stores = {id(store): store for home in homes for store in (home.store, home.wal_store)}
+        return dict(sum((Counter(store.operations()) for store in stores.values()), Counter()))
 
 
 # -- tasks, as mapInArrow calls them -----------------------------------------------
@@ -140,24 +179,25 @@ def write_ranges(
 
 def prepare_kafka(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Records of Spark's Kafka source, decoded and routed, for the shuffle."""
-    yield from _payloads(part for batch in batches for part in plan.maker.from_kafka(batch))
+    yield from _payloads(plan, (part for batch in batches for part in plan.maker.from_kafka(batch)))
 
 
 def prepare_typed(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Rows that Spark made, routed, for the shuffle."""
-    yield from _payloads(part for batch in batches for part in plan.maker.from_typed(batch))
+    yield from _payloads(plan, (part for batch in batches for part in plan.maker.from_typed(batch)))
 
 
 def prepare_ranges(
     plan: WritePlan, groups: tuple[tuple[SourceRange, ...], ...], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Records that this task reads from Kafka itself, decoded and routed, for the shuffle."""
-    yield from _payloads(part for batch in _read(plan, groups, batches) for part in plan.maker.from_kafka(batch))
+    read = _read(plan, groups, batches)
+    yield from _payloads(plan, (part for batch in read for part in plan.maker.from_kafka(batch)))
 
 
 def write_payloads(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """What came out of the shuffle, put in order and written."""
-    yield from _write(plan, _collected(plan, batches))
+    yield from _write(plan, _collected(batches))
 
 
 # -- what they are made of ---------------------------------------------------------
@@ -165,12 +205,12 @@ def write_payloads(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Iterat
 
 def _write(plan: WritePlan, parts: Iterable[Routed]) -> Iterator[pa.RecordBatch]:
     try:
-        attempt = Attempt(plan)
-        for part in parts:
-            attempt.add(part)
-        lines = [json.dumps(result) for result in attempt.finish()]
+        with Attempt(plan) as attempt:
+            for part in parts:
+                attempt.add(part)
+            lines = [json.dumps(result) for result in attempt.finish()]
     except FINAL as error:
-        lines = [json.dumps({"error": error.to_json()})]
+        lines = [json.dumps({"error": error.to_json()}, default=str)]
     yield pa.record_batch({"result": pa.array(lines, pa.string())})
 
 
@@ -186,30 +226,34 @@ def _read(
                 )
 
 
-def _payloads(parts: Iterable[Routed]) -> Iterator[pa.RecordBatch]:
+def _payloads(plan: WritePlan, parts: Iterable[Routed]) -> Iterator[pa.RecordBatch]:
     for part in parts:
-        if part.rows.num_rows:
-            yield pa.record_batch(
-                {
-                    "shard": pa.array([part.shard], pa.string()),
-                    "dead": pa.array([part.dead]),
-                    "rows": pa.array([_packed(part.rows)], pa.binary()),
-                    "ordering": pa.array([None if part.order is None else _packed(part.order)], pa.binary()),
-                }
-            )
+        yield pa.record_batch(
+            {
+                # A shard that was not planned goes anywhere: the task that gets it says so.
+                "task": pa.array([plan.tasks.get(part.shard, 0)], pa.int32()),
+                "shard": pa.array([part.shard], pa.string()),
+                "dead": pa.array([part.dead]),
+                "rows": pa.array([_packed(part.rows)], pa.binary()),
+                "ordering": pa.array([None if part.order is None else _packed(part.order)], pa.binary()),
+            }
+        )
 
 
-def _collected(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[Routed]:
+def _collected(batches: Iterable[pa.RecordBatch]) -> Iterator[Routed]:
     """All payloads of a shard must be there before the first row of it can be placed."""
     parts: dict[tuple[str, bool], list[tuple[pa.RecordBatch, pa.RecordBatch | None]]] = {}
     for batch in batches:
-        for shard, dead, rows, ordering in zip(*batch.columns, strict=True):
+        for _, shard, dead, rows, ordering in zip(*batch.columns, strict=True):
             order = _unpacked(ordering) if ordering.is_valid else None
             parts.setdefault((shard.as_py(), dead.as_py()), []).append((_unpacked(rows), order))
     while parts:
         (shard_name, is_dead), found = parts.popitem()
-        for rows in in_order(found, found[0][0].schema).to_batches():
-            yield Routed(shard_name, rows, is_dead)
+        placed = in_order(found)
+        del found
+        placed.reverse()
+        while placed:
+            yield Routed(shard_name, placed.pop(), is_dead)
 
 
 def _packed(batch: pa.RecordBatch) -> bytes:

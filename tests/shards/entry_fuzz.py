@@ -62,7 +62,7 @@ def our_entries() -> list[bytes]:
                 batch = columns(rows).select(names)
                 schema = RowSchema.of(batch.schema.with_metadata({"k": "v"}))
                 tags = Tags("attempt", (SourceRange("topic", 1, 2, 3),)) if rows == 1 else Tags()
-                chunk = encode_chunk(schema.stored_rows(batch), compression)  # type: ignore[arg-type]
+                chunk = encode_chunk(schema.stored_rows(batch), compression)
                 entries.append(joined(encode_entry(schema, [chunk, chunk], epoch=3, tags=tags).buffers))
     return entries
 

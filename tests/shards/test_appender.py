@@ -6,6 +6,7 @@ import pickle
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -336,8 +337,8 @@ def test_peers_bug_10_a_manifest_never_names_an_entry_that_is_not_durable(
     shard = home_of(store).shard(shard_id)
 
     class Watching(FaultyStore):
-        def put_if_absent(self, key: str, data: object) -> None:
-            super().put_if_absent(key, data)  # type: ignore[arg-type]
+        def put_if_absent(self, key: str, data: Any) -> None:
+            super().put_if_absent(key, data)
             version = names.manifest_version(key)
             if version is not None:
                 last_seen = shard.manifests.read(version).last_seen
@@ -732,10 +733,10 @@ def test_a_store_that_refuses_poisons_at_once(store: ObjectStore, shard: Shard, 
     class Refusing(FaultyStore):
         refuse = False
 
-        def put_if_absent(self, key: str, data: object) -> None:
+        def put_if_absent(self, key: str, data: Any) -> None:
             if self.refuse:
                 raise refusal("no")
-            super().put_if_absent(key, data)  # type: ignore[arg-type]
+            super().put_if_absent(key, data)
 
     refusing = Refusing(store)
     appender = opened(through(shard, refusing))

@@ -7,6 +7,7 @@ import decimal
 import pickle
 import struct
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -251,44 +252,47 @@ def test_the_crafted_entry_is_right_where_nothing_is_wrong() -> None:
     assert decode_entry(crafted()).rows == 3
 
 
+OWN: dict[bytes, list[bytes | None]] = {
+    b"headgate:format": [None, b"2", b"", b"one"],
+    b"headgate:entry": [None, b"", b"\xff\xfe"],
+    b"headgate:rows": [None, b"", b"2", b"4", b"-3", b"3.0", b" 3", b"9" * 30, b"\xb2", "٣".encode()],
+    b"headgate:body": [None, b"", b"0" * 16, b"\xff" * 16],
+    b"headgate:header": [None, b"", b"0" * 16, b"0123"],
+    b"headgate:attempt": [b"\xff"],
+    b"headgate:sources": [
+        b"",
+        b"x",
+        b"{}",
+        b'{"abcd":1}',
+        b"5",
+        b"null",
+        b"[5]",
+        b'["abcd"]',
+        b'[["t",0,1]]',
+        b'[["t",0,1,2,3]]',
+        b'[["t","0",1,2]]',
+        b'[["t",0,1.5,2]]',
+        b'[["t",true,1,2]]',
+        b"[[0,0,1,2]]",
+        b"[" * 100_000,
+        b"\xff",
+    ],
+}
+AT_SCHEMA: dict[bytes, list[bytes | None]] = {
+    b"writer_epoch": [None, b"", b"-1", b"1.5", b"x", b"0x1", b"18446744073709551616", b"1" * 5000],
+    b"fence_sentinel": [b"true", b"false", b"TRUE", b"1", b""],
+    b"generation": [b"", b"x", b"-1", b"18446744073709551616"],
+}
+
 WRONG: dict[str, Callable[[], memoryview]] = {
     **{
-        f"own {key!r}={value!r:.30}": lambda key=key, value=value: crafted(own={key: value})  # type: ignore[misc]
-        for key, values in {
-            b"headgate:format": [None, b"2", b"", b"one"],
-            b"headgate:entry": [None, b"", b"\xff\xfe"],
-            b"headgate:rows": [None, b"", b"2", b"4", b"-3", b"3.0", b" 3", b"9" * 30, b"\xb2", "٣".encode()],
-            b"headgate:body": [None, b"", b"0" * 16, b"\xff" * 16],
-            b"headgate:header": [None, b"", b"0" * 16, b"0123"],
-            b"headgate:attempt": [b"\xff"],
-            b"headgate:sources": [
-                b"",
-                b"x",
-                b"{}",
-                b'{"abcd":1}',
-                b"5",
-                b"null",
-                b"[5]",
-                b'["abcd"]',
-                b'[["t",0,1]]',
-                b'[["t",0,1,2,3]]',
-                b'[["t","0",1,2]]',
-                b'[["t",0,1.5,2]]',
-                b'[["t",true,1,2]]',
-                b"[[0,0,1,2]]",
-                b"[" * 100_000,
-                b"\xff",
-            ],
-        }.items()
+        f"own {key!r}={value!r:.30}": partial(crafted, own={key: value})
+        for key, values in OWN.items()
         for value in values
     },
     **{
-        f"schema {key!r}={value!r:.30}": lambda key=key, value=value: crafted(metadata={key: value})  # type: ignore[misc]
-        for key, values in {
-            b"writer_epoch": [None, b"", b"-1", b"1.5", b"x", b"0x1", b"18446744073709551616", b"1" * 5000],
-            b"fence_sentinel": [b"true", b"false", b"TRUE", b"1", b""],
-            b"generation": [b"", b"x", b"-1", b"18446744073709551616"],
-        }.items()
+        f"schema {key!r}={value!r:.30}": partial(crafted, metadata={key: value})
+        for key, values in AT_SCHEMA.items()
         for value in values
     },
     "no tombstone": lambda: crafted(tombstone=False),
@@ -332,7 +336,7 @@ def native(
 def test_natives_entries_are_read_without_tags() -> None:
     entry = decode_entry(native())
     assert (entry.header.epoch, entry.header.generation, entry.rows) == (3, 2, 3)
-    assert entry.header.entry_id is entry.header.rows is entry.header.body_checksum is None
+    assert (entry.header.entry_id, entry.header.rows, entry.header.body_checksum) == (None, None, None)
     assert entry.header.tags == Tags()
 
 

@@ -6,8 +6,9 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -258,8 +259,8 @@ def test_a_working_store_is_never_complained_about(store: ObjectStore, shard_id:
     assert complaints(logs) == []
 
 
-def complaints(logs: list[object]) -> list[dict[str, object]]:
-    return [entry for entry in logs if isinstance(entry, dict) and "puts wait" in str(entry["event"])]
+def complaints(logs: Sequence[MutableMapping[str, Any]]) -> list[MutableMapping[str, Any]]:
+    return [entry for entry in logs if "puts wait" in str(entry["event"])]
 
 
 def test_a_put_that_waits_for_room_learns_that_the_writer_closes(store: ObjectStore, shard_id: uuid.UUID) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +20,7 @@ from headgate.errors import Closed, Fenced, HeadgateError, InvalidInput, Poisone
 from headgate.shards import writer as writer_module
 from headgate.shards.entry import Tags
 from headgate.shards.memtable import MemTable
+from headgate.shards.memtables import MemTables
 from headgate.shards.schema import RowSchema
 from headgate.shards.writer import ShardWriter
 
@@ -43,9 +46,7 @@ def test_a_memtable_keeps_what_was_put_and_shows_the_newest() -> None:
     ("limits", "flushed"),
     [({"max_memtable_rows": 5}, [6]), ({"max_memtable_batches": 2}, [4]), ({"max_memtable_size": 90}, [4])],
 )
-def test_a_memtable_is_frozen_by_rows_puts_or_bytes(
-    tmp_path: Path, limits: dict[str, int], flushed: list[int]
-) -> None:
+def test_a_memtable_is_frozen_by_rows_puts_or_bytes(tmp_path: Path, limits: dict[str, int], flushed: list[int]) -> None:
     uri = make_table(tmp_path)
     with ShardWriter.open(uri, SHARD, replace(MEMTABLE, **limits)) as writer:  # type: ignore[arg-type]
         for put in range(3):
@@ -209,10 +210,14 @@ def test_peers_bug_6_lance_8293_a_failed_flush_is_never_passed_by_a_later_one(
     monkeypatch.setattr(writer_module, "write_sstable", failing)
     writer = ShardWriter.open(uri, SHARD, replace(MEMTABLE, max_memtable_rows=2, retry=NO_RETRY))
     acked = []
-    with pytest.raises(Poisoned) as raised:
+
+    def put_until_it_fails() -> None:
         for i in range(1000):
             writer.put(batch([(i, "n")]))
             acked.append((i, "n"))
+
+    with pytest.raises(Poisoned) as raised:
+        put_until_it_fails()
     assert "Generation 2" in str(raised.value)
     with pytest.raises(Poisoned):
         writer.flush_memtable()
@@ -447,11 +452,20 @@ def test_a_flush_that_fails_during_replay_is_told(tmp_path: Path, monkeypatch: p
         for i in range(4):
             writer.put(batch([(i, "n")]))
     monkeypatch.setattr(writer_module, "write_sstable", _always_failing)
-    config = replace(MEMTABLE, max_memtable_rows=4, retry=NO_RETRY)
+    real = writer_module._replayed
+
+    def failed_already(*args: Any) -> MemTables:
+        tables = real(*args)
+        while tables.error is None:
+            time.sleep(0.01)
+        return tables
+
+    monkeypatch.setattr(writer_module, "_replayed", failed_already)
+    writer = ShardWriter.open(uri, SHARD, replace(MEMTABLE, max_memtable_rows=4, retry=NO_RETRY))
     with pytest.raises(Poisoned):
-        # Either the open itself, or the next call, depending on which thread is quicker.
-        writer = ShardWriter.open(uri, SHARD, config)
-        writer.flush_memtable()
+        writer.put(batch([(9, "n")]))
+    with pytest.raises(Poisoned):
+        writer.close()
     monkeypatch.undo()
     assert len(seen(uri, SHARD)) == 4
 

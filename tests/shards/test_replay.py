@@ -105,7 +105,7 @@ def test_an_entry_of_a_higher_epoch_aborts_replay(tmp_path: Path) -> None:
     schema = shard.home.schema
     entry = encode_entry(schema, [encode_chunk(schema.stored_rows(batch([(2, "b")])))], epoch=99)
     shard.wal.put_if_absent(shard.wal_key(next_position), entry.buffers)
-    with pytest.raises(Fenced, match="WAL replay aborted.*fenced") as raised:
+    with pytest.raises(Fenced, match=r"WAL replay aborted.*fenced") as raised:
         ShardWriter.open(uri, SHARD, MEMTABLE)
     assert (raised.value.position, raised.value.stored_epoch) == (next_position, 99)
 
@@ -122,9 +122,12 @@ def test_a_successor_that_comes_during_replay_fences_this_writer(tmp_path: Path)
         if step == "replay":
             assert seen(uri, SHARD) == expected
 
-    with pytest.raises(Fenced):
+    def zombie() -> None:
         late = ShardWriter.open(uri, SHARD, replace(MEMTABLE, max_memtable_rows=2), pause=successor)
         late.put(batch([(7, "zombie")], PLAIN))
+
+    with pytest.raises(Fenced):
+        zombie()
     assert seen(uri, SHARD) == expected
 
 
@@ -265,5 +268,3 @@ def test_the_replay_range_is_exact(tmp_path: Path) -> None:
         assert found == list(range(after + 1, stop))
     with pytest.raises(DataLoss):
         list(replay(shard, opened, 20, epoch=9))
-
-

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import uuid
 from collections import Counter
+from collections.abc import Generator
+from typing import cast
 
 import pytest
 from closing import AT_ONCE, home_of, ids_of, open_writer, rows
@@ -13,7 +15,7 @@ from stores import PATIENCE, Fault, FaultyStore, Operation
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import Corrupt, DataLoss, NotFound, Transient
 from headgate.shards.shard import Shard
-from headgate.shards.tailer import WalTailer
+from headgate.shards.tailer import WalEntry, WalTailer
 
 
 @pytest.fixture
@@ -62,7 +64,7 @@ def test_entries_are_read_ahead_in_parallel(store: ObjectStore, shard: Shard) ->
 
 def test_only_so_many_entries_are_read_ahead(store: ObjectStore, shard: Shard) -> None:
     faulty = FaultyStore(store)
-    reader = WalTailer(through(shard, faulty), prefetch=4).read(1)
+    reader = cast("Generator[WalEntry]", WalTailer(through(shard, faulty), prefetch=4).read(1))
     next(reader)
     reader.close()
     assert len(faulty.log) <= 5
@@ -152,7 +154,7 @@ def test_what_is_missing_is_not_an_error_of_the_store(store: ObjectStore, shard:
 
 
 def test_a_reader_that_stops_early_leaves_no_thread_behind(shard: Shard) -> None:
-    reader = WalTailer(shard).read(1)
+    reader = cast("Generator[WalEntry]", WalTailer(shard).read(1))
     next(reader)
     reader.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("headgate-tail")]

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import lance
 import pyarrow as pa
@@ -65,12 +66,10 @@ def test_a_durable_put_returns_the_positions_of_its_rows(store: ObjectStore, sha
 def test_a_put_that_is_not_durable_returns_a_handle_to_wait_for(store: ObjectStore, shard_id: uuid.UUID) -> None:
     with open_writer(store, shard_id, ASYNC) as writer:
         put = writer.put(rows(1))
-        assert not put.done
-        assert put.positions == ()
+        assert (put.done, put.positions) == (False, ())
         assert wal_positions(writer.shard) == [0]
         assert put.wait() == (1,)
-        assert put.done
-        assert put.wait() == put.positions == (1,)
+        assert (put.done, put.wait(), put.positions) == (True, (1,), (1,))
 
 
 def test_waiting_for_a_handle_may_time_out_and_go_on(store: ObjectStore, shard_id: uuid.UUID) -> None:
@@ -86,7 +85,8 @@ def test_waiting_for_a_handle_may_time_out_and_go_on(store: ObjectStore, shard_i
 
 def test_a_put_without_rows_writes_nothing_and_is_done(store: ObjectStore, shard_id: uuid.UUID) -> None:
     with open_writer(store, shard_id) as writer:
-        for nothing in (rows(), [], pa.table(rows())):
+        nothings: list[Any] = [rows(), [], pa.Table.from_batches([rows()])]
+        for nothing in nothings:
             put = writer.put(nothing)
             assert put.done
             assert put.wait() == put.positions == ()
@@ -324,9 +324,9 @@ def test_close_twice_is_close_once(store: ObjectStore, shard_id: uuid.UUID) -> N
     writer.close()
     writer.flush()
     assert writer.shard.manifests.versions()[-1] == version
-    for call in (lambda: writer.put(rows(2)), lambda: writer.put(rows())):
+    for late in (rows(2), rows()):
         with pytest.raises(Closed):
-            call()
+            writer.put(late)
 
 
 def test_close_makes_every_put_durable(store: ObjectStore, shard_id: uuid.UUID) -> None:
@@ -416,7 +416,8 @@ def test_lance_6432_a_fenced_writers_error_names_shard_position_epochs_and_what_
     assert (error.shard, error.position, error.epoch, error.stored_epoch) == (str(shard_id), 2, 1, 2)
     for part in (str(shard_id), "position=2", "epoch=1", "stored_epoch=2", "puts 2 to 3 (3 rows)", "Next:"):
         assert part in str(error)
-    for call in (lambda: writer.put(rows(5)), writer.flush, writer.close, *(put.wait for put in late)):
+    calls: list[Callable[[], object]] = [lambda: writer.put(rows(5)), writer.flush, writer.close]
+    for call in [*calls, *(put.wait for put in late)]:
         assert fenced(call) is error
     assert not any(put.done for put in late)
     assert visible(writer.shard) == [1]
@@ -439,10 +440,10 @@ def test_a_thread_that_dies_of_a_bug_poisons_and_says_why(store: ObjectStore, sh
     class Buggy(FaultyStore):
         broken = False
 
-        def put_if_absent(self, key: str, data: object) -> None:
+        def put_if_absent(self, key: str, data: Any) -> None:
             if self.broken:
                 raise ZeroDivisionError("a bug")
-            super().put_if_absent(key, data)  # type: ignore[arg-type]
+            super().put_if_absent(key, data)
 
     buggy = Buggy(store)
     writer = open_writer(buggy, shard_id)

@@ -32,6 +32,7 @@ from headgate.errors import AlreadyExists, DataLoss, Fenced, InvalidInput, Poiso
 from headgate.shards import names
 from headgate.shards.config import WriterConfig
 from headgate.shards.entry import decode_entry, encode_chunk, encode_entry
+from headgate.shards.manifest import decode_manifest
 from headgate.shards.tailer import WalTailer
 from headgate.shards.writer import ShardWriter
 
@@ -320,8 +321,6 @@ def test_a_new_shard_has_the_spec_id_that_native_would_give_it(tmp_path: Path) -
         found = []
         for number in (1, 2):
             key = names.manifest_key(uuid.UUID(int=number), 1)
-            from headgate.shards.manifest import decode_manifest
-
             found.append(decode_manifest(store.get(key), shard_id=uuid.UUID(int=number), version=1).spec_id)
         assert found[0] == found[1], options
 

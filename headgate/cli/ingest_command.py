@@ -1,0 +1,230 @@
+"""`headgate ingest`: one stream from a Kafka topic into a table, in a Spark of its own on this machine."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headgate.checkpoints.streams import ROOT, stream_folder
+from headgate.cli import storage_option
+from headgate.cli.kafka_options import kafka_option
+from headgate.cli.output import Column, Output, output_option
+from headgate.cli.processes import Stop, quiet_logs, stop_signals
+from headgate.cli.status_command import batch_value
+from headgate.cli.table_command import parse_sharding
+from headgate.connectors.kafka.reader import offsets
+from headgate.errors import InvalidInput, NotFound
+from headgate.shards.schema import RowSchema
+from headgate.streaming.decode import json as json_decoder
+from headgate.streaming.decode_schema import arrow_schema
+from headgate.streaming.kafka_source import MAX_OFFSETS_PER_TRIGGER, source
+from headgate.streaming.running import Done, RunningStream
+from headgate.streaming.session import SparkFailed, local_session
+from headgate.streaming.sink import ShardSink
+from headgate.table import Table, create_table, open_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def _ranges(sources: list[dict[str, Any]]) -> str:
+    return ", ".join(f"{part['topic']}/{part['partition']} [{part['from']}, {part['until']})" for part in sources)
+
+
+_COLUMNS = (
+    Column("batch", 6, right=True),
+    Column("sequence", 8, right=True),
+    Column("rows", 10, right=True),
+    Column("dead_letters", 12, right=True),
+    Column("bytes", 13, right=True),
+    Column("seconds", 7, right=True),
+    Column("offsets", 0, text=_ranges),
+)
+
+
+@click.command(
+    epilog="""\b
+Example:
+  headgate ingest --servers 127.0.0.1:9092 --topic orders --table ./orders \\
+      --create "id bigint not null, note string, amount double" --primary-key id \\
+      --sharding by_partition --key-is-partitioned
+  headgate ingest --servers 127.0.0.1:9092 --topic orders --table ./orders --once --output json
+"""
+)
+@click.option("--servers", required=True, metavar="HOST:PORT", help="Kafka's bootstrap addresses.")
+@click.option("--topic", required=True, help="The topic to read.")
+@click.option("--table", "uri", required=True, metavar="URI", help="The table to write to.")
+@click.option("--stream", metavar="NAME", help="The stream's name in the table. Default: the topic's.")
+@click.option("--create", "ddl", metavar="DDL", help="Make the table with these columns where it is not there yet.")
+@click.option("--primary-key", multiple=True, metavar="COLUMN", help="With --create: a key column; may be repeated.")
+@click.option("--sharding", default="by_partition", show_default=True, metavar="HOW", help="With --create.")
+@click.option("--key-is-partitioned", is_flag=True, help="With --create: rows of one key are in one partition.")
+@click.option(
+    "--checkpoint",
+    metavar="DIR",
+    help="Spark's checkpoint directory. Default, for a table on local disk: a folder beside the table's own records.",
+)
+@click.option("--once", is_flag=True, help="Stop when everything that is in the topic now is in the table.")
+@click.option("--trigger", type=click.FloatRange(min=0), metavar="SECONDS", help="At least so long between batches.")
+@click.option(
+    "--direct/--no-direct",
+    default=True,
+    show_default=True,
+    help="Let the tasks read Kafka themselves, or take the rows from Spark's source.",
+)
+@click.option(
+    "--memtable/--wal-only",
+    default=True,
+    show_default=True,
+    help="Flush shards to SSTables as they grow, or leave the rows in the write-ahead logs.",
+)
+@click.option(
+    "--max-offsets",
+    type=click.IntRange(min=1),
+    default=MAX_OFFSETS_PER_TRIGGER,
+    show_default=True,
+    metavar="N",
+    help="Most offsets of one batch.",
+)
+@click.option(
+    "--on-bad-record",
+    type=click.Choice(["dead_letter", "fail"]),
+    default="dead_letter",
+    show_default=True,
+    help="Keep what cannot become a row beside the table, or stop at the first one.",
+)
+@click.option("--cores", type=click.IntRange(min=1), metavar="N", help="Cores for Spark. Default: all.")
+@kafka_option
+@storage_option
+@output_option
+def ingest(
+    servers: str,
+    topic: str,
+    uri: str,
+    stream: str | None,
+    ddl: str | None,
+    primary_key: tuple[str, ...],
+    sharding: str,
+    key_is_partitioned: bool,
+    checkpoint: str | None,
+    once: bool,
+    trigger: float | None,
+    direct: bool,
+    memtable: bool,
+    max_offsets: int,
+    on_bad_record: str,
+    cores: int | None,
+    kafka_options: dict[str, str],
+    storage_options: dict[str, str],
+    output: Output,
+) -> None:
+    """Stream the JSON records of a topic into a table, exactly once, and print one line per batch.
+
+    Starting takes the stream over: a driver that still runs it elsewhere is fenced and stops. SIGTERM
+    finishes or abandons the batch and exits 0, Ctrl-C does the same and exits 130; after either, and
+    after a crash, the same command goes on where the table stands.
+    """
+    if once and trigger is not None:
+        raise InvalidInput("--once and --trigger exclude each other.")
+    quiet_logs()
+    with stop_signals() as stop:
+        read = source(servers, topic, max_offsets, **kafka_options)
+        offsets(read.consumer, topic)  # a topic or broker that is not there is told before anything is written
+        options = storage_options or None
+        table = _table(uri, options, ddl, primary_key, sharding, key_is_partitioned)
+        name = stream or topic
+        sink = ShardSink(
+            table,
+            decode=json_decoder(table.schema),
+            source=read if direct else None,
+            stream=name,
+            enable_memtable=memtable,
+            on_bad_record=on_bad_record,
+            storage_options=options,
+        )
+        place = checkpoint or default_checkpoint(table, name)
+        schedule = {"availableNow": True} if once else {"processingTime": f"{trigger or 0} seconds"}
+        with _spark(cores, stop) as (spark, log_file):
+            if not stop.asked():
+                running = RunningStream.start(sink, read, read.read(spark), place, schedule, log_file)
+                output.rows(_COLUMNS, (told(done) for done in running.batches(stop.asked)))
+    if stop.interrupted:
+        raise click.Abort
+
+
+def default_checkpoint(table: Table, stream: str) -> str:
+    """Where Spark's checkpoint is unless one is named: below the table's id, so that a table that is made
+    anew never meets an old one. Raises InvalidInput for a table that is not on local disk.
+    """
+    if "://" in table.uri:
+        raise InvalidInput(
+            "The table is not on local disk, so Spark's checkpoint needs a place of its own.",
+            table=table.uri,
+            advice="name it with --checkpoint: a local directory, or a URI that this Spark can write",
+        )
+    folder = stream_folder(stream).removeprefix(ROOT)
+    return str(Path(table.uri) / "_headgate" / str(table.table_id) / "spark" / folder)
+
+
+def told(done: Done) -> dict[str, Any]:
+    """One batch, for an Output."""
+    return {**batch_value(done.record), "seconds": round(done.seconds, 3), "skipped": done.skipped}
+
+
+def _table(
+    uri: str,
+    storage_options: Mapping[str, str] | None,
+    ddl: str | None,
+    primary_key: tuple[str, ...],
+    sharding: str,
+    key_is_partitioned: bool,
+) -> Table:
+    """The table that is there; with --create one that is made, so that the same command starts and restarts."""
+    if ddl is None:
+        if primary_key or key_is_partitioned:
+            raise InvalidInput("--primary-key and --key-is-partitioned belong to --create.")
+        return open_table(uri, storage_options)
+    wanted = arrow_schema(ddl)
+    try:
+        table = open_table(uri, storage_options)
+    except NotFound:
+        how = parse_sharding(sharding, key_is_partitioned)
+        return create_table(uri, wanted, primary_key, how, storage_options=storage_options)
+    there = [(field.name, field.type) for field in table.schema]
+    asked = [(field.name, field.type) for field in RowSchema.of(wanted).logical]
+    if there != asked or set(primary_key) != set(table.primary_key):
+        raise InvalidInput(
+            "The table is there already, with other columns or another key than --create names.",
+            table=table.uri,
+            advice=f"leave --create out; `headgate table show {table.uri}` shows what it has",
+        )
+    return table
+
+
+@contextmanager
+def _spark(cores: int | None, stop: Stop) -> Iterator[tuple[SparkSession, Path]]:
+    """A Spark that ends with the block. Its log is kept only where it is needed to understand a failure."""
+    number, name = tempfile.mkstemp(prefix="headgate-spark-", suffix=".log")
+    os.close(number)
+    log_file = Path(name)
+    try:
+        spark = local_session(cores, log_file=log_file)
+        stop.listen()
+        try:
+            yield spark, log_file
+        finally:
+            # A JVM that is gone has stopped.
+            with suppress(Exception):
+                spark.stop()
+    except SparkFailed:
+        raise
+    except BaseException:
+        log_file.unlink()
+        raise
+    log_file.unlink()

@@ -1,0 +1,63 @@
+"""What a command that runs for long sets up in its process: where log lines go, and how signals end it."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def quiet_logs() -> None:
+    """Log lines go to stderr, from warnings on: stdout belongs to the Output."""
+    import structlog
+
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+class Stop:
+    """Whether somebody wants the command to end, and by which signal."""
+
+    def __init__(self) -> None:
+        self._signal: int | None = None
+
+    def asked(self) -> bool:
+        """Whether a signal came."""
+        return self._signal is not None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether it was Ctrl-C, which is told by the exit code; SIGTERM is a clean end."""
+        return self._signal == signal.SIGINT
+
+    def listen(self) -> None:
+        """Take the signals. Again after a library that takes them too."""
+        for number in SIGNALS:
+            signal.signal(number, self._came)
+
+    def _came(self, number: int, _frame: FrameType | None) -> None:
+        if self._signal is not None and number == signal.SIGINT:
+            # Pressed twice: no more patience.
+            raise KeyboardInterrupt
+        self._signal = number
+
+
+@contextmanager
+def stop_signals() -> Iterator[Stop]:
+    """Ctrl-C and SIGTERM ask the command to end instead of ending it, until the block is left."""
+    before: dict[int, Any] = {number: signal.getsignal(number) for number in SIGNALS}
+    stop = Stop()
+    stop.listen()
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,130 @@
+"""The status of a table for people: streams, partitions, shards, and Spark's batches beside WAL positions and offsets.
+
+Takes the plain values that `--output json` prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+Value = Mapping[str, Any]
+
+
+def status_tables(status: Value) -> RenderableType:
+    """All of it."""
+    title = Text(f"{status['uri']}  ({', '.join(status['primary_key']) or 'no key'}, {status['sharding']['kind']})")
+    parts: list[RenderableType] = [title, Text()]
+    parts.append(_streams(status["streams"]) if status["streams"] else Text("No stream has written to it yet."))
+    if status["partitions"]:
+        parts.append(_partitions(status["partitions"]))
+    if status["shards"]:
+        parts.append(_shards(status["shards"]))
+    if status["batches"]:
+        parts.append(batches_table(status["batches"]))
+    return Group(*parts)
+
+
+def batches_table(batches: Sequence[Value], title: str = "Batches") -> Table:
+    """One line per batch and shard: Spark's batch, the record that committed it, its WAL positions, its offsets."""
+    several = len({batch["stream"] for batch in batches}) > 1
+    stream = ["stream"] if several else []
+    columns = [*stream, ">batch", ">commit", ">rows", ">dead", "shard", ">WAL", "Kafka offsets"]
+    table = _table(title, columns)
+    for batch in batches:
+        begin = [batch["stream"]] * several + [
+            _number(batch[key]) for key in ("batch", "sequence", "rows", "dead_letters")
+        ]
+        lines = list(_shard_lines(batch)) or [("-", "-", _ranges(batch["offsets"]))]
+        for number, line in enumerate(lines):
+            table.add_row(*map(_cell, [*(begin if number == 0 else [""] * len(begin)), *line]))
+    return table
+
+
+def _shard_lines(batch: Value) -> Iterable[tuple[str, str, str]]:
+    """A partition's shard has that partition's offsets; other shards share all of them, told once."""
+    told = False
+    for shard, positions in sorted(batch["positions"].items()):
+        own = [part for part in batch["offsets"] if shard == f"partition:{part['topic']}:{part['partition']}"]
+        ranges = _ranges(own or ([] if told else batch["offsets"]))
+        told = told or not own
+        yield shard, runs(positions), ranges
+
+
+def runs(positions: Sequence[int]) -> str:
+    """Positions in few characters: 4, 6-9."""
+    found = []
+    for _, group in groupby(enumerate(sorted(positions)), key=lambda pair: pair[1] - pair[0]):
+        run = [position for _, position in group]
+        found.append(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}")
+    return ", ".join(found)
+
+
+def _ranges(offsets: Sequence[Value]) -> str:
+    return ", ".join(f"{part['topic']}/{part['partition']} [{part['from']}, {part['until']})" for part in offsets)
+
+
+def _streams(streams: Sequence[Value]) -> Padding:
+    columns = ["stream", ">batch", ">commit", ">rows", "recent rows", ">lag", "query", "opened"]
+    keys = ("stream", "batch", "sequence", "rows", "recent", "lag", "query", "opened_at")
+    return _filled("Streams", columns, keys, [{**one, **_shortened(one)} for one in streams])
+
+
+def _shortened(stream: Value) -> Value:
+    return {
+        "recent": f"{stream['recent_rows']:,} in {stream['recent_batches']}",
+        "query": (stream["query"] or "-")[:8],
+        "opened_at": (stream["opened_at"] or "-")[:16],
+    }
+
+
+def _partitions(partitions: Sequence[Value]) -> Padding:
+    columns = ["stream", "topic", ">partition", ">committed", ">end", ">lag"]
+    return _filled("Partitions", columns, ("stream", "topic", "partition", "committed", "end", "lag"), partitions)
+
+
+def _shards(shards: Sequence[Value]) -> Padding:
+    columns = ["shard", "owner", ">epoch", ">tip", ">replay_after", ">unflushed B", "native-safe", "problems"]
+    keys = ["name", "owner", "epoch", "tip", "replay_after", "unflushed_bytes", "native_safe", "problems"]
+    if not any(shard["problems"] for shard in shards):
+        columns.pop()
+        keys.pop()
+    return _filled("Shards", columns, keys, shards)
+
+
+def _filled(title: str, columns: Sequence[str], keys: Sequence[str], values: Sequence[Value]) -> Padding:
+    table = _table(title, columns)
+    for value in values:
+        table.add_row(*(_cell(_number(value[key])) for key in keys))
+    return Padding(table, (0, 0, 1, 0))
+
+
+def _table(title: str, columns: Sequence[str]) -> Table:
+    """A column whose name starts with > holds numbers."""
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        table.add_column(
+            column.removeprefix(">"), justify="right" if column.startswith(">") else "left", overflow="fold"
+        )
+    return table
+
+
+def _number(item: Any) -> str:
+    if item is None or item == []:
+        return "-"
+    if isinstance(item, bool):
+        return "yes" if item else "no"
+    if isinstance(item, int):
+        return f"{item:,}"
+    return " ".join(map(str, item)) if isinstance(item, list) else str(item)
+
+
+def _cell(text: str) -> Text:
+    """Names come from outside: what would move the cursor is shown as an escape."""
+    return Text("".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text))

@@ -1,0 +1,80 @@
+"""What the streams of a table have committed, as their logs tell. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from headgate.checkpoints.commit_log import READERS, CommitLog
+from headgate.checkpoints.log_state import Head
+from headgate.checkpoints.records import BatchRecord
+from headgate.checkpoints.streams import list_streams
+from headgate.connectors.kafka.options import ConsumerConfig
+from headgate.connectors.kafka.reader import offsets
+from headgate.errors import NotFound
+from headgate.table import Table
+
+
+@dataclass(frozen=True)
+class CommittedRange:
+    """What one stream has committed of one partition."""
+
+    stream: str
+    topic: str
+    partition: int
+    start: int
+    until: int
+    start_known: bool
+    """False: the log no longer has its first records, and the topic's earliest offset is taken."""
+
+
+def heads_of(table: Table) -> tuple[Head, ...]:
+    """Where every stream of the table stands, by name."""
+    home = table.home
+    return tuple(CommitLog(home.records, name, home.uri).read().head for name in list_streams(home.records))
+
+
+@dataclass(frozen=True)
+class History:
+    """The batch records of a stream that are still there, oldest first, and whether all are."""
+
+    batches: tuple[BatchRecord, ...]
+    complete: bool
+
+
+def history_of(table: Table, head: Head) -> History:
+    """What is left of a stream's log up to where it stands."""
+    log = CommitLog(table.home.records, head.stream, table.uri)
+
+    def record(sequence: int) -> BatchRecord | bool:
+        """False: it was folded and collected."""
+        try:
+            found = log.record(sequence)
+        except NotFound:
+            return False
+        return found if isinstance(found, BatchRecord) else True
+
+    with ThreadPoolExecutor(READERS, thread_name_prefix="headgate-log") as pool:
+        found = list(pool.map(record, range(1, head.sequence + 1)))
+    return History(tuple(one for one in found if isinstance(one, BatchRecord)), False not in found)
+
+
+def committed_ranges(
+    heads: Sequence[Head], histories: Mapping[str, History], topics: Mapping[str, ConsumerConfig]
+) -> tuple[CommittedRange, ...]:
+    """Per stream and partition what was committed. Asks Kafka only where a log does not say where it began."""
+    ranges = []
+    for head in heads:
+        history = histories[head.stream]
+        starts: dict[tuple[str, int], int] = {}
+        for batch in history.batches if history.complete else ():
+            for part in batch.sources:
+                starts.setdefault((part.topic, part.partition), part.start)
+        for (topic, partition), until in sorted(head.ends.items()):
+            start = starts.get((topic, partition))
+            if start is None:
+                start = offsets(topics[topic], topic)[partition][0] if topic in topics else 0
+            known = (topic, partition) in starts
+            ranges.append(CommittedRange(head.stream, topic, partition, min(start, until), until, known))
+    return tuple(ranges)

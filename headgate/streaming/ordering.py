@@ -1,0 +1,99 @@
+"""The order of rows within a batch: watched where rows stay with their task, put right where they were shuffled. Pure.
+
+Order is that of offsets within a topic partition, or that of a column the caller named. Rows of
+different partitions have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+ORDER = ("_topic", "_partition", "_offset")
+"""Where a row came from, in frames of typed rows."""
+
+SEQUENCE = "_sequence"
+"""The column that the caller named, as it travels with the rows."""
+
+
+class OrderWatch:
+    """Whether everything that one log was given so far came in order."""
+
+    def __init__(self) -> None:
+        self.kept = True
+        self._ends: dict[tuple[str | None, int], int] = {}
+        self._last: pa.Scalar | None = None
+
+    def see(self, order: pa.RecordBatch | None) -> None:
+        """The next rows, by what they are ordered by; None where nothing is known of it."""
+        if order is None or not order.num_rows or not self.kept:
+            return
+        if SEQUENCE in order.schema.names:
+            self.kept = self._sequence_rises(order.column(SEQUENCE))
+        else:
+            self.kept = all([self._offsets_rise(place, offsets) for place, offsets in _by_partition(order)])
+
+    def _sequence_rises(self, column: pa.Array) -> bool:
+        before, self._last = self._last, column[-1]
+        if column.null_count:
+            return False
+        first = before is None or pc.less_equal(before, column[0]).as_py()
+        return first and bool(pc.all(pc.less_equal(column[:-1], column[1:])).as_py() is not False)
+
+    def _offsets_rise(self, place: tuple[str | None, int], offsets: np.ndarray) -> bool:
+        before, self._ends[place] = self._ends.get(place, -1), int(offsets[-1])
+        # One record may have become several rows: equal offsets are in order.
+        return before <= offsets[0] and not bool((np.diff(offsets) < 0).any())
+
+
+def in_order(parts: Sequence[tuple[pa.RecordBatch, pa.RecordBatch | None]]) -> list[pa.RecordBatch]:
+    """Rows of one shard that came out of a shuffle in any order, put right.
+
+    Parts that are in order themselves and do not overlap, as those of Kafka are, are not copied.
+    """
+    orders = [order for _, order in parts if order is not None]
+    if len(orders) < len(parts):
+        return [rows for rows, _ in parts]
+    ends = [(_key(order, 0), _key(order, order.num_rows - 1)) for order in orders]
+    if not any(order.column(name).null_count for order in orders for name in order.schema.names):
+        by_start = sorted(range(len(parts)), key=lambda i: ends[i])
+        apart = all(ends[a][1] <= ends[b][0] for a, b in pairwise(by_start))
+        if apart and all(map(_is_sorted, orders)):
+            return [parts[i][0] for i in by_start]
+    keys = pa.Table.from_batches(orders)
+    rows = pa.Table.from_batches([rows for rows, _ in parts])
+    batches: list[pa.RecordBatch] = rows.take(_sorted_indices(keys)).to_batches()
+    return batches
+
+
+def _by_partition(order: pa.RecordBatch) -> Iterator[tuple[tuple[str | None, int], np.ndarray]]:
+    """Per topic partition its offsets, as they came."""
+    offsets = order.column("_offset").to_numpy()
+    partitions = order.column("_partition").to_numpy()
+    topics: list[str | None] = [None]
+    codes = partitions.astype(np.int64)
+    if "_topic" in order.schema.names:
+        encoded = order.column("_topic").dictionary_encode()
+        topics = encoded.dictionary.to_pylist()
+        codes = encoded.indices.to_numpy().astype(np.int64) << 32 | codes
+    found = np.unique(codes)
+    for code in found:
+        place = (topics[int(code) >> 32], int(code) & 0xFFFFFFFF)
+        yield place, offsets if len(found) == 1 else offsets[codes == code]
+
+
+def _sorted_indices(keys: pa.RecordBatch | pa.Table) -> pa.Array:
+    """Stable: rows with equal keys stay as they came."""
+    return pc.sort_indices(keys, [(name, "ascending") for name in keys.schema.names])
+
+
+def _is_sorted(order: pa.RecordBatch) -> bool:
+    return bool((np.diff(_sorted_indices(order).to_numpy().astype(np.int64)) == 1).all())
+
+
+def _key(order: pa.RecordBatch, row: int) -> tuple[object, ...]:
+    return tuple(column[row].as_py() for column in order.columns)

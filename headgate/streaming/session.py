@@ -1,0 +1,91 @@
+"""A Spark on this machine, set up for the sink: our jars, this Python, no web page, and its own log kept apart."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headgate.connectors.jars import spark_jars
+from headgate.errors import HeadgateError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TASK_TRIES = 4
+"""As on a cluster. Plain local mode would fail a query with its first failed task."""
+
+
+class SparkFailed(HeadgateError):
+    """Spark did not start, or a query of it ended for a reason that is not ours."""
+
+    next_step = "read the end of Spark's log, named above"
+
+
+def local_session(
+    cores: int | None = None,
+    *,
+    log_file: Path | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Start Spark in a JVM of its own, on `cores` cores (None: all of them).
+
+    What the JVM and its workers print goes to `log_file` where one is given, so that a terminal
+    shows only what we say. `settings` come on top of ours. Raises JarsMissing, SparkFailed.
+    """
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    # Workers must be this very interpreter: another one may lack headgate, or be another version.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    threads = cores or os.cpu_count() or 1
+    ours = {
+        "spark.master": f"local[{threads},{TASK_TRIES}]",
+        "spark.app.name": "headgate",
+        "spark.jars": ",".join(map(str, spark_jars())),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": str(threads),
+        # Times in a table are instants; the machine's zone has no say.
+        "spark.sql.session.timeZone": "UTC",
+        **(settings or {}),
+    }
+    builder = SparkSession.builder
+    for name, value in ours.items():
+        builder = builder.config(name, value)
+    try:
+        with _printing_to(log_file):
+            session = builder.getOrCreate()
+    except PySparkException as error:
+        raise SparkFailed(
+            f"Spark did not start: {error.getCondition() or type(error).__name__}.",
+            log=None if log_file is None else str(log_file),
+            advice="check that Java 17 or newer is on PATH or in JAVA_HOME, and read Spark's log",
+        ) from error
+    session.sparkContext.setLogLevel("WARN")
+    return session
+
+
+@contextmanager
+def _printing_to(log_file: Path | None) -> Iterator[None]:
+    """Processes that are started meanwhile inherit the file as their stdout and stderr, for all their life."""
+    if log_file is None:
+        yield
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with log_file.open("ab") as log:
+        kept = {number: os.dup(number) for number in (1, 2)}
+        try:
+            for number in kept:
+                os.dup2(log.fileno(), number)
+            yield
+        finally:
+            for number, copy in kept.items():
+                os.dup2(copy, number)
+                os.close(copy)

@@ -1,0 +1,63 @@
+"""What a running query remembers of its stream between batches, where no process of it lives that long.
+
+Spark plans each batch of a Python data source in whatever worker is at hand, and tells it nothing of the run. A
+driver that was paused must know afterwards that it held the stream before, or it would take it back from its
+successor. So the id of its open record is kept in a file of the Spark application: it lives on the driver's host,
+as long as the application, and no longer.
+
+Promise: losing the file loses no row and shows none twice. It only lets a driver take the stream over once more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+_FOLDER = ".headgate-streams"
+"""Below Spark's own folder of the application, which is on Python's path: no package may have this name."""
+
+
+@dataclass(frozen=True)
+class Hold:
+    """The open record under which this application's run of a query writes, if it has one."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, root: str, query_id: str, table_id: str, stream: str) -> Hold:
+        """`root` is the folder of the Spark application."""
+        return cls(_folder(root, query_id) / _name(table_id, stream))
+
+    def open_id(self) -> str | None:
+        """The id of the open record. None: this run has not opened the stream yet."""
+        try:
+            return self.path.read_text()
+        except FileNotFoundError:
+            return None
+
+    def keep(self, open_id: str) -> None:
+        """Written anew for every batch, so that what tidies temporary folders by age finds it young."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = self.path.with_suffix(f".{os.getpid()}")
+        fresh.write_text(open_id)
+        fresh.replace(self.path)
+
+    def forget(self) -> None:
+        """The run was told that it lost the stream, which ends it: whoever comes next was started on purpose."""
+        self.path.unlink(missing_ok=True)
+
+
+def forget_runs(root: str, query_id: str) -> None:
+    """A run of the query begins: what earlier runs of this application held is not its own."""
+    shutil.rmtree(_folder(root, query_id), ignore_errors=True)
+
+
+def _folder(root: str, query_id: str) -> Path:
+    return Path(root) / _FOLDER / _name(query_id)
+
+
+def _name(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode(errors="surrogatepass")).hexdigest()[:32]

@@ -1,0 +1,369 @@
+"""One micro-batch of `format("headgate")`: planned before its tasks run, committed after them. Knows no Spark.
+
+The two run in different processes. All that the commit must know is in the plan, which the tasks hand back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+from uuid import UUID, uuid4
+
+from headgate.checkpoints.commit_log import CommitLog, OpenedLog
+from headgate.checkpoints.decisions import BatchSources, Decision, Refuse, Skip, Write, decide_batch
+from headgate.checkpoints.log_state import Head, LogState
+from headgate.checkpoints.records import Batch, BatchRecord, ShardPart
+from headgate.checkpoints.spark_checkpoint import SparkCheckpoint
+from headgate.connectors.kafka.options import ConsumerConfig
+from headgate.connectors.kafka.reader import offsets
+from headgate.connectors.objects import ObjectStore
+from headgate.errors import Fenced, InvalidInput, NotFound, Poisoned, from_json
+from headgate.shards.config import WriterConfig
+from headgate.shards.sharding import ByPartition
+from headgate.streaming import decode
+from headgate.streaming.dead_letters import dead_letter_name
+from headgate.streaming.driver import Planned, StreamDriver
+from headgate.streaming.options import DEFAULT_STREAM, parse_options
+from headgate.streaming.ordering import ORDER
+from headgate.streaming.routing import check_routing, shards_of
+from headgate.streaming.rows import RowMaker
+from headgate.streaming.sink import SinkOptions
+from headgate.streaming.source_hold import Hold
+from headgate.streaming.spark_query import KAFKA_COLUMNS
+from headgate.streaming.task import WritePlan
+from headgate.table import Table, open_table
+
+_MEETING = (
+    "let the rows of a shard meet in one task: shard by_partition() and read Kafka without minPartitions, or "
+    "coalesce(1) the frame, or use foreachBatch with headgate.ShardSink, which shuffles where it must"
+)
+
+_heads: dict[tuple[str, str], Head] = {}
+"""Per log, where it stood when this process last looked: the next batch then reads only what came since."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options of one stream, checked."""
+
+    table: str
+    checkpoint: str
+    stream: str
+    options: SinkOptions
+    decodes: bool
+    kafka: Mapping[str, str] = field(repr=False)
+
+    @classmethod
+    def of(cls, given: Mapping[str, str], defaults: Mapping[str, str]) -> Settings:
+        """From the options of the stream and the session's defaults. Raises InvalidInput."""
+        known = parse_options(given, defaults)
+        _refuse_memtables(parse_options(given))
+        table, checkpoint = known.pop("table", None), known.pop("checkpoint_location", None)
+        query_name, kafka = known.pop("query_name", None), known.pop("kafka", {})
+        decodes = known.pop("decode", None) is not None
+        stream = known.get("stream") or query_name or DEFAULT_STREAM
+        options = SinkOptions(**{**known, "enable_memtable": False, "checkpoint_location": checkpoint})
+        return cls(
+            _absolute(table, "table", ".start(uri)"),
+            _absolute(checkpoint, "checkpoint", ".option('checkpointLocation', uri)"),
+            stream,
+            options,
+            decodes,
+            {f"kafka.{name}": value for name, value in kafka.items()},
+        )
+
+
+@dataclass(frozen=True)
+class Commitment:
+    """What the commit of a batch must know. Small: every task carries one back."""
+
+    hold: Hold
+    records: ObjectStore = field(repr=False)
+    table: str
+    head: Head
+    """Where the log stood; its recent batches are left out."""
+    batch: Batch
+    """As it will be committed, without what the tasks wrote."""
+    attempt_id: str
+    """Tags every entry of the batch, whichever task wrote it: which of them count is said by their positions."""
+    shards: Mapping[str, UUID]
+    dead_letters: Mapping[str, UUID]
+    ordered: bool
+    """Whether the rows of a shard must all come from one task."""
+    skip: bool = False
+    """The log has the batch."""
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """A batch before its tasks run. Picklable."""
+
+    commitment: Commitment
+    write: WritePlan | None
+    """None where nothing is to be written."""
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """What one task wrote, or the error that no other attempt would escape."""
+
+    commitment: Commitment
+    written: tuple[Mapping[str, Any], ...] = ()
+    error: Mapping[str, Any] | None = None
+
+
+def plan_batch(settings: Settings, columns: Sequence[str], root: str) -> BatchPlan:
+    """Plan the batch that Spark is about to run. `root` is the folder of the Spark application.
+
+    1. open the table; the frame's columns must fit it.
+    2. what the batch reads: from Spark's checkpoint, which has its offsets already.
+    3. hold the stream: go on under the open record that this run put before. Another's is the last: Fenced.
+       None yet: take the stream over (THIS WRITES, AND IT FENCES AN EARLIER DRIVER), unless 4 refuses.
+    4. decide: skip what the log has; refuse what does not continue it.
+    5. plan: every attempt of a shard starts at the same position.
+
+    Raises Fenced, InvalidInput, NotFound, DataLoss; the query ends with it, and nothing of the batch is visible.
+    """
+    table = open_table(settings.table, dict(settings.options.storage_options or {}) or None)
+    check_columns(table, columns, settings)
+    checkpoint = SparkCheckpoint(settings.checkpoint, settings.options.storage_options)
+    batch_id = max(checkpoint.planned(), default=None)
+    if batch_id is None:
+        raise NotFound("Spark's checkpoint has no offsets of the batch that is about to run.", uri=checkpoint.uri)
+    query_id, sources = checkpoint.query_id(), checkpoint.sources(batch_id)
+
+    def decided(head: Head) -> Decision:
+        decision = decide_batch(head, query_id, batch_id, sources, partial(_earliest, settings))
+        if isinstance(decision, Refuse):
+            raise decision.error
+        return decision
+
+    hold = Hold.of(root, query_id, str(table.table_id), settings.stream)
+    driver = _held(table, settings, hold, query_id, _names(table, sources), decided)
+    decision = decided(driver.head)
+    batch = Batch(query_id=query_id, batch_id=batch_id, mode="wal")
+    if isinstance(decision, Skip):
+        planned, write = Planned({}, {}), None
+    else:
+        assert isinstance(decision, Write)
+        batch = replace(batch, sources=decision.ranges, opaque=decision.opaque)
+        check_routing(table.sharding, bool(table.primary_key), driver.head.ends, sources.partitions())
+        planned = driver.plan({*_names(table, sources), *driver.claims})
+        write = _write_plan(table, settings, planned, decision)
+    assert driver.head.opened is not None
+    hold.keep(driver.head.opened.record_id)
+    commitment = Commitment(
+        hold=hold,
+        records=table.home.records,
+        table=table.uri,
+        head=replace(driver.head, recent={}),
+        batch=batch,
+        attempt_id=uuid4().hex,
+        shards={name: claim.shard.id for name, claim in planned.claims.items()},
+        dead_letters={name: claim.shard.id for name, claim in planned.dead_letters.items()},
+        ordered=bool(table.primary_key),
+        skip=isinstance(decision, Skip),
+    )
+    return BatchPlan(commitment, write)
+
+
+def commit_batch(results: Sequence[TaskResult], batch_id: int) -> BatchRecord | None:
+    """Make the batch visible that the tasks of one plan wrote. None where the log has it already.
+
+    1. every task worked by the same plan, and it was for this batch. An error of a task is raised.
+    2. per shard, the positions of the attempts that count.
+    3. one record at the sequence after the one that the plan was made by: whoever came between has that slot.
+
+    Raises Fenced (final: the run ends), Poisoned (whether the batch counts is unknown until the next start),
+    InvalidInput where rows of one shard came from several tasks and their order matters.
+    """
+    commitment = _agreed(results, batch_id)
+    batch, head = commitment.batch, commitment.head
+    try:
+        for result in results:
+            if result.error is not None:
+                raise from_json(dict(result.error)).located(batch=batch_id, stream=head.stream)
+        if commitment.skip:
+            return None
+        shards, dead = _parts(commitment, results)
+        log = CommitLog(commitment.records, head.stream, commitment.table)
+        assert head.opened is not None
+        opened = OpenedLog(log, head.opened, LogState(head, {}))
+        try:
+            return opened.commit(replace(batch, shards=shards, dead_letters=dead), {})
+        except Fenced:
+            if _was_committed(log, commitment):
+                return None
+            raise
+    except Fenced:
+        commitment.hold.forget()
+        raise
+
+
+def check_columns(table: Table, columns: Sequence[str], settings: Settings) -> None:
+    """Raises InvalidInput where the frame's columns cannot become rows of the table."""
+    if settings.decodes:
+        if missing := [name for name in ("value", "partition", "offset", "topic", "key") if name not in columns]:
+            raise InvalidInput(
+                f"decode=json takes the frame of Spark's Kafka source, and this one lacks {missing}.",
+                advice=f"keep the columns {', '.join(KAFKA_COLUMNS)}, or leave out the option decode for typed rows",
+            )
+        return
+    sequence = settings.options.sequence_by
+    unknown = [name for name in columns if name not in table.schema.names and name not in (*ORDER, sequence)]
+    if unknown:
+        hint = "set the option decode=json for Kafka's own frame" if "value" in unknown else None
+        raise InvalidInput(f"The table has no column {unknown[0]!r}; it has {table.schema.names}.", advice=hint)
+    if sequence is not None and sequence not in columns:
+        raise InvalidInput(f"sequenceBy names column {sequence!r}, which the frame does not have.")
+    if table.primary_key and sequence is None and not all(name in columns for name in ORDER):
+        raise InvalidInput(
+            "On a table with a key the order of rows with one key must be known.",
+            advice=f"keep the columns {', '.join(ORDER)} in the frame, or set the option sequenceBy",
+        )
+
+
+# -- planning ----------------------------------------------------------------------
+
+
+def _held(
+    table: Table, settings: Settings, hold: Hold, query_id: str, names: Iterable[str], accept: Callable[[Head], object]
+) -> StreamDriver:
+    home, stream = table.home, settings.stream
+    mine = hold.open_id()
+    if mine is None:
+        return StreamDriver.open(home, stream, query_id, names, accept=accept)
+    log = CommitLog(home.records, stream, home.uri)
+    place = (home.records.uri, stream)
+    before = _heads.get(place)
+    head = log.read(None if before is None else LogState(before, {})).head
+    _heads[place] = head
+    if head.opened is None or head.opened.record_id != mine:
+        hold.forget()
+        raise Fenced(
+            "A successor has taken the stream over.",
+            table=home.uri,
+            stream=stream,
+            query_id=query_id,
+            successor_query_id=head.opened and head.opened.query_id,
+            advice="stop this query; another driver runs the stream. Start it again only if that one should stop",
+        )
+    return StreamDriver.resume(home, stream, OpenedLog(log, head.opened, LogState(head, {})))
+
+
+def _names(table: Table, sources: BatchSources) -> set[str]:
+    """The shards that the batch may write to."""
+    sharding = table.sharding
+    if not isinstance(sharding, ByPartition):
+        return set(sharding.known_names())
+    if sources.opaque:
+        raise InvalidInput(
+            "by_partition needs Kafka partitions, and this query has another source.",
+            advice="shard the table by bucket() or single()",
+        )
+    return {sharding.shard_name(topic, partition) for topic, partition in sources.partitions()}
+
+
+def _write_plan(table: Table, settings: Settings, planned: Planned, decision: Write) -> WritePlan:
+    topics = {part.topic for part in decision.ranges}
+    options = settings.options
+    maker = RowMaker(
+        schema=table.home.schema,
+        sharding=table.sharding,
+        decode=decode.json(table.schema) if settings.decodes else None,
+        sequence_by=None if settings.decodes else options.sequence_by,
+        topic=next(iter(topics)) if len(topics) == 1 and settings.decodes else None,
+    )
+    return WritePlan(
+        maker=maker,
+        claims=planned.claims,
+        dead_letters=planned.dead_letters,
+        sources=shards_of(table.sharding, decision.ranges),
+        writer=WriterConfig(enable_memtable=False, compression=options.compression),
+        max_entry_bytes=options.max_entry_bytes,
+        fail_on_bad_record=options.on_bad_record == "fail",
+    )
+
+
+def _earliest(settings: Settings, topic: str, partition: int) -> int:
+    if not settings.kafka:
+        raise InvalidInput(
+            f"Partition {partition} of {topic!r} is new, and where it starts is not known here.",
+            advice="name the cluster beside format('headgate') as well: .option('kafka.bootstrap.servers', …)",
+        )
+    return offsets(ConsumerConfig.from_spark(settings.kafka), topic)[partition][0]
+
+
+# -- committing --------------------------------------------------------------------
+
+
+def _agreed(results: Sequence[TaskResult], batch_id: int) -> Commitment:
+    plans = {result.commitment.attempt_id: result.commitment for result in results}
+    if len(plans) != 1:
+        raise Poisoned(f"Batch {batch_id} came back from its tasks with {len(plans)} plans instead of one.")
+    (commitment,) = plans.values()
+    if commitment.batch.batch_id != batch_id:
+        raise Poisoned(f"Batch {commitment.batch.batch_id} was planned, and batch {batch_id} is to be committed.")
+    return commitment
+
+
+def _parts(commitment: Commitment, results: Sequence[TaskResult]) -> tuple[dict[str, ShardPart], dict[str, ShardPart]]:
+    """Per shard and dead-letter log all that the tasks wrote to it, by position."""
+    written: dict[tuple[str, bool], list[Mapping[str, Any]]] = {}
+    for result in results:
+        for log in result.written:
+            written.setdefault((log["shard"], log["dead"]), []).append(log)
+    shards: dict[str, ShardPart] = {}
+    dead: dict[str, ShardPart] = {}
+    for (name, is_dead), logs in written.items():
+        if commitment.ordered and not is_dead and len(logs) > 1:
+            raise InvalidInput(
+                f"Rows of shard {name!r} came from {len(logs)} tasks, and the order of rows with one key is not known.",
+                table=commitment.table,
+                stream=commitment.head.stream,
+                batch=commitment.batch.batch_id,
+                advice=f"{_MEETING}; nothing of the batch is visible",
+            )
+        part = ShardPart(
+            shard_id=(commitment.dead_letters if is_dead else commitment.shards)[name],
+            attempt_id=commitment.attempt_id,
+            positions=tuple(sorted(position for log in logs for position in log["positions"])),
+            rows=sum(log["rows"] for log in logs),
+            nbytes=sum(log["nbytes"] for log in logs),
+        )
+        (dead if is_dead else shards)[dead_letter_name(name) if is_dead else name] = part
+    return shards, dead
+
+
+def _was_committed(log: CommitLog, commitment: Commitment) -> bool:
+    """Whether the slot was taken by this very batch: an earlier run of this application may commit as it is stopped."""
+    batch, opened = commitment.batch, commitment.head.opened
+    stored = log.read().head.recent.get((batch.query_id, batch.batch_id))
+    return (
+        stored is not None
+        and opened is not None
+        and (stored.open_id, stored.sources, stored.opaque) == (opened.record_id, batch.sources, batch.opaque)
+    )
+
+
+# -- options -----------------------------------------------------------------------
+
+
+def _refuse_memtables(given: Mapping[str, Any]) -> None:
+    """Only what was said for this stream: a session default is for those that can."""
+    if given.get("enable_memtable") or "max_memtable_size" in given:
+        raise InvalidInput(
+            "format('headgate') writes the WAL only: a Python data source cannot start the jobs that flush MemTables.",
+            advice="leave out enableMemtable and maxMemtableSize, or use foreachBatch with headgate.ShardSink",
+        )
+
+
+def _absolute(uri: str | None, what: str, how: str) -> str:
+    """Spark's processes have different working directories, so a relative path would mean different places."""
+    if not uri:
+        raise InvalidInput(f"The stream's {what} is not given.", advice=f"say where it is by {how}")
+    if ":" not in uri and not uri.startswith("/"):
+        raise InvalidInput(f"The stream's {what} is the relative path {uri!r}.", advice=f"give it whole, by {how}")
+    return uri

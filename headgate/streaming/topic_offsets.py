@@ -1,0 +1,46 @@
+"""What Kafka says of the offsets that a batch reads: where a partition begins, and what of a range is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headgate.connectors.kafka.options import READ_UNCOMMITTED, ConsumerConfig
+from headgate.connectors.kafka.reader import offsets
+from headgate.errors import DataLoss, HeadgateError, InvalidInput, NotFound
+from headgate.shards.entry import SourceRange
+
+
+def earliest(consumer: ConsumerConfig | None, topic: str, partition: int) -> int:
+    """The earliest offset that a partition still has. Raises InvalidInput where nobody can be asked."""
+    if consumer is None:
+        raise InvalidInput(
+            f"Partition {partition} of {topic!r} is new, and where it starts is not known here.",
+            advice="read the topic with headgate.kafka.source(…) and pass source= to ShardSink",
+        )
+    return offsets(consumer, topic)[partition][0]
+
+
+def loss(consumer: ConsumerConfig, ranges: Iterable[SourceRange]) -> DataLoss | None:
+    """The first range that Kafka does not have whole, None where all are there or Kafka does not say."""
+    everything = consumer.with_isolation(READ_UNCOMMITTED)
+    for part in ranges:
+        if part.until == part.start:
+            continue
+        try:
+            first, end = offsets(everything, part.topic, deadline=5.0).get(part.partition, (0, 0))
+        except NotFound:
+            first, end = 0, 0
+        except HeadgateError:
+            return None
+        if first > part.start or end < part.until:
+            gone = (part.start, min(first, part.until)) if first > part.start else (max(end, part.start), part.until)
+            return DataLoss(
+                f"Kafka no longer has offsets [{gone[0]},{gone[1]}) of {part.topic!r} partition {part.partition}.",
+                topic=part.topic,
+                partition=part.partition,
+                range=f"[{part.start},{part.until})",
+                lost_from=gone[0],
+                lost_until=gone[1],
+                advice="restore the topic, or accept the loss by recording a new start for this partition",
+            )
+    return None

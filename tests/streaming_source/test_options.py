@@ -1,0 +1,102 @@
+"""One table defines the options: Python arguments, data source options and session defaults say the same."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields
+
+import pytest
+
+from headgate.errors import InvalidInput
+from headgate.streaming.options import OPTIONS, Option, parse_options, session_defaults
+from headgate.streaming.sink import SinkOptions
+from headgate.streaming.source_plan import Settings
+
+PLACES = {"path": "/t", "checkpointLocation": "/c"}
+
+
+def test_the_sink_takes_exactly_these_options_with_these_defaults() -> None:
+    of_the_sink = {field.name: None if field.default is MISSING else field.default for field in fields(SinkOptions)}
+    of_the_face = {"table", "query_name", "decode", "kafka"}
+    assert of_the_sink == {option.argument: option.default for option in OPTIONS if option.argument not in of_the_face}
+
+
+def test_names_are_camel_case_of_the_arguments_and_differ_by_more_than_case() -> None:
+    renamed = {"table": "path", "stream": "streamName", "storage_options": "storage.", "kafka": "kafka."}
+    for option in OPTIONS:
+        first, *rest = option.argument.split("_")
+        assert option.name == renamed.get(option.argument, first + "".join(word.title() for word in rest))
+    assert len({option.name.lower() for option in OPTIONS}) == len(OPTIONS)
+
+
+@pytest.mark.parametrize("option", [o for o in OPTIONS if o.default is not None], ids=lambda option: option.name)
+def test_a_default_is_a_value_that_its_own_parser_gives(option: Option) -> None:
+    assert option.parse(str(option.default).lower()) == option.default
+
+
+def test_options_are_found_in_any_case_and_come_before_session_defaults() -> None:
+    given = {"streamname": "orders", "MAXENTRYBYTES": "64m", "Storage.aws_region": "x", "storage.endpoint": "y"}
+    defaults = session_defaults({"spark.headgate.streamName": "other", "spark.headgate.onBadRecord": "fail", "a": "b"})
+    assert parse_options(given, defaults) == {
+        "stream": "orders",
+        "max_entry_bytes": 64 << 20,
+        "on_bad_record": "fail",
+        "storage_options": {"aws_region": "x", "endpoint": "y"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "nearest"),
+    [
+        ("streamnam", "streamName"),
+        ("stream", "streamName"),
+        ("max_entry_bytes", "maxEntryBytes"),
+        ("checkpointlocatoin", "checkpointLocation"),
+        ("storage", "storage."),
+    ],
+)
+def test_an_unknown_option_is_refused_with_the_nearest_name(given: str, nearest: str) -> None:
+    with pytest.raises(InvalidInput, match=f"did you mean '{nearest}'") as error:
+        parse_options({given: "secret-value"})
+    assert "secret-value" not in str(error.value)
+
+
+def test_an_unknown_setting_of_the_session_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(InvalidInput, match=r"did you mean 'spark\.headgate\.onBadRecord'"):
+        session_defaults({"spark.headgate.onBadRecords": "fail"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("enableMemtable", "yes", "true or false"),
+        ("maxEntryBytes", "0", "above zero"),
+        ("maxEntryBytes", "many", "above zero"),
+        ("onBadRecord", "skip", "dead_letter or fail"),
+        ("decode", "avro", "json"),
+        ("compression", "gzip", "lz4 or zstd"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_with_what_can(name: str, value: str, allowed: str) -> None:
+    with pytest.raises(InvalidInput, match=allowed):
+        parse_options({name: value})
+
+
+@pytest.mark.parametrize("given", [{"enableMemtable": "true"}, {"maxMemtableSize": "1m"}])
+def test_the_data_source_refuses_memtables_where_they_are_asked_for(given: dict[str, str]) -> None:
+    with pytest.raises(InvalidInput, match="WAL only"):
+        Settings.of({**PLACES, **given}, {})
+    assert not Settings.of(PLACES, given).options.enable_memtable
+
+
+@pytest.mark.parametrize("missing", PLACES)
+def test_the_data_source_refuses_places_that_are_missing_or_relative(missing: str) -> None:
+    with pytest.raises(InvalidInput, match="not given"):
+        Settings.of({name: place for name, place in PLACES.items() if name != missing}, {})
+    with pytest.raises(InvalidInput, match="relative"):
+        Settings.of({**PLACES, missing: "here"}, {})
+
+
+def test_a_stream_is_called_by_its_option_then_by_its_query() -> None:
+    assert Settings.of(PLACES, {}).stream == "default"
+    assert Settings.of({**PLACES, "queryname": "q"}, {}).stream == "q"
+    assert Settings.of({**PLACES, "queryname": "q", "streamname": "s"}, {}).stream == "s"
