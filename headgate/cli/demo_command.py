@@ -42,7 +42,7 @@ def demo(rows: int, keep: bool, output: Output) -> None:
     directory = Path(tempfile.mkdtemp(prefix="headgate-demo-")) if keep else None
     with _term_as_interrupt(), bars() as progress:
         result = run_demo(rows, _Shown(progress, output), directory)
-    value = {**_summary(result), "kept": str(directory) if directory else None}
+    value = {**_summary(result), "table": result.table if keep else None}
     batches = [batch_value(record) for record in result.batches]
     title = "Every row is there, once" if result.holds else "NOT as promised"
     if isinstance(output, TextOutput):
@@ -72,7 +72,6 @@ def _summary(result: Result) -> dict[str, Any]:
         "seconds_to_recover": round(result.seconds_to_recover, 1),
         "rows_per_second": round(result.rows_per_second),
         "seconds": round(result.seconds, 1),
-        "table": result.table,
     }
 
 

@@ -20,9 +20,10 @@ import pyarrow as pa
 
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.connectors.kafka.reader import read_range
-from headgate.errors import DataLoss, Fenced, HeadgateError, InvalidInput
+from headgate.errors import DataLoss, Fenced, HeadgateError, InvalidInput, Transient
 from headgate.shards.config import WriterConfig
 from headgate.shards.entry import SourceRange, Tags
+from headgate.shards.flusher import Put
 from headgate.shards.shard import Claim
 from headgate.shards.writer import ShardWriter
 from headgate.streaming.ordering import OrderWatch, in_order
@@ -83,10 +84,19 @@ class _ShardRows:
         """One entry of everything held."""
         if self.batches:
             batches, self.batches, self.held = self.batches, [], 0
-            put = self.writer.append(batches, self.tags)
+            put = self._put(batches)
             self.positions += put.positions
             self.rows += put.rows
             self.nbytes += put.nbytes
+
+    def _put(self, batches: list[pa.RecordBatch]) -> Put:
+        try:
+            return self.writer.append(batches, self.tags)
+        except Fenced as error:
+            if error.stored_epoch is None:
+                # The slot was told to be taken and is not. A log without a manifest cannot say why: another try can.
+                raise Transient("An entry met a conflict that left nothing.", **error.fields()) from error
+            raise
 
     def told(self) -> dict[str, Any]:
         return {

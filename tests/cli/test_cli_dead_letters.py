@@ -36,7 +36,7 @@ def test_every_committed_dead_letter_is_shown_with_place_error_and_bytes(headgat
     ]
     assert all(one["error"] for one in found)
     assert [one["value"] for one in found] == ["\\xff\x1b[2J", LONG[:120].decode() + "…", None, '{"id": null}', ""]
-    assert [one["value_bytes"] for one in found] == [6, len(LONG), None, 12, 0]
+    assert [one["value_bytes"] for one in found] == [5, len(LONG), None, 12, 0]
     assert (found[0]["key"], found[2]["key"]) == ("k", None)
 
 

@@ -168,7 +168,12 @@ class FaultyStore(ObjectStore):
             raise Transient("A fault: a timeout.", operation=operation.number, verb=verb, key=key)
         if fault is Fault.VANISHED:
             raise (AlreadyExists if data is not None else NotFound)("A fault: told, yet nothing is there.", key=key)
-        result = action()
+        try:
+            result = action()
+        except BaseException:
+            if after is not None:
+                self._stalls.append(after)  # it waits for one that is done
+            raise
         if after is not None:
             _stand(after)
         if self.crash_after is not None and operation.number >= self.crash_after:

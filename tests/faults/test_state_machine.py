@@ -380,7 +380,7 @@ COMMON = {
 }
 
 TestFencedWal = FencedWal.TestCase
-TestFencedWal.settings = settings(max_examples=500, stateful_step_count=40, **COMMON)  # type: ignore[arg-type]
+TestFencedWal.settings = settings(max_examples=500, stateful_step_count=30, **COMMON)  # type: ignore[arg-type]
 
 
 class DeepFencedWal(FencedWal):

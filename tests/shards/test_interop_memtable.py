@@ -295,6 +295,8 @@ def _pass_back_and_forth(uri: str, times: int, seed: int) -> None:
     # One limit for all native writers: native refuses a generation that was written under a larger one.
     native_rows = chance.choice([8, 100_000])
     for turn in range(times):
+        if turn % 25 == 24:
+            _compact(uri)
         where = f"turn {turn}; replay with HEADGATE_SEED={seed}"
         ours = chance.random() < 0.5
         rows = chance.choice([3, 8, 100_000])
@@ -327,6 +329,22 @@ def _pass_back_and_forth(uri: str, times: int, seed: int) -> None:
     for writer in dropped:
         with contextlib.suppress(Exception):
             writer.close()
+
+
+def _compact(uri: str) -> None:
+    """Everything into the base, marked; then the manifest drops the SSTables. peers bug 7 (lance#6767)."""
+    with ShardWriter.open(uri, SHARD, MEMTABLE) as writer:
+        writer.flush_memtable()
+        manifest = writer.shard.manifests.latest()
+        assert manifest is not None
+        if not manifest.sstables:
+            return
+        mark = lance.CompactedSsTable(str(SHARD), manifest.sstables[-1].generation)
+        merge = lance.dataset(uri).merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+        merge = merge.when_not_matched_by_source_delete().mark_sstables_as_compacted([mark])
+        merge.execute(writer.scan().read_all().cast(lance.dataset(uri).schema))
+        claim = writer.claim
+        writer.shard.manifests.commit_update(claim.claim_id, claim.epoch, lambda stored: replace(stored, sstables=()))
 
 
 def _settled(native: Any, expected: list[tuple[int, str]]) -> list[tuple[int, str]]:

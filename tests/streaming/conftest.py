@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headgate.connectors.objects.memory import MemoryStore
+from headgate.connectors.objects.port import ObjectStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HERE = Path(__file__).parent
+
+# The faulty store and the producers of other folders serve these tests as well.
+sys.path[:0] = [str(HERE), str(HERE.parent / "faults"), str(HERE.parent / "connectors" / "kafka")]
+
+
+@pytest.fixture
+def store() -> Iterator[ObjectStore]:
+    """A fresh store in memory."""
+    name = uuid.uuid4().hex
+    yield MemoryStore(f"memory://{name}")
+    MemoryStore.drop(name)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One Spark for all tests here, with two cores and tasks that may be tried four times."""
+    from pyspark.sql import SparkSession
+
+    from headgate.streaming.session import local_session
+
+    if (left := SparkSession.getActiveSession()) is not None:
+        left.stop()
+    session = local_session(2, settings={"spark.executorEnv.PYTHONPATH": str(HERE)})
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
