@@ -17,13 +17,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 import pyarrow as pa
 
 from headgate.errors import Closed, Fenced, HeadgateError, Poisoned, Transient
 from headgate.shards.config import WriterConfig
+from headgate.shards.generation import commit_generation
 from headgate.shards.manifest import Manifest, SsTable
 from headgate.shards.memtable import MemTable, MemTableStats
 from headgate.shards.replay import Replayed
@@ -45,10 +46,6 @@ class MemTablesSnapshot:
     tables: tuple[pa.Table, ...]
     last_position: int
     """Every visible row up to it is in here; later ones are not."""
-
-
-class _Landed(Exception):
-    """The manifest has the SSTable already: an earlier try whose response was lost."""
 
 
 class MemTables:
@@ -236,34 +233,15 @@ class MemTables:
         started_from = self.manifest
         sstable = self._retried(lambda: self._write(table))
         manifests = self._claim.shard.manifests_retried(self._config.retry)
-
-        def covered(stored: Manifest) -> Manifest:
-            if any(there.path == sstable.path for there in stored.sstables):
-                raise _Landed
-            if (stored.replay_after, stored.generation) != (started_from.replay_after, table.generation):
-                raise Fenced(
-                    "Another job flushed this shard under the same claim.",
-                    **self._claim.shard.where(),
-                    epoch=self._claim.epoch,
-                    stored_epoch=stored.epoch,
-                )
-            return replace(
-                stored,
-                replay_after=table.last_position,
-                last_seen=max(stored.last_seen, table.last_position),
-                generation=table.generation + 1,
-                sstables=(*stored.sstables, sstable),
+        return self._retried(
+            lambda: commit_generation(
+                manifests,
+                self._claim,
+                sstable,
+                started_from=started_from.replay_after,
+                last_position=table.last_position,
             )
-
-        def commit() -> Manifest:
-            try:
-                return manifests.commit_update(self._claim.claim_id, self._claim.epoch, covered)
-            except _Landed:
-                stored = manifests.check_fenced(self._claim.epoch, self._claim.claim_id)
-                assert stored is not None
-                return stored
-
-        return self._retried(commit)
+        )
 
     def _retried(self, step: Callable[[], T]) -> T:
         for delay in self._config.retry.delays():

@@ -74,25 +74,29 @@ def test_every_row_is_there_once_over_restarts_and_other_faces(
     assert ids(table) == list(range(400))
 
 
-def test_tasks_that_are_tried_again_leave_no_duplicates(
-    run: Callable[..., StreamingQuery], spark: SparkSession, frame: DataFrame, files: Any, table: Table
+def test_attempts_that_are_lost_after_their_writes_leave_no_duplicates(
+    run: Callable[..., StreamingQuery], spark: SparkSession, files: Any, table: Table
 ) -> None:
-    def first_attempts_fail(batches: Any) -> Any:
-        from pyspark import TaskContext
+    from headgate.streaming.data_source import BatchWriter, HeadgateDataSource
 
-        context = TaskContext.get()
-        assert context is not None
-        for number, batch in enumerate(batches):
-            if number == 3 and context.attemptNumber() == 0:
+    class Losing(BatchWriter):
+        def write(self, iterator: Any) -> Any:
+            from pyspark import TaskContext
+
+            written = super().write(iterator)
+            context = TaskContext.get()
+            assert context is not None
+            if context.attemptNumber() == 0:
                 raise RuntimeError("this attempt is lost")
-            yield batch
+            return written
 
+    class LosingSource(HeadgateDataSource):
+        def streamWriter(self, schema: Any, overwrite: bool) -> BatchWriter:
+            return Losing(super().streamWriter(schema, overwrite)._plan)
+
+    spark.dataSource.register(LosingSource)
     files.put("a", range(300))
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "10")
-    try:
-        run(frame.mapInArrow(first_attempts_fail, "id long, note string"), maxEntryBytes="1")
-    finally:
-        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    run()
     assert ids(table) == list(range(300))
     record = CommitLog(table.home.records, "s", table.uri).read().head.last
     assert record is not None
