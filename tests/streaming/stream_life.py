@@ -108,8 +108,8 @@ def open_driver(
 def write_plan(
     driver: StreamDriver,
     ranges: Sequence[SourceRange],
-    sharding: Sharding = ByPartition(),
-    **changes: Any,  # noqa: B008
+    sharding: Sharding = ByPartition(),  # noqa: B008
+    **changes: Any,
 ) -> WritePlan:
     """What the sink would send to the tasks of the batch."""
     sources = shards_of(sharding, ranges)

@@ -1,0 +1,131 @@
+"""What cannot become rows of the table is refused before anything is claimed, with what to do instead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import headgate
+from headgate.errors import InvalidInput
+from headgate.streaming import frame_checks
+from headgate.streaming.decode import json as json_decoder
+from headgate.streaming.kafka_source import source
+from headgate.streaming.spark_query import KAFKA_COLUMNS, QueryFacts
+from headgate.table import Table
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("note", pa.string())])
+ORIGIN = ["_topic", "_partition", "_offset"]
+
+
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Table:
+    return headgate.create_table(str(tmp_path_factory.mktemp("tables") / "keyed"), SCHEMA, "id")
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Table:
+    return headgate.create_table(str(tmp_path_factory.mktemp("tables") / "plain"), SCHEMA)
+
+
+def test_complete_output_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="outputMode complete"):
+        frame_checks.check_query(QueryFacts(output_mode="complete"))
+    frame_checks.check_query(QueryFacts(output_mode="update"))
+
+
+@pytest.mark.parametrize("name", ["failOnDataLoss", "failondataloss"])
+def test_offsets_may_not_be_skipped_silently(name: str) -> None:
+    with pytest.raises(InvalidInput, match="failOnDataLoss is false"):
+        frame_checks.check_query(QueryFacts(kafka_options={name: "false"}))
+
+
+def test_direct_reading_takes_the_bare_source_only() -> None:
+    read = source("host:1", "t")
+    with pytest.raises(InvalidInput, match="something on top"):
+        frame_checks.check_direct(QueryFacts(bare_kafka=False), read)
+    frame_checks.check_direct(QueryFacts(bare_kafka=True, kafka_options=dict(read.options)), read)
+
+
+def test_direct_reading_takes_the_frame_of_the_same_source() -> None:
+    read, other = source("host:1", "t"), source("host:1", "t", **{"kafka.isolation.level": "read_uncommitted"})
+    with pytest.raises(InvalidInput, match=r"other options than source=: kafka\.isolation\.level"):
+        frame_checks.check_direct(QueryFacts(bare_kafka=True, kafka_options=dict(other.options)), read)
+
+
+def test_option_values_are_never_told() -> None:
+    read = source("host:1", "t", **{"kafka.client.id": "secret-one"})
+    other = {**read.options, "kafka.client.id": "secret-two"}
+    with pytest.raises(InvalidInput) as error:
+        frame_checks.check_direct(QueryFacts(bare_kafka=True, kafka_options=other), read)
+    assert "secret" not in str(error.value)
+    assert "secret" not in repr(QueryFacts(kafka_options=other)) + repr(read)
+
+
+def test_a_decoder_needs_the_columns_of_kafka(keyed: Table) -> None:
+    frame_checks.check_decoded(KAFKA_COLUMNS, json_decoder(SCHEMA), keyed)
+    with pytest.raises(InvalidInput, match=r"lacks \['offset'\]"):
+        frame_checks.check_decoded([c for c in KAFKA_COLUMNS if c != "offset"], json_decoder(SCHEMA), keyed)
+
+
+@pytest.mark.parametrize(
+    ("ddl", "why"),
+    [
+        ("id bigint, note string, more int", "no column 'more'"),
+        ("id int, note string", "makes 'id' int32, and the table has int64"),
+        ("note string", "does not make 'id'"),
+    ],
+)
+def test_a_decoder_must_make_the_columns_of_the_table(plain: Table, ddl: str, why: str) -> None:
+    with pytest.raises(InvalidInput, match=why):
+        frame_checks.check_decoder(json_decoder(ddl), plain)
+
+
+def test_a_decoder_may_leave_out_what_may_be_null(plain: Table) -> None:
+    frame_checks.check_decoder(json_decoder("id bigint"), plain)
+
+
+def test_typed_frames_on_a_table_with_a_key_need_an_order(keyed: Table, plain: Table) -> None:
+    frame_checks.check_typed(["id", "note", *ORIGIN], None, keyed)
+    frame_checks.check_typed(["id", "note", "version"], "version", keyed)
+    frame_checks.check_typed(["id", "note"], None, plain)
+    with pytest.raises(
+        InvalidInput, match="keep the columns _topic, _partition, _offset in the frame, or name sequence"
+    ):
+        frame_checks.check_typed(["id", "note", "_partition", "_offset"], None, keyed)
+
+
+def test_a_column_that_the_table_lacks_is_refused_with_a_hint(plain: Table) -> None:
+    with pytest.raises(InvalidInput, match=r"decode=headgate\.decode\.json"):
+        frame_checks.check_typed(KAFKA_COLUMNS, None, plain)
+    with pytest.raises(InvalidInput, match="no column 'extra'; it has"):
+        frame_checks.check_typed(["id", "extra"], None, plain)
+    with pytest.raises(InvalidInput, match="no column 'version' for sequence_by"):
+        frame_checks.check_typed(["id", "note"], "version", plain)
+
+
+def test_a_sink_refuses_unknown_options_and_a_source_without_a_decoder(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"'max_entry'.*the options are .*max_entry_bytes"):
+        headgate.ShardSink(str(tmp_path), max_entry=3)
+    with pytest.raises(InvalidInput, match="needs a decoder"):
+        headgate.ShardSink(str(tmp_path), source=source("host:1", "t"))
+    with pytest.raises(InvalidInput, match="on_bad_record"):
+        headgate.ShardSink(str(tmp_path), on_bad_record="ignore")
+
+
+def test_a_sink_is_picklable_and_opens_nothing_before_its_first_call(tmp_path: Path) -> None:
+    import pickle
+
+    sink = headgate.ShardSink(str(tmp_path / "not-there"), decode=json_decoder(SCHEMA), stream="s")
+    again = pickle.loads(pickle.dumps(sink))
+    assert again.options == sink.options
+    assert again.stream == "s"
+
+
+def test_options_replace_our_defaults_in_any_case() -> None:
+    read = source("host:1", "t", startingoffsets="latest")
+    assert [value for name, value in read.options.items() if name.lower() == "startingoffsets"] == ["latest"]
+    assert read.options["kafka.isolation.level"] == "read_committed"
+    with pytest.raises(InvalidInput, match="'Subscribe' has an argument of its own"):
+        source("host:1", "t", Subscribe="u")
