@@ -285,8 +285,7 @@ def _message_length(data: memoryview) -> int:
 def _parse_header(data: memoryview) -> EntryHeader:
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(data))
-        for column in schema:
-            _check_names(column)
+        _check_names(list(schema))
     except (pa.ArrowException, OSError, ValueError, MemoryError, NotImplementedError) as error:
         raise Corrupt("The schema of a WAL entry cannot be read.") from error
     metadata = schema.metadata or {}
@@ -300,12 +299,13 @@ def _parse_header(data: memoryview) -> EntryHeader:
     return _with_tags(header, raw) if _is_ours(header, raw) else header
 
 
-def _check_names(column: pa.Field) -> None:
-    """Raises ValueError where a name is not text: Arrow itself would say so only when it is used."""
-    if "\0" in column.name:
-        raise ValueError(f"a column is named {column.name!r}")
-    for i in range(column.type.num_fields):
-        _check_names(column.type.field(i))
+def _check_names(columns: Sequence[pa.Field]) -> None:
+    """Raises ValueError where a name is not text or is there twice: Arrow would say so only when it is used."""
+    names = [column.name for column in columns]
+    if len(set(names)) < len(names) or any("\0" in name for name in names):
+        raise ValueError(f"columns are named {names}")
+    for column in columns:
+        _check_names([column.type.field(i) for i in range(column.type.num_fields)])
 
 
 def _is_ours(header: EntryHeader, raw: bytes) -> bool:

@@ -37,7 +37,8 @@ def spark() -> Iterator[SparkSession]:
 
     if (left := SparkSession.getActiveSession()) is not None:
         left.stop()
-    session = local_session(2, settings={"spark.executorEnv.PYTHONPATH": str(HERE)})
+    settings = {"spark.executorEnv.PYTHONPATH": str(HERE), "spark.driver.maxResultSize": "1m"}
+    session = local_session(2, settings=settings)
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()

@@ -161,7 +161,7 @@ def check_histories(count: int) -> None:
 
 
 def test_random_histories_show_every_committed_batch_exactly_once() -> None:
-    check_histories(60)
+    check_histories(30)
 
 
 @pytest.mark.deep

@@ -1,0 +1,184 @@
+"""From Kafka through Spark into shards: table = topic, by every way of reading and of sharding."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from services import MakeTopic
+from stream_runs import PATHS, Stream, Topic, check_table, make_table, scanned
+
+import headgate
+from headgate.errors import InvalidInput
+from headgate.shards.sharding import Sharding
+from headgate.streaming.sink import ShardSink
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+SHARDINGS = {
+    "by_partition": headgate.by_partition(key_is_partitioned=True),
+    "max_shards": headgate.by_partition(max_shards=2, key_is_partitioned=True),
+    "bucket": headgate.bucket("id", 3),
+    "single": headgate.single(),
+}
+
+
+@pytest.fixture
+def topic(kafka_servers: str, make_topic: MakeTopic) -> Topic:
+    return Topic(kafka_servers, make_topic(4), 4)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("key", ["id", None], ids=["keyed", "keyless"])
+@pytest.mark.parametrize("sharding", SHARDINGS.values(), ids=SHARDINGS.keys())
+def test_the_table_shows_the_topic_and_a_batch_costs_its_puts_alone(
+    spark: SparkSession, tmp_path: Path, topic: Topic, path: str, key: str | None, sharding: Sharding
+) -> None:
+    table = make_table(tmp_path, sharding, key)
+    stream = Stream(spark, table, [topic], tmp_path / "checkpoint", path)
+    costs: list[tuple[Counter[str], Counter[str]]] = []
+
+    def count(sink: ShardSink) -> None:
+        """What the batch cost, beside what it may cost."""
+        assert sink.last is not None
+        logs = [*sink.last.shards.values(), *sink.last.dead_letters.values()]
+        spent = Counter(table.home.store.operations()) + Counter(sink.task_operations)
+        costs.append((spent, Counter(put=sum(len(part.positions) for part in logs) + 1)))
+        table.home.store.reset_operations()
+
+    topic.put_orders(1500)
+    stream.run(each=count)
+    check_table(table, topic)
+    topic.put_orders(1500, seed=2)
+    stream.run(each=count)
+    check_table(table, topic)
+    assert len(costs) == 4
+    # The first batch of a start opens the stream; the others cost one PUT per entry and one for the record.
+    for spent, allowed in (costs[1], costs[3]):
+        assert spent == allowed, "no GET, no LIST"
+
+
+NESTED = pa.schema(
+    [
+        pa.field("id", pa.int64()),
+        pa.field("price", pa.decimal128(10, 2)),
+        pa.field("at", pa.timestamp("us", "UTC")),
+        pa.field("address", pa.struct([("city", pa.string()), ("zip", pa.int32())])),
+        pa.field("tags", pa.list_(pa.string())),
+    ]
+)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("ddl", [True, False], ids=["ddl", "arrow-schema"])
+def test_nested_values_decimals_and_times_arrive_as_they_were_written(
+    spark: SparkSession, tmp_path: Path, topic: Topic, path: str, ddl: bool
+) -> None:
+    schema = (
+        "id bigint, price decimal(10,2), at timestamp, address struct<city: string, zip: int>, tags array<string>"
+        if ddl
+        else NESTED
+    )
+    table = make_table(tmp_path, headgate.bucket("id", 2), schema=NESTED)
+    value = {
+        "id": 1,
+        "price": "19.99",
+        "at": "2024-02-29T23:59:59.123456+01:00",
+        "address": {"city": "Köln", "zip": 50667, "unknown": [1]},
+        "tags": ["a", None],
+        "more": {},
+    }
+    topic.put((0, None, json.dumps(value).encode()), (1, None, b'{"id": 2}'), (2, None, b'{"id": 3, "price": 1.999}'))
+    Stream(spark, table, [topic], tmp_path / "checkpoint", path, schema=schema).run()
+    assert scanned(table) == [
+        {
+            "id": 1,
+            "price": Decimal("19.99"),
+            "at": datetime(2024, 2, 29, 22, 59, 59, 123456, UTC),
+            "address": {"city": "Köln", "zip": 50667},
+            "tags": ["a", None],
+        },
+        {"id": 2, "price": None, "at": None, "address": None, "tags": None},
+    ]
+    (letters,) = headgate.streaming.dead_letters.read_dead_letters(table.home)
+    assert letters.column("offset").to_pylist() == [0]
+    assert letters.column("partition").to_pylist() == [2]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_two_topics_flow_into_one_table(
+    spark: SparkSession, tmp_path: Path, kafka_servers: str, make_topic: MakeTopic, path: str
+) -> None:
+    topics = [Topic(kafka_servers, make_topic(n), n) for n in (1, 2)]
+    topics[0].put_numbers(range(0, 300))
+    topics[1].put_numbers(range(300, 700))
+    for name, sharding in (("bucket", headgate.bucket("id", 2)), ("partition", headgate.by_partition())):
+        table = make_table(tmp_path / name, sharding)
+        sink = Stream(spark, table, topics, tmp_path / name / "checkpoint", path).run()
+        check_table(table, *topics)
+        assert sink.last is not None
+        assert {part.topic for part in sink.last.sources} == {topic.name for topic in topics}
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_topic_partition_that_spark_cuts_is_written_whole_and_in_order(
+    spark: SparkSession, tmp_path: Path, kafka_servers: str, make_topic: MakeTopic, path: str
+) -> None:
+    topic = Topic(kafka_servers, make_topic(2), 2)
+    topic.put_orders(30_000, keys=50, bad=False)
+    table = make_table(tmp_path, headgate.by_partition(key_is_partitioned=True), "id")
+    stream = Stream(spark, table, [topic], tmp_path / "checkpoint", path, max_offsets=None)
+    stream.source_options = {"minPartitions": "8"}
+    stream.run()
+    check_table(table, topic)
+
+
+@pytest.mark.parametrize("sharding", ["by_partition", "single", "bucket"])
+def test_order_is_kept_where_the_frame_was_shuffled(
+    spark: SparkSession, tmp_path: Path, topic: Topic, sharding: str
+) -> None:
+    topic.put_orders(3_000, keys=20, bad=False)
+    table = make_table(tmp_path, SHARDINGS[sharding], "id")
+    stream = Stream(spark, table, [topic], tmp_path / "checkpoint", "arrow", max_offsets=1_500)
+    stream.run(frame=stream.frame().repartition(5))
+    check_table(table, topic)
+
+
+def test_rows_do_not_pass_through_the_driver(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
+    # The session lets all tasks of a job together send 1 MB to the driver; the batch is much larger.
+    assert spark.conf.get("spark.driver.maxResultSize") == "1m"
+    topic.put(*((n % 4, None, json.dumps({"id": n, "note": "x" * 1000}).encode()) for n in range(8_000)))
+    for path in PATHS:
+        for name in ("by_partition", "bucket"):
+            table = make_table(tmp_path / path / name, SHARDINGS[name])
+            sink = Stream(spark, table, [topic], tmp_path / path / name / "ck", path, max_offsets=None).run()
+            assert sink.last is not None
+            assert sink.last.nbytes > 8 << 20
+            assert table.scan(["id"]).read_all().num_rows == 8_000
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_fail_on_bad_record_stops_with_the_first_one_named(
+    spark: SparkSession, tmp_path: Path, topic: Topic, path: str
+) -> None:
+    topic.put_numbers(range(40))
+    topic.put((2, None, b"garbage"))
+    table = make_table(tmp_path, headgate.single())
+    stream = Stream(spark, table, [topic], tmp_path / "checkpoint", path, options={"on_bad_record": "fail"})
+    with pytest.raises(InvalidInput, match="could not become a row: not a JSON object") as error:
+        stream.run()
+    assert (error.value.detail["topic"], error.value.detail["partition"], error.value.detail["offset"]) == (
+        topic.name,
+        2,
+        10,
+    )
+    assert scanned(table) == []
+    stream.options = {}
+    stream.run()
+    check_table(table, topic)
