@@ -28,7 +28,7 @@ import xxhash
 
 from headgate.errors import Corrupt, InvalidInput
 from headgate.shards.adopt import FIELD_ID
-from headgate.shards.schema import TOMBSTONE, RowSchema
+from headgate.shards.schema import TOMBSTONE, RowSchema, is_reserved
 
 Compression = Literal["lz4", "zstd"]
 
@@ -48,6 +48,9 @@ _OUR_KEYS = (_FORMAT_KEY, _ID_KEY, _ATTEMPT_KEY, _SOURCES_KEY, _ROWS_KEY, _BODY_
 _EPOCH_KEY = b"writer_epoch"
 _GENERATION_KEY = b"generation"
 _BARRIER_KEY = b"fence_sentinel"
+
+_ROWS_DIGITS = 20
+"""Written at full width, so that the headers of one writer differ in known places only."""
 
 _MAX_HEADER = 16 << 20
 """A schema message above 16 MiB is a damaged length, not a schema."""
@@ -76,7 +79,10 @@ class Tags:
 
 @dataclass(frozen=True)
 class EntryHeader:
-    """What an entry says of itself. Native's entries have no id, rows or tags."""
+    """What an entry says of itself. Native's entries have no id, rows or tags.
+
+    `schema` is that of the rows; of ours without what belongs to the entry alone.
+    """
 
     epoch: int
     barrier: bool
@@ -86,6 +92,7 @@ class EntryHeader:
     rows: int | None = None
     tags: Tags = field(default=Tags())
     body_checksum: str | None = None
+    has_dictionaries: bool = False
 
 
 @dataclass(frozen=True)
@@ -181,7 +188,7 @@ def _seal(
     own = {
         _FORMAT_KEY: FORMAT,
         _ID_KEY: entry_id.encode(),
-        _ROWS_KEY: str(rows).encode(),
+        _ROWS_KEY: f"{rows:0{_ROWS_DIGITS}d}".encode(),
         _BODY_KEY: digest.hexdigest().encode(),
         _HEADER_KEY: placeholder,
     }
@@ -260,7 +267,10 @@ def decode_entry(data: memoryview) -> Entry:
     header = _parse_header(data[:length])
     if header.body_checksum is not None and xxhash.xxh3_64(data[length:]).hexdigest() != header.body_checksum:
         raise Corrupt("The rows of a WAL entry do not match its checksum.")
-    batches = _read_batches(data, validate=header.body_checksum is None)
+    if header.body_checksum is None or header.has_dictionaries:
+        batches = _stream_batches(data, validate=header.body_checksum is None)
+    else:
+        batches = _own_batches(data[length:], header.schema)
     entry = Entry(header, batches, len(data))
     if header.barrier and batches:
         raise Corrupt("A fence barrier holds rows.")
@@ -283,6 +293,14 @@ def _message_length(data: memoryview) -> int:
 
 
 def _parse_header(data: memoryview) -> EntryHeader:
+    raw = bytes(data)
+    template = _templates.get(len(raw))
+    known = template.read(raw) if template is not None else None
+    return known if known is not None else _parse_new_header(raw)
+
+
+def _parse_new_header(raw: bytes) -> EntryHeader:
+    data = memoryview(raw)
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(data))
         _check_names(list(schema))
@@ -295,8 +313,13 @@ def _parse_header(data: memoryview) -> EntryHeader:
         schema=schema,
         generation=_number(metadata, _GENERATION_KEY) if _GENERATION_KEY in metadata else None,
     )
-    raw = bytes(data)
-    return _with_tags(header, raw) if _is_ours(header, raw) else header
+    if not _is_ours(header, raw):
+        return header
+    header = _with_tags(header, raw)
+    if len(_templates) >= _MAX_TEMPLATES:
+        _templates.clear()
+    _templates[len(raw)] = _Template(raw, header, _header_checksum_of(schema))
+    return header
 
 
 def _check_names(columns: Sequence[pa.Field]) -> None:
@@ -345,13 +368,73 @@ def _with_tags(header: EntryHeader, raw: bytes) -> EntryHeader:
     return EntryHeader(
         epoch=header.epoch,
         barrier=header.barrier,
-        schema=header.schema,
+        schema=_rows_schema(header.schema, index),
         generation=header.generation,
         entry_id=entry_id,
         rows=_number(own, _ROWS_KEY),
         tags=Tags(attempt, sources),
         body_checksum=body_checksum,
+        has_dictionaries=_has_dictionary(header.schema),
     )
+
+
+def _rows_schema(schema: pa.Schema, tombstone: int) -> pa.Schema:
+    """Without the tags and the entry's own metadata: entries of one writer then share one schema."""
+    table = {key: value for key, value in (schema.metadata or {}).items() if not is_reserved(key)}
+    plain = schema.set(tombstone, schema.field(tombstone).remove_metadata())
+    return plain.with_metadata(table) if table else plain.remove_metadata()
+
+
+class _Template:
+    """A header of ours whose like was understood before: another one that differs only in its id, row count
+    and checksums need not be parsed again, which is most of what decoding a small entry costs.
+    """
+
+    def __init__(self, raw: bytes, header: EntryHeader, checksum: bytes) -> None:
+        assert header.entry_id is not None
+        assert header.body_checksum is not None
+        self._header = header
+        rows = f"{header.rows:0{_ROWS_DIGITS}d}".encode()
+        values = {"id": header.entry_id.encode(), "rows": rows, "body": header.body_checksum.encode()}
+        values["header"] = checksum
+        self._spans = {name: (raw.find(value), len(value)) for name, value in values.items()}
+        # A value that stands twice, or of another width, could not be told from its surroundings.
+        self._usable = all(raw.count(value) == 1 for value in values.values())
+        edges = [0, *(edge for start, size in sorted(self._spans.values()) for edge in (start, start + size)), len(raw)]
+        self._fixed = [slice(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+        self._like = [raw[part] for part in self._fixed]
+
+    def read(self, raw: bytes) -> EntryHeader | None:
+        """The header, or None: then it must be parsed, and what is wrong with it will be found."""
+        if not self._usable or [raw[part] for part in self._fixed] != self._like:
+            return None
+        entry_id, rows, body, checksum = (
+            raw[start : start + size] for start, size in (self._spans[n] for n in ("id", "rows", "body", "header"))
+        )
+        if _header_checksum(raw, self._spans["header"][0]) != checksum or not rows.isdigit():
+            return None
+        known = self._header
+        return EntryHeader(
+            epoch=known.epoch,
+            barrier=known.barrier,
+            schema=known.schema,
+            generation=known.generation,
+            entry_id=entry_id.decode("ascii", "replace"),
+            rows=int(rows),
+            tags=known.tags,
+            body_checksum=body.decode("ascii", "replace"),
+            has_dictionaries=known.has_dictionaries,
+        )
+
+
+def _header_checksum_of(schema: pa.Schema) -> bytes:
+    return bytes(schema.field(TOMBSTONE).metadata[_HEADER_KEY])
+
+
+_templates: dict[int, _Template] = {}
+"""By length. A shard's entries come from one writer or few, and most headers of one have one length."""
+
+_MAX_TEMPLATES = 64
 
 
 def _sources(text: bytes) -> tuple[SourceRange, ...]:
@@ -362,7 +445,27 @@ def _sources(text: bytes) -> tuple[SourceRange, ...]:
     return tuple(SourceRange(*item) for item in items)
 
 
-def _read_batches(data: memoryview, *, validate: bool) -> tuple[pa.RecordBatch, ...]:
+def _own_batches(body: memoryview, schema: pa.Schema) -> tuple[pa.RecordBatch, ...]:
+    """Of bytes whose checksum was right; only what an encoder could have done wrong is left to find."""
+    source = pa.BufferReader(pa.py_buffer(body))
+    batches = []
+    try:
+        while source.tell() < len(body) - len(_EOS):
+            batches.append(pa.ipc.read_record_batch(pa.ipc.read_message(source), schema))
+    except (pa.ArrowException, OSError, ValueError, MemoryError, NotImplementedError, EOFError) as error:
+        raise Corrupt("The rows of a WAL entry cannot be read.") from error
+    return _ended(batches, body, source.tell() + len(_EOS))
+
+
+def _ended(batches: Sequence[pa.RecordBatch], data: memoryview, end: int) -> tuple[pa.RecordBatch, ...]:
+    if end != len(data) or bytes(data[-len(_EOS) :]) != _EOS:
+        raise Corrupt("A WAL entry does not end where its stream ends.")
+    if any(batch.num_rows == 0 for batch in batches):
+        raise Corrupt("A WAL entry holds a batch without rows.")
+    return tuple(batches)
+
+
+def _stream_batches(data: memoryview, *, validate: bool) -> tuple[pa.RecordBatch, ...]:
     source = pa.BufferReader(pa.py_buffer(data))
     try:
         batches = tuple(pa.ipc.open_stream(source))
@@ -371,11 +474,7 @@ def _read_batches(data: memoryview, *, validate: bool) -> tuple[pa.RecordBatch, 
                 batch.validate(full=True)
     except (pa.ArrowException, OSError, ValueError, MemoryError, NotImplementedError, EOFError) as error:
         raise Corrupt("The rows of a WAL entry cannot be read.") from error
-    if source.tell() != len(data) or bytes(data[-len(_EOS) :]) != _EOS:
-        raise Corrupt("A WAL entry does not end where its stream ends.")
-    if any(batch.num_rows == 0 for batch in batches):
-        raise Corrupt("A WAL entry holds a batch without rows.")
-    return batches
+    return _ended(batches, data, source.tell())
 
 
 def _number(metadata: dict[bytes, bytes], key: bytes) -> int:

@@ -76,11 +76,7 @@ class RowSchema:
     def table_metadata(self) -> dict[bytes, bytes]:
         """The table's own schema metadata, reserved keys removed."""
         metadata = self.logical.metadata or {}
-        return {
-            key: value
-            for key, value in metadata.items()
-            if key not in RESERVED_METADATA and not key.startswith(_RESERVED_PREFIX)
-        }
+        return {key: value for key, value in metadata.items() if not is_reserved(key)}
 
     def stored_rows(self, rows: Rows) -> list[pa.RecordBatch]:
         """The rows in storage form, empty batches left out, nothing copied that fits as it is.
@@ -142,6 +138,11 @@ class RowSchema:
         if deleted:
             return name in self.primary_key
         return name in self.primary_key or not self.logical.field(name).nullable
+
+
+def is_reserved(key: bytes) -> bool:
+    """Whether a key of schema metadata belongs to an entry, never to a table."""
+    return key in RESERVED_METADATA or key.startswith(_RESERVED_PREFIX)
 
 
 def as_batches(rows: Rows) -> Iterable[pa.RecordBatch]:

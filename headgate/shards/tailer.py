@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
+from typing import TypeAlias
 
 from headgate.errors import DataLoss, HeadgateError, NotFound
 from headgate.shards.entry import Entry, decode_entry
@@ -20,7 +22,15 @@ from headgate.shards.retry import Retry
 from headgate.shards.shard import Shard
 
 PREFETCH = 8
-"""Entries read ahead. Hides a store's latency, and bounds memory to that many entries."""
+"""Reads under way at once. Hides a store's latency."""
+
+BLOCK = 8
+"""Small entries that one read takes together, once the WAL has shown to be long: handing over costs more than they."""
+
+SMALL = 64 << 10
+"""Bytes of an entry, on average, up to which entries are read in blocks: bounds what is held to a few MiB."""
+
+_Found: TypeAlias = Entry | HeadgateError | None
 
 
 @dataclass(frozen=True)
@@ -45,26 +55,45 @@ class WalTailer:
         Raises DataLoss for a hole, and for any missing entry below a given `stop`;
         Corrupt for an entry whose bytes are not what was written.
         """
-        ahead: deque[tuple[int, Future[Entry | None]]] = deque()
-        upcoming = start
+        ahead: deque[tuple[range, Future[list[_Found]]]] = deque()
+        upcoming, read, nbytes = start, 0, 0
         with ThreadPoolExecutor(self._prefetch, thread_name_prefix="headgate-tail") as pool:
             try:
                 while True:
                     while len(ahead) < self._prefetch and (stop is None or upcoming < stop):
-                        ahead.append((upcoming, pool.submit(self._get, upcoming)))
-                        upcoming += 1
+                        small = read >= BLOCK * self._prefetch and nbytes < read * SMALL
+                        end = upcoming + (BLOCK if small else 1)
+                        block = range(upcoming, end if stop is None else min(end, stop))
+                        ahead.append((block, pool.submit(self._get_all, block)))
+                        upcoming = block.stop
                     if not ahead:
                         return
-                    position, future = ahead.popleft()
-                    entry = future.result()
-                    if entry is None:
-                        if stop is None and not any(later.result() is not None for _, later in ahead):
-                            return
-                        entry = self._filled_meanwhile(position)
-                    yield WalEntry(position, entry)
+                    block, future = ahead.popleft()
+                    found = future.result()
+                    for index, position in enumerate(block):
+                        entry = found[index]
+                        if isinstance(entry, HeadgateError):
+                            raise entry
+                        if entry is None:
+                            later = (there for _, waiting in ahead for there in waiting.result())
+                            if stop is None and all(there is None for there in chain(found[index:], later)):
+                                return
+                            entry = self._filled_meanwhile(position)
+                        read, nbytes = read + 1, nbytes + entry.nbytes
+                        yield WalEntry(position, entry)
             finally:
                 for _, waiting in ahead:
                     waiting.cancel()
+
+    def _get_all(self, block: range) -> list[_Found]:
+        """Of each position the entry, None, or what is wrong with it: told when its turn comes."""
+        found: list[_Found] = []
+        for position in block:
+            try:
+                found.append(self._get(position))
+            except HeadgateError as error:
+                found.append(error)
+        return found
 
     def _get(self, position: int) -> Entry | None:
         try:

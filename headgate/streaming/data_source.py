@@ -32,7 +32,8 @@ from pyspark.sql.types import StructType
 from headgate.errors import InvalidInput, Poisoned
 from headgate.streaming.options import session_defaults
 from headgate.streaming.source_hold import forget_runs
-from headgate.streaming.source_plan import BatchPlan, Settings, TaskResult, commit_batch, plan_batch
+from headgate.streaming.source_plan import BatchPlan, TaskResult, commit_batch, plan_batch
+from headgate.streaming.source_settings import Settings
 from headgate.streaming.source_task import write_batch
 
 if TYPE_CHECKING:

@@ -25,13 +25,10 @@ from headgate.shards.sharding import ByPartition
 from headgate.streaming import decode
 from headgate.streaming.dead_letters import dead_letter_name
 from headgate.streaming.driver import Planned, StreamDriver
-from headgate.streaming.options import DEFAULT_STREAM, parse_options
-from headgate.streaming.ordering import ORDER
 from headgate.streaming.routing import check_routing, shards_of
 from headgate.streaming.rows import RowMaker
-from headgate.streaming.sink import SinkOptions
 from headgate.streaming.source_hold import Hold
-from headgate.streaming.spark_query import KAFKA_COLUMNS
+from headgate.streaming.source_settings import Settings, check_columns
 from headgate.streaming.task import WritePlan
 from headgate.table import Table, open_table
 
@@ -42,37 +39,6 @@ _MEETING = (
 
 _heads: dict[tuple[str, str], Head] = {}
 """Per log, where it stood when this process last looked: the next batch then reads only what came since."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The options of one stream, checked."""
-
-    table: str
-    checkpoint: str
-    stream: str
-    options: SinkOptions
-    decodes: bool
-    kafka: Mapping[str, str] = field(repr=False)
-
-    @classmethod
-    def of(cls, given: Mapping[str, str], defaults: Mapping[str, str]) -> Settings:
-        """From the options of the stream and the session's defaults. Raises InvalidInput."""
-        known = parse_options(given, defaults)
-        _refuse_memtables(parse_options(given))
-        table, checkpoint = known.pop("table", None), known.pop("checkpoint_location", None)
-        query_name, kafka = known.pop("query_name", None), known.pop("kafka", {})
-        decodes = known.pop("decode", None) is not None
-        stream = known.get("stream") or query_name or DEFAULT_STREAM
-        options = SinkOptions(**{**known, "enable_memtable": False, "checkpoint_location": checkpoint})
-        return cls(
-            _absolute(table, "table", ".start(uri)"),
-            _absolute(checkpoint, "checkpoint", ".option('checkpointLocation', uri)"),
-            stream,
-            options,
-            decodes,
-            {f"kafka.{name}": value for name, value in kafka.items()},
-        )
 
 
 @dataclass(frozen=True)
@@ -202,29 +168,6 @@ def commit_batch(results: Sequence[TaskResult], batch_id: int) -> BatchRecord | 
         raise
 
 
-def check_columns(table: Table, columns: Sequence[str], settings: Settings) -> None:
-    """Raises InvalidInput where the frame's columns cannot become rows of the table."""
-    if settings.decodes:
-        if missing := [name for name in ("value", "partition", "offset", "topic", "key") if name not in columns]:
-            raise InvalidInput(
-                f"decode=json takes the frame of Spark's Kafka source, and this one lacks {missing}.",
-                advice=f"keep the columns {', '.join(KAFKA_COLUMNS)}, or leave out the option decode for typed rows",
-            )
-        return
-    sequence = settings.options.sequence_by
-    unknown = [name for name in columns if name not in table.schema.names and name not in (*ORDER, sequence)]
-    if unknown:
-        hint = "set the option decode=json for Kafka's own frame" if "value" in unknown else None
-        raise InvalidInput(f"The table has no column {unknown[0]!r}; it has {table.schema.names}.", advice=hint)
-    if sequence is not None and sequence not in columns:
-        raise InvalidInput(f"sequenceBy names column {sequence!r}, which the frame does not have.")
-    if table.primary_key and sequence is None and not all(name in columns for name in ORDER):
-        raise InvalidInput(
-            "On a table with a key the order of rows with one key must be known.",
-            advice=f"keep the columns {', '.join(ORDER)} in the frame, or set the option sequenceBy",
-        )
-
-
 # -- planning ----------------------------------------------------------------------
 
 
@@ -346,24 +289,3 @@ def _was_committed(log: CommitLog, commitment: Commitment) -> bool:
         and opened is not None
         and (stored.open_id, stored.sources, stored.opaque) == (opened.record_id, batch.sources, batch.opaque)
     )
-
-
-# -- options -----------------------------------------------------------------------
-
-
-def _refuse_memtables(given: Mapping[str, Any]) -> None:
-    """Only what was said for this stream: a session default is for those that can."""
-    if given.get("enable_memtable") or "max_memtable_size" in given:
-        raise InvalidInput(
-            "format('headgate') writes the WAL only: a Python data source cannot start the jobs that flush MemTables.",
-            advice="leave out enableMemtable and maxMemtableSize, or use foreachBatch with headgate.ShardSink",
-        )
-
-
-def _absolute(uri: str | None, what: str, how: str) -> str:
-    """Spark's processes have different working directories, so a relative path would mean different places."""
-    if not uri:
-        raise InvalidInput(f"The stream's {what} is not given.", advice=f"say where it is by {how}")
-    if ":" not in uri and not uri.startswith("/"):
-        raise InvalidInput(f"The stream's {what} is the relative path {uri!r}.", advice=f"give it whole, by {how}")
-    return uri

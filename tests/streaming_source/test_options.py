@@ -9,7 +9,7 @@ import pytest
 from headgate.errors import InvalidInput
 from headgate.streaming.options import OPTIONS, Option, parse_options, session_defaults
 from headgate.streaming.sink import SinkOptions
-from headgate.streaming.source_plan import Settings
+from headgate.streaming.source_settings import Settings
 
 PLACES = {"path": "/t", "checkpointLocation": "/c"}
 

@@ -18,7 +18,8 @@ from headgate.shards.sharding import Sharding, bucket, by_partition, single
 from headgate.streaming import source_plan
 from headgate.streaming.dead_letters import read_dead_letters
 from headgate.streaming.source_hold import forget_runs
-from headgate.streaming.source_plan import BatchPlan, Settings, TaskResult, commit_batch, plan_batch
+from headgate.streaming.source_plan import BatchPlan, TaskResult, commit_batch, plan_batch
+from headgate.streaming.source_settings import Settings, check_columns
 from headgate.streaming.source_task import write_batch
 from headgate.table import Table, create_table
 
@@ -283,4 +284,4 @@ def test_a_frame_that_does_not_fit_is_refused(
         del given["decode"]
     settings = Settings.of({"path": table.uri, "checkpointLocation": str(tmp_path), **given}, {})
     with pytest.raises(InvalidInput, match=message):
-        source_plan.check_columns(table, columns, settings)
+        check_columns(table, columns, settings)
