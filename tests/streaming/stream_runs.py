@@ -1,4 +1,4 @@
-"""Streams with a real Spark and a real Kafka: a topic whose content is known, queries over it, and what a table must show."""
+"""Streams with a real Spark and a real Kafka: a topic whose content is known, and what a table must show of it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("note", pa.string()), pa.field("amount", pa.float64())])
+SCHEMA = pa.schema([pa.field("id", pa.int64(), False), pa.field("note", pa.string()), pa.field("amount", pa.float64())])
 NOW: Mapping[str, Any] = {"availableNow": True}
 PATHS = ("direct", "arrow")
 PATIENCE = 60.0

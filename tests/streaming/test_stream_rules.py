@@ -1,0 +1,405 @@
+"""What a stream refuses, skips and survives, with a real Spark and a real Kafka."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from producing import abort, commit
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+from services import MakeTopic
+from stream_runs import NOW, PATHS, SCHEMA, Stream, Topic, check_table, make_table, row, scanned, until, wait
+
+import headgate
+from headgate.checkpoints.commit_log import CommitLog
+from headgate.connectors.kafka.topics import QUIET, grow_topic
+from headgate.errors import DataLoss, Fenced, InvalidInput
+from headgate.shards.sharding import Sharding
+from headgate.table import Table
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+KEYED_PARTITIONS = headgate.by_partition(key_is_partitioned=True)
+
+
+@pytest.fixture
+def topic(kafka_servers: str, make_topic: MakeTopic) -> Topic:
+    return Topic(kafka_servers, make_topic(2), 2)
+
+
+@pytest.fixture(params=PATHS)
+def stream(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path, topic: Topic) -> Stream:
+    """A stream of the topic into a table without a key, by partition."""
+    table = make_table(tmp_path, headgate.by_partition())
+    return Stream(spark, table, [topic], tmp_path / "checkpoint", request.param)
+
+
+def head(table: Table, stream: str = "s") -> object:
+    return CommitLog(table.home.records, stream, table.uri).read().head
+
+
+def sequence(table: Table, stream: str = "s") -> int:
+    return CommitLog(table.home.records, stream, table.uri).read().sequence
+
+
+# -- triggers ----------------------------------------------------------------------------
+
+
+def test_a_processing_time_trigger_goes_on_until_it_is_stopped(stream: Stream, topic: Topic) -> None:
+    sink = stream.sink()
+    topic.put_numbers(range(100))
+    query = stream.start(sink, trigger={"processingTime": "100 milliseconds"})
+    try:
+        for end in (200, 300):
+            topic.put_numbers(range(end - 100, end))
+            until(lambda end=end: sink.last is not None and sum(r.until for r in sink.last.sources) == end, query)  # type: ignore[misc]
+    finally:
+        query.stop()
+    check_table(stream.table, topic)
+    topic.put_numbers(range(300, 400))
+    stream.run()
+    check_table(stream.table, topic)
+
+
+def test_a_once_trigger_takes_everything_in_one_batch(stream: Stream, topic: Topic) -> None:
+    topic.put_numbers(range(3000))
+    sink = stream.sink()
+    wait(stream.start(sink, trigger={"once": True}), sink)
+    assert sink.last is not None
+    assert sink.last.batch_id == 0
+    check_table(stream.table, topic)
+
+
+# -- frames ------------------------------------------------------------------------------
+
+
+def test_direct_reading_refuses_a_frame_with_anything_on_top(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
+    topic.put_numbers(range(10))
+    stream = Stream(spark, make_table(tmp_path, headgate.single()), [topic], tmp_path / "checkpoint")
+    with pytest.raises(InvalidInput, match="something on top"):
+        stream.run(frame=stream.frame().where("offset > 5"))
+    stream.checkpoint = tmp_path / "other"
+    sink = stream.sink()
+    query = (
+        stream.frame()
+        .writeStream.foreachBatch(lambda frame, number: sink(frame.where("offset > 5"), number))
+        .option("checkpointLocation", str(tmp_path / "third"))
+        .trigger(**NOW)
+        .start()
+    )
+    with pytest.raises(InvalidInput, match="something on top"):
+        wait(query, sink)
+    assert scanned(stream.table) == []
+    assert stream.table.shards() == [], "nothing was claimed"
+
+
+def test_other_columns_of_the_source_frame_may_be_filtered_on_spark_s_own_path(
+    spark: SparkSession, tmp_path: Path, topic: Topic
+) -> None:
+    topic.put_numbers(range(100))
+    stream = Stream(spark, make_table(tmp_path, headgate.bucket("id", 2)), [topic], tmp_path / "checkpoint", "arrow")
+    stream.run(frame=stream.frame().where("offset % 2 = 0"))
+    assert [one["id"] for one in scanned(stream.table)] == [n for n in range(100) if n // 2 % 2 == 0]
+
+
+def typed(stream: Stream, *columns: str) -> object:
+    parsed = f.from_json(f.col("value").cast("string"), "id bigint, note string, amount double")
+    origin = [f.col(name[1:]).alias(name) for name in columns if name in ("_topic", "_partition", "_offset")]
+    return (
+        stream.frame().select(parsed.alias("row"), *origin).select("row.*", *[f.col(o) for o in columns if o[0] == "_"])
+    )
+
+
+@pytest.mark.parametrize(
+    "sharding",
+    [headgate.bucket("id", 3), KEYED_PARTITIONS, headgate.single()],
+    ids=["bucket", "by_partition", "single"],
+)
+def test_typed_rows_with_their_origin_keep_their_order_through_a_shuffle(
+    spark: SparkSession, tmp_path: Path, topic: Topic, sharding: Sharding
+) -> None:
+    topic.put(*((n % 2, b"k", json.dumps(row(n % 10, f"version {n}")).encode()) for n in range(2_000)))
+    table = make_table(tmp_path, sharding, "id")
+    stream = Stream(spark, table, [topic], tmp_path / "checkpoint", "arrow", options={"decode": None})
+    frame = typed(stream, "_topic", "_partition", "_offset")
+    stream.run(frame=frame.repartition(4))  # type: ignore[attr-defined]
+    check_table(table, topic)
+
+
+@pytest.mark.parametrize("sharding", [headgate.bucket("id", 3), headgate.single()], ids=["bucket", "single"])
+def test_typed_rows_are_ordered_by_the_column_that_is_named(
+    spark: SparkSession, tmp_path: Path, topic: Topic, sharding: Sharding
+) -> None:
+    topic.put(
+        *((n % 2, b"k", json.dumps({**row(n % 10, f"version {n}"), "amount": float(n)}).encode()) for n in range(500))
+    )
+    table = make_table(tmp_path, sharding, "id")
+    options = {"decode": None, "sequence_by": "amount"}
+    stream = Stream(spark, table, [topic], tmp_path / "checkpoint", "arrow", options=options)
+    stream.run(frame=typed(stream).repartition(4, f.rand()))  # type: ignore[attr-defined]
+    check_table(table, topic)
+
+
+def test_typed_rows_of_unknown_order_are_refused_on_a_table_with_a_key(
+    spark: SparkSession, tmp_path: Path, topic: Topic
+) -> None:
+    topic.put_numbers(range(10))
+    table = make_table(tmp_path, headgate.single(), "id")
+    stream = Stream(spark, table, [topic], tmp_path / "checkpoint", "arrow", options={"decode": None})
+    with pytest.raises(InvalidInput, match="sequence_by="):
+        stream.run(frame=typed(stream))  # type: ignore[arg-type]
+    assert table.shards() == []
+
+
+def test_complete_output_is_refused(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
+    topic.put_numbers(range(10))
+    table = make_table(tmp_path, headgate.single())
+    stream = Stream(spark, table, [topic], tmp_path / "checkpoint", "arrow", options={"decode": None})
+    counts = typed(stream).groupBy("id").agg(f.first("note").alias("note"))  # type: ignore[attr-defined]
+    sink = stream.sink()
+    query = stream.start(sink, counts, mode="complete")
+    with pytest.raises(InvalidInput, match="outputMode complete"):
+        wait(query, sink)
+
+
+# -- offsets that hold no row, and offsets that are gone ----------------------------------
+
+
+def test_aborted_rows_are_not_read_and_a_batch_without_rows_has_its_record(
+    stream: Stream, topic: Topic, kafka_servers: str
+) -> None:
+    def values(*numbers: int) -> list[bytes]:
+        return [json.dumps(row(n)).encode() for n in numbers]
+
+    commit(kafka_servers, topic.name, values(1, 2))
+    abort(kafka_servers, topic.name, values(3, 4))
+    sink = stream.run()
+    assert [one["id"] for one in scanned(stream.table)] == [1, 2]
+    assert sink.last is not None
+    assert sink.last.sources[0].until == 6, "two rows and two, each with a control record"
+    abort(kafka_servers, topic.name, values(5))
+    sink = stream.run()
+    assert sink.last is not None
+    assert (sink.last.rows, sink.last.sources[0].start, sink.last.sources[0].until) == (0, 6, 8)
+    commit(kafka_servers, topic.name, values(6))
+    stream.run()
+    assert [one["id"] for one in scanned(stream.table)] == [1, 2, 6]
+
+
+def test_offsets_that_are_gone_are_data_loss_with_the_range(stream: Stream, topic: Topic, kafka_servers: str) -> None:
+    topic.put_numbers(range(100), partition=1)
+    stream.run()
+    topic.put_numbers(range(100, 300), partition=1)
+    wall = threading.Event()
+
+    def stop(step: str) -> None:
+        """Offsets vanish between Spark's plan and the tasks."""
+        if step == "tasks" and not wall.is_set():
+            wall.set()
+            admin = AdminClient({"bootstrap.servers": kafka_servers}, logger=QUIET)
+            gone = TopicPartition(topic.name, 1, 150)
+            admin.delete_records([gone])[gone].result(30)
+
+    with pytest.raises(DataLoss) as error:
+        stream.run(pause=stop)
+    assert (error.value.detail["lost_from"], error.value.detail["lost_until"]) == (100, 150)
+    assert error.value.detail["partition"] == 1
+    assert topic.name in str(error.value)
+    assert len(scanned(stream.table)) == 100
+
+
+# -- restarts ----------------------------------------------------------------------------
+
+
+def test_a_batch_whose_commit_spark_forgot_is_skipped(stream: Stream, topic: Topic) -> None:
+    topic.put_numbers(range(1500))
+    stream.run()
+    before = sequence(stream.table)
+    commits = stream.checkpoint / "commits"
+    last = max(int(file.name) for file in commits.iterdir() if file.name.isdigit())
+    (commits / str(last)).unlink()
+    (commits / f".{last}.crc").unlink(missing_ok=True)
+    sink = stream.run()
+    assert sink.last is not None
+    assert sink.last.batch_id == last
+    assert sequence(stream.table) == before + 1, "the open record and nothing else"
+    check_table(stream.table, topic)
+
+
+def test_offsets_that_do_not_continue_are_refused_with_the_ones_to_use(stream: Stream, topic: Topic) -> None:
+    topic.put_numbers(range(200))
+    stream.run()
+    owner = sequence(stream.table)
+    topic.put_numbers(range(200, 300))
+    advised = json.dumps({topic.name: {"0": 100, "1": 100}}, separators=(",", ":"))
+    for number, start in enumerate(("earliest", json.dumps({topic.name: {"0": 110, "1": 110}}))):
+        stream.checkpoint = stream.checkpoint.with_name(f"lost-{number}")
+        stream.source_options = {"startingOffsets": start}
+        with pytest.raises(InvalidInput, match="goes back to 0|jumps to 110") as error:
+            stream.run()
+        assert advised in str(error.value)
+    assert sequence(stream.table) == owner, "a refused start writes nothing and fences nobody"
+    stream.checkpoint, stream.source_options = stream.checkpoint.with_name("new"), {"startingOffsets": advised}
+    stream.run()
+    check_table(stream.table, topic)
+
+
+def test_a_sink_that_runs_again_takes_the_stream_over_from_whoever_had_it_meanwhile(
+    stream: Stream, topic: Topic
+) -> None:
+    topic.put_numbers(range(50))
+    first, second = stream.sink(), stream.sink()
+    for number, sink in enumerate((first, second, first), 1):
+        stream.run(sink)
+        check_table(stream.table, topic)
+        topic.put_numbers(range(number * 50, number * 50 + 50))
+
+
+def test_the_first_of_two_drivers_is_fenced_and_its_query_stops(stream: Stream, topic: Topic, tmp_path: Path) -> None:
+    topic.put_numbers(range(100))
+    slow = stream.sink()
+    query = stream.start(slow, trigger={"processingTime": "50 milliseconds"})
+    until(lambda: slow.last is not None, query)
+    # The successor starts from a copy of the checkpoint, as a second cluster would.
+    shutil.copytree(stream.checkpoint, tmp_path / "copy")
+    other = Stream(stream.spark, stream.table, [topic], tmp_path / "copy", stream.path)
+    metadata = tmp_path / "copy" / "metadata"
+    metadata.write_text(json.dumps({"id": "00000000-0000-0000-0000-00000000000f"}))
+    (tmp_path / "copy" / ".metadata.crc").unlink(missing_ok=True)
+    successor = other.sink()
+    winner = other.start(successor, trigger={"processingTime": "50 milliseconds"})
+    topic.put_numbers(range(100, 200))
+    with pytest.raises(Fenced, match="stop this query; another driver runs the stream|does not continue") as error:
+        fenced_or_refused(query, slow, winner, successor)
+    assert isinstance(error.value, Fenced)
+    winner.stop()
+    query.stop()
+    stream.checkpoint = tmp_path / "copy"
+    stream.run()
+    check_table(stream.table, topic)
+
+
+def fenced_or_refused(query: object, sink: object, winner: object, successor: object) -> None:
+    """One of two drivers that raced for a batch stops, and says why."""
+    until(lambda: sink.error is not None or successor.error is not None)  # type: ignore[attr-defined]
+    error = sink.error or successor.error  # type: ignore[attr-defined]
+    # Whoever met the log after the other's commit is refused for its offsets; both mean: another one runs it.
+    if isinstance(error, InvalidInput):
+        raise Fenced(str(error))
+    raise error
+
+
+# -- growth and owners -------------------------------------------------------------------
+
+
+def test_a_grown_topic_is_read_from_its_earliest_offset(stream: Stream, topic: Topic, kafka_servers: str) -> None:
+    topic.put_numbers(range(100))
+    stream.run()
+    grow_topic(kafka_servers, topic.name, 3)
+    topic.put_numbers(range(100, 150), partition=2)
+    stream.run()
+    check_table(stream.table, topic)
+    assert len(stream.table.shards()) == 3
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("rows", [0, 50], ids=["no-rows-yet", "rows"])
+def test_on_a_table_with_a_key_a_grown_topic_is_refused(
+    spark: SparkSession, tmp_path: Path, topic: Topic, kafka_servers: str, path: str, rows: int
+) -> None:
+    table = make_table(tmp_path, KEYED_PARTITIONS, "id")
+    stream = Stream(spark, table, [topic], tmp_path / "checkpoint", path)
+    topic.put_numbers(range(100))
+    stream.run()
+    grow_topic(kafka_servers, topic.name, 3)
+    if rows:
+        topic.put_numbers(range(100, 100 + rows), partition=2)
+    else:
+        topic.put_numbers(range(100, 101), partition=0)
+    with pytest.raises(InvalidInput, match=rf"new partitions \({topic.name}/2\)"):
+        stream.run()
+    assert len(scanned(table)) == 100
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_two_streams_on_different_topics_share_a_table_and_not_their_shards(
+    spark: SparkSession, tmp_path: Path, kafka_servers: str, make_topic: MakeTopic, path: str
+) -> None:
+    topics = [Topic(kafka_servers, make_topic(2), 2) for _ in range(2)]
+    table = make_table(tmp_path, headgate.by_partition())
+    streams = [Stream(spark, table, [t], tmp_path / t.name, path, stream=t.name) for t in topics]
+    for number, one in enumerate(topics):
+        one.put_numbers(range(number * 1000, number * 1000 + 500))
+    sinks = [one.sink() for one in streams]
+    queries = [one.start(sink) for one, sink in zip(streams, sinks, strict=True)]
+    for query, sink in zip(queries, sinks, strict=True):
+        wait(query, sink)
+    check_table(table, *topics)
+    assert sorted({info.owner for info in table.shards()}) == sorted(t.name for t in topics)
+    other = Stream(spark, table, [topics[0]], tmp_path / "third", path, stream="third")
+    with pytest.raises(InvalidInput, match=rf"belongs to stream '{topics[0].name}' .*stream 'third'"):
+        other.run()
+    topics[0].put_numbers(range(500, 600))
+    streams[0].run()
+    check_table(table, *topics)
+
+
+# -- WAL-only and MemTable -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("key", ["id", None], ids=["keyed", "keyless"])
+def test_a_stream_changes_between_wal_only_and_memtable_with_rows_in_flight(
+    spark: SparkSession, tmp_path: Path, topic: Topic, path: str, key: str | None
+) -> None:
+    table = make_table(tmp_path, headgate.bucket("id", 2), key)
+    stream = Stream(spark, table, [topic], tmp_path / "checkpoint", path, max_offsets=400)
+    stopped = []
+
+    def stop(step: str) -> None:
+        if step == "commit" and len(stopped) < 2:
+            stopped.append(step)
+            if len(stopped) == 2:
+                raise KeyError("killed with rows in flight")
+
+    sstables = []
+    for number, memtable in enumerate((False, True, False, True)):
+        topic.put_orders(1000, seed=number)
+        stopped.clear()
+        options = {"enable_memtable": memtable, "max_memtable_size": 4 << 10}
+        with pytest.raises(StreamingQueryException, match="killed with rows in flight"):
+            stream.run(pause=stop, **options)
+        stream.run(**options)
+        check_table(table, topic)
+        sstables.append(sum(info.sstables for info in table.shards()))
+        assert all(info.replay_after > 0 for info in table.shards()) is (number > 0)
+    assert sstables[0] == 0 < sstables[1] == sstables[2] < sstables[3], "flushes happened with MemTables, and only then"
+
+
+def test_a_flush_that_fails_does_not_fail_the_stream(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
+    table = make_table(tmp_path, headgate.single())
+    stream = Stream(spark, table, [topic], tmp_path / "checkpoint", max_offsets=500)
+    topic.put_numbers(range(1000))
+    stream.run(enable_memtable=False)
+    # A base that is away for a while: SSTables are made in its likeness.
+    hidden = Path(table.uri) / "_versions"
+    hidden.rename(hidden.with_name("hidden"))
+    topic.put_numbers(range(1000, 2000))
+    sink = stream.run(max_memtable_size=1 << 10)
+    assert sink.last is not None
+    assert sink.last.batch_id == 3
+    hidden.with_name("hidden").rename(hidden)
+    assert [info.sstables for info in table.shards()] == [0]
+    check_table(table, topic)
+    topic.put_numbers(range(2000, 2100))
+    stream.run(max_memtable_size=1 << 10)
+    assert [info.sstables for info in table.shards()] != [0]
+    check_table(table, topic)
+    assert SCHEMA.names == table.schema.names
