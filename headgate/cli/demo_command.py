@@ -21,6 +21,7 @@ from headgate.cli.progress import bars
 from headgate.cli.status_command import batch_value
 from headgate.cli.status_tables import batches_table
 from headgate.errors import DataLoss
+from headgate.streaming.compare import Difference
 
 
 @click.command(
@@ -72,6 +73,21 @@ def _summary(result: Result) -> dict[str, Any]:
         "seconds_to_recover": round(result.seconds_to_recover, 1),
         "rows_per_second": round(result.rows_per_second),
         "seconds": round(result.seconds, 1),
+        **({} if result.holds else {"produced_and_table": _told(result.difference), "topic_and_table": _off(result)}),
+    }
+
+
+def _told(difference: Difference) -> dict[str, int]:
+    return {"duplicates": difference.duplicates, "lost": difference.lost, "wrong": difference.wrong}
+
+
+def _off(result: Result) -> dict[str, Any]:
+    report = result.verified
+    return {
+        **_told(report.difference),
+        "dead_letters_lost": report.dead_letters_lost,
+        "dead_letters_extra": report.dead_letters_extra,
+        "examples": [str(example) for example in report.examples],
     }
 
 

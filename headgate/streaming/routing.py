@@ -17,11 +17,19 @@ ROWS_PER_TASK = 10_000
 
 def shards_of(sharding: Sharding, ranges: Iterable[SourceRange]) -> dict[str, Ranges]:
     """The shards that rows of these ranges may go to, with the ranges that each may hold rows of."""
-    full = tuple(part for part in ranges if part.until > part.start)
+    full = [part for part in ranges if part.until > part.start]
+    return shards_of_made_rows(sharding, full) if full else {}
+
+
+def shards_of_made_rows(sharding: Sharding, ranges: Iterable[SourceRange]) -> dict[str, Ranges]:
+    """The same for rows that Spark made: a window that closes, or a state that times out, gives rows of
+    partitions that this batch reads nothing of, and in a batch that reads nothing at all.
+    """
+    whole = tuple(ranges)
     if not isinstance(sharding, ByPartition):
-        return {name: full for name in sharding.known_names()} if full else {}
+        return dict.fromkeys(sharding.known_names(), whole)
     shards: dict[str, list[SourceRange]] = {}
-    for part in full:
+    for part in whole:
         shards.setdefault(sharding.shard_name(part.topic, part.partition), []).append(part)
     return {name: tuple(parts) for name, parts in shards.items()}
 

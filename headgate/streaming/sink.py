@@ -26,7 +26,7 @@ from headgate.streaming.decode import Decoder
 from headgate.streaming.driver import StreamDriver
 from headgate.streaming.flush import flush
 from headgate.streaming.kafka_source import KafkaSource
-from headgate.streaming.routing import Ranges, check_routing, shards_of
+from headgate.streaming.routing import Ranges, check_routing, shards_of, shards_of_made_rows
 from headgate.streaming.rows import RowMaker
 from headgate.streaming.spark_query import QueryFacts, query_facts
 from headgate.streaming.task import WritePlan
@@ -252,8 +252,8 @@ class ShardSink:
                 "by_partition needs Kafka partitions, and this query has another source.",
                 advice="shard the table by bucket() or single()",
             )
-        if decision.opaque:
-            return dict.fromkeys(sharding.known_names(), decision.ranges)
+        if self._decode is None:
+            return shards_of_made_rows(sharding, decision.ranges)
         return shards_of(sharding, decision.ranges)
 
     def _plan(self, driver: StreamDriver, sources: Mapping[str, Ranges], ranges: Ranges) -> WritePlan:

@@ -42,7 +42,7 @@ def test_a_small_demo_holds_and_leaves_nothing_behind(tmp_path: Path, monkeypatc
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     process = started("demo", "--rows", "5000", "--output", "json")
     out, err = process.communicate(timeout=280)
-    assert process.returncode == 0, err
+    assert process.returncode == 0, out + err
     told = json.loads(out)
     assert told["holds"] is True
     assert (told["records"], told["duplicates"], told["lost"], told["wrong"]) == (5_000, 0, 0, 0)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from headgate.errors import InvalidInput
 from headgate.shards.entry import SourceRange
 from headgate.shards.sharding import Bucket, ByPartition, Sharding, Single
-from headgate.streaming.routing import balanced, check_routing, shards_of, size, task_count
+from headgate.streaming.routing import balanced, check_routing, shards_of, shards_of_made_rows, size, task_count
 
 RANGES = [SourceRange("t", 0, 0, 10), SourceRange("t", 1, 5, 5), SourceRange("t", 2, 0, 1), SourceRange("u", 0, 3, 9)]
 
@@ -75,3 +75,10 @@ def test_growth_that_moves_no_key_is_welcome(
     sharding: Sharding, keyed: bool, known: list[tuple[str, int]], now: list[tuple[str, int]]
 ) -> None:
     check_routing(sharding, keyed, known, now)
+
+
+def test_rows_that_spark_made_may_go_to_shards_the_batch_reads_nothing_for() -> None:
+    nothing_new = [SourceRange("t", 0, 5, 5), SourceRange("t", 1, 7, 7)]
+    assert set(shards_of_made_rows(ByPartition(), nothing_new)) == {"partition:t:0", "partition:t:1"}
+    assert set(shards_of_made_rows(Single(), nothing_new)) == {"single"}
+    assert set(shards_of_made_rows(Single(), [])) == {"single"}
