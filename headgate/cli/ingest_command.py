@@ -23,7 +23,8 @@ from headgate.errors import InvalidInput, NotFound
 from headgate.shards.schema import RowSchema
 from headgate.streaming.decode import json as json_decoder
 from headgate.streaming.decode_schema import arrow_schema
-from headgate.streaming.kafka_source import MAX_OFFSETS_PER_TRIGGER, source
+from headgate.streaming.kafka_source import MAX_OFFSETS_PER_TRIGGER, KafkaSource, source
+from headgate.streaming.kafka_source import read as kafka_frame
 from headgate.streaming.running import Done, RunningStream
 from headgate.streaming.session import SparkFailed, local_session
 from headgate.streaming.sink import ShardSink
@@ -134,15 +135,16 @@ def ingest(
         raise InvalidInput("--once and --trigger exclude each other.")
     quiet_logs()
     with stop_signals() as stop:
-        read = source(servers, topic, max_offsets, **kafka_options)
-        offsets(read.consumer, topic)  # a topic or broker that is not there is told before anything is written
+        kafka = _source(servers, topic, max_offsets, kafka_options, direct)
+        if kafka is not None:
+            offsets(kafka.consumer, topic)  # a topic or broker that is not there is told before anything is written
         options = storage_options or None
         table = _table(uri, options, ddl, primary_key, sharding, key_is_partitioned)
         name = stream or topic
         sink = ShardSink(
             table,
             decode=json_decoder(table.schema),
-            source=read if direct else None,
+            source=kafka if direct else None,
             stream=name,
             enable_memtable=memtable,
             on_bad_record=on_bad_record,
@@ -152,7 +154,8 @@ def ingest(
         schedule = {"availableNow": True} if once else {"processingTime": f"{trigger or 0} seconds"}
         with _spark(cores, stop) as (spark, log_file):
             if not stop.asked():
-                running = RunningStream.start(sink, read, read.read(spark), place, schedule, log_file)
+                frame = kafka_frame(spark, servers, topic, max_offsets, **kafka_options)
+                running = RunningStream.start(sink, kafka, frame, place, schedule, log_file)
                 output.rows(_COLUMNS, (told(done) for done in running.batches(stop.asked)))
     if stop.interrupted:
         raise click.Abort
@@ -175,6 +178,17 @@ def default_checkpoint(table: Table, stream: str) -> str:
 def told(done: Done) -> dict[str, Any]:
     """One batch, for an Output."""
     return {**batch_value(done.record), "seconds": round(done.seconds, 3), "skipped": done.skipped}
+
+
+def _source(servers: str, topic: str, max_offsets: int, options: Mapping[str, str], direct: bool) -> KafkaSource | None:
+    """The topic for our own client. None: only Spark's can honour the options, and it is the one that reads."""
+    try:
+        return source(servers, topic, max_offsets, **options)
+    except InvalidInput as error:
+        if direct:
+            error.advice = error.advice or "correct the option, or read through Spark's own source with --no-direct"
+            raise
+        return None
 
 
 def _table(

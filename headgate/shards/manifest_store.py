@@ -104,13 +104,14 @@ class ManifestStore:
         2. put version + 1 with epoch + 1, a random claim id and write id; everything else
            stays. With an owner the manifest is sealed (native keeps out), without one not.
         3. taken: our write id there means a lost response, done; otherwise from 1 again.
-        4. the hint, best effort.
+        4. LIST: a claimer that stalled until its version was collected has a claim that was never
+           the latest. Where its epoch is not below the holder's it is Fenced here: its barrier
+           would fence the writer that holds the shard. (Any other learns it by the re-read, R3.)
+        5. the hint, best effort.
 
         `spec_id` is for a shard that is new; an existing one keeps its own. Raises
         Transient where the outcome is unknown or the shard stays contended; a claim that
         landed unknown fences the earlier writer and hurts nobody else.
-        A claimer that stalled until garbage collection freed its version gets a claim
-        that was never the latest: re-read with `check_fenced` after the barrier (R3).
         """
         if owner == "" or claim_id == "":
             raise InvalidInput("An owner and a claim id are never empty.", table=self.table, shard=str(self.shard_id))
@@ -122,7 +123,8 @@ class ManifestStore:
                     self._check_owner(previous, owner)
                 manifest = _claimed(previous, self.shard_id, owner, claim_id, spec_id)
                 if self._put(manifest):
-                    self._hint_if_latest(manifest.version)
+                    if not self._hint_if_latest(manifest.version):
+                        self._check_no_ghost(claim_id, manifest.epoch)
                     return Claimed(manifest, previous)
             raise Transient(f"The shard was claimed by others in each of {CLAIM_TRIES} tries.")
 
@@ -200,6 +202,11 @@ class ManifestStore:
         except Exception:  # a hint that fails must not undo what is durable
             _log.debug("version hint %d of shard %s was not written", version, self.shard_id, exc_info=True)
         return True
+
+    def _check_no_ghost(self, claim_id: str, epoch: int) -> None:
+        stored = self.latest()
+        if stored is not None and stored.epoch <= epoch and not stored.held_by(epoch, claim_id):
+            raise self._fenced(stored, epoch)
 
     def _check_held(self, claim_id: str, epoch: int) -> None:
         stored = self.latest()

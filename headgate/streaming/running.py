@@ -52,7 +52,9 @@ class Done:
 class RunningStream:
     """One query, and what its sink says. Used by one thread."""
 
-    def __init__(self, query: StreamingQuery, watched: _Watched, source: KafkaSource, log_file: Path | None) -> None:
+    def __init__(
+        self, query: StreamingQuery, watched: _Watched, source: KafkaSource | None, log_file: Path | None
+    ) -> None:
         """Use `start`."""
         self._query = query
         self._watched = watched
@@ -63,7 +65,7 @@ class RunningStream:
     def start(
         cls,
         sink: ShardSink,
-        source: KafkaSource,
+        source: KafkaSource | None,
         frame: DataFrame,
         checkpoint: str,
         trigger: Mapping[str, Any],
@@ -71,6 +73,7 @@ class RunningStream:
     ) -> RunningStream:
         """Start the query. Its first batch takes the stream over: THIS FENCES AN EARLIER DRIVER.
 
+        `source` is the topic as our own client reaches it, to explain a failure by; None where it cannot.
         `trigger` is what `DataStreamWriter.trigger` takes; `log_file` is where Spark prints, for errors.
         """
         watched = _Watched(sink)
@@ -121,6 +124,8 @@ class RunningStream:
 
     def _lost(self) -> DataLoss | None:
         """Spark plans from offsets that must be there. Where they are not, that is why it stopped."""
+        if self._source is None:
+            return None
         with suppress(HeadgateError):
             head = self._watched.head()
             there = offsets(self._source.consumer, self._source.topic, deadline=5.0)

@@ -409,6 +409,24 @@ def test_a_claimer_that_stalled_over_garbage_collection_sees_that_it_lost(
     assert shard.claim().manifest.version == 5
 
 
+def test_a_stalled_claimer_leaves_the_writer_that_holds_the_shard_alone(
+    flaky: ManifestStore, faulty: FaultyStore, shard: ManifestStore, store: ObjectStore
+) -> None:
+    """The holder's own updates moved the versions on, so that the ghost's epoch is higher than the holder's."""
+    held = shard.claim()
+
+    def updates_and_collection(key: str) -> None:
+        shard.commit_update(held.claim_id, held.epoch, advance(1))
+        shard.commit_update(held.claim_id, held.epoch, advance(2))
+        collect(store, 1, 2)
+
+    faulty.before["put"] = [updates_and_collection]
+    with pytest.raises(Fenced):
+        flaky.claim(claim_id="ghost")
+    assert shard.read(2).epoch == 2 > held.epoch
+    assert shard.commit_update(held.claim_id, held.epoch, advance(3)).version == 4
+
+
 # -- owners ------------------------------------------------------------------------
 
 OWNED = Manifest(version=3, epoch=2, shard_id=SHARD, fields=((OWNER, b"s1"),))

@@ -43,7 +43,10 @@ class Topic:
 
     def put(self, *records: tuple[int, bytes | None, bytes | None]) -> None:
         """Add records, acknowledged."""
-        producer = Producer({"bootstrap.servers": self.servers, "linger.ms": 5}, logger=QUIET)
+        # Idempotent, so that a retry never puts a record behind a later one.
+        producer = Producer(
+            {"bootstrap.servers": self.servers, "linger.ms": 5, "enable.idempotence": True}, logger=QUIET
+        )
         for partition, key, value in records:
             producer.produce(self.name, value, key, partition=partition)
         assert producer.flush(30) == 0

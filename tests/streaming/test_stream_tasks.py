@@ -34,11 +34,11 @@ def test_a_task_that_fails_once_after_it_has_written_leaves_no_row_twice(
     sharding: Sharding,
 ) -> None:
     topic = Topic(kafka_servers, make_topic(2), 2)
-    topic.put_numbers(range(4_000))
-    last = json.dumps(row(3_999)).encode()
-    decoder = Unsteady(SCHEMA, tmp_path / "flag", how, last)
+    topic.put_numbers(range(12_000))
+    last = json.dumps(row(11_999)).encode()
+    decoder = Unsteady(headgate.decode.json(SCHEMA), tmp_path / "flag", how, last)
     table = make_table(tmp_path, sharding)
-    # Every batch of rows is an entry at once: partition 0 is written when the last row of partition 1 fails.
+    # Every batch of rows is an entry at once: the first rows are written when the last one fails.
     options = {"decode": decoder, "max_entry_bytes": 1}
     sink = Stream(spark, table, [topic], tmp_path / "checkpoint", path, max_offsets=None, options=options).run()
     assert decoder.flag.exists(), "the task failed"

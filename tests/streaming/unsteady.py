@@ -7,33 +7,53 @@ import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import psutil
 import pyarrow as pa
 
-from headgate.streaming.decode import Decoded
-from headgate.streaming.decode import json as json_decoder
+from headgate.streaming.decode import Decoded, Decoder
 
 
 @dataclass(frozen=True)
 class Unsteady:
-    """Decodes JSON; the first time that it meets `trigger` it does what `how` says, after earlier rows were written."""
+    """Decodes as another does; the first time that it meets `trigger` it does what `how` says:
 
-    schema: Any
+    raise; kill (this worker); orphan (kill the executor, and stay).
+    """
+
+    inner: Decoder
     flag: Path
     how: str
     trigger: bytes
 
+    @property
+    def schema(self) -> pa.Schema:
+        """The other's."""
+        return self.inner.schema
+
     def decode(self, values: pa.Array) -> Decoded:
         """The rows, or trouble."""
-        if self.trigger in values.to_pylist() and self._is_first():
-            if self.how == "raise":
-                raise RuntimeError("a task that fails once")
-            if self.how == "kill":
-                os.kill(os.getpid(), signal.SIGKILL)
-            if self.how == "hang":
-                time.sleep(600)
-        return json_decoder(self.schema).decode(values)
+        if self.trigger in values.to_pylist():
+            if self._is_first():
+                self._misbehave()
+            else:
+                self._second.touch()
+        return self.inner.decode(values)
+
+    def _misbehave(self) -> None:
+        if self.how == "raise":
+            raise RuntimeError("a task that fails once")
+        if self.how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        # The worker outlives its executor, and goes on when the next attempt has come as far as this one.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        next(one for one in psutil.Process().parents() if one.name() == "java").kill()
+        while not self._second.exists():
+            time.sleep(0.005)
+
+    @property
+    def _second(self) -> Path:
+        return self.flag.with_name(f"{self.flag.name}, second attempt")
 
     def _is_first(self) -> bool:
         try:

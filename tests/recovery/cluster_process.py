@@ -1,0 +1,40 @@
+"""One stream on a Spark with two executor processes, in a process of its own: `python cluster_process.py '{…}'`.
+
+The task that meets the record it is told kills its executor, and goes on beside the attempt that takes its place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "streaming")]
+
+
+def main(told: dict[str, Any]) -> None:
+    """Write everything that is there."""
+    from stream_runs import SCHEMA
+    from unsteady import Unsteady
+
+    import headgate
+    from headgate.streaming.session import local_session
+
+    settings = {
+        "spark.master": "local-cluster[2,1,1024]",
+        "spark.executorEnv.PYTHONPATH": os.pathsep.join(sys.path[:2]),
+    }
+    spark = local_session(2, log_file=Path(told["log"]), settings=settings)
+    table = headgate.open_table(told["table"])
+    decoder = Unsteady(headgate.decode.json(SCHEMA), Path(told["flag"]), "orphan", told["trigger"].encode())
+    source = headgate.kafka.source(told["servers"], told["topic"], told["max_offsets"])
+    sink = headgate.ShardSink(table, stream="s", decode=decoder, source=source, max_entry_bytes=1)
+    writer = source.read(spark).writeStream.foreachBatch(sink).option("checkpointLocation", told["checkpoint"])
+    writer.trigger(availableNow=True).start().awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

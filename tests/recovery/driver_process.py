@@ -1,0 +1,86 @@
+"""A driver in a process of its own, which tests stop, kill and wake: `python driver_process.py '{…}'`.
+
+It tells what it does, one JSON line each: {"pid": …}, {"batch": …}, {"stands": step}, {"error": class, "text": …}.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "streaming")]
+
+
+def tell(**fact: Any) -> None:
+    """One line, at once."""
+    print(json.dumps(fact), flush=True)
+
+
+class Stand:
+    """Stands at a step of a batch, counted from this start, until the file `go` is there; without one, for ever."""
+
+    def __init__(self, step: str | None, batch: int, go: str | None) -> None:
+        self.step = step
+        self.batch = batch
+        self.go = go
+        self.now = -1
+
+    def __call__(self, step: str) -> None:
+        if step == "batch":
+            self.now += 1
+        if step == self.step and self.now == self.batch:
+            tell(stands=step)
+            while self.go is None or not Path(self.go).exists():
+                time.sleep(0.05)
+
+
+def main(told: dict[str, Any]) -> None:
+    """Run the stream until it ends or is ended."""
+    from standing_store import StandingStore
+    from stream_runs import SCHEMA
+
+    import headgate
+    from headgate.streaming.session import local_session
+
+    workers = os.pathsep.join(sys.path[:2])
+    spark = local_session(2, log_file=Path(told["log"]), settings={"spark.executorEnv.PYTHONPATH": workers})
+    tell(pid=os.getpid())
+    table = headgate.open_table(told["table"])
+    if "armed" in told:
+        store = StandingStore(table.uri, Path(told["armed"]))
+        table = replace(table, home=replace(table.home, store=store, wal_store=store))
+    source = headgate.kafka.source(told["servers"], told["topic"], told.get("max_offsets", 500))
+    direct = {"source": source} if told.get("path", "direct") == "direct" else {}
+    stand = Stand(told.get("step"), told.get("batch", 0), told.get("go"))
+    sink = headgate.ShardSink(
+        table,
+        stream="s",
+        decode=headgate.decode.json(SCHEMA),
+        enable_memtable=told.get("memtable", False),
+        max_memtable_size=told.get("max_memtable_size", 16 << 10),
+        pause=stand,
+        **direct,
+    )
+
+    def batch(frame: Any, number: int) -> None:
+        try:
+            sink(frame, number)
+        except Exception as error:
+            tell(error=type(error).__name__, text=str(error)[:2000])
+            raise
+        assert sink.last is not None
+        tell(batch=number, sequence=sink.last.sequence, rows=sink.last.rows)
+
+    writer = source.read(spark).writeStream.foreachBatch(batch).option("checkpointLocation", told["checkpoint"])
+    query = writer.trigger(**told.get("trigger", {"availableNow": True})).start()
+    query.awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

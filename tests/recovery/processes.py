@@ -1,0 +1,127 @@
+"""Driver processes as tests hold them: started, listened to, killed with everything they started."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+PATIENCE = 120.0
+"""Seconds until a test that waits for a process gives up."""
+
+
+class Driver:
+    """A driver process. Its JVM and its workers are found by what they are."""
+
+    def __init__(self, told: dict[str, Any]) -> None:
+        self.log = Path(told["log"])
+        script = Path(__file__).parent / "driver_process.py"
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, str(script), json.dumps(told)],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
+        self._lines: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._seen: list[dict[str, Any]] = []
+        self._family: set[psutil.Process] = set()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("{"):
+                self._lines.put(json.loads(line))
+        self._lines.put(None)
+
+    def wait_for(self, fact: str) -> Any:
+        """The next line that tells this. Fails where the process ends before it."""
+        end = time.monotonic() + PATIENCE
+        while True:
+            try:
+                line = self._lines.get(timeout=max(0.0, end - time.monotonic()))
+            except queue.Empty:
+                raise AssertionError(f"the driver never told {fact!r}, only {self._seen}; see {self.log}") from None
+            if line is None:
+                raise AssertionError(f"the driver ended before it told {fact!r}: {self._seen}; {self.tail()}")
+            self._seen.append(line)
+            if fact in line:
+                return line[fact]
+
+    def finish(self) -> int:
+        """Until it ends by itself; its exit code."""
+        self._note_family()
+        code = self.process.wait(PATIENCE)
+        self.end_family()
+        return code
+
+    def kill(self) -> None:
+        """kill -9 of the driver's own process; what it started notices, or not."""
+        self._note_family()
+        self.process.kill()
+        self.process.wait()
+
+    def end_family(self) -> None:
+        """Everything that the driver started is gone afterwards."""
+        self._note_family()
+        for one in self._family:
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
+        with suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.wait()
+
+    def jvm(self) -> psutil.Process:
+        """The JVM of the driver."""
+        return next(one for one in self._children() if one.name() == "java")
+
+    def workers(self) -> list[psutil.Process]:
+        """The Python processes that run its tasks now."""
+        found = [one for one in self._children() if "pyspark.daemon" in " ".join(_command(one))]
+        return [one for one in found if one.ppid() in {other.pid for other in found}]
+
+    def signal(self, number: signal.Signals) -> None:
+        """To the driver's own process."""
+        os.kill(self.process.pid, number)
+
+    def tail(self) -> str:
+        """The end of its log."""
+        return self.log.read_text(errors="replace")[-3000:]
+
+    def _children(self) -> list[psutil.Process]:
+        with suppress(psutil.NoSuchProcess):
+            return list(psutil.Process(self.process.pid).children(recursive=True))
+        return []
+
+    def _note_family(self) -> None:
+        self._family |= set(self._children())
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return list(process.cmdline())
+    except psutil.Error:
+        return []
+
+
+@contextmanager
+def driver(told: dict[str, Any], **more: Any) -> Iterator[Driver]:
+    """A driver process that is gone, with all it started, when the block ends."""
+    one = Driver({**told, **more})
+    try:
+        yield one
+    finally:
+        one.end_family()

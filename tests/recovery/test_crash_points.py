@@ -1,0 +1,108 @@
+"""A real driver, killed with -9 at each crash point of the protocol: it goes on, nothing lost, nothing twice."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import driver
+from producing import abort
+from services import MakeTopic
+from stream_runs import Topic, check_table, make_table, scanned, until
+
+import headgate
+from headgate.checkpoints.commit_log import CommitLog
+from headgate.checkpoints.log_state import Head
+from headgate.table import Table
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+
+@pytest.fixture
+def topic(kafka_servers: str, make_topic: MakeTopic) -> Topic:
+    return Topic(kafka_servers, make_topic(2), 2)
+
+
+def told(tmp_path: Path, topic: Topic, table: Table, **more: Any) -> dict[str, Any]:
+    return {
+        "table": table.uri,
+        "servers": topic.servers,
+        "topic": topic.name,
+        "checkpoint": str(tmp_path / "checkpoint"),
+        "log": str(tmp_path / "driver.log"),
+        **more,
+    }
+
+
+def head(table: Table) -> Head:
+    return CommitLog(table.home.records, "s", table.uri).read().head
+
+
+@pytest.mark.parametrize("path", ["direct", pytest.param("arrow", marks=pytest.mark.deep)])
+@pytest.mark.parametrize("memtable", [True, pytest.param(False, marks=pytest.mark.deep)], ids=["memtable", "wal"])
+def test_killed_at_each_crash_point_the_stream_goes_on_exactly_once(
+    tmp_path: Path, topic: Topic, path: str, memtable: bool
+) -> None:
+    table = make_table(tmp_path, headgate.by_partition(key_is_partitioned=True), "id")
+    facts = told(tmp_path, topic, table, path=path, memtable=memtable, max_memtable_size=4 << 10)
+    topic.put_orders(4000, keys=500)
+    # Each process but the second stands at its point in its second batch, and is killed there. The next one
+    # starts with what that left: a batch in flight, or one that Spark does not know to be done.
+    armed = tmp_path / "armed"
+    for step, least in (("tasks", 1), ("between shards", 0), ("commit", 1), ("batch", 1), ("committed", 2)):
+        before = batches_done(table)
+        if step == "between shards":
+            armed.touch()
+            with driver(facts, armed=str(armed)) as one:
+                one.wait_for("pid")
+                until((tmp_path / "reached").exists)
+                one.kill()
+        else:
+            with driver(facts, batch=1, step=step) as one:
+                assert one.wait_for("stands") == step
+                one.kill()
+        assert batches_done(table) - before == least, step
+    with driver(facts) as one:
+        assert one.finish() == 0, one.tail()
+    check_table(table, topic)
+    flushed = [info.sstables for info in table.shards()]
+    assert all(flushed) if memtable else not any(flushed)
+
+
+@pytest.mark.parametrize("rows", [True, False], ids=["rows", "no-rows"])
+def test_a_driver_that_wakes_after_its_successor_committed_five_batches_is_fenced(
+    tmp_path: Path, topic: Topic, kafka_servers: str, rows: bool
+) -> None:
+    table = make_table(tmp_path, headgate.by_partition())
+    facts = told(tmp_path, topic, table, max_offsets=100)
+    if rows:
+        topic.put_numbers(range(100))
+    else:
+        # The batch has offsets and no row: what stands there was aborted.
+        abort(kafka_servers, topic.name, [b"nothing"] * 5)
+    go = tmp_path / "go"
+    with driver(facts, step="commit", go=str(go)) as paused:
+        paused.wait_for("stands")
+        paused.signal(signal.SIGSTOP)
+        paused.jvm().suspend()
+        go.touch()
+        stood = batches_done(table)
+        topic.put_numbers(range(100, 600))
+        with driver(facts) as successor:
+            assert successor.finish() == 0, successor.tail()
+        assert batches_done(table) - stood >= 5
+        after = head(table).sequence
+        paused.jvm().resume()
+        paused.signal(signal.SIGCONT)
+        assert paused.wait_for("error") == "Fenced"
+        assert paused.process.wait(60) != 0
+    assert head(table).sequence == after, "nothing of it is in the log"
+    assert [one["id"] for one in scanned(table)] == list(range(0 if rows else 100, 600))
+
+
+def batches_done(table: Table) -> int:
+    """How many batches the log has."""
+    last = head(table).last
+    return 0 if last is None else last.batch_id + 1

@@ -1,0 +1,108 @@
+"""kill -9 at random times, of the driver, a Python worker, the JVM or the broker: in the end the table is the topic.
+
+Replay with HEADGATE_SEED=<seed>, which the failure names; the choices are the same, the machine's timing is not.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import Driver
+from stream_runs import Topic, check_table, make_table
+
+import headgate
+from headgate.connectors.kafka.broker import LocalBroker
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+VICTIMS = ("driver", "worker", "jvm", "broker")
+
+
+class Run:
+    """One table under fire."""
+
+    def __init__(self, tmp_path: Path, broker: LocalBroker, chance: random.Random) -> None:
+        self.chance = chance
+        self.broker = broker
+        broker.create_topic("orders", 3)
+        self.topic = Topic(broker.servers, "orders", 3)
+        self.table = make_table(tmp_path, headgate.by_partition(key_is_partitioned=True), "id")
+        self.told: dict[str, Any] = {
+            "table": self.table.uri,
+            "servers": broker.servers,
+            "topic": "orders",
+            "checkpoint": str(tmp_path / "checkpoint"),
+            "log": str(tmp_path / "driver.log"),
+            "max_offsets": 150,
+        }
+        self.drivers: list[Driver] = []
+
+    def round(self, victim: str) -> None:
+        """Data comes in, a driver works on it, and somebody is killed."""
+        self.topic.put_orders(1500, seed=self.chance.randrange(1 << 30), keys=400)
+        driver = self._running()
+        driver.wait_for("batch")
+        time.sleep(self.chance.random() * 1.5)
+        if victim == "driver":
+            driver.kill()
+        elif victim == "worker":
+            for one in self.chance.sample(workers := driver.workers(), min(1, len(workers))):
+                one.kill()
+        elif victim == "jvm":
+            driver.jvm().kill()
+            driver.process.wait(60)
+        else:
+            self.broker.kill()
+            time.sleep(self.chance.random())
+            self.broker.start()
+
+    def _running(self) -> Driver:
+        """The driver that is at work, or a new one: by any way of reading, with MemTables or without."""
+        if not self.drivers or self.drivers[-1].process.poll() is not None:
+            path, memtable = self.chance.choice(["direct", "arrow"]), self.chance.random() < 0.5
+            more = {"path": path, "memtable": memtable, "trigger": {"processingTime": "0 seconds"}}
+            self.drivers.append(Driver({**self.told, **more}))
+        return self.drivers[-1]
+
+    def finish(self) -> None:
+        """Whoever still runs is killed, and a last driver brings the table up to the topic."""
+        self.end()
+        last = Driver(self.told)
+        self.drivers.append(last)
+        assert last.finish() == 0, last.tail()
+        check_table(self.table, self.topic)
+
+    def end(self) -> None:
+        for driver in self.drivers:
+            driver.end_family()
+
+
+def _rounds(tmp_path: Path, broker: LocalBroker, rounds: int) -> None:
+    seed = int(os.environ.get("HEADGATE_SEED", random.randrange(1 << 32)))
+    chance = random.Random(seed)
+    victims = [*VICTIMS, *(chance.choice(VICTIMS) for _ in range(rounds - len(VICTIMS)))]
+    chance.shuffle(victims)
+    print(f"HEADGATE_SEED={seed}: {victims}")
+    run = Run(tmp_path, broker, chance)
+    try:
+        for victim in victims:
+            run.round(victim)
+        run.finish()
+    except BaseException as error:
+        raise AssertionError(f"replay with HEADGATE_SEED={seed}; the drivers' log is {run.told['log']}") from error
+    finally:
+        run.end()
+
+
+def test_killed_5_times_at_random_the_table_is_the_topic_row_by_row(tmp_path: Path, own_broker: LocalBroker) -> None:
+    _rounds(tmp_path, own_broker, 5)
+
+
+@pytest.mark.deep
+def test_killed_50_times_at_random_the_table_is_the_topic_row_by_row(tmp_path: Path, own_broker: LocalBroker) -> None:
+    _rounds(tmp_path, own_broker, 50)
