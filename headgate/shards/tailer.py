@@ -57,33 +57,34 @@ class WalTailer:
         """
         ahead: deque[tuple[range, Future[list[_Found]]]] = deque()
         upcoming, read, nbytes = start, 0, 0
-        with ThreadPoolExecutor(self._prefetch, thread_name_prefix="headgate-tail") as pool:
-            try:
-                while True:
-                    while len(ahead) < self._prefetch and (stop is None or upcoming < stop):
-                        small = read >= BLOCK * self._prefetch and nbytes < read * SMALL
-                        end = upcoming + (BLOCK if small else 1)
-                        block = range(upcoming, end if stop is None else min(end, stop))
-                        ahead.append((block, pool.submit(self._get_all, block)))
-                        upcoming = block.stop
-                    if not ahead:
-                        return
-                    block, future = ahead.popleft()
-                    found = future.result()
-                    for index, position in enumerate(block):
-                        entry = found[index]
-                        if isinstance(entry, HeadgateError):
-                            raise entry
-                        if entry is None:
-                            later = (there for _, waiting in ahead for there in waiting.result())
-                            if stop is None and all(there is None for there in chain(found[index:], later)):
-                                return
-                            entry = self._filled_meanwhile(position)
-                        read, nbytes = read + 1, nbytes + entry.nbytes
-                        yield WalEntry(position, entry)
-            finally:
-                for _, waiting in ahead:
-                    waiting.cancel()
+        pool = ThreadPoolExecutor(self._prefetch, thread_name_prefix="headgate-tail")
+        try:
+            while True:
+                while len(ahead) < self._prefetch and (stop is None or upcoming < stop):
+                    small = read >= BLOCK * self._prefetch and nbytes < read * SMALL
+                    end = upcoming + (BLOCK if small else 1)
+                    block = range(upcoming, end if stop is None else min(end, stop))
+                    ahead.append((block, pool.submit(self._get_all, block)))
+                    upcoming = block.stop
+                if not ahead:
+                    return
+                block, future = ahead.popleft()
+                found = future.result()
+                for index, position in enumerate(block):
+                    entry = found[index]
+                    if isinstance(entry, HeadgateError):
+                        raise entry
+                    if entry is None:
+                        later = (there for _, waiting in ahead for there in waiting.result())
+                        if stop is None and all(there is None for there in chain(found[index:], later)):
+                            return
+                        entry = self._filled_meanwhile(position)
+                    read, nbytes = read + 1, nbytes + entry.nbytes
+                    yield WalEntry(position, entry)
+        finally:
+            # Never waited for: an abandoned generator ends wherever the garbage collector runs, and that may be
+            # inside the very locks that a join needs.
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _get_all(self, block: range) -> list[_Found]:
         """Of each position the entry, None, or what is wrong with it: told when its turn comes."""
