@@ -207,7 +207,7 @@ class ShardSink:
     def _append(
         self, frame: DataFrame, driver: StreamDriver, decision: Write, facts: QueryFacts
     ) -> tuple[WritePlan, Written]:
-        sources = self._shards(decision)
+        sources = self._shards(decision, facts)
         plan = self._plan(driver, sources, decision.ranges)
         if not sources:
             return plan, Written()
@@ -245,16 +245,16 @@ class ShardSink:
         sharding = self.table.sharding
         return self._source is None and isinstance(sharding, ByPartition) and sharding.max_shards is not None
 
-    def _shards(self, decision: Write) -> dict[str, Ranges]:
+    def _shards(self, decision: Write, facts: QueryFacts) -> dict[str, Ranges]:
         sharding = self.table.sharding
         if decision.opaque and isinstance(sharding, ByPartition):
             raise InvalidInput(
                 "by_partition needs Kafka partitions, and this query has another source.",
                 advice="shard the table by bucket() or single()",
             )
-        if self._decode is None:
-            return shards_of_made_rows(sharding, decision.ranges)
-        return shards_of(sharding, decision.ranges)
+        if facts.bare_kafka:
+            return shards_of(sharding, decision.ranges)
+        return shards_of_made_rows(sharding, decision.ranges)
 
     def _plan(self, driver: StreamDriver, sources: Mapping[str, Ranges], ranges: Ranges) -> WritePlan:
         planned = driver.plan(sources)

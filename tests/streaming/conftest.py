@@ -31,14 +31,24 @@ def store() -> Iterator[ObjectStore]:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """One Spark for all tests here, with two cores and tasks that may be tried four times."""
-    from pyspark.sql import SparkSession
-
     from headgate.streaming.session import local_session
 
-    if (left := SparkSession.getActiveSession()) is not None:
-        left.stop()
+    _end_jvm()
     settings = {"spark.executorEnv.PYTHONPATH": str(HERE), "spark.driver.maxResultSize": "1m"}
     session = local_session(2, settings=settings)
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
+
+
+def _end_jvm() -> None:
+    """A JVM that another test has started may lack our jars, and takes none later."""
+    from pyspark import SparkContext
+
+    if (left := SparkContext._active_spark_context) is not None:
+        left.stop()
+    if (gateway := SparkContext._gateway) is not None:
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait(30)
+        SparkContext._gateway = SparkContext._jvm = None

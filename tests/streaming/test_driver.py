@@ -29,7 +29,7 @@ from headgate.checkpoints.log_state import RECENT
 from headgate.checkpoints.records import Batch
 from headgate.connectors.objects.folder import FolderStore
 from headgate.connectors.objects.port import ObjectStore
-from headgate.errors import Fenced, HeadgateError, InvalidInput, Transient
+from headgate.errors import Fenced, HeadgateError, InvalidInput, Poisoned, Transient
 from headgate.shards.entry import SourceRange
 from headgate.shards.shard import TableHome
 from headgate.streaming.driver import StreamDriver
@@ -85,8 +85,8 @@ def test_one_fault_at_any_put_is_not_felt(store: ObjectStore, fault: Fault) -> N
         )
         try:
             life(faulty, Spark())
-        except Transient:
-            # A conflict that left nothing: where a manifest or a record cannot say who it was, it is told as unknown.
+        except (Transient, Poisoned):
+            # A conflict that left nothing: where neither manifest nor record can say who it was, it is told as unknown.
             if fault is not Fault.VANISHED:
                 raise
             life(faulty, Spark())

@@ -16,7 +16,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from services import MakeTopic
-from stream_runs import NOW, PATHS, Stream, Topic, check_table, make_table, row, scanned, until, wait
+from stream_runs import NOW, PATHS, Stream, Topic, check_table, dead_places, make_table, row, scanned, until, wait
 
 import headgate
 from headgate.checkpoints.commit_log import CommitLog
@@ -168,6 +168,18 @@ def test_complete_output_is_refused(spark: SparkSession, tmp_path: Path, topic: 
     query = stream.start(sink, counts, mode="complete")
     with pytest.raises(InvalidInput, match="outputMode complete"):
         wait(query, sink)
+
+
+def test_records_of_another_source_are_decoded_as_kafka_s_are(spark: SparkSession, tmp_path: Path) -> None:
+    records = [(f'{{"id": {n}}}'.encode(), 0, n, "t", None) for n in range(20)] + [(b"bad", 0, 20, "t", None)]
+    columns = "value binary, partition int, offset long, topic string, key binary"
+    spark.createDataFrame(records, columns).coalesce(1).write.parquet(str(tmp_path / "files"))
+    for name, sharding in (("single", headgate.single()), ("bucket", headgate.bucket("id", 2))):
+        table = make_table(tmp_path / name, sharding)
+        stream = Stream(spark, table, [], tmp_path / name / "checkpoint", "arrow")
+        stream.run(frame=spark.readStream.schema(columns).parquet(str(tmp_path / "files")))
+        assert [one["id"] for one in scanned(table)] == list(range(20))
+        assert dead_places(table) == {(0, 20): 1}
 
 
 # -- offsets that hold no row, and offsets that are gone ----------------------------------

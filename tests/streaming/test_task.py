@@ -150,6 +150,7 @@ def test_an_error_that_another_try_may_mend_is_raised_to_spark(store: ObjectStor
 
 
 def test_no_thread_is_left_whatever_ends_a_task(store: ObjectStore) -> None:
+    before = set(threading.enumerate())
     home = home_of(store)
     driver = open_driver(home)
     plan = write_plan(driver, ONE)
@@ -157,7 +158,7 @@ def test_no_thread_is_left_whatever_ends_a_task(store: ObjectStore) -> None:
     failing = write_plan(driver, ranges_of(0), fail_on_bad_record=True, max_entry_bytes=1)
     (line,) = run_task(failing, [SourceRange(TOPIC, 0, 0, 5), SourceRange(TOPIC, 1, 5, 20)])
     assert "error" in line
-    assert [thread.name for thread in threading.enumerate() if thread.name == "headgate-wal"] == []
+    assert [thread.name for thread in set(threading.enumerate()) - before if thread.name == "headgate-wal"] == []
 
 
 def test_a_task_tells_what_it_asked_of_the_store(store: ObjectStore) -> None:
