@@ -79,7 +79,9 @@ class Orders:
 
         from headgate.connectors.kafka.topics import QUIET
 
-        producer = Producer({"bootstrap.servers": servers, "linger.ms": 20}, logger=QUIET)
+        # Without idempotence a retry of a busy broker may double or reorder records: the topic would not be what was sent.
+        settings = {"bootstrap.servers": servers, "linger.ms": 20, "enable.idempotence": True}
+        producer = Producer(settings, logger=QUIET)
         for at, (partition, key, value) in enumerate(self._records()):
             while True:
                 try:

@@ -24,7 +24,7 @@ def send(kafka_servers: str) -> Send:
     """Rows for a topic, by key to its partitions; every hundredth is no JSON, every fiftieth a delete."""
 
     def produce(topic: str, numbers: range) -> None:
-        producer = Producer({"bootstrap.servers": kafka_servers})
+        producer = Producer({"bootstrap.servers": kafka_servers, "enable.idempotence": True})
         for number in numbers:
             value: bytes | None = json.dumps({"id": number, "note": f"note {number}"}).encode()
             if number % 100 == 99:

@@ -102,7 +102,7 @@ def test_the_lag_counts_what_kafka_has_and_the_table_has_not(
     from confluent_kafka import Producer
 
     topic = make_topic(2)  # type: ignore[operator]
-    producer = Producer({"bootstrap.servers": kafka_servers})
+    producer = Producer({"bootstrap.servers": kafka_servers, "enable.idempotence": True})
     for number in range(7):
         producer.produce(topic, GOOD % number, partition=number % 2)
     producer.flush()

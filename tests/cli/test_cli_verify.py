@@ -25,7 +25,7 @@ def send(kafka_servers: str, make_topic: Callable[..., str]) -> Send:
 
     def fill(records: list[tuple[bytes | None, bytes | None]]) -> Sent:
         topic = make_topic()
-        producer = Producer({"bootstrap.servers": kafka_servers})
+        producer = Producer({"bootstrap.servers": kafka_servers, "enable.idempotence": True})
         for key, value in records:
             producer.produce(topic, value, key)
         producer.flush()

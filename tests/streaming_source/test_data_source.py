@@ -180,7 +180,7 @@ def test_a_topic_becomes_a_table_with_updates_deletes_and_dead_letters(
     table = headgate.create_table(str(tmp_path / "table"), SCHEMA, "id", sharding)
     expected: dict[int, str] = {}
     for half in range(2):
-        producer = Producer({"bootstrap.servers": kafka_servers})
+        producer = Producer({"bootstrap.servers": kafka_servers, "enable.idempotence": True})
         for i in range(600):
             producer.produce(topic, key=str(i % 150), value=json.dumps({"id": i % 150, "note": f"{half}/{i}"}))
             expected[i % 150] = f"{half}/{i}"
