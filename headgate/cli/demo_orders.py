@@ -79,7 +79,7 @@ class Orders:
 
         from headgate.connectors.kafka.topics import QUIET
 
-        # Without idempotence a retry of a busy broker may double or reorder records: the topic would not be what was sent.
+        # Without idempotence a retry to a busy broker may double or reorder what was sent.
         settings = {"bootstrap.servers": servers, "linger.ms": 20, "enable.idempotence": True}
         producer = Producer(settings, logger=QUIET)
         for at, (partition, key, value) in enumerate(self._records()):

@@ -17,7 +17,7 @@ from headgate.connectors.kafka.topics import QUIET
 
 def produce(servers: str, topic: str, values: Sequence[bytes | None], partition: int = 0, **more: Any) -> None:
     """One row per value, acknowledged."""
-    producer = Producer({"bootstrap.servers": servers}, logger=QUIET)
+    producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True}, logger=QUIET)
     _send(producer, topic, values, partition, **more)
     assert producer.flush(30) == 0
 
