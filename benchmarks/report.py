@@ -30,6 +30,18 @@ def show(title: str, rows: Sequence[Mapping[str, Any]], output: str) -> None:
     Console().print(table)
 
 
+def show_all(tables: Sequence[tuple[str, Sequence[Mapping[str, Any]]]], output: str) -> None:
+    """Several tables one after the other; in JSON they are one list. Empty ones are left out."""
+    there = [(title, rows) for title, rows in tables if rows]
+    if output == "json":
+        click.echo(
+            json.dumps([{"title": title, "rows": [dict(row) for row in rows]} for title, rows in there], indent=2)
+        )
+        return
+    for title, rows in there:
+        show(title, rows, output)
+
+
 def _cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.2f}"

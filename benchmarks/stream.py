@@ -1,15 +1,17 @@
 """Kafka → Spark → table: headgate beside Spark's own sinks, Delta and Lance fragments, in one run.
 
-`python -m benchmarks.stream [--rows N] [--batch-rows 100000,20000] [--rounds N] [--only NAME,…]`
+`python -m benchmarks.stream [--rows N] [--batch-rows 100000,20000] [--rounds N] [--only WORD,…]`
 
-One topic of JSON rows of about 180 bytes in 4 partitions. Every candidate reads all of it with the
-same offsets per trigger; a warm-up round of each comes first. CPU seconds are those of this process,
-the JVM and the Python workers together.
+One topic of JSON rows of about 180 bytes in 4 partitions. Every sink reads all of it with the same offsets per
+trigger; after a warm-up round they take turns, starting with another one each round, and ratios are medians of the
+rounds' own. CPU seconds are those of this process, the JVM and the Python workers; the broker's are left out.
+
+The one line that must hold: a batch of a WAL-only stream costs a PUT per entry of rows or dead letters and one for
+its commit record; no GET, no LIST. Exits 1 where it does not, or where rows are missing.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
@@ -17,171 +19,172 @@ import statistics
 import sys
 import tempfile
 import time
-import uuid
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 import psutil
-import pyarrow as pa
 import structlog
 from confluent_kafka import Producer
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as f
+from pyspark.sql import SparkSession
 from rich.console import Console
 
-import headgate
-from benchmarks.report import output_option, show
+from benchmarks.report import output_option, show_all
+from benchmarks.stream_sinks import (
+    ARROW,
+    DELTA,
+    DIRECT,
+    GROWTH,
+    LANCE,
+    MEMTABLE,
+    PARSED,
+    RAW,
+    SINKS,
+    Batch,
+    Bench,
+    Sink,
+    growing,
+)
 from headgate.connectors.jars import spark_jars
 from headgate.connectors.kafka.broker import LocalBroker
 
 PARTITIONS = 4
-SCHEMA = pa.schema(
-    [
-        pa.field("id", pa.int64()),
-        pa.field("customer", pa.string()),
-        pa.field("amount", pa.float64()),
-        pa.field("note", pa.string()),
-    ]
-)
-DDL = "id BIGINT, customer STRING, amount DOUBLE, note STRING"
+SMALL_BATCH = 20_000
+BAD_EVERY = 1_000
+"""In the topic of the growth table: some records that become dead letters."""
 
+WANTED = ((DIRECT, RAW, 1.1), (DIRECT, DELTA, 3.0), (ARROW, PARSED, 1.1), (ARROW, LANCE, 1.1))
+"""Rows per second of the first over those of the second."""
+WANTED_P50 = 1.15
+"""At small batches: the median batch of the direct sink over that of raw → noop, at most."""
 
-@dataclass(frozen=True)
-class Bench:
-    """What every candidate is given."""
-
-    spark: SparkSession
-    servers: str
-    topic: str
-    folder: Path
-    batch_rows: int
-
-    def frame(self) -> DataFrame:
-        """The bare source."""
-        return headgate.kafka.read(self.spark, self.servers, self.topic, self.batch_rows)
-
-    def typed(self) -> DataFrame:
-        """Rows by Spark's own parser."""
-        parsed = f.from_json(f.col("value").cast("string"), DDL).alias("row")
-        return self.frame().select(parsed).select("row.*")
-
-    def table(self, sharding: Any) -> Any:
-        """A new table."""
-        return headgate.create_table(str(self.folder / f"table-{uuid.uuid4().hex}"), SCHEMA, sharding=sharding)
-
-
-Start = Callable[[Bench], Any]
-"""Makes the writer of a query."""
-
-
-def _noop(bench: Bench) -> Any:
-    return bench.frame().writeStream.format("noop")
-
-
-def _from_json_noop(bench: Bench) -> Any:
-    return bench.typed().writeStream.format("noop")
-
-
-def _headgate(sharding: Any, direct: bool, memtable: bool, bench: Bench) -> Any:
-    table = bench.table(sharding)
-    decode = headgate.decode.json(SCHEMA)
-    # A small MemTable, so that flushes fall into the run.
-    options: dict[str, Any] = {"enable_memtable": memtable, "max_memtable_size": 16 << 20}
-    if direct:
-        source = headgate.kafka.source(bench.servers, bench.topic, bench.batch_rows)
-        sink = headgate.ShardSink(table, decode=decode, source=source, **options)
-        frame = source.read(bench.spark)
-    else:
-        sink = headgate.ShardSink(table, decode=decode, **options)
-        frame = bench.frame()
-    return frame.writeStream.foreachBatch(sink)
-
-
-def _delta(bench: Bench) -> Any:
-    path = str(bench.folder / f"delta-{uuid.uuid4().hex}")
-    app = uuid.uuid4().hex
-
-    def write(frame: DataFrame, batch_id: int) -> None:
-        frame.write.format("delta").mode("append").option("txnAppId", app).option("txnVersion", batch_id).save(path)
-
-    return bench.typed().writeStream.foreachBatch(write)
-
-
-def _write_fragment(uri: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    import lance
-
-    decode = headgate.decode.json(SCHEMA)
-    rows = [decode.decode(batch.column("value")).rows for batch in batches]
-    written = []
-    if rows:
-        reader = pa.RecordBatchReader.from_batches(SCHEMA, rows)
-        written = [json.dumps(part.to_json()) for part in lance.fragment.write_fragments(reader, uri, schema=SCHEMA)]
-    yield pa.record_batch({"fragment": pa.array(written, pa.string())})
-
-
-def _lance_fragments(bench: Bench) -> Any:
-    import lance
-
-    uri = str(bench.folder / f"lance-{uuid.uuid4().hex}")
-    lance.write_dataset(SCHEMA.empty_table(), uri)
-
-    def write(frame: DataFrame, batch_id: int) -> None:
-        made = frame.select("value").mapInArrow(partial(_write_fragment, uri), "fragment string").collect()
-        parts = [lance.FragmentMetadata.from_json(row[0]) for row in made]
-        dataset = lance.dataset(uri)
-        lance.LanceDataset.commit(uri, lance.LanceOperation.Append(parts), read_version=dataset.version)
-
-    return bench.frame().writeStream.foreachBatch(write)
-
-
-CANDIDATES: dict[str, Start] = {
-    "raw → noop": _noop,
-    "from_json → noop": _from_json_noop,
-    "headgate WAL-only, direct": partial(_headgate, headgate.by_partition(), True, False),
-    "headgate WAL-only, mapInArrow": partial(_headgate, headgate.by_partition(), False, False),
-    "headgate WAL-only, bucket(4)": partial(_headgate, headgate.bucket("id", 4), True, False),
-    "headgate MemTable, direct": partial(_headgate, headgate.by_partition(), True, True),
-    "Delta append": _delta,
-    "Lance fragments + commit": _lance_fragments,
-}
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One run of one candidate."""
+    """One run of one sink."""
 
     rows_per_s: float
     cpu_s: float
     batch_ms: list[float]
+    operations: Mapping[str, float]
+    """Per batch, by verb."""
+    counted: list[Batch]
+    """By the store's own count, the batch that took the stream over left out."""
 
 
-def _run(bench: Bench, start: Start, rows: int) -> Measured:
-    writer = start(bench)
-    checkpoint = bench.folder / f"checkpoint-{uuid.uuid4().hex}"
-    cpu, began = _cpu_seconds(), time.perf_counter()
-    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
-    query.awaitTermination()
-    took, used = time.perf_counter() - began, _cpu_seconds() - cpu
-    progress = [p for p in query.recentProgress if p.numInputRows or p.durationMs.get("addBatch")]
-    batches = [float(p.durationMs["triggerExecution"]) for p in progress]
-    return Measured(rows / took, used, batches)
+@dataclass(frozen=True)
+class Clock:
+    """CPU seconds of this process and its children, without those that were there before Spark."""
 
+    others: frozenset[int]
 
-def _cpu_seconds() -> float:
-    me = psutil.Process()
-    total = 0.0
-    for process in [me, *me.children(recursive=True)]:
-        try:
-            times = process.cpu_times()
+    def seconds(self) -> float:
+        """Until now, processes that have ended included."""
+        me = psutil.Process()
+        total = 0.0
+        for process in [me, *me.children(recursive=True)]:
+            if process.pid in self.others:
+                continue
+            try:
+                times = process.cpu_times()
+            except psutil.Error:
+                continue
             total += times.user + times.system
-        except psutil.Error:
-            continue
-    return total
+            if process.pid != me.pid:
+                total += times.children_user + times.children_system
+        return total
+
+
+def _run(bench: Bench, sink: Sink, rows: int, clock: Clock) -> Measured:
+    """One sink over the whole topic. Raises ClickException where it did not store all of it."""
+    bench.folder.mkdir()
+    try:
+        prepared = sink(bench)
+        writer = prepared.writer.option("checkpointLocation", str(bench.folder / "checkpoint"))
+        cpu, began = clock.seconds(), time.perf_counter()
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination()
+        took, used = time.perf_counter() - began, clock.seconds() - cpu
+        batches = [float(p.durationMs["triggerExecution"]) for p in query.recentProgress if "addBatch" in p.durationMs]
+        if prepared.stored is not None and (found := prepared.stored()) != rows:
+            raise click.ClickException(f"{found:,} of {rows:,} rows are there.")
+        counted = [batch for batch in prepared.batches if not batch.opened]
+        spent = sum((batch.operations for batch in counted), Counter[str]())
+        operations = {verb: number / max(1, len(counted)) for verb, number in spent.items()}
+        if prepared.files is not None:
+            operations = {"put": prepared.files() / len(batches)}
+        return Measured(rows / took, used, batches, operations, counted)
+    finally:
+        shutil.rmtree(bench.folder)
+
+
+def _rounds(bench: Bench, sinks: Mapping[str, Sink], rows: int, rounds: int, clock: Clock) -> dict[str, list[Measured]]:
+    """Every sink once per round, the first of a round being another one each time; the warm-up is thrown away."""
+    console = Console(stderr=True)
+    names = list(sinks)
+    runs: dict[str, list[Measured]] = {name: [] for name in names}
+    for number in range(rounds + 1):
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            measured = _run(bench, sinks[name], rows, clock)
+            console.print(f"round {number}: {name}: {measured.rows_per_s:,.0f} rows/s", style="dim")
+            if number:
+                runs[name].append(measured)
+    return runs
+
+
+def _line(name: str, taken: list[Measured]) -> Row:
+    batches = sorted(ms for m in taken for ms in m.batch_ms)
+    return {
+        "sink": name,
+        "rows/s": statistics.median(m.rows_per_s for m in taken),
+        "cpu s": statistics.median(m.cpu_s for m in taken),
+        "p50 ms": statistics.median(batches),
+        "p95 ms": batches[min(len(batches) - 1, int(len(batches) * 0.95))],
+        **{
+            f"{verb.upper()}s / batch": statistics.median(m.operations.get(verb, 0.0) for m in taken)
+            for verb in ("put", "get", "list")
+            if taken[0].operations
+        },
+    }
+
+
+def _ratio(runs: Mapping[str, list[Measured]], name: str, base: str) -> float:
+    pairs = zip(runs[name], runs[base], strict=True)
+    return statistics.median(one.rows_per_s / other.rows_per_s for one, other in pairs)
+
+
+def _p50(taken: list[Measured]) -> float:
+    return statistics.median(ms for m in taken for ms in m.batch_ms)
+
+
+def _wanted(runs: Mapping[str, list[Measured]], batch_rows: int) -> list[Row]:
+    """What was wanted beside what was seen, as far as both sides ran."""
+    lines: list[Row] = []
+    for name, base, want in WANTED:
+        if name in runs and base in runs:
+            seen = _ratio(runs, name, base)
+            lines.append({"what": f"{name} / {base}", "seen": seen, "wanted": f"≥ {want}", "ok": seen >= want})
+    if batch_rows <= SMALL_BATCH and DIRECT in runs and RAW in runs:
+        seen = _p50(runs[DIRECT]) / _p50(runs[RAW])
+        lines.append(
+            {"what": f"p50 of {DIRECT} / {RAW}", "seen": seen, "wanted": f"≤ {WANTED_P50}", "ok": seen <= WANTED_P50}
+        )
+    for name, taken in runs.items():
+        batches = [batch for m in taken for batch in m.counted]
+        if batches and name != MEMTABLE:
+            line = f"PUTs of a batch = entries + 1, nothing else: {name}"
+            kept = sum(batch.holds for batch in batches)
+            lines.append(
+                {"what": line, "seen": f"{kept} of {len(batches)}", "wanted": "all", "ok": kept == len(batches)}
+            )
+    return lines
 
 
 @contextmanager
@@ -190,12 +193,15 @@ def _session(cores: int) -> Iterator[SparkSession]:
     spark = (
         SparkSession.builder.master(f"local[{cores}]")
         .config("spark.jars", ",".join(map(str, spark_jars())))
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", str(cores))
         .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
         .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
         .config("spark.databricks.delta.snapshotPartitions", "2")
-        .config("spark.sql.streaming.numRecentProgressUpdates", "1000")
+        .config("spark.sql.streaming.numRecentProgressUpdates", "10000")
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
@@ -205,14 +211,16 @@ def _session(cores: int) -> Iterator[SparkSession]:
         spark.stop()
 
 
-def _produce(servers: str, topic: str, rows: int) -> None:
-    producer = Producer({"bootstrap.servers": servers, "linger.ms": 20, "queue.buffering.max.messages": 1_000_000})
+def _produce(servers: str, topic: str, rows: int, partitions: int, bad_every: int = 0) -> None:
+    settings = {"bootstrap.servers": servers, "linger.ms": 20, "queue.buffering.max.messages": 1_000_000}
+    producer = Producer({**settings, "enable.idempotence": True})
     for i in range(rows):
         value = (
             f'{{"id":{i},"customer":"customer-{i % 9973:06d}","amount":{i % 1000}.25,'
             f'"note":"order {i} was placed by the shop and waits for the courier to pick it up at gate {i % 97}"}}'
         )
-        producer.produce(topic, value, partition=i % PARTITIONS)
+        bad = bad_every and i % bad_every == bad_every - 1
+        producer.produce(topic, "{broken" if bad else value, partition=i % partitions)
         if i % 10_000 == 0:
             producer.poll(0)
     producer.flush()
@@ -221,51 +229,58 @@ def _produce(servers: str, topic: str, rows: int) -> None:
 @click.command()
 @click.option("--rows", default=1_000_000, show_default=True, help="Rows in the topic.")
 @click.option("--batch-rows", default="100000,20000", show_default=True, help="Offsets per trigger, one table each.")
-@click.option("--rounds", default=2, show_default=True, help="Measured rounds after the warm-up.")
-@click.option("--only", default="", help="Candidates whose names contain one of these words, separated by commas.")
+@click.option("--rounds", default=3, show_default=True, help="Measured rounds after the warm-up.")
+@click.option("--only", default="", help="Sinks whose names contain one of these words, separated by commas.")
+@click.option(
+    "--growth-rows", default=200_000, show_default=True, help="Rows of the table by shards; 0: no such table."
+)
 @click.option("--cores", default=2, show_default=True)
 @output_option
-def main(rows: int, batch_rows: str, rounds: int, only: str, cores: int, output: str) -> None:
-    """Rows per second, CPU and batch times of every sink, side by side."""
+def main(rows: int, batch_rows: str, rounds: int, only: str, growth_rows: int, cores: int, output: str) -> None:
+    """Rows per second, CPU, batch times and requests of every sink, side by side; then headgate by number of shards."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     words = [word for word in only.split(",") if word]
-    chosen = {name: start for name, start in CANDIDATES.items() if not words or any(word in name for word in words)}
-    console = Console(stderr=True)
+    chosen = {name: sink for name, sink in SINKS.items() if not words or any(word in name for word in words)}
     folder = Path(tempfile.mkdtemp(prefix="headgate-bench-"))
+    tables: list[tuple[str, list[Row]]] = []
     try:
-        with LocalBroker(folder / "kafka") as broker, _session(cores) as spark:
+        with LocalBroker(folder / "kafka") as broker:
+            clock = Clock(frozenset(child.pid for child in psutil.Process().children(recursive=True)))
             broker.create_topic("orders", PARTITIONS)
-            _produce(broker.servers, "orders", rows)
-            for size in map(int, batch_rows.split(",")):
-                _table(Bench(spark, broker.servers, "orders", folder, size), chosen, rows, rounds, console, output)
+            _produce(broker.servers, "orders", rows, PARTITIONS)
+            if growth_rows:
+                broker.create_topic("growth", GROWTH[-1])
+                _produce(broker.servers, "growth", growth_rows, GROWTH[-1], BAD_EVERY)
+            with _session(cores) as spark:
+                for size in map(int, batch_rows.split(",")):
+                    bench = Bench(spark, broker.servers, "orders", folder / "run", size)
+                    tables += _compared(bench, chosen, rows, rounds, clock)
+                if growth_rows:
+                    bench = Bench(spark, broker.servers, "growth", folder / "run", SMALL_BATCH)
+                    tables += _grown(bench, growth_rows, rounds, clock)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+    show_all(tables, output)
+    if any(line.get("wanted") == "all" and not line["ok"] for _, lines in tables for line in lines):
+        raise click.ClickException("A batch asked more of the store than its own PUTs.")
 
 
-def _table(bench: Bench, chosen: dict[str, Start], rows: int, rounds: int, console: Console, output: str) -> None:
-    runs: dict[str, list[Measured]] = {name: [] for name in chosen}
-    for number in range(rounds + 1):
-        for name, start in chosen.items():
-            measured = _run(bench, start, rows)
-            console.print(f"round {number}: {name}: {measured.rows_per_s:,.0f} rows/s", style="dim")
-            if number:
-                runs[name].append(measured)
-    base = statistics.median(m.rows_per_s for m in runs[next(iter(chosen))])
-    lines = []
-    for name, taken in runs.items():
-        rate = statistics.median(m.rows_per_s for m in taken)
-        batches = sorted(ms for m in taken for ms in m.batch_ms)
-        lines.append(
-            {
-                "sink": name,
-                "rows/s": rate,
-                f"/ {next(iter(chosen))}": rate / base,
-                "cpu s": statistics.median(m.cpu_s for m in taken),
-                "p50 ms": statistics.median(batches),
-                "p95 ms": batches[int(len(batches) * 0.95)] if batches else 0.0,
-            }
-        )
-    show(f"{rows:,} rows, {bench.batch_rows:,} per batch, medians of {rounds} rounds", lines, output)
+def _compared(
+    bench: Bench, chosen: Mapping[str, Sink], rows: int, rounds: int, clock: Clock
+) -> list[tuple[str, list[Row]]]:
+    runs = _rounds(bench, chosen, rows, rounds, clock)
+    base = next(iter(chosen))
+    lines = [{**_line(name, taken), f"rows/s / {base}": _ratio(runs, name, base)} for name, taken in runs.items()]
+    sizes = f"{rows:,} rows, {bench.batch_rows:,} per batch"
+    return [(f"{sizes}, medians of {rounds} rounds", lines), (f"Wanted, {sizes}", _wanted(runs, bench.batch_rows))]
+
+
+def _grown(bench: Bench, rows: int, rounds: int, clock: Clock) -> list[tuple[str, list[Row]]]:
+    sinks = {f"{kind}, {n} shards": growing(kind, n) for kind in ("by_partition", "bucket") for n in GROWTH}
+    runs = _rounds(bench, sinks, rows, rounds, clock)
+    lines = [_line(name, taken) for name, taken in runs.items()]
+    sizes = f"{rows:,} rows of {GROWTH[-1]} partitions, {bench.batch_rows:,} per batch"
+    return [(f"Growth with shards: {sizes}", lines), (f"Wanted, {sizes}", _wanted(runs, bench.batch_rows))]
 
 
 if __name__ == "__main__":

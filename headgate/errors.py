@@ -106,6 +106,12 @@ class InvalidInput(HeadgateError):
     next_step = "correct the call; nothing was written"
 
 
+class WalStoreMismatch(InvalidInput):
+    """A table was opened with another WAL store than its own; nothing was changed."""
+
+    next_step = "leave wal_uri out, or give the recorded one; nothing was written"
+
+
 class Fenced(HeadgateError):
     """Another writer took the shard over. Terminal: this writer never writes again."""
 

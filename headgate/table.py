@@ -9,22 +9,42 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from functools import partial
+from importlib import import_module
 from typing import Any
 
 import pyarrow as pa
 
+from headgate.checkpoints.clone import CloneSource, clone_table
+from headgate.checkpoints.clone_build import CloneTarget
+from headgate.checkpoints.clone_copy import Progress, no_progress
+from headgate.checkpoints.clone_wal import UndecidedWal, mismatch, read_choice
+from headgate.checkpoints.collect import MIN_AGE, Collection, collect
+from headgate.checkpoints.columns import add_column, current_home, drop_column, plain_schema, rename_column
+from headgate.checkpoints.compact_choice import BasePolicy, CompactLimits
+from headgate.checkpoints.reading_back import open_at, read_checkpoint
 from headgate.checkpoints.snapshot import read_snapshot
+from headgate.checkpoints.stopped import checkpoint_stopped
+from headgate.checkpoints.stopped_compact import Compacted, Waiting, compact_stopped, waiting
+from headgate.checkpoints.table_checkpoint import CheckpointStore, Scope, StoredCheckpoint, TableCheckpoint
+from headgate.checkpoints.taking import check_name, drop, take
 from headgate.connectors import lance as lance_connector
 from headgate.connectors.lance import Base, MemWal
 from headgate.connectors.objects import ObjectStore, open_store, redact
 from headgate.errors import AlreadyExists, Corrupt, InvalidInput, NotFound
+from headgate.search.finalize import Report, no_report
+from headgate.search.index_build import IndexBuild, build_index
+from headgate.search.index_plan import Limits
+from headgate.search.query import Searcher, searcher_of
 from headgate.shards.appender import Pause, no_pause
 from headgate.shards.config import WriterConfig
 from headgate.shards.merge import View
+from headgate.shards.ranking import Match
 from headgate.shards.retry import Retry
 from headgate.shards.schema import PRIMARY_KEY, RESERVED_METADATA, Rows, RowSchema
 from headgate.shards.shard import Shard, TableHome
@@ -56,6 +76,8 @@ class TableRecord:
     """The separate WAL store, without credentials; None where the WALs lie in the table."""
     leftover_shards: frozenset[uuid.UUID] = frozenset()
     """What an earlier table left under `_mem_wal/`; not shards of this one."""
+    wal_undecided: bool = False
+    """A clone without a WAL store: its first writer chooses, see `checkpoints.clone_wal`. False once it is known."""
 
     def to_json(self) -> dict[str, Any]:
         """The record as the file holds it."""
@@ -67,6 +89,7 @@ class TableRecord:
             "full_text": list(self.full_text),
             "wal_uri": self.wal_uri,
             "leftover_shards": sorted(map(str, self.leftover_shards)),
+            **({"wal_undecided": True} if self.wal_undecided else {}),
         }
 
     @classmethod
@@ -85,6 +108,7 @@ class TableRecord:
                 full_text=tuple(data["full_text"]),
                 wal_uri=data["wal_uri"],
                 leftover_shards=frozenset(map(uuid.UUID, data["leftover_shards"])),
+                wal_undecided=bool(data.get("wal_undecided", False)),
             )
         except (KeyError, TypeError, ValueError, AttributeError, InvalidInput) as error:
             raise Corrupt("The table's record is not one.") from error
@@ -116,6 +140,8 @@ class Table:
     schema: pa.Schema
     record: TableRecord
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
+    at: TableCheckpoint | None = field(default=None, repr=False)
+    """The checkpoint it was opened at: it shows that instant, and nothing can be written to it."""
 
     @property
     def uri(self) -> str:
@@ -148,8 +174,8 @@ class Table:
         `names` are further names to recognise, such as those of a stream's partitions.
         Raises Corrupt where a manifest cannot be read.
         """
-        known = {self.home.shard(name).id: name for name in (*self.sharding.known_names(), *names)}
-        ids = _shard_folders(self.home.store) - self.record.leftover_shards
+        known = self._shard_names(names)
+        ids = self.shard_ids()
         with ThreadPoolExecutor(_MANIFEST_READERS) as pool:
             found = list(pool.map(lambda shard_id: self._shard_info(shard_id, known.get(shard_id)), ids))
         return sorted((info for info in found if info), key=lambda info: (info.name is None, info.name or "", info.id))
@@ -166,7 +192,68 @@ class Table:
 
     def writer(self, shard: uuid.UUID | str, config: WriterConfig = WriterConfig()) -> ShardWriter:  # noqa: B008
         """Open a shard for writing. THIS WRITES, AND IT FENCES AN EARLIER WRITER. See ShardWriter.open."""
-        return ShardWriter.open(self.home, self.shard(shard).id, config)
+        self._check_now("be written to")
+        return ShardWriter.open(current_home(self.home), self.shard(shard).id, config)
+
+    def refreshed(self) -> Table:
+        """The same table with the columns it has now: somebody may have changed them since it was opened."""
+        self._check_now("be looked at anew")
+        return replace(self, home=current_home(self.home), schema=plain_schema(self.home))
+
+    def add_column(self, column: pa.Field) -> Table:
+        """Add a column that may be null, also while streams and writers run; the table with it. See `columns`."""
+        self._check_now("be changed")
+        add_column(self.home, column)
+        return self.refreshed()
+
+    def rename_column(self, name: str, to: str) -> Table:
+        """Rename a column that rows are neither keyed, routed nor indexed by; the table with it. See `columns`."""
+        self._check_now("be changed")
+        rename_column(self.home, name, to, self._bound_columns())
+        return self.refreshed()
+
+    def drop_column(self, name: str) -> Table:
+        """Drop a column that rows are neither keyed, routed nor indexed by; the table without it. See `columns`."""
+        self._check_now("be changed")
+        drop_column(self.home, name, self._bound_columns())
+        return self.refreshed()
+
+    def _bound_columns(self) -> set[str]:
+        routed = sharding_to_json(self.sharding).get("column")
+        return {*self.full_text, *([routed] if routed else [])}
+
+    def checkpoint(
+        self,
+        scope: Scope = "durable",
+        name: str | None = None,
+        expires: float | timedelta | None = None,
+        note: str = "",
+    ) -> TableCheckpoint:
+        """Name the table as it is now, and keep all of it until the checkpoint is dropped or expires (seconds).
+
+        "durable" records what is: it flushes nothing and fences nobody. "all" flushes everything and leaves no gap in
+        the WALs; on a table that nobody runs only: IT FENCES EVERY WRITER AND STREAM (a running stream takes its own,
+        see ShardSink). The result's `note` says what could not be done. Raises InvalidInput, and as `take` and
+        `checkpoint_stopped` do.
+        """
+        self._check_now("take a checkpoint")
+        if name is not None:
+            check_name(name)
+        after = expires.total_seconds() if isinstance(expires, timedelta) else expires
+        if scope not in ("all", "durable") or (after is not None and not after > 0):
+            raise InvalidInput(f"A checkpoint is all or durable and expires after some time, not {scope!r}, {after!r}.")
+        taken = checkpoint_stopped if scope == "all" else take
+        home = current_home(self.home) if scope == "all" else self.home
+        return taken(home, self.shard_ids(), name=name, expires_after=after, note=note, names=self._shard_names())
+
+    def checkpoints(self) -> list[StoredCheckpoint]:
+        """All checkpoints, expired ones too until they are collected, oldest first. Raises Corrupt."""
+        return CheckpointStore(self.home.records, self.uri).list()
+
+    def drop_checkpoint(self, name: str) -> TableCheckpoint:
+        """Drop a checkpoint: garbage collection may take what only it named. Raises NotFound."""
+        self._check_now("drop a checkpoint")
+        return drop(self.home, name)
 
     def scan(self, columns: Sequence[str] | None = None, filter: str | None = None) -> pa.RecordBatchReader:
         """Every visible row at one instant, as an Arrow reader: newest row per key, deletes applied.
@@ -180,14 +267,176 @@ class Table:
         """The rows with these keys, given as batches of the key columns; keys that are not there are left out."""
         return self._snapshot().get(keys)
 
+    def search(
+        self,
+        text: str,
+        column: str | None = None,
+        k: int = 10,
+        filter: str | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        match: Match = "any",
+    ) -> pa.Table:
+        """The k rows that fit a text best, best first, with `_score`: over base, SSTables and the visible tail.
+
+        Hits and scores are those of one native index over the rows that a scan shows now. `column` may be left out
+        where one column has a full-text index. `match`: any of the words, all of them, or the phrase, which needs an
+        index with positions. `filter` is SQL and chooses among the hits; it changes no score.
+
+        Writes nothing. Raises InvalidInput for what cannot be, DataLoss, Corrupt, Transient.
+        """
+        return self.searcher().search(text, column, k, match=match, filter=filter, columns=columns)
+
+    def searcher(self) -> Searcher:
+        """The table as it is now, for many searches of the same instant. See `search`."""
+        return searcher_of(self._snapshot())
+
+    def flush(self) -> str:
+        """Let SSTables cover everything in the WALs of a table that nobody runs: IT FENCES EVERY WRITER AND STREAM.
+
+        Says what could not be done: WAL-only streams have no SSTables. Raises as `checkpoint` of scope "all" does.
+        """
+        taken = self.checkpoint("all", expires=MIN_AGE, note="a flush, which drops it")
+        self.drop_checkpoint(taken.name)
+        return taken.note.removeprefix("a flush, which drops it").removeprefix("; ")
+
+    def compact(
+        self,
+        *,
+        limits: CompactLimits = CompactLimits(),  # noqa: B008
+        policy: BasePolicy = BasePolicy(),  # noqa: B008
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> Compacted:
+        """Take all SSTables into the base, and tidy it: small fragments merged, old versions removed by policy.
+
+        Of a table that nobody runs (a running stream does it by itself): IT FENCES THE WRITERS AND STREAMS of every
+        shard that has SSTables. Rows in the WALs alone stay there; `flush` first. See `compact_stopped`.
+        """
+        self._check_now("be compacted")
+        return compact_stopped(
+            self.home,
+            self.shard_ids(),
+            limits=limits,
+            policy=policy,
+            names=self._shard_names(),
+            progress=progress,
+        )
+
+    def waiting(self) -> list[Waiting]:
+        """The shards whose SSTables wait to be taken into the base, and who owns them. Writes nothing."""
+        return waiting(self.home, self.shard_ids(), self._shard_names())
+
+    def collect_garbage(
+        self,
+        *,
+        min_age: timedelta = MIN_AGE,
+        apply: bool = False,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> Collection:
+        """What no reader, checkpoint, fence or recovery can need any more; with `apply` it is deleted. See `collect`.
+
+        A `min_age` below MIN_AGE is safe only while no flush, checkpoint or clone runs anywhere.
+        """
+        return collect(self.home, self.shard_ids(), min_age=min_age, apply=apply, progress=progress)
+
+    def build_index(
+        self,
+        column: str,
+        spark: Any = None,
+        *,
+        parameters: Mapping[str, Any] | None = None,
+        rebuild: bool = False,
+        limits: Limits | None = None,
+        report: Report = no_report,
+    ) -> IndexBuild:
+        """Cover the base's rows by the column's full-text index, in this process or on the executors of a SparkSession.
+
+        What is covered already is left alone. See `search.index_build.build_index`.
+        """
+        self._check_now("be indexed")
+        runner = None
+        if spark is not None:
+            # Named, not imported: who has no Spark has no use for that room, and it stands above this one.
+            job = import_module("headgate.streaming.index_job")
+            runner, limits = job.on_spark(spark), limits or job.limits_on(spark)
+        return build_index(
+            self.home.store,
+            column,
+            full_text_index(column),
+            parameters=parameters,
+            rebuild=rebuild,
+            runner=runner,
+            limits=limits,
+            report=report,
+        )
+
+    def clone(
+        self,
+        uri: str,
+        *,
+        checkpoint: str | None = None,
+        deep: bool = False,
+        wal_uri: str | None = None,
+        names: Sequence[str] = (),
+        progress: Progress = no_progress,
+        pause: Pause = no_pause,
+    ) -> Table:
+        """Make a table of its own at `uri`, of a named checkpoint or of this table as it is; fresh rows included.
+
+        Fences nobody. Shallow: the base reads this table's files, which a tag on it holds; `deep` copies them. The
+        WAL store is not inherited: `wal_uri` names one, without it the clone's first writer may still choose one (see
+        `open_table`). `names` are names of shards that only the caller knows. After a crash the same call completes
+        it. See `checkpoints.clone.clone_table`.
+        """
+        store = _table_store(uri, self.storage_options)
+        wal_store = _wal_store(store, wal_uri, self.storage_options)
+
+        def record(table_id: uuid.UUID) -> tuple[str, bytes]:
+            own = None if wal_store is store else wal_store.uri
+            made = replace(
+                self.record,
+                table_id=table_id,
+                wal_uri=own,
+                wal_undecided=wal_uri is None,
+                leftover_shards=frozenset(),
+            )
+            return record_key(table_id), _record_bytes(made)
+
+        unlisted = bool(self.primary_key) and not self.sharding.known_names()
+        source = CloneSource(self.home, self.shard_ids, (*self.sharding.known_names(), *names), unlisted)
+        target = CloneTarget(store, wal_store, deep, TABLE_ID, record)
+        at = self.at.name if checkpoint is None and self.at is not None else checkpoint
+        clone_table(source, target, checkpoint=at, progress=progress, pause=pause)
+        return open_table(uri, self.storage_options)
+
+    def shard_ids(self) -> frozenset[uuid.UUID]:
+        """Every shard that has an object. One LIST."""
+        if self.at is not None:
+            return frozenset(self.at.shards)
+        return _shard_folders(self.home.store) - self.record.leftover_shards
+
+    def _shard_names(self, names: Sequence[str] = ()) -> dict[uuid.UUID, str]:
+        return {self.home.shard(name).id: name for name in (*self.sharding.known_names(), *names)}
+
+    def _check_now(self, what: str) -> None:
+        """Raises InvalidInput where the table is that of a checkpoint."""
+        if self.at is not None:
+            raise InvalidInput(
+                f"The table was opened at checkpoint {self.at.name!r}, which is for reading: it cannot {what}.",
+                table=self.uri,
+                advice="open the table without a checkpoint; nothing was written",
+            )
+
     def _snapshot(self) -> View:
-        return read_snapshot(self.home, _shard_folders(self.home.store) - self.record.leftover_shards)
+        if self.at is not None:
+            return read_checkpoint(self.home, self.at)
+        return read_snapshot(self.home, self.shard_ids())
 
     def __repr__(self) -> str:
         return f"Table({self.uri!r}, id={str(self.table_id)!r}, sharding={self.sharding}, key={list(self.primary_key)})"
 
     def _shard_info(self, shard_id: uuid.UUID, name: str | None) -> ShardInfo | None:
-        manifest = Shard(self.home, shard_id).manifests.latest()
+        manifest = self.at.shards[shard_id].manifest if self.at else Shard(self.home, shard_id).manifests.latest()
         if manifest is None:
             return None
         return ShardInfo(
@@ -200,7 +449,7 @@ class Table:
             sstables=len(manifest.sstables),
             owner=manifest.owner,
             sealed=manifest.sealed,
-            native_safe=not manifest.sealed and self.record.wal_uri is None,
+            native_safe=not manifest.sealed and self.record.wal_uri is None and not self.record.wal_undecided,
         )
 
 
@@ -268,11 +517,20 @@ def create_table(
     return open_table(uri, storage_options)
 
 
-def open_table(uri: str, storage_options: Mapping[str, str] | None = None, wal_uri: str | None = None) -> Table:
+def open_table(
+    uri: str,
+    storage_options: Mapping[str, str] | None = None,
+    wal_uri: str | None = None,
+    checkpoint: str | None = None,
+) -> Table:
     """The table at a place; writes nothing. `wal_uri` may be left out: it is in the record.
 
-    Raises NotFound where there is no dataset, and InvalidInput where it is not a table (yet, or any
-    more), or where `wal_uri` is another one than recorded.
+    With `checkpoint`, exactly as that checkpoint has it, whatever came since; writers are refused.
+
+    A clone that was made without a WAL store takes the given one from the moment a writer opens a shard.
+
+    Raises NotFound where there is no dataset or checkpoint, InvalidInput where it is not a table (yet, or any more),
+    WalStoreMismatch where `wal_uri` is another one than recorded.
     """
     store = _table_store(uri, storage_options)
     base = lance_connector.look(store.uri, storage_options)
@@ -280,18 +538,33 @@ def open_table(uri: str, storage_options: Mapping[str, str] | None = None, wal_u
         raise NotFound(f"There is no table at {store.uri}.", advice="check the URI, or create the table first")
     record = _read_record(store, _table_id(store, base))
     _check_own_mem_wal(store, base, record)
-    recorded = record.wal_uri or store.uri
-    given = recorded if wal_uri is None else open_store(redact(wal_uri), storage_options).uri
-    if given != recorded:
-        raise InvalidInput(
-            f"The table's WALs lie in {recorded}, and it was opened with {given}.",
-            table=store.uri,
-            advice="leave wal_uri out, or give the recorded one; nothing was written",
-        )
-    wal_store = open_store(record.wal_uri, storage_options) if record.wal_uri else store
+    record, wal_store = open_wal(store, record, storage_options, wal_uri)
     spec_id = base.mem_wal.spec_id if base.mem_wal else 0
     home = TableHome(RowSchema.of(base.schema, base.field_ids), store, wal_store, record.table_id, spec_id)
-    return Table(home, base.schema, record, dict(storage_options) if storage_options else None)
+    table = Table(home, base.schema, record, dict(storage_options) if storage_options else None)
+    if checkpoint is None:
+        return table
+    then, schema, pinned = open_at(home, checkpoint)
+    return replace(table, home=then, schema=schema, at=pinned)
+
+
+def open_wal(
+    store: ObjectStore, record: TableRecord, storage_options: Mapping[str, str] | None, wal_uri: str | None = None
+) -> tuple[TableRecord, ObjectStore]:
+    """The store of a table's WALs, and the record with what a clone's first writer chose since it was made.
+
+    Raises WalStoreMismatch where `wal_uri` is another one.
+    """
+    if record.wal_undecided and (chosen := read_choice(store, record.table_id)) is not None:
+        record = replace(record, wal_uri=None if chosen == store.uri else chosen, wal_undecided=False)
+    given = None if wal_uri is None else open_store(redact(wal_uri), storage_options)
+    if record.wal_undecided:
+        opener = partial(open_store, storage_options=storage_options)
+        return record, UndecidedWal(store, record.table_id, given, opener)
+    recorded = record.wal_uri or store.uri
+    if given is not None and given.uri != recorded:
+        raise mismatch(store.uri, recorded, given.uri)
+    return record, open_store(record.wal_uri, storage_options) if record.wal_uri else store
 
 
 def full_text_index(column: str) -> str:
@@ -382,10 +655,14 @@ def _shard_folders(store: ObjectStore) -> frozenset[uuid.UUID]:
 
 
 def _put_record(store: ObjectStore, record: TableRecord) -> None:
-    data = json.dumps(record.to_json(), indent=2, ensure_ascii=False).encode() + b"\n"
+    data = _record_bytes(record)
     # Nobody else knows the id, so an object there is ours, and the response to its put was lost.
     with suppress(AlreadyExists):
         Retry().run(lambda: store.put_if_absent(record_key(record.table_id), data))
+
+
+def _record_bytes(record: TableRecord) -> bytes:
+    return json.dumps(record.to_json(), indent=2, ensure_ascii=False).encode() + b"\n"
 
 
 def _read_record(store: ObjectStore, table_id: uuid.UUID) -> TableRecord:

@@ -5,8 +5,16 @@ import pytest
 pytest_plugins = ["services"]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_itemcollected(item: pytest.Item) -> None:
     """Under xdist, what needs Spark or Kafka runs on one worker, so that one JVM of each serves all."""
-    for item in items:
-        if item.get_closest_marker("spark") or item.get_closest_marker("kafka"):
-            item.add_marker(pytest.mark.xdist_group("jvm"))
+    if item.get_closest_marker("spark") or item.get_closest_marker("kafka"):
+        item.add_marker(pytest.mark.xdist_group("jvm"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What tests have told by `record_property("told", …)`, under xdist as well."""
+    reports = [one for each in terminalreporter.stats.values() for one in each if isinstance(one, pytest.TestReport)]
+    told = [text for one in reports if one.when == "call" for name, text in one.user_properties if name == "told"]
+    if told:
+        terminalreporter.section("told")
+        terminalreporter.write_line("\n".join(map(str, told)))

@@ -1,13 +1,11 @@
 from __future__ import annotations
 
 import json
-import logging
 import pickle
 import shutil
 import threading
-import urllib.request
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import lance
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from services import S3_SECRETS
 
 import headgate.table as table_module
 from headgate.cli import main
@@ -560,39 +559,22 @@ def test_a_table_without_a_wal_store_takes_none(tmp_path: Path) -> None:
         open_table(table.uri, wal_uri=str(tmp_path / "wal"))
 
 
-@pytest.fixture(scope="module")
-def s3_options() -> Iterator[dict[str, str]]:
-    from moto.server import ThreadedMotoServer
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    endpoint = f"http://{host}:{port}"
-    urllib.request.urlopen(urllib.request.Request(f"{endpoint}/tables", method="PUT")).close()
-    yield {
-        "aws_access_key_id": "AKIAKNOWNTOTEST",
-        "aws_secret_access_key": SECRET,
-        "aws_endpoint": endpoint,
-        "aws_region": "us-east-1",
-        "allow_http": "true",
-    }
-    server.stop()
-
-
 @pytest.mark.s3
-def test_on_s3_a_table_works_and_credentials_stay_out_of_records_and_texts(s3_options: dict[str, str]) -> None:
-    table = orders("s3://tables/t", wal_uri="s3://tables/wal", storage_options=s3_options)
+def test_on_s3_a_table_works_and_credentials_stay_out_of_records_and_texts(
+    s3_options: dict[str, str], bucket: str
+) -> None:
+    uri = f"s3://{bucket}/t"
+    table = orders(uri, wal_uri=f"s3://{bucket}/wal", storage_options=s3_options)
     table = pickle.loads(pickle.dumps(table))
     write(table, "bucket-00001", 1)
-    assert [shard.name for shard in open_table("s3://tables/t", s3_options).shards()] == ["bucket-00001"]
+    assert [shard.name for shard in open_table(uri, s3_options).shards()] == ["bucket-00001"]
     with pytest.raises(InvalidInput, match="already a table") as refused:
-        orders("s3://tables/t", storage_options=s3_options)
+        orders(uri, storage_options=s3_options)
     with pytest.raises(NotFound) as missing:
-        open_table("s3://tables/none", s3_options)
+        open_table(f"s3://{bucket}/none", s3_options)
     texts = [repr(table), repr(table.home), str(refused.value), str(missing.value)]
     stored = [bytes(table.home.store.get(info.key)) for info in table.home.store.list("")]
-    for secret in (SECRET, "AKIAKNOWNTOTEST"):
+    for secret in S3_SECRETS:
         assert all(secret not in text for text in texts)
         assert all(secret.encode() not in data for data in stored)
 

@@ -26,7 +26,7 @@ from typing import Any
 from uuid import UUID
 
 from headgate.checkpoints import records as codec
-from headgate.checkpoints.decisions import check_listable
+from headgate.checkpoints.decisions import check_listable, is_own, log_end
 from headgate.checkpoints.log_state import Head, LogState, empty, replayed, unfolded
 from headgate.checkpoints.records import Batch, BatchRecord, Fold, OpenRecord, Record, ShardClaim
 from headgate.checkpoints.streams import NUMBERED, stream_folder
@@ -116,12 +116,12 @@ class CommitLog:
 
     # -- opening ---------------------------------------------------------------
 
-    def open(self, query_id: str, claims: Mapping[str, ShardClaim]) -> OpenedLog:
+    def open(self, query_id: str, claims: Mapping[str, ShardClaim], known: LogState | None = None) -> OpenedLog:
         """Take the log over. THIS WRITES, AND IT FENCES AN EARLIER DRIVER.
 
         Call it after every shard of the stream was claimed and has its barrier.
 
-        1. read the log.
+        1. read the log; given an earlier state, only what came after it.
         2. put the open record at the next sequence. Taken by another: read on and try
            again. Taken by our own id: a response was lost, and it counts.
         3. LIST once: nothing lies above it, in the log or folded; otherwise Fenced (R6).
@@ -131,7 +131,7 @@ class CommitLog:
         not be there (it would fence others, and harm nothing).
         """
         self._pause("read")
-        state = self.read()
+        state = self.read(known)
         record_id, opened_at = uuid.uuid4().hex, datetime.now(UTC).isoformat(timespec="seconds")
         for _ in range(OPEN_TRIES):
             record = OpenRecord(
@@ -144,7 +144,7 @@ class CommitLog:
             )
             self._pause("open record")
             taken = self._put(record)
-            if taken is None or taken.record_id == record_id:
+            if taken is None or is_own(record, taken):
                 break
             state = self.read(state)
             if state.sequence < taken.sequence:
@@ -154,7 +154,7 @@ class CommitLog:
             raise Transient(f"Others wrote to the commit log in each of {OPEN_TRIES} tries.", **self._where())
         self._pause("prove")
         listed, folds = self._list()
-        if (highest := max(listed | folds, default=0)) != record.sequence:
+        if (highest := log_end(listed, folds)) != record.sequence:
             raise Fenced(
                 "Another driver wrote to the commit log while this one was opening it.",
                 **self._where(),
@@ -170,6 +170,13 @@ class CommitLog:
         if fold.stream != self.stream or fold.sequence < 1:
             raise InvalidInput(f"A fold of {fold.stream!r} at {fold.sequence} is none of this log.", **self._where())
         key, data = self._key("folds", fold.sequence), codec.encode(fold)
+        with suppress(AlreadyExists):
+            self._retry.run(lambda: self._store.put_if_absent(key, data))
+
+    def begin(self, fold: Fold, opened: OpenRecord) -> None:
+        """Begin the log of a clone: the fold of what came before, and an open record above it. Twice equals once."""
+        self.put_fold(fold)
+        key, data = self._key("log", opened.sequence), codec.encode(opened)
         with suppress(AlreadyExists):
             self._retry.run(lambda: self._store.put_if_absent(key, data))
 
@@ -239,7 +246,7 @@ class CommitLog:
             listed, folds = self._list()
         except Transient as error:
             raise self._unknown(record) from error
-        if max(listed | folds, default=0) >= record.sequence:
+        if log_end(listed, folds) >= record.sequence:
             raise self._fenced(record, None)
         return None
 
@@ -359,7 +366,7 @@ class OpenedLog:
         except HeadgateError as error:
             self._error = error
             raise
-        if taken is not None and taken.record_id != record.record_id:
+        if taken is not None and not is_own(record, taken):
             self._error = log._fenced(record, taken)
             raise self._error
         stored = taken or record

@@ -1,7 +1,8 @@
 """The decisions of the streaming protocol. Pure: no store, no clock, no Spark.
 
-What a batch may do (step 2, R8, R17), how far replay_after may go (R1), where the next
-batch is planned (R4), and what is visible. The exhaustive tests drive these functions.
+What a batch may do (step 2, R8, R17), who has a slot of the log (R2, R6), how far replay_after
+may go (R1), where the next batch is planned (R4), what is visible, and whether a snapshot holds
+(R11). The exhaustive tests drive these functions.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TypeAlias
 from uuid import UUID
 
 from headgate.checkpoints.log_state import Head, Positions
-from headgate.checkpoints.records import Batch, BatchRecord, OpaqueRange
+from headgate.checkpoints.records import Batch, BatchRecord, OpaqueRange, Record, Run
 from headgate.errors import InvalidInput
 from headgate.shards.entry import SourceRange
 
@@ -122,6 +123,22 @@ def starting_offsets(head: Head, partitions: Iterable[tuple[str, int]] = ()) -> 
     return json.dumps(ends, separators=(",", ":"))
 
 
+# -- the log -------------------------------------------------------------------
+
+
+def log_end(records: Iterable[int], folds: Iterable[int]) -> int:
+    """The sequence of the last record, of what LIST shows: the record itself may be folded and collected (R6)."""
+    return max(max(records, default=0), max(folds, default=0))
+
+
+def is_own(mine: Record, stored: Record) -> bool:
+    """Whether the record that has our slot is our own, after a lost response; then what is stored counts.
+
+    Any other is another driver's: one that opens the log reads on, one that commits is fenced (R2).
+    """
+    return stored.record_id == mine.record_id
+
+
 # -- positions -----------------------------------------------------------------
 
 
@@ -166,6 +183,14 @@ def checkpoint_limit(
     return min(next_position, planned) - 1
 
 
+def flush_limit(listed: Iterable[int], folded: Iterable[Run]) -> int | None:
+    """How far a flush goes: to the last position that a record lists (R1). None: there is nothing to flush.
+
+    `listed` and `folded` are the positions above replay_after that count.
+    """
+    return max([*listed, *(last for _, last in folded)], default=None)
+
+
 def is_visible(attempt_id: str | None, position: int, positions: Positions | None) -> bool:
     """The one rule: an entry without an attempt is visible, another one only where a record lists it.
 
@@ -176,6 +201,15 @@ def is_visible(attempt_id: str | None, position: int, positions: Positions | Non
     if positions is None or not positions.lists(position):
         return False
     return positions.attempts.get(position, attempt_id) == attempt_id
+
+
+def is_stale(replay_after: int, latest: int, end: int | None) -> bool:
+    """Whether the tail of a WAL that was read above `replay_after` is no longer the shard's (R11).
+
+    `latest` is the replay_after of a manifest that was read after the tail, `end` the first position that was
+    free; None: an entry was missing. False then means a loss: no flush explains it.
+    """
+    return latest > replay_after if end is None else end <= latest
 
 
 def check_listable(head: Head, batch: Batch, replay_after: Mapping[UUID, int]) -> None:

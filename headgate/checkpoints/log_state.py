@@ -61,6 +61,8 @@ class Head:
     ends: Mapping[tuple[str, int], int] = field(default_factory=dict)
     """Per topic and partition, where the next batch must start."""
     opaque_ends: Mapping[str, str] = field(default_factory=dict)
+    starts: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """Per topic and partition, where the stream's first batch of it started, as far as that is known."""
     listed: Mapping[UUID, int] = field(default_factory=dict)
     """Per shard, the highest position that a record lists."""
     recent: Mapping[tuple[str, int], BatchRecord] = field(default_factory=dict)
@@ -107,11 +109,13 @@ def unfolded(fold: Fold) -> LogState:
         last=fold.last,
         ends={(topic, partition): end for topic, partition, end in fold.ends},
         opaque_ends=dict(fold.opaque_ends),
+        starts={(topic, partition): start for topic, partition, start in fold.starts},
         listed={shard_id: shard.last for shard_id, shard in fold.shards.items()},
         recent={} if fold.last is None else {(fold.last.query_id, fold.last.batch_id): fold.last},
     )
+    # Nothing was ever flushed where replay_after is 0, and a dead-letter log has its first entry at position 0.
     shards = {
-        shard_id: Positions(shard.shard, {}, shard.visible, shard.replay_after, shard.last)
+        shard_id: Positions(shard.shard, {}, shard.visible, shard.replay_after or -1, shard.last)
         for shard_id, shard in fold.shards.items()
     }
     return LogState(head, shards, fold.sequence)
@@ -154,6 +158,7 @@ def fold(state: LogState, replay_after: Mapping[UUID, int]) -> Fold:
         stream=head.stream,
         opened=head.opened,
         last=head.last,
+        starts=tuple(sorted((topic, partition, start) for (topic, partition), start in head.starts.items())),
         ends=tuple(sorted((topic, partition, end) for (topic, partition), end in head.ends.items())),
         opaque_ends=tuple(sorted(head.opaque_ends.items())),
         shards=shards,
@@ -190,6 +195,7 @@ class _Builder:
         self._last = head.last
         self._ends = dict(head.ends)
         self._opaque = dict(head.opaque_ends)
+        self._starts = dict(head.starts)
         self._listed = dict(head.listed)
         self._recent = dict(head.recent)
 
@@ -209,6 +215,7 @@ class _Builder:
                 raise Corrupt(f"Record {record.sequence} lists a position a second time.", shard=name)
             self._listed[part.shard_id] = part.positions[-1]
         self._last = record
+        self._starts |= {key: r.start for r in record.sources if (key := (r.topic, r.partition)) not in self._ends}
         self._ends.update({(r.topic, r.partition): r.until for r in record.sources})
         self._opaque.update({r.source: r.until for r in record.opaque})
         self._recent.pop((record.query_id, record.batch_id), None)
@@ -224,6 +231,7 @@ class _Builder:
             self._last,
             self._ends,
             self._opaque,
+            self._starts,
             self._listed,
             self._recent,
         )

@@ -150,6 +150,8 @@ class Fold:
     """Per topic and partition, where the next batch must start."""
     opaque_ends: tuple[tuple[str, str], ...]
     shards: Mapping[UUID, FoldedShard]
+    starts: tuple[tuple[str, int, int], ...] = ()
+    """Per topic and partition, where the first batch started; left out where an earlier release folded that away."""
 
 
 Record: TypeAlias = OpenRecord | BatchRecord
@@ -160,7 +162,12 @@ Record: TypeAlias = OpenRecord | BatchRecord
 
 def encode(record: Record | Fold) -> bytes:
     """One key a line, values compact."""
-    fields = {"format": FORMAT, "release": release(), **_plain(record)}
+    return text_of(plain(record))
+
+
+def text_of(content: Mapping[str, Any]) -> bytes:
+    """JSON with a format, the release that wrote it and a checksum: one key a line, values compact."""
+    fields = {"format": FORMAT, "release": release(), **content}
     fields["checksum"] = _checksum(fields)
     lines = ",\n".join(f"  {json.dumps(key)}: {_compact(value)}" for key, value in fields.items())
     return f"{{\n{lines}\n}}\n".encode()
@@ -175,7 +182,8 @@ def release() -> str:
         return "headgate from source"
 
 
-def _plain(record: Record | Fold) -> dict[str, Any]:
+def plain(record: Record | Fold) -> dict[str, Any]:
+    """The record as JSON values."""
     if isinstance(record, OpenRecord):
         return {
             "kind": "open",
@@ -215,8 +223,9 @@ def _plain(record: Record | Fold) -> dict[str, Any]:
         "kind": "fold",
         "stream": record.stream,
         "sequence": record.sequence,
-        "opened": None if record.opened is None else _plain(record.opened),
-        "last": None if record.last is None else _plain(record.last),
+        "opened": None if record.opened is None else plain(record.opened),
+        "last": None if record.last is None else plain(record.last),
+        "starts": [list(start) for start in record.starts],
         "ends": [list(end) for end in record.ends],
         "opaque_ends": [list(end) for end in record.opaque_ends],
         "shards": {
@@ -275,21 +284,27 @@ def stream_of(data: bytes | memoryview) -> str:
     return _decode(data).stream
 
 
-def _decode(data: bytes | memoryview) -> Record | Fold:
+def fields_of(data: bytes | memoryview, what: str = "A record of the commit log") -> dict[str, Any]:
+    """What `text_of` was given. Raises Corrupt, and InvalidInput for a newer format."""
     try:
         fields = json.loads(bytes(data))
     except (ValueError, RecursionError) as error:
-        raise Corrupt("A record of the commit log is not JSON.") from error
+        raise Corrupt(f"{what} is not JSON.") from error
     if not isinstance(fields, dict) or not _is_number(fields.get("format")) or fields["format"] < 1:
-        raise Corrupt("A record of the commit log does not say its format.")
+        raise Corrupt(f"{what} does not say its format.")
     if fields["format"] > FORMAT:
         raise InvalidInput(
-            f"A record of the commit log has format {fields['format']}, written by {fields.get('release')!s:.80}; "
+            f"{what} has format {fields['format']}, written by {fields.get('release')!s:.80}; "
             f"this is {release()}, which reads up to format {FORMAT}.",
             advice="use that release of headgate or a later one; nothing was written",
         )
     if fields.get("checksum") != _checksum(fields):
-        raise Corrupt("A record of the commit log does not match its checksum.")
+        raise Corrupt(f"{what} does not match its checksum.")
+    return fields
+
+
+def _decode(data: bytes | memoryview) -> Record | Fold:
+    fields = fields_of(data)
     try:
         return _record(fields)
     except (KeyError, TypeError, ValueError, AttributeError, InvalidInput) as error:
@@ -303,7 +318,7 @@ def _record(fields: Mapping[str, Any]) -> Record | Fold:
     if kind == "batch":
         return _batch(fields)
     if kind == "fold":
-        return _fold(fields)
+        return fold_from(fields)
     raise ValueError(f"kind {kind!r}")
 
 
@@ -354,14 +369,16 @@ def _part(part: Mapping[str, Any]) -> ShardPart:
     return ShardPart(UUID(part["shard_id"]), _text(part["attempt_id"]), positions, rows, nbytes)
 
 
-def _fold(fields: Mapping[str, Any]) -> Fold:
+def fold_from(fields: Mapping[str, Any]) -> Fold:
+    """The fold that `plain` gave. Raises whatever wrong values raise: KeyError, TypeError, ValueError."""
     opened, last = fields["opened"], fields["last"]
     return Fold(
         sequence=_number(fields["sequence"]),
         stream=_text(fields["stream"]),
         opened=None if opened is None else _open(opened),
         last=None if last is None else _batch(last),
-        ends=tuple((_text(topic), _number(partition), _number(end)) for topic, partition, end in fields["ends"]),
+        starts=_offsets(fields.get("starts", ())),
+        ends=_offsets(fields["ends"]),
         opaque_ends=tuple((_text(source), _text(end)) for source, end in fields["opaque_ends"]),
         shards={
             UUID(shard_id): FoldedShard(
@@ -373,6 +390,10 @@ def _fold(fields: Mapping[str, Any]) -> Fold:
             for shard_id, folded in fields["shards"].items()
         },
     )
+
+
+def _offsets(values: Iterable[Any]) -> tuple[tuple[str, int, int], ...]:
+    return tuple((_text(topic), _number(partition), _number(offset)) for topic, partition, offset in values)
 
 
 def _is_number(value: Any) -> bool:

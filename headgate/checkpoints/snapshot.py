@@ -4,19 +4,23 @@ Promises:
 1. Every row of a committed batch, and every durable row of a direct writer, is in it exactly once;
    a batch is in it whole or not at all, over all shards; no row of an uncommitted one is.
 2. Reading writes nothing and fences nobody.
-3. Memory holds the unflushed tail of the WALs, never the base.
+3. Memory holds the unflushed tail of the WALs, never the base; of an instant without rows, nothing of either.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeAlias
 from uuid import UUID
 
 import pyarrow as pa
 
 from headgate.checkpoints.commit_log import CommitLog
+from headgate.checkpoints.dead_letters import PREFIX
+from headgate.checkpoints.decisions import is_stale
+from headgate.checkpoints.log_state import LogState
 from headgate.checkpoints.streams import list_streams
 from headgate.checkpoints.visibility import Visible
 from headgate.errors import DataLoss, Transient
@@ -24,8 +28,10 @@ from headgate.shards.appender import Pause, no_pause
 from headgate.shards.manifest import Manifest
 from headgate.shards.merge import Fresh, View
 from headgate.shards.replay import uncovered
+from headgate.shards.retry import Retry
 from headgate.shards.shard import Shard, TableHome
 from headgate.shards.tailer import WalEntry, WalTailer
+from headgate.shards.tip import find_tip
 
 READERS = 16
 """Shards read together: hides a store's latency."""
@@ -34,75 +40,136 @@ TRIES = 8
 """Each lost try means that a flush, a fold or a compaction came in between; they do not run that often."""
 
 
-class _Moved(Exception):
-    """The shard was flushed, folded or compacted since its manifest was read."""
-
-
-def read_snapshot(home: TableHome, shard_ids: Iterable[UUID], *, pause: Pause = no_pause) -> View:
-    """The table as it is now (R11):
-
-    1. the manifests of all shards.
-    2. the commit logs of all streams: a log that was folded beyond a manifest means from 1 again.
-    3. per shard the visible rows of its WAL above replay_after. Entries that were flushed and
-       collected meanwhile mean from 1 again; missing ones are DataLoss.
-    4. the base. A mark on it for SSTables that a manifest does not know means from 1 again.
-
-    Raises DataLoss, Corrupt, and Transient where the table keeps moving.
-    """
-    shards = [Shard(home, shard_id) for shard_id in sorted(shard_ids)]
-    for _ in range(TRIES):
-        try:
-            return _try(home, shards, pause)
-        except _Moved:
-            continue
-    raise Transient(f"The table moved on during each of {TRIES} reads.", table=home.uri)
-
-
-def visible_now(home: TableHome) -> Visible:
-    """What the commit logs of all streams list."""
-    logs = (CommitLog(home.records, stream, home.uri) for stream in list_streams(home.records))
-    return Visible.of([log.read() for log in logs], home.uri)
-
-
 @dataclass(frozen=True)
-class _Tail:
-    rows: pa.Table
+class ShardInstant:
+    """One shard at the instant: its manifest, and its tail [replay_after + 1, end)."""
+
+    shard: Shard
+    manifest: Manifest
     end: int
     """The first position that was free."""
 
 
-def _try(home: TableHome, shards: Sequence[Shard], pause: Pause) -> View:
+@dataclass(frozen=True)
+class Instant:
+    """A table at one instant, as far as it can be told without reading rows."""
+
+    shards: tuple[ShardInstant, ...]
+    logs: tuple[LogState, ...]
+    view: View
+    """The base at its version, and what the shards add; their tails only where rows were read."""
+
+    @property
+    def base_version(self) -> int:
+        """Of the base."""
+        return int(self.view.base.dataset.version)
+
+
+class _Moved(Exception):
+    """The table was flushed, folded or compacted, or grew by a shard, since its manifests were read."""
+
+    def __init__(self, appeared: Iterable[UUID] = ()) -> None:
+        self.appeared = frozenset(appeared)
+        super().__init__()
+
+
+def read_snapshot(home: TableHome, shard_ids: Iterable[UUID], *, pause: Pause = no_pause) -> View:
+    """The table as it is now, with the rows of its tails; see `read_instant`."""
+    return _read(home, shard_ids, _rows, pause).view
+
+
+def read_instant(home: TableHome, shard_ids: Iterable[UUID], *, pause: Pause = no_pause) -> Instant:
+    """The table as it is now, without rows (R11):
+
+    1. the manifests of all shards.
+    2. the commit logs of all streams: a log that was folded beyond a manifest, or that lists a shard which was
+       claimed meanwhile, means from 1 again.
+    3. per shard where the tail of its WAL ends. Entries that were flushed and collected meanwhile
+       mean from 1 again; missing ones are DataLoss.
+    4. the base. A mark on it for SSTables that a manifest does not know means from 1 again.
+
+    Raises DataLoss, Corrupt, and Transient where the table keeps moving.
+    """
+    return _read(home, shard_ids, _ends, pause)
+
+
+def visible_now(home: TableHome) -> Visible:
+    """What the commit logs of all streams list."""
+    return Visible.of(_logs(home), home.uri)
+
+
+@dataclass(frozen=True)
+class _Tail:
+    tables: tuple[pa.Table, ...]
+    end: int
+    """The first position that was free."""
+
+
+_ReadTail: TypeAlias = Callable[[Shard, Manifest, Visible], _Tail]
+
+
+def _read(home: TableHome, shard_ids: Iterable[UUID], read_tail: _ReadTail, pause: Pause) -> Instant:
+    ids = set(shard_ids)
+    for _ in range(TRIES):
+        try:
+            return _try(home, [Shard(home, shard_id) for shard_id in sorted(ids)], read_tail, pause)
+        except _Moved as moved:
+            ids |= moved.appeared
+    raise Transient(f"The table moved on during each of {TRIES} reads.", table=home.uri)
+
+
+def _try(home: TableHome, shards: Sequence[Shard], read_tail: _ReadTail, pause: Pause) -> Instant:
     with ThreadPoolExecutor(READERS, thread_name_prefix="headgate-snapshot") as pool:
         pause("manifests")
         found = list(pool.map(lambda shard: shard.manifests.latest(), shards))
         claimed = [(shard, manifest) for shard, manifest in zip(shards, found, strict=True) if manifest is not None]
         pause("logs")
-        visible = visible_now(home)
+        logs = _logs(home)
+        visible = Visible.of(logs, home.uri)
+        _check_known(home, shards, [shard.id for shard, _ in claimed], visible)
         pause("tails")
-        fresh = list(pool.map(lambda one: _fresh(one[0], one[1], visible), claimed))
+        tails = list(pool.map(lambda one: _tail(one[0], one[1], visible, read_tail), claimed))
     pause("base")
+    fresh = [
+        Fresh(shard, manifest.generation, manifest.sstables, tail.tables)
+        for (shard, manifest), tail in zip(claimed, tails, strict=True)
+    ]
     view = View.of(home, fresh)
     if view is None:
         raise _Moved
-    return view
+    parts = (ShardInstant(*one, tail.end) for one, tail in zip(claimed, tails, strict=True))
+    return Instant(tuple(parts), tuple(logs), view)
 
 
-def _fresh(shard: Shard, manifest: Manifest, visible: Visible) -> Fresh:
+def _logs(home: TableHome) -> list[LogState]:
+    return [CommitLog(home.records, stream, home.uri).read() for stream in list_streams(home.records)]
+
+
+def _check_known(home: TableHome, asked: Sequence[Shard], claimed: Sequence[UUID], visible: Visible) -> None:
+    """A batch counts whole: a shard that a log lists and that came after the table's shards were listed is read too."""
+    listed = {shard_id for shard_id, one in visible.shards.items() if not one.shard.startswith(PREFIX)}
+    if appeared := listed - {shard.id for shard in asked}:
+        raise _Moved(appeared)
+    if lost := sorted(listed - set(claimed)):
+        raise DataLoss("A commit record lists rows of a shard that has no manifest.", **Shard(home, lost[0]).where())
+
+
+def _tail(shard: Shard, manifest: Manifest, visible: Visible, read_tail: _ReadTail) -> _Tail:
     if not visible.covers(shard.id, manifest.replay_after):
         raise _Moved
     try:
-        tail = _tail(shard, manifest, visible)
+        tail = read_tail(shard, manifest, visible)
     except DataLoss:
-        if _replay_after(shard) > manifest.replay_after:
+        if is_stale(manifest.replay_after, _replay_after(shard), None):
             raise _Moved from None
         raise
-    if tail.end <= _replay_after(shard):
+    if is_stale(manifest.replay_after, _replay_after(shard), tail.end):
         # What looked like the tip was a collected range.
         raise _Moved
-    return Fresh(shard, manifest.generation, manifest.sstables, (tail.rows,))
+    return tail
 
 
-def _tail(shard: Shard, manifest: Manifest, visible: Visible) -> _Tail:
+def _rows(shard: Shard, manifest: Manifest, visible: Visible) -> _Tail:
     start = end = manifest.replay_after + 1
 
     def counted(entries: Iterable[WalEntry]) -> Iterable[WalEntry]:
@@ -113,7 +180,20 @@ def _tail(shard: Shard, manifest: Manifest, visible: Visible) -> _Tail:
 
     entries = visible.visible_entries(shard.id, counted(WalTailer(shard).read(start)), start)
     batches = [batch for part in uncovered(shard, manifest, entries) for batch in part.batches]
-    return _Tail(pa.Table.from_batches(batches, schema=shard.home.schema.storage), end)
+    return _Tail((pa.Table.from_batches(batches, schema=shard.home.schema.storage),), end)
+
+
+def _ends(shard: Shard, manifest: Manifest, visible: Visible) -> _Tail:
+    end = Retry().run(lambda: find_tip(shard, manifest.replay_after + 1))
+    for first, last in visible.runs(shard.id, manifest.replay_after + 1):
+        if last >= end:
+            missing = max(first, end)
+            raise DataLoss(
+                f"A commit record lists position {missing}, and the entry there is absent.",
+                **shard.where(),
+                position=missing,
+            )
+    return _Tail((), end)
 
 
 def _replay_after(shard: Shard) -> int:

@@ -1,4 +1,4 @@
-"""Spark's own checkpoint directory, read as it is on disk. Never written here.
+"""Spark's own checkpoint directory, read as it is on disk. Never written here; `spark_rebuild` makes a new one.
 
 `metadata` has the query id; `offsets/N` where each source ends in batch N; `sources/<i>/0`
 where it began; `commits/N` says that Spark is done with N. Offsets files start with their
@@ -114,6 +114,29 @@ class SparkCheckpoint:
     def commits(self) -> tuple[int, ...]:
         """The batches that Spark is done with, rising."""
         return self._numbers("commits")
+
+    def check_commit(self, batch_id: int) -> None:
+        """Raises NotFound, Corrupt or InvalidInput where Spark could not read that it is done with a batch."""
+        if len(self._lines(f"commits/{batch_id}")) < 2:
+            raise Corrupt(f"Spark's commits/{batch_id} ends early.", checkpoint=self.uri)
+
+    def names(self) -> tuple[str, ...]:
+        """What is right below the directory; nothing where it is empty, or not there."""
+        try:
+            found = self._guarded("directory", lambda fs: fs.ls(self._path, detail=False))
+        except NotFound:
+            return ()
+        return tuple(sorted(str(path).rstrip("/").rpartition("/")[2] for path in found))
+
+    @property
+    def local_path(self) -> str | None:
+        """The directory, where it is one of this machine."""
+        return self._path if self._scheme == "file" else None
+
+    @property
+    def location(self) -> str:
+        """The same place as `open_store` takes it. It may hold credentials."""
+        return self.local_path or f"{self._scheme}://{self._path}"
 
     # -- files ---------------------------------------------------------------------
 

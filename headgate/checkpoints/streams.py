@@ -37,17 +37,22 @@ def list_streams(store: ObjectStore, retry: Retry = Retry()) -> tuple[str, ...]:
 
 def stream_folder(stream: str) -> str:
     """The folder of a stream, without a trailing '/'. Raises InvalidInput for an empty name or bad Unicode."""
+    return ROOT + folder_name(stream, "stream")
+
+
+def folder_name(name: str, what: str) -> str:
+    """One name from outside (of a `what`) as one part of a path; two names never share one. Raises InvalidInput."""
     try:
-        data = stream.encode()
+        data = name.encode()
     except UnicodeEncodeError:
         data = b""
     if not data:
-        raise InvalidInput(f"The stream name {stream[:80]!r} is empty or not valid Unicode.")
+        raise InvalidInput(f"The {what} name {name[:80]!r} is empty or not valid Unicode.")
     escaped = "".join(chr(byte) if chr(byte) in _PLAIN else f"%{byte:02X}" for byte in data[: _MAX_NAME + 1])
     if len(escaped) > _MAX_NAME:
         # '.' is in no escaped name, so that no short name can meet a cut one.
         escaped = f"{_CUT_ESCAPE.sub('', escaped[:80])}.{hashlib.sha256(data).hexdigest()[:32]}"
-    return ROOT + escaped
+    return escaped
 
 
 def _name_in(store: ObjectStore, folder: str, retry: Retry) -> str | None:

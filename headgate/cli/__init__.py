@@ -8,7 +8,7 @@ next step on stderr, with an exit code by class of error.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -52,7 +52,15 @@ COMMANDS = {
     "shard": Lazy("headgate.cli.shard_command:shard", "Look at shards: who owns them, and what they hold."),
     "wal": Lazy("headgate.cli.wal_command:wal", "Look at a shard's write-ahead log."),
     "dead-letters": Lazy("headgate.cli.dead_letters_command:dead_letters", "Read the records that were refused."),
-    "kafka": Lazy("headgate.cli.kafka_command:kafka", "Look at topics."),
+    "checkpoint": Lazy("headgate.cli.checkpoint_command:checkpoint", "Name and pin a table as it is now."),
+    "clone": Lazy("headgate.cli.clone_command:clone", "Make a table of its own out of another, fresh rows included."),
+    "compact": Lazy("headgate.cli.compact_command:compact", "Take SSTables into the base."),
+    "gc": Lazy("headgate.cli.gc_command:gc", "Delete what nobody can need any more."),
+    "index": Lazy("headgate.cli.index_command:index", "Build full-text indexes."),
+    "search": Lazy("headgate.cli.search_command:search", "Find rows by their words, fresh ones included."),
+    "recover": Lazy("headgate.cli.recover_command:recover", "How Spark's checkpoint stands to the table, and mend it."),
+    "fsck": Lazy("headgate.cli.fsck_command:fsck", "Check every object of a table."),
+    "kafka": Lazy("headgate.cli.kafka_command:kafka", "Run a broker on this machine, to try things out."),
 }
 
 
@@ -128,15 +136,21 @@ def main() -> None:
 
 def storage_option(command: F) -> F:
     """`--storage-option KEY=VALUE`, many times; the command gets a dict as its argument `storage_options`."""
-    option = click.option(
+    return key_value_option(
         "--storage-option",
         "storage_options",
-        multiple=True,
-        metavar="KEY=VALUE",
-        callback=_key_values,
-        help="An option of S3 under pylance's name (region, endpoint, access_key_id …); may be repeated.",
-    )
-    return option(command)  # type: ignore[type-var]
+        "An option of S3 under pylance's name (region, endpoint, access_key_id …); may be repeated.",
+    )(command)
+
+
+def key_value_option(name: str, argument: str, what: str) -> Callable[[F], F]:
+    """An option KEY=VALUE that may be repeated; the command gets a dict."""
+
+    def decorate(command: F) -> F:
+        option = click.option(name, argument, multiple=True, metavar="KEY=VALUE", callback=_key_values, help=what)
+        return option(command)  # type: ignore[type-var]
+
+    return decorate
 
 
 def _key_values(context: click.Context, option: click.Parameter, given: Sequence[str]) -> dict[str, str]:

@@ -18,7 +18,6 @@ from headgate.cli.demo import Result, run_demo
 from headgate.cli.errors import exit_code
 from headgate.cli.output import Output, TextOutput, output_option
 from headgate.cli.progress import bars
-from headgate.cli.status_command import batch_value
 from headgate.cli.status_tables import batches_table
 from headgate.errors import DataLoss
 from headgate.streaming.compare import Difference
@@ -44,7 +43,7 @@ def demo(rows: int, keep: bool, output: Output) -> None:
     with _term_as_interrupt(), bars() as progress:
         result = run_demo(rows, _Shown(progress, output), directory)
     value = {**_summary(result), "table": result.table if keep else None}
-    batches = [batch_value(record) for record in result.batches]
+    batches = list(result.batches)
     title = "Every row is there, once" if result.holds else "NOT as promised"
     if isinstance(output, TextOutput):
         around = (result.killed_after_batch, result.killed_after_batch + 1, batches[-1]["batch"])

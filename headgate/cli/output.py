@@ -48,6 +48,16 @@ class Column:
         return text.rjust(self.width) if self.right else text.ljust(self.width)
 
 
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """A text with pieces that stand out on a terminal; everywhere else, the text."""
+
+    pieces: Sequence[tuple[str, bool]]
+
+    def __str__(self) -> str:
+        return "".join(piece for piece, _ in self.pieces)
+
+
 class Output(ABC):
     """Where a command's results and errors go."""
 
@@ -171,8 +181,14 @@ def _table(title: str, items: Sequence[Value]) -> Table:
         numbers = all(isinstance(item.get(key), int | float | None) for item in items)
         table.add_column(_label(key), justify="right" if numbers else "left", overflow="fold")
     for item in items:
-        table.add_row(*(Text(_text(item.get(key))) for key in keys))
+        table.add_row(*(_cell(item.get(key)) for key in keys))
     return table
+
+
+def _cell(item: Any) -> Text:
+    if isinstance(item, Marked):
+        return Text.assemble(*((_printable(piece), "bold yellow" if on else "") for piece, on in item.pieces))
+    return Text(_text(item))
 
 
 def _text(item: Any) -> str:

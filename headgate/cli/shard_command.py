@@ -1,6 +1,6 @@
-"""`headgate shard …`: who owns a shard, and what it holds. Reads only; fences nobody.
+"""`headgate shard …`: who owns a shard, and what it holds.
 
-Needs the objects alone: it works where the base dataset cannot be opened any more.
+`show` reads only, fences nobody and needs the objects alone: it works where the base dataset cannot be opened any more.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ import pyarrow as pa
 from headgate.cli import storage_option
 from headgate.cli.errors import exit_code
 from headgate.cli.output import Column, Output, output_option
+from headgate.cli.release_command import release
 from headgate.connectors.objects import ObjectStore, open_store
 from headgate.errors import Corrupt, DataLoss, HeadgateError, InvalidInput, NotFound
 from headgate.shards import names
 from headgate.shards.manifest import Manifest
 from headgate.shards.schema import RowSchema
 from headgate.shards.shard import Shard, TableHome
-from headgate.table import TableRecord, open_table, record_key
+from headgate.table import TableRecord, open_table, open_wal, record_key
 
 HOLES_SHOWN = 20
 """A shard that lost more runs of entries than this has lost them all; the first ones say where to look."""
@@ -46,7 +47,10 @@ _COLUMNS = (
 
 @click.group()
 def shard() -> None:
-    """Look at shards: who owns them, and what they hold. Nothing here writes."""
+    """Look at shards: who owns them, and what they hold; and release them."""
+
+
+shard.add_command(release)
 
 
 @shard.command()
@@ -111,7 +115,7 @@ def open_place(uri: str, storage_options: Mapping[str, str]) -> Place:
         home, record = table.home, table.record
     else:
         record = _read_record(store, uuid.UUID(records[0]))
-        wal_store = open_store(record.wal_uri, storage_options) if record.wal_uri else store
+        record, wal_store = open_wal(store, record, storage_options)
         home = TableHome(nothing, store, wal_store, record.table_id)
     return Place(home, {home.shard(name).id: name for name in record.sharding.known_names()})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -19,6 +20,7 @@ from headgate.cli.status_tables import status_tables
 from headgate.errors import InvalidInput
 from headgate.shards.sharding import sharding_to_json
 from headgate.streaming.kafka_source import source
+from headgate.streaming.maintenance_state import read_state
 from headgate.streaming.status import Consumer, StreamStatus, stream_statuses
 from headgate.table import Table, open_table
 
@@ -100,6 +102,7 @@ def status_of(table: Table, consumer: Consumer | None = None, batches: int = 5) 
             for part in one.partitions
         ],
         "shards": _shards(table, streams),
+        "maintenance": _maintenance(table, streams),
         "batches": [batch_value(record) for record in recent],
     }
 
@@ -142,6 +145,12 @@ def _stream(status: StreamStatus) -> dict[str, Any]:
         "lag": status.lag,
         "opened_at": opened and opened.opened_at,
     }
+
+
+def _maintenance(table: Table, streams: tuple[StreamStatus, ...]) -> list[dict[str, Any]]:
+    """As the drivers last said: a stream that stopped, or runs without MemTables, may have said nothing."""
+    found = (read_state(table.home.records, one.head.stream) for one in streams)
+    return [asdict(state) for state in found if state is not None]
 
 
 def _shards(table: Table, streams: tuple[StreamStatus, ...]) -> list[dict[str, Any]]:

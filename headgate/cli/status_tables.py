@@ -26,6 +26,9 @@ def status_tables(status: Value) -> RenderableType:
         parts.append(_partitions(status["partitions"]))
     if status["shards"]:
         parts.append(_shards(status["shards"]))
+    if status["maintenance"]:
+        parts.append(_maintenance(status["maintenance"]))
+        parts += [_cell(line) for one in status["maintenance"] for line in _trouble(one)]
     if status["batches"]:
         parts.append(batches_table(status["batches"]))
     return Group(*parts)
@@ -96,6 +99,22 @@ def _shards(shards: Sequence[Value]) -> Padding:
         columns.pop()
         keys.pop()
     return _filled("Shards", columns, keys, shards)
+
+
+def _maintenance(states: Sequence[Value]) -> Padding:
+    columns = ["stream", ">unflushed B", ">SSTables", ">flushes", ">compactions", ">checkpoints", "running", "as of"]
+    keys = ("stream", "unflushed_bytes", "sstables", "flushes", "compactions", "checkpoints", "running", "at")
+    return _filled("Maintenance", columns, keys, [{**one, "running": list(one["running"])} for one in states])
+
+
+def _trouble(state: Value) -> Iterable[str]:
+    """What an operator should know: batches that wait, jobs that fail, things to do."""
+    if state["delayed"]:
+        yield f"{state['stream']}: batches wait since {state['delayed']['since']}: {state['delayed']['detail']}."
+    for one in state["failures"]:
+        yield f"{state['stream']}: {one['job']} failed {one['times']} times since {one['since']}: {one['error']}"
+    for note in state["notes"]:
+        yield f"{state['stream']}: {note}"
 
 
 def _filled(title: str, columns: Sequence[str], keys: Sequence[str], values: Sequence[Value]) -> Padding:

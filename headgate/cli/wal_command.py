@@ -1,6 +1,6 @@
-"""`headgate wal …`: the entries of a shard's write-ahead log. Reads only; fences nobody.
+"""`headgate wal …`: the entries of a shard's write-ahead log.
 
-Needs the objects alone: it works where the base dataset cannot be opened any more.
+`tail` reads only, fences nobody and needs the objects alone: it works where the base dataset cannot be opened any more.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from headgate.cli import storage_option
+from headgate.cli.expire_command import expire
 from headgate.cli.output import Column, Output, output_option
 from headgate.cli.shard_command import find_shard, open_place
 from headgate.errors import DataLoss, NotFound
@@ -43,7 +44,10 @@ _COLUMNS = (
 
 @click.group()
 def wal() -> None:
-    """Look at a shard's write-ahead log. Nothing here writes."""
+    """Look at a shard's write-ahead log; and retention where it is all there is."""
+
+
+wal.add_command(expire)
 
 
 @wal.command()

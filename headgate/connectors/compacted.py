@@ -1,105 +1,27 @@
-"""Which SSTables a base table says it holds already, per shard.
+"""Which SSTables a version of the base has taken in, per shard: what readers leave out (R11).
 
-pylance can set this mark and not show it: `mem_wal_index_details()` leaves it out. It
-stands in the index section of the dataset's manifest file, from where it is read here.
+Two kinds of notes say it: native's mark, which merge-insert sets (tables with a key), and ours, for appends.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 from uuid import UUID
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.message import DecodeError
-
+from headgate.connectors.append_once import appended_marks
+from headgate.connectors.base_manifest import native_marks
 from headgate.connectors.objects import ObjectStore
-from headgate.errors import Corrupt, NotFound
-
-_MEM_WAL = "__lance_mem_wal"
-_MAX_SECTION = 1 << 30
-"""An index section above 1 GiB is a damaged length."""
 
 
-def compacted_marks(store: ObjectStore, dataset: Any) -> Mapping[UUID, int]:
-    """Per shard the highest generation that this version of the base contains. Reads two ranges of one object.
+def compacted_marks(store: ObjectStore, dataset: Any, shards: Collection[UUID] | None = None) -> Mapping[UUID, int]:
+    """Per shard, of those given, the highest generation that this version of the base contains. Reads two ranges of
+    one object.
 
-    `store` has the dataset's directory as its root. Raises NotFound, Corrupt.
+    `store` has the dataset's directory as its root. Raises NotFound, Corrupt, and Poisoned where an append that
+    nobody finished can no longer be judged.
     """
-    if dataset.mem_wal_index_details() is None:
-        return {}
-    position = _parsed(_Manifest, dataset._ds.serialized_manifest()).index_section
-    for key in _manifest_keys(dataset.version):
-        try:
-            (length,) = struct.unpack("<I", store.get_range(key, position, 4))
-        except NotFound:
-            continue
-        except struct.error as error:
-            raise Corrupt("The manifest of the base table is cut short.", store=store.uri, key=key) from error
-        if length > _MAX_SECTION:
-            raise Corrupt(f"The index section of the base table takes {length} bytes.", store=store.uri, key=key)
-        return _marks(bytes(store.get_range(key, position + 4, length)))
-    raise NotFound(f"The manifest of version {dataset.version} of the base table is gone.", store=store.uri)
-
-
-def _manifest_keys(version: int) -> tuple[str, str]:
-    """Lance's two namings: today's, which counts down, and the older one."""
-    return f"_versions/{2**64 - 1 - version:020d}.manifest", f"_versions/{version}.manifest"
-
-
-def _marks(section: bytes) -> Mapping[UUID, int]:
-    marks: dict[UUID, int] = {}
-    for index in _parsed(_IndexSection, section).indices:
-        if index.name == _MEM_WAL:
-            for done in _parsed(_Details, index.details.value).compacted:
-                shard = UUID(bytes=done.shard.uuid)
-                marks[shard] = max(marks.get(shard, 0), done.generation)
+    marks = dict(native_marks(store, dataset))
+    for shard, generation in appended_marks(dataset, shards).items():
+        marks[shard] = max(generation, marks.get(shard, 0))
     return marks
-
-
-def _parsed(kind: Any, data: bytes) -> Any:
-    message = kind()
-    try:
-        message.ParseFromString(data)
-    except DecodeError as error:
-        raise Corrupt("The manifest of the base table cannot be read.") from error
-    return message
-
-
-def _message_classes() -> Any:
-    """The few fields of Lance's messages that matter here: `name=number:type`, `*` for repeated."""
-    kind_of = descriptor_pb2.FieldDescriptorProto
-    kinds = {"u64": kind_of.TYPE_UINT64, "bytes": kind_of.TYPE_BYTES, "str": kind_of.TYPE_STRING}
-    messages = {
-        "UUID": "uuid=1:bytes",
-        "Any": "value=2:bytes",
-        "Manifest": "index_section=6:u64",
-        "Index": "name=3:str details=6:Any",
-        "IndexSection": "indices=1:Index*",
-        "Compacted": "shard=1:UUID generation=2:u64",
-        "Details": "compacted=9:Compacted*",
-    }
-    file = descriptor_pb2.FileDescriptorProto(name="compacted.proto", package="headgate.compacted", syntax="proto3")
-    for message_name, text in messages.items():
-        message = file.message_type.add(name=message_name)
-        for part in text.split():
-            name, _, rest = part.partition("=")
-            number, _, kind = rest.partition(":")
-            label = kind_of.LABEL_REPEATED if kind.endswith("*") else kind_of.LABEL_OPTIONAL
-            field = message.field.add(name=name, number=int(number), label=label)
-            kind = kind.rstrip("*")
-            if kind in kinds:
-                field.type = kinds[kind]
-            else:
-                field.type, field.type_name = kind_of.TYPE_MESSAGE, f".headgate.compacted.{kind}"
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-
-    def named(name: str) -> Any:
-        return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"headgate.compacted.{name}"))
-
-    return named("Manifest"), named("IndexSection"), named("Details")
-
-
-_Manifest, _IndexSection, _Details = _message_classes()

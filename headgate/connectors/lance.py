@@ -132,10 +132,19 @@ def ensure_mem_wal(uri: str, wanted: MemWal, storage_options: Options = None) ->
         )
 
 
-def swap_config(uri: str, key: str, expected: str | None, value: str, storage_options: Options = None) -> bool:
+def swap_config(
+    uri: str,
+    key: str,
+    expected: str | None,
+    value: str,
+    storage_options: Options = None,
+    *,
+    forget: Sequence[str] = (),
+) -> bool:
     """Set one key of the dataset's configuration if it is still `expected` (None: absent). False: it is not.
 
-    Lance lets of two commits that change one key from the same version exactly one through.
+    Keys to `forget` go in the same commit. Lance lets of two commits that change one key from the same version exactly
+    one through.
     """
     dataset = _open(uri, storage_options)
     found = dataset.config().get(key)
@@ -144,7 +153,7 @@ def swap_config(uri: str, key: str, expected: str | None, value: str, storage_op
     if found != expected:
         return False
     try:
-        dataset.update_config({key: value})
+        dataset.update_config({key: value, **dict.fromkeys(forget)})
     except Exception as error:
         found = _open(uri, storage_options).config().get(key)
         if found == expected:

@@ -1,4 +1,4 @@
-"""Small Lance datasets beside a table: written whole and durably, read back in order, searched.
+"""Small Lance datasets beside a table: written whole and durably, read back in order.
 
 pylance is imported when a function is called, never before (fork safety).
 """
@@ -6,17 +6,21 @@ pylance is imported when a function is called, never before (fork safety).
 from __future__ import annotations
 
 import os
+import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headgate.connectors.alignment import aligned
 from headgate.connectors.field_ids import numbered_schema
 from headgate.connectors.objects import ObjectStore
-from headgate.errors import DataLoss, StoreError, Transient
+from headgate.errors import AlreadyExists, DataLoss, StoreError, Transient
 
 READAHEAD = 4
 """Batches that Lance reads ahead of whoever consumes them: memory is bounded by these."""
@@ -77,16 +81,13 @@ def write_dataset(
 
     The place must be new. A crash leaves a folder that nothing names. Raises Transient.
     """
-    from lance import lance as native
-
     uri, options = store.locate(key)
     try:
-        dataset = _written(uri, rows, field_ids, file_version, options or None)
+        dataset = _written(uri, aligned(rows), field_ids, file_version, options or None)
         for index in indexes:
             dataset.create_scalar_index(index.column, "INVERTED", name=index.name, **index.parameters)
         if primary_key:
-            reader = rows.select(list(primary_key)).to_reader()
-            native._write_pk_sidecar(uri, reader, list(primary_key))  # type: ignore[attr-defined]
+            _write_key_sidecar(store, key, rows.select(list(primary_key)))
     except (OSError, ValueError, RuntimeError) as error:
         raise Transient("An SSTable could not be written.", store=store.uri, key=key) from error
     if not options and os.path.isdir(uri):
@@ -110,20 +111,11 @@ def scan_dataset(
         raise StoreError("A Lance dataset could not be read.", uri=dataset.uri) from error
 
 
-def search_dataset(dataset: Any, text: str, column: str, columns: Sequence[str], limit: int) -> pa.Table:
-    """The best matches of a text in a column that has a full-text index, with `_score`, best first."""
-    from lance.query import MatchQuery
-
-    return dataset.scanner(
-        columns=[*columns, "_score"], full_text_query=MatchQuery(text, column), limit=limit
-    ).to_table()
-
-
 def dataset_in_memory(rows: pa.Table, indexes: Sequence[TextIndex] = ()) -> Any:
     """The rows as a Lance dataset that lives in this process alone, so that Lance can filter or search them."""
     import lance
 
-    dataset = lance.write_dataset(rows, f"memory://{uuid.uuid4().hex}")
+    dataset = lance.write_dataset(aligned(rows), f"memory://{uuid.uuid4().hex}")
     for index in indexes:
         dataset.create_scalar_index(index.column, "INVERTED", name=index.name, **index.parameters)
     return dataset
@@ -147,8 +139,29 @@ def _written(uri: str, rows: pa.Table, ids: Sequence[int], file_version: str, op
 
 
 def _parameters(details: Mapping[str, Any]) -> dict[str, Any]:
-    """As create_scalar_index takes them back; the granularity is an enum there and has one value for plain columns."""
-    return {name: value for name, value in details.items() if value is not None and name != "document_granularity"}
+    """As create_scalar_index takes them back; the granularity is an enum there and has one value for plain columns.
+
+    No limit of a word's length is a value of its own. Stop words of one's own are not told here by Lance.
+    """
+    kept = {name: value for name, value in details.items() if value is not None or name == "max_token_length"}
+    return {name: value for name, value in kept.items() if name != "document_granularity"}
+
+
+def _write_key_sidecar(store: ObjectStore, key: str, keys: pa.Table) -> None:
+    """Native's writer of it takes no storage options: for a store that needs them it writes here, and we upload."""
+    from lance import lance as native
+
+    write = native._write_pk_sidecar  # type: ignore[attr-defined]
+    uri, options = store.locate(key)
+    if not options and os.path.isdir(uri):
+        write(uri, keys.to_reader(), keys.column_names)
+        return
+    with tempfile.TemporaryDirectory(prefix="headgate-") as folder:
+        write(folder, keys.to_reader(), keys.column_names)
+        for path in sorted(Path(folder).rglob("*.lance")):
+            # The folder is this call's own: what is there is ours, after a lost response.
+            with suppress(AlreadyExists):
+                store.put_if_absent(f"{key}/{path.relative_to(folder).as_posix()}", path.read_bytes())
 
 
 def _sync_tree(root: str) -> None:

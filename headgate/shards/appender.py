@@ -19,6 +19,7 @@ from functools import partial
 from headgate.connectors.objects import ObjectStore
 from headgate.errors import AlreadyExists, DataLoss, Fenced, HeadgateError, NotFound, Poisoned, StoreError, Transient
 from headgate.shards import entry as codec
+from headgate.shards.decisions import Slot, claim_stands, entry_in_the_way, search_start
 from headgate.shards.entry import Chunk, EncodedEntry, EntryHeader, Tags
 from headgate.shards.manifest import Manifest
 from headgate.shards.manifest_store import ManifestStore
@@ -94,7 +95,7 @@ class WalAppender:
         manifest = claimed.manifest
         assert manifest.claim_id is not None
         pause("tip")
-        start = max(free, _search_start(claimed.previous, seen))
+        start = max(free, search_start(claimed.previous, seen))
         try:
             free = retry.run(lambda: find_tip(shard, start))
         except DataLoss:
@@ -106,8 +107,7 @@ class WalAppender:
         barrier = appender._put(codec.encode_barrier(epoch=manifest.epoch)).position
         pause("re-read")
         stored = manifests.latest()
-        held = stored is not None and stored.held_by(manifest.epoch, manifest.claim_id)
-        if stored is None or not held or 0 < barrier <= stored.replay_after:
+        if not claim_stands(stored, manifest.epoch, manifest.claim_id, barrier):
             raise appender._stop(
                 Fenced(
                     "Another writer claimed the shard while this one was opening it.",
@@ -177,12 +177,14 @@ class WalAppender:
             raise self._stop(self._poisoned("A WAL entry in the way could not be read.", position)) from error
         except HeadgateError as error:
             raise self._stop(self._poisoned("A WAL entry in the way is damaged.", position)) from error
-        if header.entry_id == entry_id:
-            return True
-        if header.epoch > self.epoch:
+        slot = entry_in_the_way(
+            entry_id=entry_id, epoch=self.epoch, stored_id=header.entry_id, stored_epoch=header.epoch
+        )
+        if slot is Slot.FENCED:
             raise self._stop(self._fenced(position, header.epoch))
-        self.next_position = position + 1
-        return False
+        if slot is Slot.STALE:
+            self.next_position = position + 1
+        return slot is Slot.OURS
 
     def _check_vanished(self, position: int) -> None:
         """The slot was taken and is free again: a conflict that left nothing, or an entry that was collected.
@@ -236,18 +238,12 @@ def _look(shard: Shard, manifests: ManifestStore, seen: int | None, retry: Retry
     A living writer may flush and collect between the two reads; then its manifest says so.
     """
     while True:
-        start = _search_start(manifests.latest(), seen)
+        start = search_start(manifests.latest(), seen)
         try:
             return retry.run(partial(find_tip, shard, start))
         except DataLoss:
-            if _search_start(manifests.latest(), seen) == start:
+            if search_start(manifests.latest(), seen) == start:
                 raise
-
-
-def _search_start(manifest: Manifest | None, seen: int | None) -> int:
-    """Entry 0 is only ever the barrier of a fresh shard: with a manifest, the search starts above it."""
-    known = -1 if manifest is None else max(manifest.last_seen, manifest.replay_after)
-    return max(known, -1 if seen is None else seen) + 1
 
 
 def read_header(shard: Shard, position: int) -> EntryHeader:

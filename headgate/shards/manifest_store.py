@@ -21,16 +21,8 @@ from uuid import UUID
 
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import AlreadyExists, DataLoss, Fenced, HeadgateError, InvalidInput, NotFound, Transient
-from headgate.shards import names
-from headgate.shards.manifest import (
-    CLAIM_ID,
-    OWNER,
-    WRITE_ID,
-    Manifest,
-    check_successor,
-    decode_manifest,
-    encode_manifest,
-)
+from headgate.shards import decisions, names
+from headgate.shards.manifest import WRITE_ID, Manifest, check_successor, decode_manifest, encode_manifest
 from headgate.shards.retry import Retry
 
 CLAIM_TRIES = 16
@@ -121,7 +113,14 @@ class ManifestStore:
                 previous = self.latest()
                 if previous is not None:
                     self._check_owner(previous, owner)
-                manifest = _claimed(previous, self.shard_id, owner, claim_id, spec_id)
+                manifest = decisions.claimed(
+                    previous,
+                    self.shard_id,
+                    owner=owner,
+                    claim_id=claim_id,
+                    write_id=uuid.uuid4().hex,
+                    spec_id=spec_id,
+                )
                 if self._put(manifest):
                     if not self._hint_if_latest(manifest.version):
                         self._check_no_ghost(claim_id, manifest.epoch)
@@ -135,9 +134,7 @@ class ManifestStore:
         No manifest, or a lower stored epoch, fences nobody.
         """
         stored = self.latest()
-        if stored is not None and (
-            stored.epoch > epoch or (stored.epoch == epoch and claim_id is not None and stored.claim_id != claim_id)
-        ):
+        if stored is not None and decisions.is_fenced(stored, epoch, claim_id):
             raise self._fenced(stored, epoch)
         return stored
 
@@ -173,6 +170,14 @@ class ManifestStore:
                     return changed
             raise Transient(f"Others changed the manifest in each of {UPDATE_TRIES} tries.")
 
+    def write_hint(self) -> bool:
+        """Tell native which version is the latest. True where the hint names it now.
+
+        A version that the hint names, or a later one, must be there before older ones are deleted (R7).
+        """
+        versions = self.versions()
+        return bool(versions) and self._hint_if_latest(versions[-1], required=True)
+
     def _put(self, manifest: Manifest) -> bool:
         """True: this version is ours and durable. False: another's. Transient: unknown, it may yet land."""
         key, data = names.manifest_key(self.shard_id, manifest.version), encode_manifest(manifest)
@@ -188,8 +193,8 @@ class ManifestStore:
             what = f"Whether manifest {manifest.version} was written is unknown."
             raise Transient(what, epoch=manifest.epoch) from refused
 
-    def _hint_if_latest(self, version: int) -> bool:
-        """Whether `version` is the highest; then native is told so.
+    def _hint_if_latest(self, version: int, *, required: bool = False) -> bool:
+        """Whether `version` is the highest; then native is told so (`required`: and the hint was written).
 
         Never for one below: native would take a version that came back below collected
         ones for the latest.
@@ -201,11 +206,12 @@ class ManifestStore:
             self.store.put_overwrite(names.version_hint_key(self.shard_id), hint)
         except Exception:  # a hint that fails must not undo what is durable
             _log.debug("version hint %d of shard %s was not written", version, self.shard_id, exc_info=True)
+            return not required
         return True
 
     def _check_no_ghost(self, claim_id: str, epoch: int) -> None:
         stored = self.latest()
-        if stored is not None and stored.epoch <= epoch and not stored.held_by(epoch, claim_id):
+        if stored is not None and decisions.is_ghost(stored, epoch, claim_id):
             raise self._fenced(stored, epoch)
 
     def _check_held(self, claim_id: str, epoch: int) -> None:
@@ -253,11 +259,3 @@ class ManifestStore:
         except HeadgateError as error:
             error.located(table=self.table, shard=str(self.shard_id), epoch=epoch)
             raise
-
-
-def _claimed(previous: Manifest | None, shard_id: UUID, owner: str | None, claim_id: str, spec_id: int) -> Manifest:
-    """The manifest that a claim puts after `previous`."""
-    base = previous or Manifest(version=0, epoch=0, shard_id=shard_id, spec_id=spec_id)
-    claimed = replace(base, version=base.version + 1, epoch=base.epoch + 1, sealed=owner is not None)
-    claimed = claimed.with_field(CLAIM_ID, claim_id.encode()).with_field(WRITE_ID, uuid.uuid4().hex.encode())
-    return claimed if owner is None else claimed.with_field(OWNER, owner.encode())

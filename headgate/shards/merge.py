@@ -18,8 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headgate.connectors import sstables as datasets
+from headgate.connectors.base_notes import begun_marks
 from headgate.connectors.compacted import compacted_marks
 from headgate.errors import InvalidInput
+from headgate.shards.decisions import uncompacted
 from headgate.shards.manifest import SsTable
 from headgate.shards.newest import KeySet, living, newest_rows
 from headgate.shards.schema import TOMBSTONE, Rows, RowSchema
@@ -45,11 +47,12 @@ class Fresh:
     sstables: tuple[SsTable, ...]
     tables: tuple[pa.Table, ...]
 
-    def above(self, mark: int) -> Fresh | None:
-        """Without the SSTables up to the base's mark; None where the mark is of a later flush than this knows."""
-        if mark >= self.generation:
-            return None
-        return replace(self, sstables=tuple(sstable for sstable in self.sstables if sstable.generation > mark))
+    def above(self, mark: int, begun: int = 0) -> Fresh | None:
+        """Without the SSTables up to the base's mark; None where the mark, or the generation whose deletes have begun
+        to be taken in, is of a later flush than this knows.
+        """
+        left = uncompacted(self.sstables, self.generation, mark) if begun < self.generation else None
+        return None if left is None else replace(self, sstables=left)
 
 
 @dataclass(frozen=True)
@@ -61,11 +64,14 @@ class View:
     shards: tuple[Fresh, ...]
 
     @classmethod
-    def of(cls, home: TableHome, shards: Sequence[Fresh]) -> View | None:
-        """Over the latest base. None: the base has taken in what the shards still show as fresh; look again (R11)."""
-        base = open_base(home)
-        marks: Mapping[UUID, int] = compacted_marks(home.store, base.dataset)
-        left = [fresh.above(marks.get(fresh.shard.id, 0)) for fresh in shards]
+    def of(cls, home: TableHome, shards: Sequence[Fresh], version: int | None = None) -> View | None:
+        """Over the latest base, or a version of it. None: the base has taken in what the shards still show as fresh;
+        look again (R11).
+        """
+        base = open_base(home, version)
+        marks: Mapping[UUID, int] = compacted_marks(home.store, base.dataset, {fresh.shard.id for fresh in shards})
+        begun = begun_marks(base.dataset)
+        left = [fresh.above(marks.get(fresh.shard.id, 0), begun.get(fresh.shard.id, 0)) for fresh in shards]
         known = [fresh for fresh in left if fresh is not None]
         return cls(home, base, tuple(known)) if len(known) == len(left) else None
 

@@ -254,6 +254,8 @@ class ShardWriter:
             view = View.of(self.shard.home, [Fresh(self.shard, snapshot.generation, snapshot.sstables, tuple(fresh))])
             if view is not None:
                 return view
+            # Only who holds the shard compacts it: somebody has claimed it.
+            self.shard.manifests_retried(self.config.retry).check_fenced(self._appender.epoch, self._appender.claim_id)
 
     def memtable_stats(self) -> tuple[MemTableStats, ...]:
         """Frozen MemTables, oldest first, then the active one. Refused in WAL-only mode."""

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from headgate.checkpoints.records import ShardPart
@@ -14,11 +14,13 @@ from headgate.errors import Poisoned, from_json
 from headgate.shards.sharding import Bucket, ByPartition, Single
 from headgate.streaming import task
 from headgate.streaming.dead_letters import dead_letter_name
+from headgate.streaming.payloads import PAYLOAD
 from headgate.streaming.routing import Ranges, balanced, shards_of, size, task_count
-from headgate.streaming.task import PAYLOAD, RESULT, WritePlan
+from headgate.streaming.task import RESULT, WritePlan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
 UNKNOWN_ROWS = 10**6
 """Per core, where the source does not say how many rows a batch has: as many tasks as there are cores."""
@@ -77,18 +79,20 @@ class BatchJob:
         """
         if not shuffled and not isinstance(self.plan.maker.sharding, Bucket):
             frame, write, _ = self._tasks()
-            return _written(frame.mapInArrow(write, RESULT))
-        tasks = task_count(self._rows or self.cores * UNKNOWN_ROWS, self.cores, len(self.plan.claims))
+            return _written(frame.mapInArrow(write, _type(RESULT)))
+        tasks = task_count(self._rows or self._unknown, self.cores, len(self.plan.claims))
         numbers = {name: index % tasks for index, name in enumerate(sorted(self.plan.claims))}
         job = replace(self, plan=replace(self.plan, tasks=numbers))
         frame, _, prepare = job._tasks()
-        prepared = frame.mapInArrow(prepare, PAYLOAD).repartitionById(tasks, "task")
-        return _written(prepared.mapInArrow(partial(task.write_payloads, job.plan), RESULT))
+        prepared = frame.mapInArrow(prepare, _type(PAYLOAD)).repartitionById(tasks, "task")
+        return _written(prepared.mapInArrow(partial(task.write_payloads, job.plan), _type(RESULT)))
 
     def _tasks(self) -> tuple[DataFrame, Callable[[Any], Any], Callable[[Any], Any]]:
         """The frame of the first stage, cut into few tasks, and what these do: write, or prepare for the shuffle."""
         plan, groups = self.plan, self._groups
-        tasks = 1 if isinstance(plan.maker.sharding, Single) else task_count(self._rows, self.cores, len(groups))
+        tasks = 1
+        if not isinstance(plan.maker.sharding, Single):
+            tasks = task_count(self._rows or self._unknown, self.cores, len(groups) or self.cores)
         if plan.consumer is not None:
             shares = balanced(groups, tasks)
             numbers = self.frame.sparkSession.range(0, len(shares), 1, len(shares))
@@ -107,15 +111,29 @@ class BatchJob:
         return self.plan.sources
 
     @property
+    def _unknown(self) -> int:
+        return self.cores * UNKNOWN_ROWS
+
+    @property
     def _rows(self) -> int:
         return size({part for parts in self.plan.sources.values() for part in parts})
 
 
+@cache
+def _type(ddl: str) -> StructType:
+    """Parsed by the JVM, which need not be asked for every batch."""
+    from pyspark.sql.types import StructType
+
+    parsed = StructType.fromDDL(ddl)
+    assert isinstance(parsed, StructType)
+    return parsed
+
+
 def _written(frame: DataFrame) -> Written:
-    """Runs the job. Raises the error that one of its tasks met."""
+    """Runs the job. Raises an error that one of its tasks met: rather what is final than what another try may mend."""
     lines = [json.loads(row[0]) for row in frame.collect()]
-    for line in lines:
-        if "error" in line:
-            raise from_json(line["error"])
+    errors = [from_json(line["error"]) for line in lines if "error" in line]
+    if errors:
+        raise next((error for error in errors if isinstance(error, task.FINAL)), errors[0])
     operations = sum((Counter(line["operations"]) for line in lines if "operations" in line), Counter[str]())
     return Written(tuple(line for line in lines if "shard" in line), dict(operations))

@@ -60,21 +60,14 @@ def history_of(table: Table, head: Head) -> History:
     return History(tuple(one for one in found if isinstance(one, BatchRecord)), False not in found)
 
 
-def committed_ranges(
-    heads: Sequence[Head], histories: Mapping[str, History], topics: Mapping[str, ConsumerConfig]
-) -> tuple[CommittedRange, ...]:
+def committed_ranges(heads: Sequence[Head], topics: Mapping[str, ConsumerConfig]) -> tuple[CommittedRange, ...]:
     """Per stream and partition what was committed. Asks Kafka only where a log does not say where it began."""
     ranges = []
     for head in heads:
-        history = histories[head.stream]
-        starts: dict[tuple[str, int], int] = {}
-        for batch in history.batches if history.complete else ():
-            for part in batch.sources:
-                starts.setdefault((part.topic, part.partition), part.start)
         for (topic, partition), until in sorted(head.ends.items()):
-            start = starts.get((topic, partition))
+            start = head.starts.get((topic, partition))
+            known = start is not None
             if start is None:
                 start = offsets(topics[topic], topic)[partition][0] if topic in topics else 0
-            known = (topic, partition) in starts
             ranges.append(CommittedRange(head.stream, topic, partition, min(start, until), until, known))
     return tuple(ranges)

@@ -30,7 +30,9 @@ from pyspark.sql.streaming.listener import (
 from pyspark.sql.types import StructType
 
 from headgate.errors import InvalidInput, Poisoned
+from headgate.streaming.frame_checks import refuse_complete
 from headgate.streaming.options import session_defaults
+from headgate.streaming.source_checkpoint import maintain
 from headgate.streaming.source_hold import forget_runs
 from headgate.streaming.source_plan import BatchPlan, TaskResult, commit_batch, plan_batch
 from headgate.streaming.source_settings import Settings
@@ -90,13 +92,10 @@ class HeadgateDataSource(DataSource):
         Raises InvalidInput for options and output modes that cannot be; see `plan_batch` for the rest.
         """
         if overwrite:
-            raise InvalidInput(
-                "outputMode('complete') would write the whole result again with every batch.",
-                advice="use outputMode('append')",
-            )
+            refuse_complete("use outputMode append")
         settings = Settings.of(dict(self.options), self.session)
         if self._keeps:
-            return BatchWriter(None)
+            return BatchWriter(None, settings)
         return BatchWriter(plan_batch(settings, schema.fieldNames(), SparkFiles.getRootDirectory()))
 
 
@@ -130,8 +129,10 @@ class TaskMessage(WriterCommitMessage):
 class BatchWriter(DataSourceStreamArrowWriter):
     """One batch: `write` runs in its tasks, `commit` once after them."""
 
-    def __init__(self, plan: BatchPlan | None) -> None:
+    def __init__(self, plan: BatchPlan | None, settings: Settings | None = None) -> None:
+        """The plan is for the tasks, the settings for the commit."""
         self._plan = plan
+        self._settings = settings
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
         """Append what Spark hands to this task. Errors that a retry would meet again wait for the commit."""
@@ -142,9 +143,11 @@ class BatchWriter(DataSourceStreamArrowWriter):
         return TaskMessage(write_batch(plan, iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Make the batch visible, see `commit_batch`."""
+        """Make the batch visible, see `commit_batch`; then what the table needs, see `maintain`."""
         results = [cast("TaskMessage", message).result for message in messages]
-        commit_batch(results, batchId)
+        record = commit_batch(results, batchId)
+        if record is not None and self._settings is not None:
+            maintain(self._settings, results[0].commitment.hold, record.sequence)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing: entries that no record lists never count."""

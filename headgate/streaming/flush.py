@@ -1,98 +1,67 @@
-"""Flushing the shards of a stream: decided rows of the WAL become SSTables, on executors.
+"""Flushing the shards of a stream on executors: the rows never pass through the driver, which commits the manifests.
 
-The driver says which positions count and commits the manifest; the rows never pass through it.
-Promises: replay_after never passes the last position that a commit record lists (R1); a flush that
-dies anywhere leaves a folder that nothing names, and is simply done again.
+What a flush is, and what it promises, is in `headgate.checkpoints.flush_job`.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
-from headgate.checkpoints.log_state import Positions
-from headgate.checkpoints.visibility import Visible
-from headgate.errors import from_json
-from headgate.shards.generation import commit_generation
-from headgate.shards.manifest import Manifest, SsTable
-from headgate.shards.memtable import MemTable
-from headgate.shards.replay import uncovered
-from headgate.shards.shard import Claim
-from headgate.shards.sstable import write_sstable
-from headgate.shards.tailer import WalTailer
-from headgate.streaming.task import FINAL, RESULT
+from headgate.checkpoints import flush_job
+from headgate.checkpoints.flush_job import Flushed, FlushJob, Made
+from headgate.errors import HeadgateError
+from headgate.shards.manifest import SsTable
+from headgate.streaming.spark_jobs import run_pieces
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
-@dataclass(frozen=True)
-class FlushJob:
-    """One shard, and what of it is to become the next SSTable."""
-
-    name: str
-    claim: Claim
-    manifest: Manifest
-    visible: Positions
-    """Which entries count, above replay_after."""
-    last: int
-    """The last of them."""
-    max_bytes: int
-    """The SSTable ends with the entry that passes this size; the rest is for the next one."""
+__all__ = ["FlushJob", "flush"]
 
 
-def flush(spark: SparkSession, jobs: list[FlushJob]) -> dict[str, Manifest]:
-    """Run the jobs as one Spark job, and commit what they wrote. Per shard the manifest as it stands.
+def flush(spark: SparkSession, jobs: Sequence[FlushJob], tasks: int | None = None) -> dict[str, Flushed]:
+    """Run the jobs as one Spark job, and commit what they wrote: those that worked, before the error of one that did
+    not is raised. Per shard the manifest as it stands. At most `tasks` run at once.
 
     Raises Fenced where a successor has the shard, DataLoss where a listed entry is not what it was; what
     was written is garbage then.
     """
     if not jobs:
         return {}
-    frame = spark.range(0, len(jobs), 1, len(jobs)).mapInArrow(partial(flush_task, tuple(jobs)), RESULT)
-    by_name = {job.name: job for job in jobs}
-    done: dict[str, Manifest] = {}
-    for row in frame.collect():
-        result = json.loads(row[0])
-        if "error" in result:
-            raise from_json(result["error"])
-        job = by_name[result["name"]]
-        done[job.name] = commit_generation(
-            job.claim.shard.manifests,
-            job.claim,
-            SsTable(**result["sstable"]),
-            started_from=job.manifest.replay_after,
-            last_position=result["last_position"],
-        )
+    began = time.monotonic()
+    results = run_pieces(spark, _named(jobs), len(jobs), partial(_made_by, tuple(jobs)), tasks)
+    done: dict[str, Flushed] = {}
+    failed: HeadgateError | None = None
+    for job, result in zip(jobs, results, strict=True):
+        try:
+            if isinstance(result, HeadgateError):
+                raise result
+            done[job.name] = flush_job.commit(job, _made(result), began)
+        except HeadgateError as error:
+            failed = failed or error.located(**job.claim.shard.where(), name=job.name)
+    if failed is not None:
+        raise failed
     return done
 
 
-def flush_task(jobs: tuple[FlushJob, ...], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """On an executor: one SSTable per job, durable; nothing names it yet."""
-    for batch in batches:
-        lines = []
-        for number in batch.column(0).to_pylist():
-            try:
-                lines.append(json.dumps(_flush_one(jobs[number])))
-            except FINAL as error:
-                lines.append(json.dumps({"error": error.located(name=jobs[number].name).to_json()}, default=str))
-        yield pa.record_batch({"result": pa.array(lines, pa.string())})
+def _named(jobs: Sequence[FlushJob]) -> str:
+    shards = jobs[0].name if len(jobs) == 1 else f"{len(jobs)} shards"
+    return f"headgate: flush of {shards} of {jobs[0].claim.shard.home.uri}"
 
 
-def _flush_one(job: FlushJob) -> dict[str, Any]:
-    shard, start = job.claim.shard, job.manifest.replay_after + 1
-    table = MemTable(shard.home.schema, job.manifest.generation, job.manifest.replay_after)
-    visible = Visible({shard.id: job.visible}, shard.home.uri)
-    entries = visible.visible_entries(shard.id, WalTailer(shard).read(start, job.last + 1), start, job.last + 1)
-    for part in uncovered(shard, job.manifest, entries):
-        table.add(part.batches, part.position)
-        if table.nbytes >= job.max_bytes:
-            break
-    sstable = asdict(write_sstable(shard, (), table))
-    del sstable["unknown"]
-    return {"name": job.name, "sstable": sstable, "last_position": table.last_position}
+def _made_by(jobs: tuple[FlushJob, ...], number: int) -> dict[str, Any]:
+    """On an executor: one SSTable, durable; nothing names it yet."""
+    made = flush_job.make(jobs[number])
+    sstable = None if made.sstable is None else asdict(made.sstable)
+    if sstable is not None:
+        del sstable["unknown"]
+    return {"sstable": sstable, "last_position": made.last_position, "complete": made.complete}
+
+
+def _made(told: dict[str, Any]) -> Made:
+    sstable = None if told["sstable"] is None else SsTable(**told["sstable"])
+    return Made(sstable, told["last_position"], told["complete"])

@@ -1,4 +1,4 @@
-"""Every option of a stream, once: Python argument, name in `format("headgate")`, Spark default, parser, meaning.
+"""Every option of a stream, once: Python argument, name in `format("headgate")`, Spark default, values, meaning.
 
 Python arguments are snake_case, options camelCase, session defaults `spark.headgate.<option>`. What is given with
 a stream comes before what the session says, which comes before the default here. Spark hands option names over in
@@ -8,19 +8,41 @@ lower case, so they are looked up in any case; a name that is not here is refuse
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from typing import Any, Literal, TypeAlias
 
+from headgate.checkpoints.durations import ALLOWED, seconds_of
 from headgate.errors import InvalidInput
+from headgate.shards.entry import Compression
 
 CONF_PREFIX = "spark.headgate."
 
 DEFAULT_STREAM = "default"
 """The stream's name where neither it nor the query has one."""
 
+NEVER = "never"
+"""The interval of what a stream does not do by itself."""
+
+Spelling: TypeAlias = Callable[[str], str]
+"""How a face of the product calls an option, for messages: see `as_argument` and `as_option`."""
+
 _SIZE = re.compile(r"([0-9]+)\s*(?:([kmgt])i?)?b?", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Which values an option takes."""
+
+    allowed: str
+    """In words."""
+    parse: Callable[[str], Any]
+    """From text. Raises ValueError."""
+    accepts: Callable[[Any], bool]
+    """Whether a value given in Python is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +53,11 @@ class Option:
     """In Python."""
     name: str
     """In `writeStream.option(name, …)`. One that ends in '.' is a family: what follows is the caller's."""
-    parse: Callable[[str], Any]
-    """From text. Raises ValueError that says what is allowed."""
+    kind: Kind
     default: Any
     doc: str
     scope: Literal["stream", "query"] = "stream"
-    """A query's own options (where it reads and writes) have no session default."""
+    """A query's own options (what it reads and where it writes) have no session default."""
 
     @property
     def conf(self) -> str | None:
@@ -49,99 +70,214 @@ class Option:
         return self.name.endswith(".")
 
 
-def _text(value: str) -> str:
-    return value
+# -- kinds of values ---------------------------------------------------------------
 
 
-def _flag(value: str) -> bool:
-    if value.strip().lower() not in ("true", "false"):
-        raise ValueError("true or false")
-    return value.strip().lower() == "true"
+def _parse_flag(text: str) -> bool:
+    if text.strip().lower() not in ("true", "false"):
+        raise ValueError
+    return text.strip().lower() == "true"
 
 
-def _size(value: str) -> int:
-    match = _SIZE.fullmatch(value.strip())
+def _parse_size(text: str) -> int:
+    match = _SIZE.fullmatch(text.strip())
     if match is None or not int(match[1]):
-        raise ValueError("a number of bytes above zero, such as 268435456 or 256m")
+        raise ValueError
     return int(match[1]) << 10 * (" kmgt".index(match[2].lower()) if match[2] else 0)
 
 
-def _one_of(*known: str) -> Callable[[str], str]:
-    def parse(value: str) -> str:
-        if value not in known:
-            raise ValueError(" or ".join(known))
-        return value
-
-    return parse
+def _parse_count(text: str) -> int:
+    if not text.strip().isdecimal() or not int(text):
+        raise ValueError
+    return int(text)
 
 
-OPTIONS: tuple[Option, ...] = (
-    Option("table", "path", _text, None, "The table's URI, as in start(uri): absolute.", "query"),
-    Option(
-        "checkpoint_location",
+def _interval(value: Any) -> float:
+    """In seconds; infinite for never."""
+    never = value == math.inf or (isinstance(value, str) and value.strip().lower() == NEVER)
+    return math.inf if never else seconds_of(value)
+
+
+def _is_interval(value: Any) -> bool:
+    try:
+        _interval(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _one_of(*known: str) -> Kind:
+    def parse(text: str) -> str:
+        if text not in known:
+            raise ValueError
+        return text
+
+    return Kind(" or ".join(known), parse, lambda value: value in known)
+
+
+_TEXT = Kind("text", str, lambda value: isinstance(value, str))
+_FLAG = Kind("true or false", _parse_flag, lambda value: isinstance(value, bool))
+_SIZE_IN_BYTES = Kind(
+    "a number of bytes above zero, such as 268435456 or 256m",
+    _parse_size,
+    lambda value: isinstance(value, int) and not isinstance(value, bool) and value > 0,
+)
+_COUNT = Kind(
+    "a number of at least 1",
+    _parse_count,
+    lambda value: isinstance(value, int) and not isinstance(value, bool) and value > 0,
+)
+_INTERVAL = Kind(f"{ALLOWED}, or {NEVER!r}", _interval, _is_interval)
+_NAMED = Kind("a mapping of names to values", str, lambda value: isinstance(value, Mapping))
+
+
+# -- the table ---------------------------------------------------------------------
+
+
+def _option(
+    name: str, kind: Kind, default: Any, doc: str, scope: Literal["stream", "query"] = "stream", *, secret: bool = False
+) -> Any:
+    """A row of the table: the field's own name is the Python argument."""
+    return field(default=default, repr=not secret, metadata={"option": (name, kind, default, doc, scope)})
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """How a stream writes: one value, merged once, and the table of the options by which it is told.
+
+    Raises InvalidInput for a value that cannot be.
+    """
+
+    stream: str | None = _option(
+        "streamName", _TEXT, None, f"Its name in the table; else the query's name, or {DEFAULT_STREAM!r}."
+    )
+    enable_memtable: bool = _option(
+        "enableMemtable",
+        _FLAG,
+        True,
+        "Whether maintenance flushes the stream's shards to SSTables; the entries are the same either way. "
+        "format('headgate') cannot: it writes WAL only.",
+    )
+    on_bad_record: Literal["dead_letter", "fail"] = _option(
+        "onBadRecord",
+        _one_of("dead_letter", "fail"),
+        "dead_letter",
+        "What a record that cannot become a row does: dead_letter keeps it aside, fail stops the stream.",
+    )
+    sequence_by: str | None = _option(
+        "sequenceBy", _TEXT, None, "For typed frames on tables with a key: the column that orders rows of one key."
+    )
+    compression: Compression | None = _option(  # noqa: RUF009 - it makes a field
+        "compression", _one_of("lz4", "zstd"), None, "Of the entries."
+    )
+    max_memtable_size: int = _option(
+        "maxMemtableSize",
+        _SIZE_IN_BYTES,
+        256 << 20,
+        "With MemTables: a shard is flushed to an SSTable when its unflushed entries pass this size.",
+    )
+    max_memtable_age: float | str | timedelta = _option(  # noqa: RUF009 - it makes a field
+        "maxMemtableAge",
+        _INTERVAL,
+        300.0,
+        "With MemTables: a shard is flushed when its oldest unflushed entry is so old.",
+    )
+    max_unflushed_memtable_bytes: int = _option(
+        "maxUnflushedMemtableBytes",
+        _SIZE_IN_BYTES,
+        1 << 30,
+        "With MemTables: batches wait while the stream has so many unflushed bytes.",
+    )
+    compact_sstables: int = _option(
+        "compactSstables", _COUNT, 8, "With MemTables: SSTables go into the base when a shard has so many."
+    )
+    max_sstables: int = _option(
+        "maxSstables", _COUNT, 64, "With MemTables: batches wait while a shard has more SSTables."
+    )
+    maintenance_tasks: int = _option("maintenanceTasks", _COUNT, 2, "So many tasks of a maintenance job run at once.")
+    max_entry_bytes: int = _option(
+        "maxEntryBytes", _SIZE_IN_BYTES, 256 << 20, "A shard's rows of one batch become one entry up to this size."
+    )
+    checkpoint_interval: float | str | timedelta = _option(  # noqa: RUF009 - it makes a field
+        "checkpointInterval",
+        _INTERVAL,
+        600.0,
+        "A checkpoint of the table is taken after a batch when so much time has passed since the last one. 0: after "
+        "every batch.",
+    )
+    keep_checkpoints: int = _option(
+        "keepCheckpoints", _COUNT, 2, "So many of the checkpoints that the stream takes by itself stay."
+    )
+    checkpoint_location: str | None = _option(
         "checkpointLocation",
-        _text,
+        _TEXT,
         None,
         "Spark's checkpoint. A ShardSink finds it by itself, except on Spark Connect.",
         "query",
-    ),
-    Option("query_name", "queryName", _text, None, "The query's name, as Spark passes it on.", "query"),
-    Option(
-        "stream", "streamName", _text, None, f"Its name in the table; else the query's name, or {DEFAULT_STREAM!r}."
-    ),
+    )
+    storage_options: Mapping[str, str] | None = _option(
+        "storage.", _NAMED, None, "For the object store, under pylance's names.", "query", secret=True
+    )
+
+    def __post_init__(self) -> None:
+        for option in SINK_OPTIONS:
+            value = getattr(self, option.argument)
+            if value == option.default or option.kind.accepts(value):
+                continue
+            shown = "" if option.is_family else f", not {value!r}"
+            raise InvalidInput(f"{option.argument} is {option.kind.allowed}{shown}.")
+
+    @property
+    def memtable_seconds(self) -> float:
+        """The age at which a shard is flushed; infinite where age does not count."""
+        return _interval(self.max_memtable_age)
+
+    @property
+    def checkpoint_seconds(self) -> float:
+        """Between two checkpoints that the stream takes by itself; infinite where it takes none while it runs."""
+        return _interval(self.checkpoint_interval)
+
+
+SINK_OPTIONS = tuple(Option(one.name, *one.metadata["option"]) for one in fields(SinkOptions))
+"""What a ShardSink and `format("headgate")` both take."""
+
+OPTIONS: tuple[Option, ...] = (
+    Option("table", "path", _TEXT, None, "The table's URI, as in start(uri): absolute.", "query"),
+    Option("query_name", "queryName", _TEXT, None, "The query's name, as Spark passes it on.", "query"),
     Option(
         "decode",
         "decode",
         _one_of("json"),
         None,
         "How Kafka's values become rows of the table's columns; without it the frame's columns are the table's.",
+        "query",
     ),
-    Option(
-        "enable_memtable",
-        "enableMemtable",
-        _flag,
-        True,
-        "Whether maintenance flushes the stream's shards to SSTables. format('headgate') cannot: it writes WAL only.",
-    ),
-    Option(
-        "on_bad_record",
-        "onBadRecord",
-        _one_of("dead_letter", "fail"),
-        "dead_letter",
-        "What a record that cannot become a row does: dead_letter keeps it aside, fail stops the stream.",
-    ),
-    Option(
-        "sequence_by",
-        "sequenceBy",
-        _text,
-        None,
-        "For typed frames on tables with a key: the column that orders rows of one key.",
-    ),
-    Option("compression", "compression", _one_of("lz4", "zstd"), None, "Of the entries."),
-    Option(
-        "max_memtable_size",
-        "maxMemtableSize",
-        _size,
-        256 << 20,
-        "With MemTables: a shard is flushed to an SSTable when its unflushed entries pass this size.",
-    ),
-    Option(
-        "max_entry_bytes",
-        "maxEntryBytes",
-        _size,
-        256 << 20,
-        "A shard's rows of one batch become one entry up to this size.",
-    ),
-    Option("storage_options", "storage.", _text, None, "For the object store, under pylance's names.", "query"),
+    *SINK_OPTIONS,
     Option(
         "kafka",
         "kafka.",
-        _text,
+        _NAMED,
         None,
         "The cluster, as Spark's Kafka source takes it (kafka.bootstrap.servers …): needed only when a topic grows.",
         "query",
     ),
 )
+"""All of them. Those that are not the sink's own are positional in Python, or known there by themselves."""
+
+
+# -- reading it --------------------------------------------------------------------
+
+
+def sink_options(given: Mapping[str, Any], defaults: Mapping[str, str] | None = None) -> SinkOptions:
+    """Arguments of Python over session defaults (by option name, see `session_defaults`) over our own.
+
+    Raises InvalidInput for an unknown argument, with the nearest known one, and for a value that cannot be.
+    """
+    known = [option.argument for option in SINK_OPTIONS]
+    for argument in given:
+        if argument not in known:
+            raise _unknown(argument, {name: name for name in known}, "argument")
+    return SinkOptions(**{**parse_options({}, defaults), **given})
 
 
 def parse_options(given: Mapping[str, str], defaults: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -154,14 +290,16 @@ def parse_options(given: Mapping[str, str], defaults: Mapping[str, str] | None =
     for name, text in {**_lowered(defaults or {}), **_lowered(given)}.items():
         option = _named(name)
         if option is None:
-            raise _unknown(name, [known.name for known in OPTIONS], "option")
+            # A Python argument in place of its option is an easy slip.
+            slips = {known.argument: known.name for known in OPTIONS}
+            raise _unknown(name, slips | {known.name: known.name for known in OPTIONS}, "option")
         if option.is_family:
             found.setdefault(option.argument, {})[name[len(option.name) :]] = text
             continue
         try:
-            found[option.argument] = option.parse(text)
-        except ValueError as error:
-            raise InvalidInput(f"The option {option.name!r} is {error}, not {text[:80]!r}.") from None
+            found[option.argument] = option.kind.parse(text)
+        except ValueError:
+            raise InvalidInput(f"The option {option.name!r} is {option.kind.allowed}, not {text[:80]!r}.") from None
     return found
 
 
@@ -176,9 +314,20 @@ def session_defaults(conf: Mapping[str, str]) -> dict[str, str]:
         if name.lower().startswith(CONF_PREFIX):
             option = known.get(name.lower())
             if option is None:
-                raise _unknown(name, [option.conf for option in known.values() if option.conf], "Spark setting")
+                names = [option.conf for option in known.values() if option.conf]
+                raise _unknown(name, {conf: conf for conf in names}, "Spark setting")
             found[option.name] = text
     return found
+
+
+def as_argument(argument: str) -> str:
+    """How Python spells it: `sequence_by=`."""
+    return f"{argument}="
+
+
+def as_option(argument: str) -> str:
+    """How `format("headgate")` spells it: the option sequenceBy."""
+    return f"the option {next(option.name for option in OPTIONS if option.argument == argument)}"
 
 
 def _lowered(given: Mapping[str, str]) -> dict[str, str]:
@@ -193,11 +342,10 @@ def _named(name: str) -> Option | None:
     return None
 
 
-def _unknown(name: str, known: list[str], kind: str) -> InvalidInput:
-    """The nearest is looked for in the option's name and in its Python argument, which is an easy slip."""
-    spelled = {text.lower(): text for text in known}
-    if kind == "option":
-        spelled |= {option.argument: option.name for option in OPTIONS if option.argument not in spelled}
+def _unknown(name: str, known: Mapping[str, str], kind: str) -> InvalidInput:
+    """`known` is what the name may be a slip for, with what to say then."""
+    spelled = {text.lower(): said for text, said in known.items()}
     near = difflib.get_close_matches(name.lower(), spelled, n=1, cutoff=0.6)
-    advice = f"did you mean {spelled[near[0]]!r}?" if near else f"the {kind}s are {', '.join(known)}"
+    names = dict.fromkeys(known.values())
+    advice = f"did you mean {spelled[near[0]]!r}?" if near else f"the {kind}s are {', '.join(names)}"
     return InvalidInput(f"There is no {kind} {name[:80]!r}.", advice=advice)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -211,16 +212,27 @@ def _typed_origin(batch: pa.RecordBatch, sequence_by: str | None) -> _Origin:
 def _split(
     stored: pa.RecordBatch, order: pa.RecordBatch | None, ids: np.ndarray, names: Mapping[int, str], *, dead: bool
 ) -> Iterator[Routed]:
-    """By shard; a batch that belongs to one shard as a whole, the usual case, is passed on as it is."""
-    shards: dict[str, list[int]] = {}
-    for number, name in names.items():
-        shards.setdefault(name, []).append(number)
+    """By shard; a batch that belongs to one shard as a whole, the usual case, is passed on as it is.
+
+    Otherwise rows are put together by shard once, each shard's in the order they came, and cut without copying.
+    """
+    shards = list(dict.fromkeys(names.values()))
     if len(shards) == 1:
-        yield Routed(next(iter(shards)), stored, dead, order)
+        yield Routed(shards[0], stored, dead, order)
         return
-    for name, numbers in shards.items():
-        chosen = pa.array(np.isin(ids, numbers))
-        yield Routed(name, stored.filter(chosen), dead, order.filter(chosen) if order is not None else None)
+    numbers = np.array(list(names))
+    places = np.array([shards.index(name) for name in names.values()])
+    sorter = np.argsort(numbers)
+    of_rows = places[sorter[np.searchsorted(numbers, ids, sorter=sorter)]]
+    if (np.diff(of_rows) < 0).any():
+        together = np.argsort(of_rows, kind="stable")
+        where, of_rows = pa.array(together), of_rows[together]
+        stored = stored.take(where)
+        order = None if order is None else order.take(where)
+    ends = np.searchsorted(of_rows, np.arange(len(shards) + 1))
+    for place, (start, end) in enumerate(pairwise(ends.tolist())):
+        part = None if order is None else order.slice(start, end - start)
+        yield Routed(shards[place], stored.slice(start, end - start), dead, part)
 
 
 def _interleaved(parts: Sequence[tuple[pa.RecordBatch, np.ndarray]]) -> tuple[pa.RecordBatch, np.ndarray]:

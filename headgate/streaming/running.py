@@ -4,7 +4,8 @@ Promises:
 1. Every batch that the query finishes is told once, in order.
 2. Whatever ends the query is a typed error: the sink's own, DataLoss where Kafka no longer has what
    comes next, and SparkFailed for the rest.
-3. After a stop the batch in flight is committed or abandoned; a restart goes on either way.
+3. After a stop the batch in flight is committed or abandoned; a restart goes on either way. A clean stop ends in a
+   checkpoint of everything, and native may open the shards.
 """
 
 from __future__ import annotations
@@ -85,16 +86,21 @@ class RunningStream:
 
         Raises what ended the query, unless a stop was asked for.
         """
+        failed: Exception | None = None
         try:
-            while not stop() and not self._ended():
-                yield from self._watched.finished()
+            try:
+                while not stop() and not self._ended():
+                    yield from self._watched.finished()
+            except Exception as error:
+                failed = None if stop() else error
             self.stop()
+            # Batches that were done just before the query failed are done.
             yield from self._watched.finished()
-        except Exception as error:
-            if not stop():
-                raise self._explained(error) from error
         finally:
             self.stop()
+        if failed is not None:
+            raise self._explained(failed) from failed
+        self._watched.close()
 
     def stop(self) -> None:
         """End the query. Returns when its batch is committed or abandoned; twice equals once."""
@@ -161,6 +167,10 @@ class _Watched:
         record = self._sink.last
         assert record is not None
         self._done.put(Done(record, time.monotonic() - began, skipped=record.sequence <= self._known))
+
+    def close(self) -> None:
+        """The query has ended: flush, pin and release what it wrote. Raises what stands in the way."""
+        self._sink.close()
 
     def finished(self) -> Iterator[Done]:
         """What was done since the last call."""

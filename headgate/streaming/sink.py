@@ -3,68 +3,63 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from headgate.checkpoints.decisions import BatchSources, Refuse, Skip, Write, decide_batch
+from headgate.checkpoints.decisions import BatchSources, Skip, Write
+from headgate.checkpoints.flush_job import Flushed, FlushJob, run_here
 from headgate.checkpoints.log_state import Head
 from headgate.checkpoints.records import Batch, BatchRecord
 from headgate.checkpoints.spark_checkpoint import SparkCheckpoint
+from headgate.checkpoints.stream_checkpoint import checkpoint_stream, stop_stream
+from headgate.checkpoints.table_checkpoint import TableCheckpoint
 from headgate.connectors.kafka.options import ConsumerConfig
-from headgate.errors import HeadgateError, InvalidInput
+from headgate.errors import Fenced, HeadgateError, InvalidInput
 from headgate.shards.appender import Pause, no_pause
-from headgate.shards.config import WriterConfig
-from headgate.shards.entry import Compression
 from headgate.shards.sharding import ByPartition
 from headgate.streaming import frame_checks, topic_offsets
 from headgate.streaming.batch_job import BatchJob, Written
+from headgate.streaming.batch_plan import decided, shard_names, write_plan
 from headgate.streaming.decode import Decoder
 from headgate.streaming.driver import StreamDriver
 from headgate.streaming.flush import flush
 from headgate.streaming.kafka_source import KafkaSource
-from headgate.streaming.routing import Ranges, check_routing, shards_of, shards_of_made_rows
-from headgate.streaming.rows import RowMaker
-from headgate.streaming.spark_query import QueryFacts, query_facts
+from headgate.streaming.maintenance import Maintenance
+from headgate.streaming.maintenance_spark import maintenance_on, schedule_of
+from headgate.streaming.maintenance_state import MaintenanceState
+from headgate.streaming.options import DEFAULT_STREAM, SinkOptions, sink_options
+from headgate.streaming.routing import Ranges, shards_of, shards_of_made_rows
+from headgate.streaming.spark_query import QueryFacts, is_untouched, query_facts
 from headgate.streaming.task import WritePlan
 from headgate.table import Table, open_table
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 _log = structlog.get_logger("headgate.streaming")
 
-DEFAULT_STREAM = "default"
-
 
 @dataclass(frozen=True)
-class SinkOptions:
-    """How a stream writes. One value, merged once."""
+class _Run:
+    """One start of the query: what cannot change between its batches, found out and checked at the first of them."""
 
-    stream: str | None = None
-    """Its name in the table; the query's name, or "default", where none is given."""
-    enable_memtable: bool = True
-    """Whether maintenance flushes the stream's shards to SSTables. The entries are the same either way."""
-    on_bad_record: Literal["dead_letter", "fail"] = "dead_letter"
-    sequence_by: str | None = None
-    """For typed frames on tables with a key: the column that orders rows of one key."""
-    checkpoint_location: str | None = None
-    """Spark's checkpoint, where the session does not tell it (Spark Connect)."""
-    storage_options: Mapping[str, str] | None = field(default=None, repr=False)
-    compression: Compression | None = None
-    max_memtable_size: int = 256 << 20
-    """With enable_memtable: a shard is flushed to an SSTable when its unflushed entries pass this size."""
-    max_entry_bytes: int = 256 << 20
-    """A shard's rows of one batch become one entry up to this size."""
+    facts: QueryFacts
+    options: SinkOptions
+    checkpoint: SparkCheckpoint
+    query_id: str
+    consumer: ConsumerConfig | None
+    """For tasks that read Kafka themselves."""
+    session: SparkSession
+    """Of its batches; maintenance runs its jobs there."""
 
-    def __post_init__(self) -> None:
-        if self.on_bad_record not in ("dead_letter", "fail"):
-            raise InvalidInput(f"on_bad_record is 'dead_letter' or 'fail', not {self.on_bad_record!r}.")
-        if self.max_entry_bytes <= 0:
-            raise InvalidInput(f"max_entry_bytes must be above zero, got {self.max_entry_bytes}.")
+    @property
+    def key(self) -> str:
+        """Where Spark does not tell a run from the next one, what they share."""
+        return self.facts.run_id or self.query_id
 
 
 class ShardSink:
@@ -84,12 +79,11 @@ class ShardSink:
     ) -> None:
         """`table` is a Table or its URI. `decode` turns Kafka's values into rows; without it the frame's
         columns are the table's. `source` reads Kafka in the tasks themselves: pass its own frame, unchanged.
-        The rest are the fields of SinkOptions.
+        The rest are the fields of SinkOptions; what is left out, the session may say (`spark.headgate.…`).
         """
-        try:
-            self.options = SinkOptions(**options)
-        except TypeError as error:
-            raise InvalidInput(f"{error}; the options are {', '.join(SinkOptions.__dataclass_fields__)}.") from error
+        self.options = sink_options(options)
+        """As given here; from the first batch on, with the session's defaults."""
+        self._given = options
         if source is not None and decode is None:
             raise InvalidInput("Reading Kafka directly needs a decoder.", advice="pass decode=headgate.decode.json(…)")
         self._table = table
@@ -97,7 +91,10 @@ class ShardSink:
         self._source = source
         self._pause = pause
         self._driver: StreamDriver | None = None
-        self._run: str | None = None
+        self._run: _Run | None = None
+        self._stopped: tuple[StreamDriver, _Run] | None = None
+        self._maintenance: Maintenance | None = None
+        self._ending: Maintenance | None = None
         self._scattered = False
         self._lock = threading.Lock()
         self.last: BatchRecord | None = None
@@ -122,16 +119,65 @@ class ShardSink:
         with self._lock:
             try:
                 self._write(frame, batch_id)
-            except HeadgateError as error:
-                self.error = error
-                error.located(batch=batch_id)
-                self._driver = None  # The next start, if there is one, opens the stream anew.
+            except BaseException as error:
+                if self._driver and self._run and not isinstance(error, HeadgateError):
+                    # Spark ended the batch, and the driver is what it was: `close` may still use it.
+                    self._stopped = self._driver, self._run
+                # The next start, if there is one, opens the stream anew.
+                self._drop_maintenance(wait=False)
+                self._driver = self._run = None
+                if isinstance(error, HeadgateError):
+                    self.error = error.located(batch=batch_id)
                 raise
+
+    def checkpoint(self) -> TableCheckpoint | None:
+        """Take a checkpoint of scope all now, between two batches, as the stream does by itself every
+        `checkpoint_interval`. None where no batch has arrived yet. Raises Fenced, DataLoss, Transient.
+        """
+        with self._lock:
+            if self._driver is None or self._run is None:
+                return None
+            take = partial(self._take, self._driver, self._run)
+            return take() if self._maintenance is None else self._maintenance.checkpoint_now(take)
+
+    def wait_for_maintenance(self, timeout: float | None = None) -> bool:
+        """Until no flush, compaction or checkpoint runs or is due. False: not within so many seconds."""
+        maintenance = self._maintenance
+        return True if maintenance is None else maintenance.wait_until_idle(timeout)
+
+    def close(self) -> TableCheckpoint | None:
+        """End the stream cleanly: everything is flushed and pinned, and native may open the shards. Call it after
+        `query.stop()`; the next batch, if there is one, takes the stream over again.
+
+        None where no batch has arrived, or where another driver has the stream: it is left alone. Twice equals once.
+        Raises DataLoss, Transient, Poisoned: what was committed stays, and the shards stay sealed.
+        """
+        with self._lock:
+            self._drop_maintenance(wait=True)
+            held = (self._driver, self._run) if self._driver and self._run else self._stopped
+            self._driver = self._run = self._stopped = None
+            if held is None:
+                return None
+            driver, run = held
+            options = run.options
+            try:
+                return stop_stream(
+                    driver,
+                    self.table.shard_ids(),
+                    partial(_flushed_anyhow, run),
+                    max_bytes=options.max_memtable_size,
+                    keep=options.keep_checkpoints,
+                    pause=self._pause,
+                )
+            except Fenced as error:
+                _log.info("the stream was taken over before its clean stop", stream=driver.stream, error=str(error))
+                return None
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
         del state["_lock"]
-        return {**state, "_driver": None, "_run": None, "last": None, "error": None}
+        dropped = ("_driver", "_run", "_stopped", "_maintenance", "_ending", "last", "error")
+        return {**state, **dict.fromkeys(dropped)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -141,32 +187,31 @@ class ShardSink:
 
     def _write(self, frame: DataFrame, batch_id: int) -> None:
         self._pause("batch")
-        facts = query_facts(frame)
-        self._check(frame, facts)
-        checkpoint = self._checkpoint(facts)
-        sources = checkpoint.sources(batch_id)
-        query_id = facts.query_id or checkpoint.query_id()
-        decide = partial(self._decided, facts, query_id, batch_id, sources)
-        if self._driver is None or self._run != (facts.run_id or query_id):
-            self._open(facts, query_id, sources, decide)
-        driver = self._driver
-        assert driver is not None
+        run = self._begun(frame)
+        bare = self._is_bare(frame, run)
+        sources = run.checkpoint.sources(batch_id)
+        decide = partial(self._decided, run, batch_id, sources)
+        if self._driver is None or self._maintenance is None:
+            self._driver = self._open(run, sources, decide)
+            self._maintenance = self._maintained(self._driver, run)
+        driver, maintenance = self._driver, self._maintenance
         decision = decide(driver.head)
         if isinstance(decision, Skip):
             self.last = decision.record
             _log.info("batch was committed before", batch=batch_id, sequence=decision.record.sequence)
             return
-        plan, written = self._append(frame, driver, decision, facts)
+        maintenance.wait_for_room()
+        plan, written = self._append(frame, driver, decision, run, bare)
         shards, dead = written.parts(plan)
         self.task_operations = written.operations
         batch = Batch(
-            query_id=query_id,
+            query_id=run.query_id,
             batch_id=batch_id,
             sources=decision.ranges,
             opaque=decision.opaque,
             shards=shards,
             dead_letters=dead,
-            mode="memtable" if self.options.enable_memtable else "wal",
+            mode="memtable" if run.options.enable_memtable else "wal",
         )
         self.last = driver.commit(batch)
         _log.info(
@@ -178,41 +223,46 @@ class ShardSink:
             bytes=self.last.nbytes,
             dead_letters=sum(part.rows for part in dead.values()),
         )
-        if self.options.enable_memtable:
-            self._flush(frame, driver)
+        if not run.options.checkpoint_seconds:
+            self._checkpoint_each(maintenance, driver, run)
+        maintenance.batch_done()
 
-    def _decided(
-        self, facts: QueryFacts, query_id: str, batch_id: int, sources: BatchSources, head: Head
-    ) -> Skip | Write:
-        """What to do with the batch where the stream stands so. Raises InvalidInput for one that does not continue."""
-        decision = decide_batch(head, query_id, batch_id, sources, partial(self._earliest, facts))
-        if isinstance(decision, Refuse):
-            raise decision.error
-        if isinstance(decision, Write):
-            now = [(part.topic, part.partition) for part in decision.ranges]
-            check_routing(self.table.sharding, bool(self.table.primary_key), head.ends.keys(), now)
-        return decision
+    def _checkpoint_each(self, maintenance: Maintenance, driver: StreamDriver, run: _Run) -> None:
+        """After every batch, as was asked for: the next one waits for it. What fails is tried after the next one."""
+        try:
+            maintenance.checkpoint_now(partial(self._take, driver, run))
+        except Exception as error:
+            _log.warning("a checkpoint failed; a later one is tried", stream=driver.stream, error=str(error))
 
-    def _open(self, facts: QueryFacts, query_id: str, sources: BatchSources, decide: Callable[[Head], object]) -> None:
+    def _decided(self, run: _Run, batch_id: int, sources: BatchSources, head: Head) -> Skip | Write:
+        earliest = partial(self._earliest, run.facts)
+        return decided(self.table, head, run.query_id, batch_id, sources, earliest)
+
+    def _open(self, run: _Run, sources: BatchSources, decide: Callable[[Head], object]) -> StreamDriver:
         """Every start of the query takes the stream over: another driver may have run it since the last one."""
-        name = self.options.stream or facts.name or DEFAULT_STREAM
-        sharding = self.table.sharding
-        if isinstance(sharding, ByPartition):
-            names = {sharding.shard_name(topic, partition) for topic, partition in sources.partitions()}
-        else:
-            names = set(sharding.known_names())
-        self._driver = StreamDriver.open(self.table.home, name, query_id, names, accept=decide, pause=self._pause)
-        self._run = facts.run_id or query_id
+        name = run.options.stream or run.facts.name or DEFAULT_STREAM
+        names = shard_names(self.table.sharding, sources)
+        self._stopped = None
+        return StreamDriver.open(self.table.home, name, run.query_id, names, accept=decide, pause=self._pause)
 
     def _append(
-        self, frame: DataFrame, driver: StreamDriver, decision: Write, facts: QueryFacts
+        self, frame: DataFrame, driver: StreamDriver, decision: Write, run: _Run, bare: bool
     ) -> tuple[WritePlan, Written]:
-        sources = self._shards(decision, facts)
-        plan = self._plan(driver, sources, decision.ranges)
-        if not sources:
+        meant = (shards_of if bare else shards_of_made_rows)(self.table.sharding, decision.ranges)
+        plan = write_plan(
+            self.table,
+            run.options,
+            self._decode,
+            driver.plan(meant),
+            meant,
+            decision.ranges,
+            consumer=run.consumer,
+            tries=run.facts.task_tries,
+        )
+        if not meant:
             return plan, Written()
         self._pause("tasks")
-        job = BatchJob(frame, plan, facts.cores)
+        job = BatchJob(frame, plan, run.facts.cores)
         try:
             shuffled = self._scattered or self._shares_shards
             written = job.run(shuffled=shuffled)
@@ -223,66 +273,37 @@ class ShardSink:
         except HeadgateError:
             raise
         except Exception as error:
-            self._explain(facts, decision.ranges, error)
+            self._explain(run.facts, decision.ranges, error)
             raise
         return plan, written
 
-    def _flush(self, frame: DataFrame, driver: StreamDriver) -> None:
-        """The batch is committed: what fails here costs nothing but memory of readers, and is tried again."""
-        try:
-            while jobs := driver.flush_jobs(self.options.max_memtable_size):
-                driver.flushed(flush(frame.sparkSession, jobs))
-        except Exception as error:
-            _log.warning(
-                "a flush failed; it is tried again after the next batch", stream=driver.stream, error=str(error)
-            )
+    def _maintained(self, driver: StreamDriver, run: _Run) -> Maintenance:
+        """Threads that flush, compact and checkpoint beside the batches from now on."""
+        take = partial(self._take, driver, run)
+        return maintenance_on(run.session, driver, run.options, run.facts, take).start()
 
-    # -- what a batch is made of -----------------------------------------------------
+    def _drop_maintenance(self, *, wait: bool) -> None:
+        """No further job; `wait` for those that run, also those of a run that ended before."""
+        if self._maintenance is not None:
+            self._ending, self._maintenance = self._maintenance, None
+        if self._ending is not None:
+            self._ending.stop(wait=wait)
+
+    def _take(self, driver: StreamDriver, run: _Run) -> TableCheckpoint:
+        return checkpoint_stream(
+            driver,
+            self.table.shard_ids(),
+            partial(flush, run.session),
+            max_bytes=run.options.max_memtable_size,
+            keep=run.options.keep_checkpoints,
+            pause=self._pause,
+        )
 
     @property
     def _shares_shards(self) -> bool:
         """Spark may give partitions that share a shard to different tasks; our own reading never does."""
         sharding = self.table.sharding
         return self._source is None and isinstance(sharding, ByPartition) and sharding.max_shards is not None
-
-    def _shards(self, decision: Write, facts: QueryFacts) -> dict[str, Ranges]:
-        sharding = self.table.sharding
-        if decision.opaque and isinstance(sharding, ByPartition):
-            raise InvalidInput(
-                "by_partition needs Kafka partitions, and this query has another source.",
-                advice="shard the table by bucket() or single()",
-            )
-        if facts.bare_kafka:
-            return shards_of(sharding, decision.ranges)
-        return shards_of_made_rows(sharding, decision.ranges)
-
-    def _plan(self, driver: StreamDriver, sources: Mapping[str, Ranges], ranges: Ranges) -> WritePlan:
-        planned = driver.plan(sources)
-        topics = {part.topic for part in ranges}
-        maker = RowMaker(
-            schema=self.table.home.schema,
-            sharding=self.table.sharding,
-            decode=self._decode,
-            sequence_by=self.options.sequence_by,
-            topic=next(iter(topics)) if len(topics) == 1 and self._decode is not None else None,
-        )
-        return WritePlan(
-            maker=maker,
-            claims=planned.claims,
-            dead_letters=planned.dead_letters,
-            sources=sources,
-            writer=WriterConfig(enable_memtable=False, compression=self.options.compression),
-            max_entry_bytes=self.options.max_entry_bytes,
-            columns=(
-                "value",
-                "partition",
-                "offset",
-                *(("key",) if maker.schema.primary_key else ()),
-                *(("topic",) if maker.topic is None else ()),
-            ),
-            fail_on_bad_record=self.options.on_bad_record == "fail",
-            consumer=self._source.consumer if self._source is not None else None,
-        )
 
     # -- what a batch needs to know ------------------------------------------------
 
@@ -294,29 +315,61 @@ class ShardSink:
         return self._table
 
     @property
+    def maintenance(self) -> MaintenanceState | None:
+        """How flushes, compactions and checkpoints stand, and whether batches wait for them; None before a batch."""
+        maintenance = self._maintenance
+        return None if maintenance is None else maintenance.state
+
+    @property
     def stream(self) -> str | None:
         """The stream's name, once a batch has arrived."""
         return self._driver.stream if self._driver is not None else self.options.stream
 
-    def _check(self, frame: DataFrame, facts: QueryFacts) -> None:
+    def _begun(self, frame: DataFrame) -> _Run:
+        """The run that the batch belongs to. Whatever is refused here is refused before anything is claimed."""
+        before = self._run
+        if before is not None and before.facts.is_of(frame):
+            return before
+        facts = query_facts(frame)
+        options = self.options = sink_options(self._given, facts.settings)
+        # Somebody may have changed the columns since the table was opened: a start takes them as they are.
+        self._table = self.table.refreshed()
+        self._check(frame, facts, options)
+        schedule_of(options)
+        checkpoint = self._checkpoint(facts, options)
+        query_id = checkpoint.query_id() if options.checkpoint_location or facts.query_id is None else facts.query_id
+        frame_checks.check_checkpoint(facts, query_id, checkpoint.uri)
+        consumer = None if self._source is None else self._source.consumer
+        self._run = run = _Run(facts, options, checkpoint, query_id, consumer, frame.sparkSession)
+        if before is None or before.key != run.key:
+            self._drop_maintenance(wait=False)
+            self._driver = self.error = None
+        return run
+
+    def _check(self, frame: DataFrame, facts: QueryFacts, options: SinkOptions) -> None:
         frame_checks.check_query(facts)
         if self._source is not None:
             assert self._decode is not None
             frame_checks.check_direct(facts, self._source)
             frame_checks.check_decoder(self._decode, self.table)
-        elif self._decode is not None:
-            frame_checks.check_decoded(frame.columns, self._decode, self.table)
         else:
-            frame_checks.check_typed(frame.columns, self.options.sequence_by, self.table)
+            frame_checks.check_columns(frame.columns, self._decode, options.sequence_by, self.table)
 
-    def _checkpoint(self, facts: QueryFacts) -> SparkCheckpoint:
-        location = self.options.checkpoint_location or facts.checkpoint
+    def _is_bare(self, frame: DataFrame, run: _Run) -> bool:
+        """Asked for every batch: what the query passes on is known, what its caller does to a batch is not."""
+        bare = bool(run.facts.bare_kafka) and is_untouched(frame)
+        if self._source is not None:
+            frame_checks.check_bare(bare)
+        return bare
+
+    def _checkpoint(self, facts: QueryFacts, options: SinkOptions) -> SparkCheckpoint:
+        location = options.checkpoint_location or facts.checkpoint
         if location is None:
             raise InvalidInput(
                 "The query's checkpoint location is not known here.",
                 advice="pass checkpoint_location= to ShardSink (Spark Connect does not tell it)",
             )
-        return SparkCheckpoint(location, self.options.storage_options)
+        return SparkCheckpoint(location, options.storage_options)
 
     def _consumer(self, facts: QueryFacts) -> ConsumerConfig | None:
         if self._source is not None:
@@ -338,3 +391,14 @@ class ShardSink:
         lost = topic_offsets.loss(consumer, ranges) if consumer is not None else None
         if lost is not None:
             raise lost from cause
+
+
+def _flushed_anyhow(run: _Run, jobs: Sequence[FlushJob]) -> Mapping[str, Flushed]:
+    """On executors, or here where Spark has gone: a stop is a good time for that."""
+    try:
+        return flush(run.session, jobs)
+    except HeadgateError:
+        raise
+    except Exception as error:
+        _log.info("the last flush runs in this process: Spark does not take it", error=type(error).__name__)
+        return run_here(jobs)

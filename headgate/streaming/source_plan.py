@@ -12,23 +12,22 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from headgate.checkpoints.commit_log import CommitLog, OpenedLog
-from headgate.checkpoints.decisions import BatchSources, Decision, Refuse, Skip, Write, decide_batch
+from headgate.checkpoints.decisions import Skip, Write
 from headgate.checkpoints.log_state import Head, LogState
 from headgate.checkpoints.records import Batch, BatchRecord, ShardPart
 from headgate.checkpoints.spark_checkpoint import SparkCheckpoint
 from headgate.connectors.kafka.options import ConsumerConfig
-from headgate.connectors.kafka.reader import offsets
 from headgate.connectors.objects import ObjectStore
 from headgate.errors import Fenced, InvalidInput, NotFound, Poisoned, from_json
-from headgate.shards.config import WriterConfig
-from headgate.shards.sharding import ByPartition
-from headgate.streaming import decode
+from headgate.streaming import decode, topic_offsets
+from headgate.streaming.batch_plan import decided, shard_names, write_plan
 from headgate.streaming.dead_letters import dead_letter_name
 from headgate.streaming.driver import Planned, StreamDriver
-from headgate.streaming.routing import check_routing, shards_of
-from headgate.streaming.rows import RowMaker
+from headgate.streaming.frame_checks import check_columns
+from headgate.streaming.options import as_option
+from headgate.streaming.routing import shards_of
 from headgate.streaming.source_hold import Hold
-from headgate.streaming.source_settings import Settings, check_columns
+from headgate.streaming.source_settings import Settings
 from headgate.streaming.task import WritePlan
 from headgate.table import Table, open_table
 
@@ -36,6 +35,8 @@ _MEETING = (
     "let the rows of a shard meet in one task: shard by_partition() and read Kafka without minPartitions, or "
     "coalesce(1) the frame, or use foreachBatch with headgate.ShardSink, which shuffles where it must"
 )
+
+_NAME_THE_CLUSTER = "name the cluster beside format('headgate') as well: .option('kafka.bootstrap.servers', …)"
 
 _heads: dict[tuple[str, str], Head] = {}
 """Per log, where it stood when this process last looked: the next batch then reads only what came since."""
@@ -93,31 +94,29 @@ def plan_batch(settings: Settings, columns: Sequence[str], root: str) -> BatchPl
     Raises Fenced, InvalidInput, NotFound, DataLoss; the query ends with it, and nothing of the batch is visible.
     """
     table = open_table(settings.table, dict(settings.options.storage_options or {}) or None)
-    check_columns(table, columns, settings)
+    decoder = decode.json(table.schema) if settings.decodes else None
+    check_columns(columns, decoder, settings.options.sequence_by, table, as_option)
     checkpoint = SparkCheckpoint(settings.checkpoint, settings.options.storage_options)
     batch_id = max(checkpoint.planned(), default=None)
     if batch_id is None:
         raise NotFound("Spark's checkpoint has no offsets of the batch that is about to run.", uri=checkpoint.uri)
     query_id, sources = checkpoint.query_id(), checkpoint.sources(batch_id)
+    names = shard_names(table.sharding, sources)
 
-    def decided(head: Head) -> Decision:
-        decision = decide_batch(head, query_id, batch_id, sources, partial(_earliest, settings))
-        if isinstance(decision, Refuse):
-            raise decision.error
-        return decision
+    def decide(head: Head) -> Skip | Write:
+        return decided(table, head, query_id, batch_id, sources, partial(_earliest, settings))
 
     hold = Hold.of(root, query_id, str(table.table_id), settings.stream)
-    driver = _held(table, settings, hold, query_id, _names(table, sources), decided)
-    decision = decided(driver.head)
+    driver = _held(table, settings, hold, query_id, names, decide)
+    decision = decide(driver.head)
     batch = Batch(query_id=query_id, batch_id=batch_id, mode="wal")
     if isinstance(decision, Skip):
         planned, write = Planned({}, {}), None
     else:
-        assert isinstance(decision, Write)
         batch = replace(batch, sources=decision.ranges, opaque=decision.opaque)
-        check_routing(table.sharding, bool(table.primary_key), driver.head.ends, sources.partitions())
-        planned = driver.plan({*_names(table, sources), *driver.claims})
-        write = _write_plan(table, settings, planned, decision)
+        planned = driver.plan({*names, *driver.claims})
+        meant = shards_of(table.sharding, decision.ranges)
+        write = write_plan(table, settings.options, decoder, planned, meant, decision.ranges)
     assert driver.head.opened is not None
     hold.keep(driver.head.opened.record_id)
     commitment = Commitment(
@@ -196,47 +195,9 @@ def _held(
     return StreamDriver.resume(home, stream, OpenedLog(log, head.opened, LogState(head, {})))
 
 
-def _names(table: Table, sources: BatchSources) -> set[str]:
-    """The shards that the batch may write to."""
-    sharding = table.sharding
-    if not isinstance(sharding, ByPartition):
-        return set(sharding.known_names())
-    if sources.opaque:
-        raise InvalidInput(
-            "by_partition needs Kafka partitions, and this query has another source.",
-            advice="shard the table by bucket() or single()",
-        )
-    return {sharding.shard_name(topic, partition) for topic, partition in sources.partitions()}
-
-
-def _write_plan(table: Table, settings: Settings, planned: Planned, decision: Write) -> WritePlan:
-    topics = {part.topic for part in decision.ranges}
-    options = settings.options
-    maker = RowMaker(
-        schema=table.home.schema,
-        sharding=table.sharding,
-        decode=decode.json(table.schema) if settings.decodes else None,
-        sequence_by=None if settings.decodes else options.sequence_by,
-        topic=next(iter(topics)) if len(topics) == 1 and settings.decodes else None,
-    )
-    return WritePlan(
-        maker=maker,
-        claims=planned.claims,
-        dead_letters=planned.dead_letters,
-        sources=shards_of(table.sharding, decision.ranges),
-        writer=WriterConfig(enable_memtable=False, compression=options.compression),
-        max_entry_bytes=options.max_entry_bytes,
-        fail_on_bad_record=options.on_bad_record == "fail",
-    )
-
-
 def _earliest(settings: Settings, topic: str, partition: int) -> int:
-    if not settings.kafka:
-        raise InvalidInput(
-            f"Partition {partition} of {topic!r} is new, and where it starts is not known here.",
-            advice="name the cluster beside format('headgate') as well: .option('kafka.bootstrap.servers', …)",
-        )
-    return offsets(ConsumerConfig.from_spark(settings.kafka), topic)[partition][0]
+    consumer = ConsumerConfig.from_spark(settings.kafka) if settings.kafka else None
+    return topic_offsets.earliest(consumer, topic, partition, advice=_NAME_THE_CLUSTER)
 
 
 # -- committing --------------------------------------------------------------------

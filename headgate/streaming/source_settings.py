@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from headgate.errors import InvalidInput
-from headgate.streaming.options import DEFAULT_STREAM, parse_options
-from headgate.streaming.ordering import ORDER
-from headgate.streaming.sink import SinkOptions
-from headgate.streaming.spark_query import KAFKA_COLUMNS
-from headgate.table import Table
+from headgate.streaming.options import DEFAULT_STREAM, SinkOptions, parse_options
 
 
 @dataclass(frozen=True)
@@ -42,29 +38,6 @@ class Settings:
             options,
             decodes,
             {f"kafka.{name}": value for name, value in kafka.items()},
-        )
-
-
-def check_columns(table: Table, columns: Sequence[str], settings: Settings) -> None:
-    """Raises InvalidInput where the frame's columns cannot become rows of the table."""
-    if settings.decodes:
-        if missing := [name for name in ("value", "partition", "offset", "topic", "key") if name not in columns]:
-            raise InvalidInput(
-                f"decode=json takes the frame of Spark's Kafka source, and this one lacks {missing}.",
-                advice=f"keep the columns {', '.join(KAFKA_COLUMNS)}, or leave out the option decode for typed rows",
-            )
-        return
-    sequence = settings.options.sequence_by
-    unknown = [name for name in columns if name not in table.schema.names and name not in (*ORDER, sequence)]
-    if unknown:
-        hint = "set the option decode=json for Kafka's own frame" if "value" in unknown else None
-        raise InvalidInput(f"The table has no column {unknown[0]!r}; it has {table.schema.names}.", advice=hint)
-    if sequence is not None and sequence not in columns:
-        raise InvalidInput(f"sequenceBy names column {sequence!r}, which the frame does not have.")
-    if table.primary_key and sequence is None and not all(name in columns for name in ORDER):
-        raise InvalidInput(
-            "On a table with a key the order of rows with one key must be known.",
-            advice=f"keep the columns {', '.join(ORDER)} in the frame, or set the option sequenceBy",
         )
 
 

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from headgate.errors import InvalidInput
+from headgate.streaming.options import session_defaults
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 KAFKA_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+
+_MAX_FAILURES = 4
+"""Spark's default of spark.task.maxFailures."""
+
+
+_LOCAL = re.compile(r"local(?:\[\s*(?:[0-9]+|\*)\s*(?:,\s*([0-9]+)\s*)?\])?")
+"""Spark's own masters, with the tries of a task where they are given. `local-cluster[…]` is none of them."""
 
 
 @dataclass(frozen=True)
@@ -25,45 +35,80 @@ class QueryFacts:
     output_mode: str | None = None
     """append, update or complete."""
     bare_kafka: bool | None = None
-    """Whether the frame is Spark's Kafka source and nothing else."""
+    """Whether the query is Spark's Kafka source and nothing else."""
     kafka_options: dict[str, str] | None = field(default=None, repr=False)
     """The source's options where the query reads one bare Kafka source. They may hold credentials."""
     cores: int = 2
+    task_tries: int = 1
+    """How often Spark tries a task before it gives the job up."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """What the session says under `spark.headgate.`, by option name."""
+    run: Any = field(default=None, repr=False, compare=False)
+    """Spark's own object for this start of the query."""
+
+    def is_of(self, frame: DataFrame) -> bool:
+        """Whether the frame is a batch of the run that these facts were found for. Two questions to the JVM.
+
+        On Spark Connect every run has a process, hence facts, of its own.
+        """
+        session = frame.sparkSession
+        if getattr(session, "_jsparkSession", None) is None:
+            return self.query_id is None
+        # Spark ends a run before it begins another one of the same query: one that is active is this one.
+        return self.run is not None and self.query_id == _query_id(session) and bool(self.run.isActive())
 
 
 def query_facts(frame: DataFrame) -> QueryFacts:
-    """Of the query whose batch this is. On Spark Connect little is known, and the caller says the rest."""
+    """Of the query whose batch this is. On Spark Connect little is known, and the caller says the rest.
+
+    Raises InvalidInput outside a query, and for a setting of the session that does not exist.
+    """
     session = frame.sparkSession
+    conf: dict[str, str] = dict(session.conf.getAll)
+    known = QueryFacts(task_tries=task_tries(conf), settings=session_defaults(conf))
     java_session = getattr(session, "_jsparkSession", None)
     if java_session is None:
-        return QueryFacts()
-    context = session.sparkContext
-    query_id = context.getLocalProperty("sql.streaming.queryId")
+        return known
+    query_id = _query_id(session)
     if query_id is None:
         raise InvalidInput(
             "The sink was called outside a streaming query.", advice="pass it to writeStream.foreachBatch(sink)"
         )
+    known = replace(known, query_id=query_id, cores=session.sparkContext.defaultParallelism)
     jvm: Any = session._jvm
     query = java_session.sharedState().activeStreamingQueries().get(jvm.java.util.UUID.fromString(query_id))
     if query is None:
-        return QueryFacts(query_id, cores=context.defaultParallelism)
+        return known
     plan = query.logicalPlan()
     options = _kafka_options(plan)
-    return QueryFacts(
-        query_id=query_id,
+    return replace(
+        known,
         run_id=query.runId().toString(),
         checkpoint=query.resolvedCheckpointRoot(),
         name=query.name(),
         output_mode=plan.outputMode().toString().lower(),
-        bare_kafka=options is not None and _is_batch(frame),
+        bare_kafka=options is not None,
         kafka_options=options,
-        cores=context.defaultParallelism,
+        run=query,
     )
 
 
-def _is_batch(frame: Any) -> bool:
+def is_untouched(frame: DataFrame) -> bool:
     """Whether the frame is what foreachBatch was given: anything done to it since is a node on top."""
-    return bool(frame._jdf.queryExecution().logical().getClass().getSimpleName() == "LogicalRDD")
+    jdf: Any = frame._jdf
+    return bool(jdf.queryExecution().logical().nodeName() == "LogicalRDD")
+
+
+def task_tries(conf: Mapping[str, str]) -> int:
+    """How often a task is tried under this configuration: a plain local master knows no second try."""
+    if (local := _LOCAL.fullmatch(conf.get("spark.master", "").strip())) is not None:
+        return int(local[1] or 1)
+    return int(conf.get("spark.task.maxFailures", _MAX_FAILURES))
+
+
+def _query_id(session: SparkSession) -> str | None:
+    found = session.sparkContext.getLocalProperty("sql.streaming.queryId")
+    return None if found is None else str(found)
 
 
 def _kafka_options(plan: Any) -> dict[str, str] | None:

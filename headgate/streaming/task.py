@@ -11,6 +11,7 @@ import json
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -26,19 +27,25 @@ from headgate.shards.entry import SourceRange, Tags
 from headgate.shards.flusher import Put
 from headgate.shards.shard import Claim
 from headgate.shards.writer import ShardWriter
-from headgate.streaming.ordering import OrderWatch, in_order
+from headgate.streaming.ordering import OrderWatch
+from headgate.streaming.payloads import gathered, payload_of, payload_of_error, placed
 from headgate.streaming.rows import Routed, RowMaker
 
 RESULT = "result string"
 """Spark schema of what a writing task returns: one line of JSON per log that it wrote to and one with what it
 asked of the store, or one error."""
 
-PAYLOAD = "task int, shard string, dead boolean, rows binary, ordering binary"
-"""Spark schema between the two stages of a shuffled batch: whole Arrow batches as bytes, so that the
-JVM moves a few large values instead of many rows, and no type of the table has to exist in Spark."""
-
 FINAL = (Fenced, InvalidInput, DataLoss)
-"""Errors that another attempt would meet again: returned to the driver instead of being raised to Spark's retries."""
+"""Errors that another attempt would meet again: returned to the driver instead of being raised to Spark's retries.
+So is any other of ours on the last try, since the driver would only see Spark's own error instead."""
+
+
+APPENDERS = 8
+"""Logs that one task writes to at once: a store's latency, or that of fsync, is waited for once and not per shard."""
+
+
+ENOUGH_ROWS, ENOUGH_BYTES = 5_000, 8 << 20
+"""Ranges of a topic are read one after the other, and decoded together up to these sizes."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,8 @@ class WritePlan:
     consumer: ConsumerConfig | None = None
     tasks: Mapping[str, int] = field(default_factory=dict)
     """Per shard, which task writes it where rows are shuffled."""
+    tries: int | None = None
+    """How often Spark tries a task; None where that is not known."""
 
 
 @dataclass
@@ -131,9 +140,16 @@ class Attempt:
             max(self._logs.values(), key=lambda other: other.held).append()
 
     def finish(self) -> list[dict[str, Any]]:
-        """Append what is held; per log what was written, then what all of it asked of the stores."""
-        for log in self._logs.values():
-            log.append()
+        """Append what is held; per log what was written, then what all of it asked of the stores.
+
+        Entries of different logs are written side by side; those of one log one after the other (R10).
+        """
+        logs = list(self._logs.values())
+        if len(logs) == 1:
+            logs[0].append()
+        elif logs:
+            with ThreadPoolExecutor(min(len(logs), APPENDERS), thread_name_prefix="headgate-append") as pool:
+                list(pool.map(_ShardRows.append, logs))
         return [
             *(
                 {"shard": shard, "dead": dead, "attempt": self._id, **log.told()}
@@ -206,8 +222,12 @@ def prepare_ranges(
 
 
 def write_payloads(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What came out of the shuffle, put in order and written."""
-    yield from _write(plan, _collected(batches))
+    """What came out of the shuffle, put in order and written; or the error that the first stage met."""
+    payloads, error = gathered(batches)
+    if error is not None:
+        yield _lines([error])
+    else:
+        yield from _write(plan, placed(payloads))
 
 
 # -- what they are made of ---------------------------------------------------------
@@ -219,62 +239,73 @@ def _write(plan: WritePlan, parts: Iterable[Routed]) -> Iterator[pa.RecordBatch]
             for part in parts:
                 attempt.add(part)
             lines = [json.dumps(result) for result in attempt.finish()]
-    except FINAL as error:
-        lines = [json.dumps({"error": error.to_json()}, default=str)]
-    yield pa.record_batch({"result": pa.array(lines, pa.string())})
+    except HeadgateError as error:
+        if not _ends_here(error, plan):
+            raise
+        lines = [_error_line(error)]
+    yield _lines(lines)
+
+
+def _lines(lines: list[str]) -> pa.RecordBatch:
+    return pa.record_batch({"result": pa.array(lines, pa.string())})
+
+
+def _error_line(error: HeadgateError) -> str:
+    return json.dumps({"error": error.to_json()}, default=str)
+
+
+def _ends_here(error: HeadgateError, plan: WritePlan) -> bool:
+    """Whether the driver is to be told, because no other try follows that might fare better.
+
+    Spark counts failures and this counts tries: where executors were lost or attempts ran side by side, the two
+    differ, and the driver is told of a passing error a little earlier than Spark would have given up.
+    """
+    if isinstance(error, FINAL):
+        return True
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return plan.tries is not None and context is not None and context.attemptNumber() + 1 >= plan.tries
 
 
 def _read(
     plan: WritePlan, groups: tuple[tuple[SourceRange, ...], ...], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
+    """The records of the groups. Short ranges are put together: decoding costs per batch as well as per row."""
     assert plan.consumer is not None
+    waiting: list[pa.RecordBatch] = []
     for batch in batches:
         for number in batch.column(0).to_pylist():
             for part in groups[number]:
-                yield from read_range(
+                for read in read_range(
                     plan.consumer, part.topic, part.partition, part.start, part.until, columns=plan.columns
-                )
+                ):
+                    waiting.append(read)
+                    if _is_enough(waiting):
+                        yield _joined(waiting)
+                        waiting = []
+    if waiting:
+        yield _joined(waiting)
+
+
+def _is_enough(batches: list[pa.RecordBatch]) -> bool:
+    rows, size = sum(batch.num_rows for batch in batches), sum(batch.nbytes for batch in batches)
+    return bool(rows >= ENOUGH_ROWS or size >= ENOUGH_BYTES)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def _payloads(plan: WritePlan, parts: Iterable[Routed]) -> Iterator[pa.RecordBatch]:
-    for part in parts:
-        yield pa.record_batch(
-            {
-                # A shard that was not planned goes anywhere: the task that gets it says so.
-                "task": pa.array([plan.tasks.get(part.shard, 0)], pa.int32()),
-                "shard": pa.array([part.shard], pa.string()),
-                "dead": pa.array([part.dead]),
-                "rows": pa.array([_packed(part.rows)], pa.binary()),
-                "ordering": pa.array([None if part.order is None else _packed(part.order)], pa.binary()),
-            }
-        )
-
-
-def _collected(batches: Iterable[pa.RecordBatch]) -> Iterator[Routed]:
-    """All payloads of a shard must be there before the first row of it can be placed."""
-    parts: dict[tuple[str, bool], list[tuple[pa.RecordBatch, pa.RecordBatch | None]]] = {}
-    for batch in batches:
-        for _, shard, dead, rows, ordering in zip(*batch.columns, strict=True):
-            order = _unpacked(ordering) if ordering.is_valid else None
-            parts.setdefault((shard.as_py(), dead.as_py()), []).append((_unpacked(rows), order))
-    while parts:
-        (shard_name, is_dead), found = parts.popitem()
-        placed = in_order(found)
-        del found
-        placed.reverse()
-        while placed:
-            yield Routed(shard_name, placed.pop(), is_dead)
-
-
-def _packed(batch: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return bytes(sink.getvalue())
-
-
-def _unpacked(data: pa.Scalar) -> pa.RecordBatch:
-    return next(iter(pa.ipc.open_stream(data.as_buffer())))
+    try:
+        for part in parts:
+            # A shard that was not planned goes anywhere: the task that gets it says so.
+            yield payload_of(part, plan.tasks.get(part.shard, 0))
+    except HeadgateError as error:
+        if not _ends_here(error, plan):
+            raise
+        yield payload_of_error(_error_line(error))
 
 
 def _bad_record(rows: pa.RecordBatch) -> HeadgateError:

@@ -6,18 +6,26 @@ from collections.abc import Iterable
 
 from headgate.connectors.kafka.options import READ_UNCOMMITTED, ConsumerConfig
 from headgate.connectors.kafka.reader import offsets
-from headgate.errors import DataLoss, HeadgateError, InvalidInput, NotFound
+from headgate.errors import DataLoss, HeadgateError, InvalidInput, NotFound, Transient
 from headgate.shards.entry import SourceRange
 
+_PASS_SOURCE = "read the topic with headgate.kafka.source(…) and pass source= to ShardSink"
 
-def earliest(consumer: ConsumerConfig | None, topic: str, partition: int) -> int:
-    """The earliest offset that a partition still has. Raises InvalidInput where nobody can be asked."""
+
+def earliest(consumer: ConsumerConfig | None, topic: str, partition: int, *, advice: str = _PASS_SOURCE) -> int:
+    """The earliest offset that a partition still has. Raises InvalidInput where nobody can be asked, Transient."""
     if consumer is None:
         raise InvalidInput(
             f"Partition {partition} of {topic!r} is new, and where it starts is not known here.",
-            advice="read the topic with headgate.kafka.source(…) and pass source= to ShardSink",
+            advice=advice,
         )
-    return offsets(consumer, topic)[partition][0]
+    there = offsets(consumer, topic)
+    if partition not in there:
+        # A broker may learn of a new partition later than the one that Spark asked.
+        raise Transient(
+            f"Kafka does not know partition {partition} of {topic!r} yet.", topic=topic, partition=partition
+        )
+    return there[partition][0]
 
 
 def loss(consumer: ConsumerConfig, ranges: Iterable[SourceRange]) -> DataLoss | None:

@@ -84,7 +84,7 @@ def verify_table(
     """
     heads, found = _at_one_instant(table, progress)
     histories = {head.stream: history_of(table, head) for head in heads}
-    ranges = committed_ranges(heads, histories, topics)
+    ranges = committed_ranges(heads, topics)
     _check_topics(table, ranges, topics)
     reading = _Reading(table, decode, histories, progress)
     for part in ranges:

@@ -11,9 +11,10 @@ from headgate.connectors.objects import open_store
 from headgate.connectors.objects.memory import MemoryStore
 from headgate.connectors.objects.port import ObjectStore
 
-# The faulty store serves these tests as well.
-sys.path.insert(0, str(Path(__file__).parent.parent / "faults"))
-sys.path.insert(0, str(Path(__file__).parent))
+HERE = Path(__file__).parent
+
+# The faulty store, and the stream without Spark, serve these tests as well.
+sys.path[:0] = [str(HERE), str(HERE.parent / "faults"), str(HERE.parent / "streaming")]
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pytest
 from headgate.checkpoints.decisions import NewPartition
 from headgate.checkpoints.records import OpaqueRange
 from headgate.checkpoints.spark_checkpoint import SparkCheckpoint, _for_s3fs
+from headgate.connectors.objects import open_store
 from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound
 from headgate.shards.entry import SourceRange
 
@@ -206,34 +207,20 @@ def test_options_under_pylances_names_are_those_of_s3fs() -> None:
 
 
 @pytest.mark.s3
-def test_a_checkpoint_on_s3_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    boto3 = pytest.importorskip("boto3")
-    moto = pytest.importorskip("moto.server")
-    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        endpoint = f"http://{host}:{port}"
-        keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
-        client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", **keys)
-        client.create_bucket(Bucket="bucket")
-        for name, body in {
-            "metadata": b'{"id":"q"}',
-            "sources/0/0": b'\0v1\n{"t":{"0":1}}',
-            "offsets/0": offsets('{"t":{"0":4}}').encode(),
-            "commits/0": b"v1\n{}",
-        }.items():
-            client.put_object(Bucket="bucket", Key=f"a/checkpoint/{name}", Body=body)
-        checkpoint = SparkCheckpoint(
-            "s3a://bucket/a/checkpoint",
-            {**keys, "aws_endpoint": endpoint, "aws_region": "us-east-1", "allow_http": "true"},
-        )
-        assert checkpoint.query_id() == "q"
-        assert checkpoint.ranges(0, unasked) == (R("t", 0, 1, 4),)
-        assert checkpoint.commits() == (0,)
-        client.put_object(Bucket="bucket", Key="a/checkpoint/commits/1", Body=b"v1\n{}")
-        assert checkpoint.commits() == (0, 1), "listings are fresh"
-        with pytest.raises(NotFound):
-            checkpoint.offsets(9)
-    finally:
-        server.stop()
+def test_a_checkpoint_on_s3_is_read(s3_options: dict[str, str], bucket: str) -> None:
+    folder = open_store(f"s3://{bucket}/a/checkpoint", s3_options)
+    for name, body in {
+        "metadata": b'{"id":"q"}',
+        "sources/0/0": b'\0v1\n{"t":{"0":1}}',
+        "offsets/0": offsets('{"t":{"0":4}}').encode(),
+        "commits/0": b"v1\n{}",
+    }.items():
+        folder.put_if_absent(name, body)
+    checkpoint = SparkCheckpoint(f"s3a://{bucket}/a/checkpoint", s3_options)
+    assert checkpoint.query_id() == "q"
+    assert checkpoint.ranges(0, unasked) == (R("t", 0, 1, 4),)
+    assert checkpoint.commits() == (0,)
+    folder.put_if_absent("commits/1", b"v1\n{}")
+    assert checkpoint.commits() == (0, 1), "listings are fresh"
+    with pytest.raises(NotFound):
+        checkpoint.offsets(9)

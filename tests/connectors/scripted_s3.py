@@ -75,14 +75,3 @@ def scripted_s3(**script: list[int]) -> Iterator[ScriptedS3]:
     finally:
         server.shutdown()
         server.server_close()
-
-
-def options_for(endpoint: str) -> dict[str, str]:
-    """Storage options for a server on loopback."""
-    return {
-        "aws_access_key_id": "AKIAKNOWNTOTEST",
-        "aws_secret_access_key": "the-secret-of-this-test",
-        "aws_endpoint": endpoint,
-        "aws_region": "us-east-1",
-        "allow_http": "true",
-    }

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from scripted_s3 import options_for
+from services import s3_options_for
 
 PROGRAM = """
 import os, sys, time
@@ -58,9 +58,9 @@ def test_a_local_store_works_on_both_sides_of_a_fork(before: str, tmp_path: Path
 
 @pytest.mark.s3
 def test_an_s3_store_made_before_a_fork_works_after_it(bucket: str, s3_endpoint: str) -> None:
-    assert forked(f"s3://{bucket}/root", "unused", options_for(s3_endpoint)) == ["10", "parent works True"]
+    assert forked(f"s3://{bucket}/root", "unused", s3_options_for(s3_endpoint)) == ["10", "parent works True"]
 
 
 @pytest.mark.s3
 def test_a_child_of_a_process_that_used_s3_is_told_at_once(bucket: str, s3_endpoint: str) -> None:
-    assert forked(f"s3://{bucket}/root", "used", options_for(s3_endpoint)) == ["20", "parent works True"]
+    assert forked(f"s3://{bucket}/root", "used", s3_options_for(s3_endpoint)) == ["20", "parent works True"]

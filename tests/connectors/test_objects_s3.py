@@ -9,7 +9,8 @@ import obstore.store
 import pytest
 from object_store_suite import ObjectStoreSuite
 from obstore import exceptions as raised
-from scripted_s3 import DROP, STORE_AND_DROP, ScriptedS3, options_for, scripted_s3
+from scripted_s3 import DROP, STORE_AND_DROP, ScriptedS3, scripted_s3
+from services import S3_SECRETS, s3_options_for
 
 from headgate.connectors.objects import s3_options
 from headgate.connectors.objects.port import ObjectStore
@@ -56,7 +57,7 @@ class TestS3Store(ObjectStoreSuite):
 
 
 def store_at(server: ScriptedS3, retry: Retry = QUICK) -> S3Store:
-    return S3Store("s3://bucket/root", options_for(server.endpoint), retry)
+    return S3Store("s3://bucket/root", s3_options_for(server.endpoint), retry)
 
 
 # -- what obstore makes of an answer: the ground that put_if_absent stands on ----------------------------
@@ -79,7 +80,7 @@ def store_at(server: ScriptedS3, retry: Retry = QUICK) -> S3Store:
 )
 def test_obstore_has_these_kinds_and_tries_once(status: int, kind: type[Exception]) -> None:
     with scripted_s3(PUT=[status]) as server:
-        config = options_for(server.endpoint)
+        config = s3_options_for(server.endpoint)
         no_retry = {"max_retries": 0, "retry_timeout": timedelta(seconds=5)}
         client = obstore.store.S3Store("bucket", config=config, retry_config=no_retry)  # type: ignore[arg-type]
         with pytest.raises(Exception) as caught:  # noqa: PT011
@@ -165,14 +166,14 @@ def test_reads_outlast_a_passing_failure() -> None:
 
 def test_no_secret_shows_in_errors_or_in_the_text_of_a_store() -> None:
     with scripted_s3(PUT=[403]) as server:
-        options = {**options_for(server.endpoint), "aws_session_token": "the-session-token"}
+        options = {**s3_options_for(server.endpoint), "aws_session_token": "the-session-token"}
         server.error_text = " ".join(options.values())
         store = S3Store("s3://bucket/root", options, QUICK)
         with pytest.raises(PermissionDenied) as caught:
             store.put_if_absent("k", b"body")
     shown = "".join(traceback.format_exception(caught.value)) + repr(store) + str(store) + store.uri
     assert "403" in shown
-    for secret in ("AKIAKNOWNTOTEST", "the-secret-of-this-test", "the-session-token"):
+    for secret in (*S3_SECRETS, "the-session-token"):
         assert secret not in shown
 
 

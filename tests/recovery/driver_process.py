@@ -79,6 +79,7 @@ def main(told: dict[str, Any]) -> None:
     writer = source.read(spark).writeStream.foreachBatch(batch).option("checkpointLocation", told["checkpoint"])
     query = writer.trigger(**told.get("trigger", {"availableNow": True})).start()
     query.awaitTermination()
+    sink.wait_for_maintenance(60)
     spark.stop()
 
 

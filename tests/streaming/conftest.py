@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 
 # The faulty store and the producers of other folders serve these tests as well.
-sys.path[:0] = [str(HERE), str(HERE.parent / "faults"), str(HERE.parent / "connectors" / "kafka")]
+sys.path[:0] = [
+    str(HERE),
+    str(HERE.parent / "faults"),
+    str(HERE.parent / "checkpoints"),
+    str(HERE.parent / "connectors" / "kafka"),
+]
 
 
 @pytest.fixture

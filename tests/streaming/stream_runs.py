@@ -159,6 +159,7 @@ class Stream:
         sink = sink or self.sink(**more)
         query = self.start(sink, frame, NOW, each)
         wait(query, sink)
+        assert sink.wait_for_maintenance(PATIENCE)
         return sink
 
     def start(

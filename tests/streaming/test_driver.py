@@ -119,6 +119,21 @@ def test_of_two_drivers_that_open_at_once_never_both_commit(store: ObjectStore, 
     check_exactly_once(home, [part for number in range(3) for part in ranges_of(number)])
 
 
+@pytest.mark.parametrize("step", ["read", "open record"])
+def test_a_driver_that_lost_its_shards_before_its_open_record_is_fenced_by_the_re_read(
+    store: ObjectStore, step: str
+) -> None:
+    home = home_of(store)
+    steps = Steps(step)
+    slow = Background(lambda: open_driver(home, pause=steps))
+    steps.wait()
+    run_batch(open_driver(home), 0, ranges_of(0))
+    steps.release()
+    with pytest.raises(Fenced, match="claimed the stream's shard while this one was starting"):
+        slow.result()
+    check_exactly_once(home, ranges_of(0))
+
+
 def committed(call: Callable[[], object]) -> bool:
     try:
         call()

@@ -12,6 +12,7 @@ from headgate.errors import InvalidInput
 from headgate.streaming import frame_checks
 from headgate.streaming.decode import json as json_decoder
 from headgate.streaming.kafka_source import source
+from headgate.streaming.options import Spelling, as_argument, as_option
 from headgate.streaming.spark_query import KAFKA_COLUMNS, QueryFacts
 from headgate.table import Table
 
@@ -64,9 +65,11 @@ def test_option_values_are_never_told() -> None:
 
 
 def test_a_decoder_needs_the_columns_of_kafka(keyed: Table) -> None:
-    frame_checks.check_decoded(KAFKA_COLUMNS, json_decoder(SCHEMA), keyed)
+    frame_checks.check_columns(KAFKA_COLUMNS, json_decoder(SCHEMA), None, keyed)
     with pytest.raises(InvalidInput, match=r"lacks \['offset'\]"):
-        frame_checks.check_decoded([c for c in KAFKA_COLUMNS if c != "offset"], json_decoder(SCHEMA), keyed)
+        frame_checks.check_columns([c for c in KAFKA_COLUMNS if c != "offset"], json_decoder(SCHEMA), None, keyed)
+    with pytest.raises(InvalidInput, match="does not make 'id'"):
+        frame_checks.check_columns(KAFKA_COLUMNS, json_decoder("note string"), None, keyed)
 
 
 @pytest.mark.parametrize(
@@ -87,31 +90,42 @@ def test_a_decoder_may_leave_out_what_may_be_null(plain: Table) -> None:
 
 
 def test_typed_frames_on_a_table_with_a_key_need_an_order(keyed: Table, plain: Table) -> None:
-    frame_checks.check_typed(["id", "note", *ORIGIN], None, keyed)
-    frame_checks.check_typed(["id", "note", "version"], "version", keyed)
-    frame_checks.check_typed(["id", "note"], None, plain)
+    frame_checks.check_columns(["id", "note", *ORIGIN], None, None, keyed)
+    frame_checks.check_columns(["id", "note", "version"], None, "version", keyed)
+    frame_checks.check_columns(["id", "note"], None, None, plain)
     with pytest.raises(
-        InvalidInput, match="keep the columns _topic, _partition, _offset in the frame, or name sequence"
+        InvalidInput, match="keep the columns _topic, _partition, _offset in the frame, or set sequence_by="
     ):
-        frame_checks.check_typed(["id", "note", "_partition", "_offset"], None, keyed)
+        frame_checks.check_columns(["id", "note", "_partition", "_offset"], None, None, keyed)
 
 
-def test_a_column_that_the_table_lacks_is_refused_with_a_hint(plain: Table) -> None:
-    with pytest.raises(InvalidInput, match=r"decode=headgate\.decode\.json"):
-        frame_checks.check_typed(KAFKA_COLUMNS, None, plain)
+@pytest.mark.parametrize(
+    ("spelled", "decode", "sequence_by"),
+    [(as_argument, "decode=", "sequence_by="), (as_option, "the option decode", "the option sequenceBy")],
+)
+def test_a_column_that_the_table_lacks_is_refused_in_the_words_of_the_caller(
+    plain: Table, spelled: Spelling, decode: str, sequence_by: str
+) -> None:
+    with pytest.raises(InvalidInput, match=rf"set {decode} \(json\) for Kafka's own frame"):
+        frame_checks.check_columns(KAFKA_COLUMNS, None, None, plain, spelled)
     with pytest.raises(InvalidInput, match="no column 'extra'; it has"):
-        frame_checks.check_typed(["id", "extra"], None, plain)
-    with pytest.raises(InvalidInput, match="no column 'version' for sequence_by"):
-        frame_checks.check_typed(["id", "note"], "version", plain)
+        frame_checks.check_columns(["id", "extra"], None, None, plain, spelled)
+    with pytest.raises(InvalidInput, match=f"no column 'version' for {sequence_by}"):
+        frame_checks.check_columns(["id", "note"], None, "version", plain, spelled)
 
 
 def test_a_sink_refuses_unknown_options_and_a_source_without_a_decoder(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"'max_entry'.*the options are .*max_entry_bytes"):
+    with pytest.raises(InvalidInput, match=r"no argument 'max_entry'.*did you mean 'max_entry_bytes'"):
         headgate.ShardSink(str(tmp_path), max_entry=3)
     with pytest.raises(InvalidInput, match="needs a decoder"):
         headgate.ShardSink(str(tmp_path), source=source("host:1", "t"))
-    with pytest.raises(InvalidInput, match="on_bad_record"):
+    with pytest.raises(InvalidInput, match="on_bad_record is dead_letter or fail, not 'ignore'"):
         headgate.ShardSink(str(tmp_path), on_bad_record="ignore")
+    with pytest.raises(InvalidInput, match="enable_memtable is true or false, not 'false'"):
+        headgate.ShardSink(str(tmp_path), enable_memtable="false")
+    with pytest.raises(InvalidInput, match="storage_options is a mapping") as error:
+        headgate.ShardSink(str(tmp_path), storage_options=["secret"])
+    assert "secret" not in str(error.value)
 
 
 def test_a_sink_is_picklable_and_opens_nothing_before_its_first_call(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from functools import partial
 from pathlib import Path
 
@@ -206,22 +205,26 @@ def test_aborted_rows_are_not_read_and_a_batch_without_rows_has_its_record(
     assert [one["id"] for one in scanned(stream.table)] == [1, 2, 6]
 
 
-def test_offsets_that_are_gone_are_data_loss_with_the_range(stream: Stream, topic: Topic, kafka_servers: str) -> None:
+@pytest.mark.parametrize("when", ["before the restart", "after the plan"])
+def test_offsets_that_are_gone_are_data_loss_with_the_range(
+    stream: Stream, topic: Topic, kafka_servers: str, when: str
+) -> None:
+    def vanish() -> None:
+        admin = AdminClient({"bootstrap.servers": kafka_servers}, logger=QUIET)
+        gone = TopicPartition(topic.name, 1, 150)
+        admin.delete_records([gone])[gone].result(30)
+
+    def after_the_plan(step: str) -> None:
+        if step == "tasks":
+            vanish()
+
     topic.put_numbers(range(100), partition=1)
     stream.run()
     topic.put_numbers(range(100, 300), partition=1)
-    wall = threading.Event()
-
-    def stop(step: str) -> None:
-        """Offsets vanish between Spark's plan and the tasks."""
-        if step == "tasks" and not wall.is_set():
-            wall.set()
-            admin = AdminClient({"bootstrap.servers": kafka_servers}, logger=QUIET)
-            gone = TopicPartition(topic.name, 1, 150)
-            admin.delete_records([gone])[gone].result(30)
-
+    if when == "before the restart":
+        vanish()
     with pytest.raises(DataLoss) as error:
-        stream.run(pause=stop)
+        stream.run(**({"pause": after_the_plan} if when == "after the plan" else {}))
     assert (error.value.detail["lost_from"], error.value.detail["lost_until"]) == (100, 150)
     assert error.value.detail["partition"] == 1
     assert topic.name in str(error.value)
@@ -391,11 +394,15 @@ def test_a_flush_that_fails_does_not_fail_the_stream(spark: SparkSession, tmp_pa
     stream = Stream(spark, table, [topic], tmp_path / "checkpoint", max_offsets=500)
     topic.put_numbers(range(1000))
     stream.run(enable_memtable=False)
-    # A base that is away for a while: SSTables are made in its likeness.
+    # A base that is away once the stream has begun: SSTables are made in its likeness.
     hidden = Path(table.uri) / "_versions"
-    hidden.rename(hidden.with_name("hidden"))
+
+    def hide(step: str) -> None:
+        if step == "tasks" and hidden.exists():
+            hidden.rename(hidden.with_name("hidden"))
+
     topic.put_numbers(range(1000, 2000))
-    sink = stream.run(max_memtable_size=1 << 10)
+    sink = stream.run(max_memtable_size=1 << 10, pause=hide)
     assert sink.last is not None
     assert sink.last.batch_id == 3
     hidden.with_name("hidden").rename(hidden)

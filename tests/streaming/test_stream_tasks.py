@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
+from away_store import AwayDecoder, Tries, behind
 from pyspark.sql import SparkSession
 from services import MakeTopic
 from stream_runs import PATHS, SCHEMA, Stream, Topic, check_table, make_table, row
 from unsteady import Unsteady
 
 import headgate
+from headgate.errors import HeadgateError, Poisoned, Transient
 from headgate.shards import names
 from headgate.shards.sharding import Bucket, Sharding
 
@@ -33,7 +35,10 @@ def test_a_task_that_fails_once_after_it_has_written_leaves_no_row_twice(
     how: str,
     sharding: Sharding,
 ) -> None:
-    topic = Topic(kafka_servers, make_topic(2), 2)
+    # The last row must come in a second Arrow batch: our own reading makes one per partition, Spark one per 10,000
+    # rows, and the order in which it reads partitions depends on the topic's name.
+    partitions = 2 if path == "direct" else 1
+    topic = Topic(kafka_servers, make_topic(partitions), partitions)
     topic.put_numbers(range(12_000))
     last = json.dumps(row(11_999)).encode()
     decoder = Unsteady(headgate.decode.json(SCHEMA), tmp_path / "flag", how, last)
@@ -55,3 +60,51 @@ def test_a_task_that_fails_once_after_it_has_written_leaves_no_row_twice(
         assert stored == listed + barriers, "the stage that failed writes nothing"
     else:
         assert stored > listed + barriers, "the attempt that failed had written, and none of it counts"
+
+
+@pytest.mark.parametrize(
+    ("path", "sharding", "where", "kind"),
+    [
+        ("direct", headgate.by_partition(), "entries", Poisoned),
+        ("arrow", headgate.bucket("id", 2), "entries", Poisoned),
+        ("direct", headgate.bucket("id", 2), "records", Transient),
+    ],
+    ids=["direct", "shuffled", "before the shuffle"],
+)
+def test_a_store_that_stays_away_is_told_by_its_own_error_after_the_last_try(
+    spark: SparkSession,
+    tmp_path: Path,
+    kafka_servers: str,
+    make_topic: MakeTopic,
+    path: str,
+    sharding: Sharding,
+    where: str,
+    kind: type[HeadgateError],
+) -> None:
+    topic = Topic(kafka_servers, make_topic(1), 1)
+    topic.put_numbers(range(50))
+    table = make_table(tmp_path, sharding)
+    stream = Stream(spark, table, [topic], tmp_path / "checkpoint", path)
+
+    def run(tries: Tries) -> None:
+        if where == "entries":
+            stream.table, stream.options = behind(table, tries), {}
+        else:
+            stream.options = {"decode": AwayDecoder(headgate.decode.json(SCHEMA), tries)}
+        stream.run()
+
+    always = Tries(tmp_path / "always", 99)
+    with pytest.raises(kind) as error:
+        run(always)
+    assert always.seen() == [0, 1, 2, 3], "every try of local[2,4] was made before the driver was told"
+    assert error.value.detail["batch"] == 0
+    if where == "entries":
+        assert error.value.shard in {str(info.id) for info in table.shards()}
+        assert error.value.position == 1
+    assert table.scan().read_all().num_rows == 0
+
+    # Earlier tries are Spark's to repeat: a store that comes back in time costs nothing.
+    thrice = Tries(tmp_path / "thrice", 3)
+    run(thrice)
+    assert thrice.seen() == [0, 1, 2, 3]
+    check_table(table, topic)

@@ -7,13 +7,14 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from closing import Background
-from stores import Fault, FaultyStore
+from stores import PATIENCE, Fault, FaultyStore
 from stream_life import (
     TOPIC,
     batch_of,
@@ -169,6 +170,22 @@ def test_a_task_tells_what_it_asked_of_the_store(store: ObjectStore) -> None:
     assert output[-1] == {"operations": {"put": 4}}
 
 
+def test_a_shard_that_is_slow_does_not_hold_up_the_others_of_its_task(store: ObjectStore) -> None:
+    driver = open_driver(home_of(store))
+    plan, slow = write_plan(driver, ranges_of(0)), FaultyStore(store)
+    first, second = (claim.shard.wal_key(claim.next_position) for claim in plan.claims.values())
+    stall = slow.stall("put_if_absent", first)
+    running = Background(lambda: run_task(through(plan, slow), ranges_of(0)))
+    stall.wait()
+    end = time.monotonic() + PATIENCE
+    while not any(one.key == second for one in store.list("")):
+        assert time.monotonic() < end, "the second shard waits for the first"
+        time.sleep(0.01)
+    stall.release()
+    driver.commit(batch_of(plan, written(running.result()), 0, ranges_of(0)))
+    check_exactly_once(home_of(store), ranges_of(0))
+
+
 # -- shuffled batches ------------------------------------------------------------------
 
 
@@ -191,6 +208,18 @@ def test_payloads_in_any_order_are_written_in_the_order_of_the_topic(store: Obje
         ]
         assert ids == sorted(ids), "partition by partition, each in the order of its offsets"
         assert ids
+
+
+def test_an_error_before_the_shuffle_is_told_by_the_task_behind_it(store: ObjectStore) -> None:
+    sharding = Bucket("id", 2)
+    plan = write_plan(open_driver(home_of(store), sharding=sharding), ONE, sharding)
+    good = task.prepare_kafka(plan, [records(ONE[0])])
+    bad = task.prepare_typed(replace(plan, maker=replace(plan.maker, decode=None)), [pa.record_batch({"extra": [1]})])
+    payloads = [*good, *bad]
+    (line,) = lines_of(task.write_payloads(plan, payloads))
+    error = from_json(line["error"])
+    assert isinstance(error, InvalidInput)
+    assert "no column 'extra'" in str(error)
 
 
 def test_rows_that_come_out_of_order_are_told(store: ObjectStore) -> None:

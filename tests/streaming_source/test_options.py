@@ -2,22 +2,46 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields
-
 import pytest
 
 from headgate.errors import InvalidInput
-from headgate.streaming.options import OPTIONS, Option, parse_options, session_defaults
-from headgate.streaming.sink import SinkOptions
+from headgate.streaming.options import OPTIONS, Option, parse_options, session_defaults, sink_options
 from headgate.streaming.source_settings import Settings
 
 PLACES = {"path": "/t", "checkpointLocation": "/c"}
 
 
-def test_the_sink_takes_exactly_these_options_with_these_defaults() -> None:
-    of_the_sink = {field.name: None if field.default is MISSING else field.default for field in fields(SinkOptions)}
-    of_the_face = {"table", "query_name", "decode", "kafka"}
-    assert of_the_sink == {option.argument: option.default for option in OPTIONS if option.argument not in of_the_face}
+def test_a_sink_and_the_data_source_make_the_same_value_of_the_same_options() -> None:
+    texts = {"streamName": "s", "onBadRecord": "fail", "sequenceBy": "at", "compression": "zstd"}
+    texts |= {"maxMemtableSize": "2m", "maxEntryBytes": "1m", "checkpointLocation": "/c", "storage.region": "x"}
+    by_options = Settings.of({"path": "/t", **{n: t for n, t in texts.items() if n != "maxMemtableSize"}}, {}).options
+    by_arguments = sink_options(
+        {
+            "stream": "s",
+            "enable_memtable": False,
+            "on_bad_record": "fail",
+            "sequence_by": "at",
+            "compression": "zstd",
+            "max_entry_bytes": 1 << 20,
+            "checkpoint_location": "/c",
+            "storage_options": {"region": "x"},
+        }
+    )
+    assert by_options == by_arguments
+    assert sink_options(parse_options(texts)).max_memtable_size == 2 << 20
+
+
+def test_arguments_come_before_the_session_and_the_session_before_our_defaults() -> None:
+    session = session_defaults({"spark.headgate.streamName": "session", "spark.headgate.compression": "lz4"})
+    merged = sink_options({"stream": "argument"}, session)
+    assert (merged.stream, merged.compression, merged.on_bad_record) == ("argument", "lz4", "dead_letter")
+    assert sink_options({"compression": None}, session).compression is None, "an argument that says none"
+
+
+def test_what_a_query_reads_and_where_it_writes_has_no_session_default() -> None:
+    for name in ("path", "decode", "checkpointLocation", "queryName", "storage.region", "kafka.bootstrap.servers"):
+        with pytest.raises(InvalidInput, match="no Spark setting"):
+            session_defaults({f"spark.headgate.{name}": "x"})
 
 
 def test_names_are_camel_case_of_the_arguments_and_differ_by_more_than_case() -> None:
@@ -30,7 +54,8 @@ def test_names_are_camel_case_of_the_arguments_and_differ_by_more_than_case() ->
 
 @pytest.mark.parametrize("option", [o for o in OPTIONS if o.default is not None], ids=lambda option: option.name)
 def test_a_default_is_a_value_that_its_own_parser_gives(option: Option) -> None:
-    assert option.parse(str(option.default).lower()) == option.default
+    assert option.kind.parse(str(option.default).lower()) == option.default
+    assert option.kind.accepts(option.default)
 
 
 def test_options_are_found_in_any_case_and_come_before_session_defaults() -> None:

@@ -19,7 +19,7 @@ from headgate.streaming import source_plan
 from headgate.streaming.dead_letters import read_dead_letters
 from headgate.streaming.source_hold import forget_runs
 from headgate.streaming.source_plan import BatchPlan, TaskResult, commit_batch, plan_batch
-from headgate.streaming.source_settings import Settings, check_columns
+from headgate.streaming.source_settings import Settings
 from headgate.streaming.source_task import write_batch
 from headgate.table import Table, create_table
 
@@ -270,18 +270,27 @@ def test_a_partition_that_comes_later_is_claimed_and_a_fence_still_holds(tmp_pat
 @pytest.mark.parametrize(
     ("options", "columns", "message"),
     [
-        ({}, ("id", "note"), "lacks"),
-        ({"decode": "none"}, ("id", "note"), "order of rows"),
-        ({"decode": "none"}, ("id", "value", "_topic", "_partition", "_offset"), "decode=json"),
-        ({"decode": "none", "sequenceBy": "at"}, ("id", "note"), "does not have"),
+        ({"decode": "json"}, ("id", "note"), "lacks.*the option decode"),
+        ({}, ("id", "note"), "order of rows.*the option sequenceBy"),
+        ({}, ("id", "value", "_topic", "_partition", "_offset"), "the option decode"),
+        ({"sequenceBy": "at"}, ("id", "note"), "no column 'at' for the option sequenceBy"),
     ],
 )
-def test_a_frame_that_does_not_fit_is_refused(
+def test_a_frame_that_does_not_fit_is_refused_before_anything_is_written(
     tmp_path: Path, table: Table, options: dict[str, str], columns: tuple[str, ...], message: str
 ) -> None:
-    given = {"decode": "json", **options}
-    if given["decode"] == "none":
-        del given["decode"]
-    settings = Settings.of({"path": table.uri, "checkpointLocation": str(tmp_path), **given}, {})
-    with pytest.raises(InvalidInput, match=message):
-        check_columns(table, columns, settings)
+    settings = Settings.of({"path": table.uri, "checkpointLocation": str(tmp_path), "streamName": "s", **options}, {})
+    with pytest.raises(InvalidInput, match=f"(?s){message}"):
+        plan_batch(settings, columns, str(tmp_path))
+    assert CommitLog(table.home.records, "s", table.uri).read().sequence == 0
+
+
+def test_on_a_table_with_a_key_a_grown_topic_is_refused_before_anyone_is_fenced(tmp_path: Path, table: Table) -> None:
+    app = Application(tmp_path, table)
+    app.run(0, {0: 0}, {0: 3})
+    heir = Application(tmp_path, table, app.checkpoint)
+    heir.offsets(1, {0: 3, 1: 0}, {0: 4, 1: 2})
+    with pytest.raises(InvalidInput, match=r"new partitions \(t/1\)"):
+        heir.plan()
+    app.run(1, {0: 3}, {0: 4})
+    assert ids(table) == [0, 1, 2, 3], "the driver that has the stream goes on"

@@ -143,6 +143,23 @@ class LocalStore(ObjectStore):
                 if error.errno not in ABSENT and not os.path.isdir(path):
                     raise
 
+    def temporaries(self) -> Iterator[ObjectInfo]:
+        """Files below `_headgate/tmp/`: only where the file system has no nameless files."""
+        self._count("list")
+        folder = os.path.join(self._root, TEMPORARY)
+        with suppress(FileNotFoundError), os.scandir(folder) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    yield _info(entry.name, entry.stat())
+
+    def delete_temporary(self, key: str) -> None:
+        """Remove one of them. One that is missing is fine."""
+        self._count("delete")
+        if "/" in checked_key(key):
+            raise InvalidInput(f"{key[:200]!r} is no temporary file.", store=self.uri)
+        with os_errors("delete", self.uri, key), suppress(FileNotFoundError):
+            os.unlink(os.path.join(self._root, TEMPORARY, key))
+
     # -- names and directories -------------------------------------------------
 
     def _path(self, key: str) -> str:

@@ -94,6 +94,14 @@ class ObjectStore(ABC):
         """URI and storage options by which pylance reaches the same place. Raises InvalidInput where it cannot."""
         raise InvalidInput("Lance datasets cannot be kept in this kind of store.", store=self.uri, key=key)
 
+    def temporaries(self) -> Iterator[ObjectInfo]:
+        """What puts that died half-way left behind, as far as this kind of store leaves anything. No verb shows it."""
+        return iter(())
+
+    def delete_temporary(self, key: str) -> None:
+        """Remove one of them. One that is missing is fine."""
+        raise InvalidInput("This kind of store leaves no temporaries.", store=self.uri, key=key)
+
     # -- counting ------------------------------------------------------------
 
     def operations(self) -> Mapping[str, int]:

@@ -1,0 +1,222 @@
+"""Clone: a table of its own out of another one at one instant, fresh rows included.
+
+Promises:
+1. The clone holds exactly the visible rows of its source at that instant, from the base, the SSTables and the WALs,
+   and every stream goes on in it where it stood in the source, by a log of its own.
+2. The source is neither fenced nor disturbed: while the clone is made, a checkpoint (and its tag) on it; while a
+   shallow clone lives, one tag, because its base reads the source's files.
+3. The clone exists from one compare-and-set on. A crash before leaves no table; the same call completes it.
+4. An entry that is lost is DataLoss, and then nothing of the clone is left.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from uuid import UUID
+
+from headgate.checkpoints.clone_build import CloneTarget, flip, make_base, make_shards, named, remove
+from headgate.checkpoints.clone_copy import MovedOn, Progress, copy_all, no_progress
+from headgate.checkpoints.clone_intent import CloneIntent, put_intent, read_intent, same_call
+from headgate.checkpoints.clone_mapping import ShardPlan, check_named, shard_plans
+from headgate.checkpoints.table_checkpoint import CheckpointStore, TableCheckpoint
+from headgate.checkpoints.taking import drop, take
+from headgate.connectors import lance_clone
+from headgate.connectors.compacted import compacted_marks
+from headgate.connectors.sstables import open_dataset
+from headgate.errors import DataLoss, InvalidInput, NotFound, Transient
+from headgate.shards.appender import Pause, no_pause
+from headgate.shards.shard import TableHome
+
+TRIES = 8
+"""Each lost try means that the source was flushed and collected under the copy; they do not run that often."""
+
+CLONE_STEPS = (
+    "looked",
+    "intended",
+    "pinned",
+    "copied",
+    "manifests",
+    "barriers",
+    "logs",
+    "tagged",
+    "base",
+    "recorded",
+    "cloned",
+    "released",
+)
+"""Where `clone_table` pauses, in order; from "pinned" to "copied" again where the source moved on."""
+
+
+@dataclass(frozen=True)
+class CloneSource:
+    """The table to clone."""
+
+    home: TableHome
+    shard_ids: Callable[[], Iterable[UUID]]
+    """Its shards as they are now."""
+    names: Sequence[str] = ()
+    """Names that its shards may have."""
+    all_named: bool = False
+    """Whether a shard without a name is refused: rows of one key would meet another shard in the clone."""
+
+
+def clone_table(
+    source: CloneSource,
+    target: CloneTarget,
+    *,
+    checkpoint: str | None = None,
+    progress: Progress = no_progress,
+    pause: Pause = no_pause,
+) -> UUID:
+    """Make a clone, of a named checkpoint or of the source as it is now; its table id.
+
+    1. look: what can never be is refused. A destination is empty, or holds this very clone.
+    2. intent: what is going to be made, under a new random id; after a crash the one that is there.
+    3. pin: the named checkpoint, or one of our own.
+    4. copy the WAL tails, SSTables and dead letters. Entries that were flushed and collected meanwhile: from 3 again
+       with a new pin (R13). A lost one: everything is removed, DataLoss.
+    5. shards: the first manifest of each, then a fence barrier above its tail.
+    6. logs: per stream one fold at the same sequence, and an open record above it.
+    7. base: a tag on the source where its files will be shared, then the clone, then the table's record.
+    8. flip: the base names the clone's id, by compare-and-set. From here the clone exists.
+    9. release our own pin.
+
+    Everything before 8 may be done twice, so that two callers with the same arguments do no harm. Raises
+    InvalidInput, NotFound (no such checkpoint), DataLoss, StoreError, Transient.
+    """
+    intent = _look(source.home, target, checkpoint)
+    pause("looked")
+    intent = put_intent(target.store, intent)
+    pause("intended")
+    if not _exists(target, intent):
+        pinned, plans = _copied(source, target, intent, progress, pause)
+        pause("copied")
+        make_shards(_home(source.home, target, intent), pinned, plans, intent, pause)
+        make_base(source.home, target, pinned, intent, pause)
+        flip(target, intent)
+    pause("cloned")
+    _release(source.home, intent)
+    pause("released")
+    return intent.table_id
+
+
+# -- 1 to 3: what is to be cloned --------------------------------------------------------
+
+
+def _look(home: TableHome, target: CloneTarget, checkpoint: str | None) -> CloneIntent:
+    """The intent that is there, or a new one. Raises InvalidInput where the destination holds anything else."""
+    assert home.table_id is not None
+    if target.store.uri == home.uri or target.store.uri.startswith(home.uri.rstrip("/") + "/"):
+        raise InvalidInput(
+            "A table cannot be cloned onto itself or into itself.", source=home.uri, target=target.store.uri
+        )
+    if not target.deep:
+        lance_clone.check_shallow(home.store, target.store)
+    wanted = CloneIntent(
+        table_id=uuid.uuid4(),
+        source_uri=home.uri,
+        source_id=home.table_id,
+        checkpoint=checkpoint,
+        deep=target.deep,
+        wal_uri=target.wal_uri,
+    )
+    stored = read_intent(target.store)
+    if stored is not None:
+        return same_call(stored, wanted, target.store.uri)
+    if checkpoint is not None and CheckpointStore(home.records, home.uri).get(checkpoint).expired(datetime.now(UTC)):
+        raise InvalidInput(
+            f"Checkpoint {checkpoint!r} has expired; what it named may be collected.",
+            table=home.uri,
+            advice="clone another checkpoint, or the table as it is; nothing was written",
+        )
+    if (found := next(iter(target.store.list("")), None)) is not None:
+        raise InvalidInput(
+            f"The destination {target.store.uri} is not empty.",
+            found=found.key,
+            advice="choose another URI, or delete what is there; nothing was written",
+        )
+    return wanted
+
+
+def _exists(target: CloneTarget, intent: CloneIntent) -> bool:
+    """Whether the flip is done. Raises InvalidInput where something else was made at the destination."""
+    found = named(target)
+    if found not in (None, str(intent.source_id), str(intent.table_id)):
+        raise InvalidInput(
+            f"Another table was made at {target.store.uri} meanwhile.",
+            table_id=found,
+            advice="choose another URI; nothing of that table was changed",
+        )
+    return found == str(intent.table_id)
+
+
+def _pinned(source: CloneSource, intent: CloneIntent, target: CloneTarget) -> TableCheckpoint:
+    home = source.home
+    with suppress(NotFound):
+        return CheckpointStore(home.records, home.uri).get(intent.pin).checkpoint
+    if intent.checkpoint is not None:
+        raise NotFound(
+            f"The checkpoint {intent.checkpoint!r} was dropped before its clone was complete.",
+            table=home.uri,
+            advice=f"delete {target.store.uri} and clone another checkpoint",
+        )
+    return take(
+        home,
+        source.shard_ids(),
+        name=intent.pin,
+        note=f"of a clone that is being made at {target.store.uri}; dropped when it is complete",
+        names={home.shard(name).id: name for name in source.names},
+    )
+
+
+# -- 4: copying --------------------------------------------------------------------------
+
+
+def _copied(
+    source: CloneSource, target: CloneTarget, intent: CloneIntent, progress: Progress, pause: Pause
+) -> tuple[TableCheckpoint, list[ShardPlan]]:
+    home = source.home
+    for _ in range(TRIES):
+        checkpoint = _pinned(source, intent, target)
+        pause("pinned")
+        plans: list[ShardPlan] = []
+        try:
+            marks = compacted_marks(home.store, open_dataset(home.store, version=checkpoint.base_version))
+            plans = shard_plans(checkpoint, intent.table_id, marks, source.names)
+            if source.all_named:
+                check_named(plans, home.uri)
+            copy_all(home, _home(home, target, intent), plans, checkpoint.streams, progress)
+            return checkpoint, plans
+        except MovedOn:
+            if intent.checkpoint is not None:
+                _give_up(home, target, intent, plans)
+                raise DataLoss(
+                    f"Entries or SSTables of checkpoint {intent.checkpoint!r} are gone, though it pins them.",
+                    table=home.uri,
+                    advice="the table itself went on and lost nothing: clone it without naming a checkpoint",
+                ) from None
+            drop(home, intent.pin)
+        except (DataLoss, InvalidInput):
+            _give_up(home, target, intent, plans)
+            raise
+    raise Transient(f"The source moved on under each of {TRIES} copies.", table=home.uri)
+
+
+def _home(source: TableHome, target: CloneTarget, intent: CloneIntent) -> TableHome:
+    return replace(source, store=target.store, wal_store=target.wal_store, table_id=intent.table_id)
+
+
+def _give_up(home: TableHome, target: CloneTarget, intent: CloneIntent, plans: Sequence[ShardPlan]) -> None:
+    remove(target, intent, plans)
+    _release(home, intent)
+
+
+def _release(home: TableHome, intent: CloneIntent) -> None:
+    """Our own pin; a named one is somebody else's."""
+    if intent.checkpoint is None:
+        with suppress(NotFound):
+            drop(home, intent.pin)

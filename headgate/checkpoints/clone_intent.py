@@ -1,0 +1,115 @@
+"""What a clone is going to be, put at its destination before anything else, once: `_headgate/clone.json`.
+
+The same call finds it after a crash and goes on under the same id; any other call is refused. It stays afterwards
+and says where the clone came from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from headgate.checkpoints import records as codec
+from headgate.connectors.objects import ObjectStore
+from headgate.errors import AlreadyExists, Corrupt, HeadgateError, InvalidInput, NotFound
+from headgate.shards.retry import Retry
+
+KEY = "_headgate/clone.json"
+"""One per destination, so that of two different clones only one begins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloneIntent:
+    """What the record says. URIs are without credentials."""
+
+    table_id: UUID
+    """The clone's own id."""
+    source_uri: str
+    source_id: UUID
+    checkpoint: str | None
+    """The named checkpoint; None: the source as it is."""
+    deep: bool
+    wal_uri: str | None
+
+    @property
+    def pin(self) -> str:
+        """The checkpoint on the source that the clone reads: the named one, or one of its own."""
+        return f"clone-{self.table_id}" if self.checkpoint is None else self.checkpoint
+
+    @property
+    def tag(self) -> str:
+        """The Lance tag on the source that holds the files which a shallow clone shares."""
+        return f"headgate-clone-{self.table_id}"
+
+
+def read_intent(store: ObjectStore) -> CloneIntent | None:
+    """The intent at a destination, None where there is none. Raises Corrupt, InvalidInput for a newer release's."""
+    try:
+        return decode(Retry().run(lambda: store.get(KEY)))
+    except NotFound:
+        return None
+    except HeadgateError as error:
+        error.located(target=store.uri, key=KEY)
+        raise
+
+
+def put_intent(store: ObjectStore, wanted: CloneIntent) -> CloneIntent:
+    """The intent that stands: this one, or an equal one that was there before. Raises InvalidInput for another."""
+    try:
+        Retry().run(lambda: store.put_if_absent(KEY, encode(wanted)))
+        return wanted
+    except AlreadyExists:
+        stored = read_intent(store)
+        if stored is None:
+            raise
+    return same_call(stored, wanted, store.uri)
+
+
+def same_call(stored: CloneIntent, wanted: CloneIntent, target: str) -> CloneIntent:
+    """The stored intent, where both mean the same clone. Raises InvalidInput."""
+    differing = [
+        f"{name} {getattr(stored, name)}, not {getattr(wanted, name)}"
+        for name in ("source_id", "checkpoint", "deep", "wal_uri")
+        if getattr(stored, name) != getattr(wanted, name)
+    ]
+    if differing:
+        raise InvalidInput(
+            f"Another clone was begun at {target}: {'; '.join(differing)}.",
+            source=stored.source_uri,
+            table_id=str(stored.table_id),
+            advice="choose another URI, repeat the call that began it, or delete what is there; nothing was written",
+        )
+    return stored
+
+
+def encode(intent: CloneIntent) -> bytes:
+    """The bytes of the record."""
+    return codec.text_of(
+        {
+            "kind": "clone",
+            "table_id": str(intent.table_id),
+            "source_uri": intent.source_uri,
+            "source_id": str(intent.source_id),
+            "checkpoint": intent.checkpoint,
+            "deep": intent.deep,
+            "wal_uri": intent.wal_uri,
+        }
+    )
+
+
+def decode(data: bytes | memoryview) -> CloneIntent:
+    """The intent in the bytes. Raises Corrupt, and InvalidInput for one of a newer release."""
+    fields = codec.fields_of(data, "The record of a clone")
+    try:
+        if fields["kind"] != "clone":
+            raise ValueError(f"kind {fields['kind']!r}")
+        return CloneIntent(
+            table_id=UUID(fields["table_id"]),
+            source_uri=str(fields["source_uri"]),
+            source_id=UUID(fields["source_id"]),
+            checkpoint=fields["checkpoint"],
+            deep=bool(fields["deep"]),
+            wal_uri=fields["wal_uri"],
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Corrupt(f"The record of a clone cannot be understood: {error!r:.200}.") from error

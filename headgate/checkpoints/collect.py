@@ -1,0 +1,320 @@
+"""Garbage collection: delete what no reader, no checkpoint, no fence and no recovery can need any more.
+
+Promises:
+1. What a live or pinned reader, the fence of a stalled writer, committer or claimer, or recovery needs stays.
+2. A crash after any delete leaves a table that works, and the next collection goes on.
+3. Without `apply` nothing is deleted or written.
+
+Rules of what may go are in `garbage`. Ages are the store's: `min_age` must be at least twice JOB_LIMIT, the time after
+which a flush, checkpoint or clone that has not landed gives up (R12), unless nothing else runs.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Literal
+from uuid import UUID
+
+from headgate.checkpoints import garbage
+from headgate.checkpoints.commit_log import CommitLog
+from headgate.checkpoints.garbage import ListedManifest
+from headgate.checkpoints.records import OpenRecord
+from headgate.checkpoints.streams import NUMBERED, list_streams
+from headgate.checkpoints.table_checkpoint import TAG_PREFIX, CheckpointStore, StoredCheckpoint, checkpoint_key
+from headgate.connectors import lance_versions
+from headgate.connectors.objects import ObjectInfo, ObjectStore
+from headgate.errors import AlreadyExists, HeadgateError, NotFound
+from headgate.shards import names
+from headgate.shards.appender import Pause, no_pause, read_header
+from headgate.shards.generation import JOB_LIMIT
+from headgate.shards.manifest import Manifest
+from headgate.shards.retry import Retry
+from headgate.shards.shard import Shard, TableHome
+
+MIN_AGE = timedelta(seconds=2 * JOB_LIMIT)
+"""The least age that is safe beside running jobs."""
+
+WORKERS = 16
+"""Shards, headers and deletes at once: hides a store's latency."""
+
+Kind = Literal[
+    "wal entry", "sstable", "manifest", "commit record", "fold", "checkpoint", "tag", "index", "stray", "temporary"
+]
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """One object that may go."""
+
+    kind: Kind
+    store: ObjectStore = field(repr=False)
+    key: str
+    nbytes: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Collection:
+    """What a collection found, and whether it is gone."""
+
+    found: tuple[Garbage, ...]
+    applied: bool
+    kept: tuple[str, ...] = ()
+    """What could not be judged, and why; it stays."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all of it."""
+        return sum(one.nbytes for one in self.found)
+
+
+def collect(
+    home: TableHome,
+    shard_ids: Iterable[UUID],
+    *,
+    min_age: timedelta = MIN_AGE,
+    apply: bool = False,
+    pause: Pause = no_pause,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Collection:
+    """Find garbage, and with `apply` delete it:
+
+    1. now: what the store's clock says (without `apply` this machine's).
+    2. list the candidates: WAL entries, SSTables, manifests, records of the logs, tags, index folders, strays.
+    3. after that, read who may hold them: checkpoints and manifests (R12).
+    4. choose by the rules of `garbage`. Of WAL entries and commit records the header is read: barriers and open
+       records stay (R5).
+    5. delete; manifests oldest first, after native's hint was written (R7). Expired checkpoints go before what they
+       pinned, which the next collection finds.
+
+    A shard, log or checkpoint that cannot be read is kept whole and named in `kept`; an unreadable checkpoint raises
+    Corrupt, because it may pin anything.
+    """
+    pause("now")
+    now = store_time(home) if apply else datetime.now(UTC)
+    before = now - min_age
+    pause("list")
+    shards = [_listed(Shard(home, shard_id)) for shard_id in sorted(shard_ids)]
+    streams = list_streams(home.records)
+    logs = [(stream, _listed_log(home, stream)) for stream in streams]
+    indexes, tags = list(home.store.list("_indices/")), list(home.store.list("_refs/tags/"))
+    pause("read")
+    checkpoints = CheckpointStore(home.records, home.uri).list()
+    pins = [one for one in checkpoints if not one.expired(now)]
+    found: list[Garbage] = []
+    kept: list[str] = []
+    with ThreadPoolExecutor(WORKERS, thread_name_prefix="headgate-gc") as pool:
+        parts = [(f"shard {shard.id}", _shard(shard, objects, pins, before, pool)) for shard, objects in shards]
+        parts += [(f"stream {stream!r}", _log(home, stream, listed, before, pool)) for stream, listed in logs]
+        parts += [("indexes of the base", _indexes(home, indexes, before))]
+        for what, part in parts:
+            try:
+                found += list(part)
+            except HeadgateError as error:
+                kept.append(f"{what}: {error}")
+        found += [*_checkpoints(home, checkpoints, tags, now, before), *_temporaries(home, before)]
+        if apply:
+            pause("delete")
+            _delete(home, found, pool, progress)
+    return Collection(tuple(found), apply, tuple(kept))
+
+
+# -- candidates ----------------------------------------------------------------
+
+
+def store_time(home: TableHome) -> datetime:
+    """A small object tells the store's time."""
+    key, text = f"clock/{uuid.uuid4().hex}", b"The store's clock is read from this; garbage otherwise.\n"
+    # Nobody else knows the name, so an object there is ours, and the response to its put was lost.
+    with suppress(AlreadyExists):
+        Retry().run(lambda: home.records.put_if_absent(key, text))
+    try:
+        return Retry().run(lambda: home.records.head(key)).modified
+    finally:
+        home.records.delete(key)
+
+
+def _listed(shard: Shard) -> tuple[Shard, list[tuple[ObjectStore, ObjectInfo]]]:
+    folder = names.shard_folder(shard.id) + "/"
+    stores = [shard.home.store] + ([shard.wal] if shard.wal is not shard.home.store else [])
+    return shard, [(store, info) for store in stores for info in Retry().run(partial(_list, store, folder))]
+
+
+def _list(store: ObjectStore, folder: str) -> list[ObjectInfo]:
+    return list(store.list(folder))
+
+
+def _listed_log(home: TableHome, stream: str) -> list[ObjectInfo]:
+    return Retry().run(partial(_list, home.records, CommitLog(home.records, stream, home.uri).folder + "/"))
+
+
+# -- one shard -----------------------------------------------------------------
+
+
+def _shard(
+    shard: Shard,
+    objects: Sequence[tuple[ObjectStore, ObjectInfo]],
+    pins: Sequence[StoredCheckpoint],
+    before: datetime,
+    pool: ThreadPoolExecutor,
+) -> Iterator[Garbage]:
+    folder = names.shard_folder(shard.id) + "/"
+    wal: dict[int, ObjectInfo] = {}
+    manifests: dict[int, ObjectInfo] = {}
+    sstables: dict[str, list[ObjectInfo]] = defaultdict(list)
+    for store, info in objects:
+        part, _, rest = info.key.removeprefix(folder).partition("/")
+        position, version = names.wal_position(info.key), names.manifest_version(info.key)
+        if part == "wal":
+            if position is not None:
+                wal[position] = info
+            elif info.modified <= before:
+                yield Garbage("stray", store, info.key, info.size, "no entry has such a name")
+        elif part == "manifest":
+            if version is not None:
+                manifests[version] = info
+            elif info.key != names.version_hint_key(shard.id) and info.modified <= before:
+                yield Garbage("stray", store, info.key, info.size, "no manifest has such a name")
+        elif rest:
+            sstables[part].append(info)
+    live = _live(shard, before)
+    pinned = [pin for one in pins if (pin := one.checkpoint.shards.get(shard.id)) is not None]
+    covered = garbage.collectable_wal(wal, live, pinned)
+    for position, barrier in zip(covered, pool.map(partial(_is_barrier, shard), covered), strict=True):
+        if not barrier:
+            why = f"position {position} is in SSTables, up to {live[-1].replay_after}"
+            yield Garbage("wal entry", shard.wal, wal[position].key, wal[position].size, why)
+    newest = {path: max(info.modified for info in infos) for path, infos in sstables.items()}
+    for path in garbage.collectable_sstables(newest, live, pinned, before):
+        for info in sstables[path]:
+            yield Garbage("sstable", shard.home.store, info.key, info.size, "no manifest and no checkpoint names it")
+    listed = [ListedManifest(version, info.modified) for version, info in manifests.items()]
+    for version in garbage.collectable_manifests(listed, before):
+        info, why = manifests[version], f"version {version} was replaced, the latest is {live[-1].version}"
+        yield Garbage("manifest", shard.home.store, info.key, info.size, why)
+
+
+def _live(shard: Shard, before: datetime) -> list[Manifest]:
+    """Listed anew, after the candidates; rising. Empty on a shard that nobody ever claimed."""
+    folder = names.manifest_folder(shard.id) + "/"
+    infos = Retry().run(partial(_list, shard.home.store, folder))
+    listed = [
+        ListedManifest(version, info.modified)
+        for info in infos
+        if (version := names.manifest_version(info.key)) is not None
+    ]
+    return [shard.manifests.read(version) for version in garbage.live_versions(listed, before)]
+
+
+def _is_barrier(shard: Shard, position: int) -> bool:
+    """True also where it cannot be told: a damaged entry is left for people to look at."""
+    try:
+        return Retry().run(lambda: read_header(shard, position)).barrier
+    except NotFound:
+        return False  # another collection was quicker
+    except HeadgateError:
+        return True
+
+
+# -- logs, checkpoints, the base -------------------------------------------------
+
+
+def _log(
+    home: TableHome, stream: str, objects: Sequence[ObjectInfo], before: datetime, pool: ThreadPoolExecutor
+) -> Iterator[Garbage]:
+    log = CommitLog(home.records, stream, home.uri)
+    listed: dict[str, dict[int, ObjectInfo]] = {"log": {}, "folds": {}}
+    for info in objects:
+        if match := NUMBERED.fullmatch(info.key.removeprefix(log.folder + "/")):
+            listed[match[1]][int(match[2])] = info
+    folds = {sequence: info.modified for sequence, info in listed["folds"].items()}
+    records, old_folds = garbage.collectable_records(listed["log"], folds, before)
+    for sequence, opens in zip(records, pool.map(partial(_is_open, log), records), strict=True):
+        if not opens:
+            info = listed["log"][sequence]
+            yield Garbage("commit record", home.records, info.key, info.size, f"a fold of stream {stream!r} has it")
+    for sequence in old_folds:
+        info = listed["folds"][sequence]
+        yield Garbage("fold", home.records, info.key, info.size, f"a later fold of stream {stream!r} has it")
+
+
+def _is_open(log: CommitLog, sequence: int) -> bool:
+    try:
+        return isinstance(log.record(sequence), OpenRecord)
+    except NotFound:
+        return False
+    except HeadgateError:
+        return True
+
+
+def _checkpoints(
+    home: TableHome, stored: Sequence[StoredCheckpoint], tags: Sequence[ObjectInfo], now: datetime, before: datetime
+) -> Iterator[Garbage]:
+    for one in stored:
+        if one.expired(now):
+            why = f"checkpoint {one.checkpoint.name!r} expired at {one.expires_at:%Y-%m-%d %H:%M:%S}"
+            yield Garbage("checkpoint", home.records, checkpoint_key(one.checkpoint.name), 0, why)
+    kept = {one.checkpoint.tag for one in stored if not one.expired(now)}
+    for info in tags:
+        tag = info.key.removeprefix("_refs/tags/").removesuffix(".json")
+        if tag.startswith(TAG_PREFIX) and tag not in kept and info.modified <= before:
+            yield Garbage("tag", home.store, info.key, info.size, "its checkpoint was dropped or never finished")
+
+
+def _indexes(home: TableHome, objects: Sequence[ObjectInfo], before: datetime) -> Iterator[Garbage]:
+    folders: dict[str, list[ObjectInfo]] = defaultdict(list)
+    for info in objects:
+        folders[info.key.removeprefix("_indices/").partition("/")[0]].append(info)
+    idle = {name: infos for name, infos in folders.items() if max(info.modified for info in infos) <= before}
+    if not idle:
+        return
+    used = lance_versions.indexes_in_use(home.store)
+    for name, infos in sorted(idle.items()):
+        if name not in used:
+            for info in infos:
+                yield Garbage("index", home.store, info.key, info.size, f"no version of the base uses index {name}")
+
+
+def _temporaries(home: TableHome, before: datetime) -> Iterator[Garbage]:
+    for store in {id(store): store for store in (home.store, home.wal_store)}.values():
+        for info in store.temporaries():
+            if info.modified <= before:
+                yield Garbage("temporary", store, info.key, info.size, "a put died half-way")
+
+
+# -- deleting --------------------------------------------------------------------
+
+
+def _delete(
+    home: TableHome, found: Sequence[Garbage], pool: ThreadPoolExecutor, progress: Callable[[int, int], None]
+) -> None:
+    done = 0
+    ordered = [one for one in found if one.kind == "manifest"]
+    free = [one for one in found if one.kind != "manifest"]
+    for _ in pool.map(_delete_one, free):
+        done += 1
+        progress(done, len(found))
+    hinted: dict[str, bool] = {}
+    for one in ordered:
+        folder = one.key.rpartition("/")[0]
+        if folder not in hinted:
+            shard_id = UUID(one.key.split("/")[1])
+            hinted[folder] = Shard(home, shard_id).manifests.write_hint()
+        if hinted[folder]:
+            _delete_one(one)
+        done += 1
+        progress(done, len(found))
+
+
+def _delete_one(one: Garbage) -> None:
+    if one.kind == "temporary":
+        one.store.delete_temporary(one.key)
+    else:
+        Retry().run(lambda: one.store.delete(one.key))

@@ -1,0 +1,134 @@
+"""Changing the columns of a table that may be running: what native allows and every layer can follow.
+
+Promises:
+1. Rows that were stored before, in entries, SSTables or the base, are told by field id: they show the new columns, and
+   an added one is null in them. Nothing is rewritten.
+2. What cannot be followed is refused before anything is written: another type, a column that may not be null, a column
+   that rows are keyed, routed or indexed by.
+3. A stream that runs goes on with the columns it began with; a restart picks the new ones up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from headgate.connectors.base_files import base_files, sync_base
+from headgate.connectors.sstables import field_ids, open_dataset
+from headgate.errors import InvalidInput, Transient
+from headgate.shards.schema import PRIMARY_KEY, TOMBSTONE, RowSchema
+from headgate.shards.shard import TableHome
+
+
+def current_home(home: TableHome) -> TableHome:
+    """With the columns that the base has now. Reads the base's manifest; writes nothing."""
+    return replace(home, schema=current_schema(home))
+
+
+def current_schema(home: TableHome) -> RowSchema:
+    """The columns that the base has now."""
+    dataset = open_dataset(home.store)
+    return RowSchema.of(dataset.schema, field_ids(dataset))
+
+
+def plain_schema(home: TableHome) -> pa.Schema:
+    """The base's schema as people see it, without field ids."""
+    return open_dataset(home.store).schema
+
+
+def add_column(home: TableHome, column: pa.Field) -> None:
+    """Add a column, null in all rows that are there. Raises InvalidInput, Transient."""
+    rows = current_schema(home)
+    check_added(rows, column)
+    _change(home, lambda dataset: dataset.add_columns(column), lambda names: column.name in names)
+
+
+def rename_column(home: TableHome, name: str, to: str, bound: Collection[str] = ()) -> None:
+    """Rename a column; its values stay. `bound` are columns that rows are routed or indexed by. Raises as above."""
+    rows = current_schema(home)
+    check_bound(rows, name, bound, "renamed")
+    check_free(rows, to)
+    _change(
+        home,
+        lambda dataset: dataset.alter_columns({"path": name, "name": to}),
+        lambda names: to in names and name not in names,
+    )
+
+
+def drop_column(home: TableHome, name: str, bound: Collection[str] = ()) -> None:
+    """Drop a column and its values. `bound` are columns that rows are routed or indexed by. Raises as above."""
+    rows = current_schema(home)
+    check_bound(rows, name, bound, "dropped")
+    _change(home, lambda dataset: dataset.drop_columns([name]), lambda names: name not in names)
+
+
+# -- what may be -----------------------------------------------------------------------
+
+
+def check_added(rows: RowSchema, column: pa.Field) -> None:
+    """Raises InvalidInput for a column that cannot be added."""
+    if not isinstance(column, pa.Field):
+        raise InvalidInput("A column is added as a pyarrow Field.", advice="pass pa.field(name, type)")
+    if column.name in rows.logical.names:
+        there = rows.logical.field(column.name).type
+        if there != column.type:
+            raise InvalidInput(
+                f"Column {column.name!r} is {there}, and a change to {column.type} is refused: "
+                "what is stored could no longer be read.",
+                advice="add a column under another name, fill it, then drop this one; nothing was written",
+            )
+    check_free(rows, column.name)
+    if not column.nullable or (column.metadata or {}).get(PRIMARY_KEY):
+        raise InvalidInput(
+            f"Column {column.name!r} may not be null, and rows that are there would have none.",
+            advice="add it as nullable; nothing was written",
+        )
+
+
+def check_free(rows: RowSchema, name: str) -> None:
+    """Raises InvalidInput where a column cannot have this name."""
+    if not name or name == TOMBSTONE or name.startswith("_row"):
+        raise InvalidInput(f"A column may not be named {name!r}: the storage format uses such names.")
+    if name in rows.logical.names:
+        raise InvalidInput(f"There is already a column {name!r}.", advice="choose another name; nothing was written")
+
+
+def check_bound(rows: RowSchema, name: str, bound: Collection[str], what: str) -> None:
+    """Raises InvalidInput for a column that is not there, or that more than its values hangs on."""
+    if name not in rows.logical.names:
+        raise InvalidInput(f"There is no column {name!r}; the table has {rows.logical.names}.")
+    if name in rows.primary_key or name in bound:
+        raise InvalidInput(
+            f"Column {name!r} cannot be {what}: rows are keyed, routed or indexed by it.",
+            advice="make a table with the columns you want and copy the rows; nothing was written",
+        )
+    if what == "dropped" and len(rows.logical.names) == 1:
+        raise InvalidInput(f"Column {name!r} is the only one and cannot be dropped.")
+
+
+def difference(then: RowSchema, now: RowSchema) -> str | None:
+    """What changed, in words; None where nothing did."""
+    old = {number: column.name for number, column in _numbered(then)}
+    new = {number: column.name for number, column in _numbered(now)}
+    told = [f"added {new[number]!r}" for number in new.keys() - old.keys()]
+    told += [f"dropped {old[number]!r}" for number in old.keys() - new.keys()]
+    told += [f"renamed {old[n]!r} to {new[n]!r}" for n in old.keys() & new.keys() if old[n] != new[n]]
+    return ", ".join(sorted(told)) or None
+
+
+def _numbered(rows: RowSchema) -> list[tuple[int, pa.Field]]:
+    return [(int((column.metadata or {})[b"lance:field_id"]), column) for column in rows.logical]
+
+
+def _change(home: TableHome, change: Callable[[Any], Any], stands: Callable[[list[str]], bool]) -> None:
+    """After an error it is looked whether the change stands: a lost response and a rival's equal change look alike."""
+    known = base_files(home.store)
+    try:
+        change(open_dataset(home.store))
+    except (OSError, ValueError, RuntimeError) as error:
+        if not stands(open_dataset(home.store).schema.names):
+            raise Transient("The base's columns could not be changed.", table=home.uri) from error
+    sync_base(home.store, known)

@@ -1,0 +1,138 @@
+"""`headgate recover`: how Spark's checkpoint stands to the table, and a new one where it is lost or damaged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from headgate.checkpoints.recovery import Diagnosis, Rebuilt, choose_stream, diagnose, rebuild
+from headgate.checkpoints.spark_checkpoint import SparkCheckpoint
+from headgate.checkpoints.spark_look import look_at_spark
+from headgate.cli import storage_option
+from headgate.cli.errors import exit_code
+from headgate.cli.findings_text import tell_findings
+from headgate.cli.output import Output, TextOutput, output_option
+from headgate.connectors.objects import open_store
+from headgate.errors import DataLoss
+from headgate.table import open_table
+
+
+@click.command(
+    epilog="""\b
+Example:
+  headgate recover ./orders --checkpoint checkpoints/orders            how they stand to each other
+  headgate recover ./orders --checkpoint checkpoints/orders --apply    rebuild the checkpoint from the table
+"""
+)
+@click.argument("uri", metavar="TABLE")
+@click.option("--checkpoint", required=True, metavar="DIR", help="The query's checkpointLocation: a path or URI.")
+@click.option("--stream", metavar="NAME", help="The stream, where the table has several.")
+@click.option(
+    "--source",
+    "sources",
+    multiple=True,
+    metavar="TOPIC,…",
+    help="The topics of one Kafka source of the query; repeat it in the query's order where it has several sources.",
+)
+@click.option("--apply", is_flag=True, help="Rebuild it. This fences a query that still runs the stream.")
+@storage_option
+@output_option
+def recover(
+    uri: str,
+    checkpoint: str,
+    stream: str | None,
+    sources: tuple[str, ...],
+    apply: bool,
+    storage_options: dict[str, str],
+    output: Output,
+) -> None:
+    """Say how Spark's checkpoint DIR and the commit log of a TABLE stand to each other, and what a start would do.
+
+    They are aligned; or the table is ahead by a batch that Spark will see skipped; or Spark has logged a batch that
+    it will write; or the checkpoint is lost, damaged or of another time. The last is mended with --apply: the stream
+    is taken over, what is in DIR is moved aside, and DIR is written anew in Spark's own format, under a new query id,
+    so that the query goes on exactly where the table stands. Without --apply nothing is written.
+    """
+    home = open_table(uri, storage_options or None).home
+    spark = SparkCheckpoint(checkpoint, storage_options or None)
+    name = choose_stream(home, look_at_spark(spark), stream)
+    found = diagnose(home, name, spark)
+    done: Rebuilt | None = None
+    if apply and found.standing.needs_rebuild:
+        target = open_store(spark.location, storage_options or None)
+        topics = [tuple(part for part in one.split(",") if part) for one in sources]
+        done = rebuild(home, name, spark, target, sources=topics)
+    title = "Rebuilt" if done else found.standing.state.capitalize()
+    value = diagnosis_value(found, done, apply=apply)
+    if isinstance(output, TextOutput) and found.findings:
+        tell_findings(found.findings)
+        value = {key: item for key, item in value.items() if key != "findings"}
+    output.record(f"{title}: stream {name!r} and {spark.uri}", value)
+    lost = any(one.is_error for one in found.findings)
+    click.get_current_context().exit(exit_code(DataLoss) if lost else 0)
+
+
+def diagnosis_value(found: Diagnosis, done: Rebuilt | None = None, *, apply: bool = False) -> dict[str, Any]:
+    """All that is shown, as plain values: Spark's batch, the commit record, WAL positions, Kafka's offsets."""
+    head, spark = found.head, found.spark
+    last = head.last
+    theirs = spark.kafka_ends()
+    ours = {} if last is None else {(part.topic, part.partition): part.until for part in last.sources}
+    logged = found.standing.upcoming
+    return {
+        "state": found.standing.state,
+        "means": found.standing.why,
+        "needs_rebuild": found.standing.needs_rebuild,
+        "next": _next(found, done, apply),
+        "stream": head.stream,
+        "checkpoint": spark.uri,
+        "spark": {"query": spark.query_id, "logged_batch": spark.planned, "done_batch": spark.done},
+        "log": {
+            "record": head.sequence,
+            "query": last and last.query_id,
+            "batch": last and last.batch_id,
+            "batch_record": last and last.sequence,
+            "rows": last and last.rows,
+            "opened_by": head.opened and head.opened.query_id,
+            "opened_at": head.opened and head.opened.opened_at,
+        },
+        "rebuilt": done and {"query": done.query_id, "open_record": done.head.sequence, "old_directory": done.moved_to},
+        "offsets": [
+            {
+                "topic": topic,
+                "partition": partition,
+                "table": ours.get((topic, partition)),
+                "spark": theirs.get((topic, partition)),
+                "logged": None if (topic, partition) not in logged else list(logged[topic, partition]),
+            }
+            for topic, partition in sorted({*ours, *theirs, *logged})
+        ],
+        "positions": [
+            {
+                "shard": one.name,
+                "last_batch": None if last is None else _positions(last.shards.get(one.name)),
+                "listed": one.listed,
+                "tip": one.tip,
+                "replay_after": one.replay_after,
+                "epoch": one.epoch,
+            }
+            for one in found.shards
+        ],
+        "findings": [one.value() for one in found.findings],
+    }
+
+
+def _positions(part: Any) -> list[int] | None:
+    return None if part is None else list(part.positions)
+
+
+def _next(found: Diagnosis, done: Rebuilt | None, apply: bool) -> str:
+    if done is not None:
+        old = "" if done.moved_to is None else f" The old directory is {done.moved_to}."
+        return f"start the query with this checkpoint directory; it goes on with its next batch.{old}"
+    if found.findings and any(one.is_error for one in found.findings):
+        return "mend what the findings name first, and look at the whole table with `headgate fsck`"
+    if found.standing.needs_rebuild:
+        return "run this again with --apply; it fences a query that still runs the stream, so stop that first"
+    return "start the query; there is nothing to do" + (", and nothing was written" if apply else "")

@@ -1,0 +1,53 @@
+"""Copies of a Lance dataset at one version, made by native Lance. Imports pylance only when called (fork safety).
+
+Promises:
+1. A clone is there whole or not at all: its one manifest is put last. What is there already is kept, if it is that.
+2. On local disk it is synced when the call returns; Lance itself never syncs.
+
+Schema, configuration, indexes and MemWAL come along and the version number stays; tags and older versions do not
+(seen with pylance 14.0.2). A shallow clone reads the source's data files for as long as it lives.
+"""
+
+from __future__ import annotations
+
+from headgate.connectors.base_files import sync_base
+from headgate.connectors.objects import ObjectStore
+from headgate.connectors.sstables import open_dataset
+from headgate.errors import InvalidInput, StoreError
+
+
+def ensure_clone(source: ObjectStore, target: ObjectStore, version: int, *, deep: bool) -> None:
+    """Make `target` a dataset of its own out of one version of `source`, unless there is a dataset already.
+
+    Which one that is, is for the caller to look at. Raises DataLoss where the version is gone, StoreError.
+    """
+    dataset = open_dataset(source, version=version)
+    uri, options = target.locate()
+    make = dataset.deep_clone if deep else dataset.shallow_clone
+    try:
+        make(uri, version, storage_options=options)
+    except (OSError, ValueError, RuntimeError) as error:
+        if next(iter(target.list("_versions/")), None) is None:
+            what = f"Lance could not clone version {version} of the base."
+            raise StoreError(what, source=source.uri, target=target.uri) from error
+    sync_base(target)
+
+
+def check_shallow(source: ObjectStore, target: ObjectStore) -> None:
+    """Raises InvalidInput where a shallow clone cannot be.
+
+    From one bucket to another pylance 14.0.2 writes the clone's manifest into the source's bucket.
+    """
+    if _place(source) != _place(target):
+        raise InvalidInput(
+            "A shallow clone shares the source's files, so both must be on one disk or in one bucket.",
+            source=source.uri,
+            target=target.uri,
+            advice="make a deep clone; nothing was written",
+        )
+
+
+def _place(store: ObjectStore) -> str:
+    """The file system, or the bucket."""
+    scheme, separator, rest = store.uri.partition("://")
+    return f"{scheme}://{rest.partition('/')[0]}" if separator else ""

@@ -1,0 +1,77 @@
+"""A store that only reads: whoever tries to write through it is refused before anything changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NoReturn
+
+from headgate.connectors.objects.port import Bytes, ObjectInfo, ObjectStore
+from headgate.errors import InvalidInput
+
+
+class ReadOnlyStore(ObjectStore):
+    """Reads are the inner store's, and so are the counters; every write raises InvalidInput."""
+
+    def __init__(self, inner: ObjectStore, why: str) -> None:
+        """`why` is one sentence: what was opened for reading only."""
+        self._inner = inner
+        self._why = why
+        super().__init__(inner.uri)
+
+    def get(self, key: str) -> memoryview:
+        """As the inner store does."""
+        return self._inner.get(key)
+
+    def get_range(self, key: str, start: int, length: int) -> memoryview:
+        """As the inner store does."""
+        return self._inner.get_range(key, start, length)
+
+    def head(self, key: str) -> ObjectInfo:
+        """As the inner store does."""
+        return self._inner.head(key)
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """As the inner store does."""
+        return self._inner.list(prefix)
+
+    def list_folders(self, prefix: str) -> Iterator[str]:
+        """As the inner store does."""
+        return self._inner.list_folders(prefix)
+
+    def locate(self, key: str = "") -> tuple[str, dict[str, str]]:
+        """As the inner store does."""
+        return self._inner.locate(key)
+
+    def put_if_absent(self, key: str, data: Bytes | Sequence[Bytes]) -> NoReturn:
+        """Raises InvalidInput."""
+        self._refuse(key)
+
+    def put_overwrite(self, key: str, data: Bytes | Sequence[Bytes]) -> NoReturn:
+        """Raises InvalidInput."""
+        self._refuse(key)
+
+    def delete(self, key: str) -> NoReturn:
+        """Raises InvalidInput."""
+        self._refuse(key)
+
+    def copy(self, src: str, dst: str, dst_store: ObjectStore | None = None) -> None:
+        """To another store as the inner store does; raises InvalidInput within this one."""
+        if dst_store is None or dst_store is self:
+            self._refuse(dst)
+        self._inner.copy(src, dst, dst_store)
+
+    def operations(self) -> Mapping[str, int]:
+        """The inner store's."""
+        return self._inner.operations()
+
+    def reset_operations(self) -> None:
+        """The inner store's."""
+        self._inner.reset_operations()
+
+    def _refuse(self, key: str) -> NoReturn:
+        raise InvalidInput(
+            self._why,
+            store=self.uri,
+            key=key,
+            advice="open the table without a checkpoint to write to it; nothing was written",
+        )

@@ -1,0 +1,47 @@
+"""Which pieces of a text a search matched, for showing it to people. Pure, but for how a text is cut into words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+
+_PIECE = re.compile(r"\w+(?:[-_'’.]\w+)*")
+"""What people see as a word; an index may cut it further."""
+
+Cut = Callable[[str], Sequence[str]]
+"""A text as the words that an index knows."""
+
+
+def highlighted(text: str, wanted: Iterable[str], cut: Cut) -> list[tuple[str, bool]]:
+    """The text in pieces, each with whether it matched; joined, they are the text.
+
+    A word matches where the index makes one of the wanted words of it: "running" where "run" is wanted. Where an
+    index makes several of it, those parts match that look like a wanted word.
+    """
+    words = set(wanted)
+    marked = [False] * len(text)
+    for piece in _PIECE.finditer(text):
+        start, stop = piece.span()
+        made = cut(piece.group())
+        found = words.intersection(made)
+        if found and len(made) == 1:
+            marked[start:stop] = [True] * (stop - start)
+        elif found:
+            _mark_parts(text, start, stop, words, cut, marked)
+    return [("".join(text[i] for i in run), on) for on, run in groupby(range(len(text)), marked.__getitem__)]
+
+
+def _mark_parts(text: str, start: int, stop: int, words: set[str], cut: Cut, marked: list[bool]) -> None:
+    for part in re.finditer(r"[^\W_]+", text[start:stop]):
+        first, last = start + part.start(), start + part.end()
+        if words.intersection(cut(part.group())[:1]) and len(cut(part.group())) == 1:
+            marked[first:last] = [True] * (last - first)
+            continue
+        low = text[first:last].lower()
+        # Lower-casing changes the length of few letters; then nothing in here is marked.
+        for word in words if len(low) == last - first else ():
+            at = low.find(word)
+            while at >= 0:
+                marked[first + at : first + at + len(word)] = [True] * len(word)
+                at = low.find(word, at + 1)

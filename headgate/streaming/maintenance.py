@@ -1,0 +1,405 @@
+"""Maintenance: flushes, checkpoints and compactions of a running stream, by threads beside its batches.
+
+Promises:
+1. No batch waits for a job, with two exceptions that are told: the budget of unflushed bytes, and the cap on SSTables.
+2. A job that fails never fails the stream: it is tried again after a pause that grows, and the state says so.
+3. One thread works on the shards (flush, checkpoint, fold), one on the base (compaction, tidying): a long compaction
+   delays no flush.
+4. A driver that was fenced maintains nothing any more; the next batch learns it by itself.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import structlog
+
+from headgate.checkpoints.base_upkeep import RunMerge, tidy_base
+from headgate.checkpoints.columns import current_schema, difference
+from headgate.checkpoints.compact import RunCompaction
+from headgate.checkpoints.compact_choice import BasePolicy, CompactLimits
+from headgate.checkpoints.flush_job import RunJobs, run_here
+from headgate.checkpoints.stream_driver import StreamDriver
+from headgate.checkpoints.table_checkpoint import TableCheckpoint
+from headgate.errors import Fenced, HeadgateError, Transient
+from headgate.streaming.maintenance_rules import (
+    Delay,
+    MaintenanceLimits,
+    delay,
+    is_compaction_due,
+    pause_after,
+    to_flush,
+)
+from headgate.streaming.maintenance_state import Delayed, Failure, MaintenanceState, now_told
+
+IDLE_SECONDS = 1.0
+"""How soon an age that has passed, the end of the query or a stop is noticed."""
+
+COMPLAIN_SECONDS = 30.0
+"""A batch that waits says so in the log, at once and then as often as this."""
+
+_log = structlog.get_logger("headgate.streaming")
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """Who does the work. Without Spark: this process."""
+
+    flush: RunJobs = run_here
+    compact: RunCompaction | None = None
+    merge: RunMerge | None = None
+    checkpoint: Callable[[], TableCheckpoint] | None = None
+    """Takes a checkpoint of scope all; None where none is taken while the stream runs."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How often, and how much at once."""
+
+    limits: MaintenanceLimits = field(default_factory=MaintenanceLimits)
+    rounds: CompactLimits = field(default_factory=CompactLimits)
+    base: BasePolicy = field(default_factory=BasePolicy)
+    checkpoint_seconds: float = 600.0
+    tidy_seconds: float = 600.0
+    """Between two looks at the base's fragments and versions."""
+    columns_seconds: float = 60.0
+    """Between two looks whether somebody has changed the table's columns."""
+    memtables: bool = True
+    """False: a WAL-only stream, which is neither flushed nor compacted."""
+
+
+@dataclass
+class _Chore:
+    """One kind of job of a thread."""
+
+    name: str
+    is_due: Callable[[], bool]
+    run: Callable[[], None]
+    quiet: bool = False
+    """Nobody wants to know when it runs."""
+    failures: int = 0
+    """In a row."""
+    since: str = ""
+    not_before: float = float("-inf")
+
+
+class Maintenance:
+    """The threads of one driver. `start` them once; `stop` ends them."""
+
+    def __init__(
+        self,
+        driver: StreamDriver,
+        jobs: Jobs,
+        schedule: Schedule,
+        *,
+        is_active: Callable[[], bool] = lambda: True,
+        tell: Callable[[MaintenanceState], None] = lambda state: None,
+        clock: Callable[[], float] = time.monotonic,
+        pause_after: Callable[[int], float] = pause_after,
+    ) -> None:
+        """`is_active` says whether the query still runs; `tell` is called with the state when it changes for people."""
+        self._driver = driver
+        self._jobs = jobs
+        self._schedule = schedule
+        self._is_active = is_active
+        self._tell = tell
+        self._clock = clock
+        self._pause_after = pause_after
+        self._changed = threading.Condition()
+        self._turn = threading.Lock()
+        """Who works on the shards: the thread, or somebody who asked for a checkpoint."""
+        self._stopping = False
+        self._fenced: Fenced | None = None
+        self._since: dict[str, float] = {}
+        """Per shard, when its oldest unflushed entry was first seen."""
+        self._batches = 0
+        """Since the last checkpoint."""
+        self._checkpointed = self._tidied = self._looked = clock()
+        self._untidied = 0
+        """Compactions since the base was tidied."""
+        self._state = MaintenanceState(driver.stream)
+        shards = [_Chore("checkpoint", self._checkpoint_due, self._checkpoint)]
+        base: list[_Chore] = []
+        if schedule.memtables:
+            shards.append(_Chore("flush", lambda: bool(self._to_flush()), self._flush))
+            base = [
+                _Chore("compaction", self._compaction_due, self._compact),
+                _Chore("tidying of the base", self._tidy_due, self._tidy),
+            ]
+        shards.append(_Chore("fold of the log", lambda: driver.fold_is_due, self._fold, quiet=True))
+        shards.append(_Chore("look at the columns", self._look_due, self._look, quiet=True))
+        self._chores = {"shards": shards, "base": base}
+        self._threads = [
+            threading.Thread(target=self._loop, args=(chores,), name=f"headgate-{name}", daemon=True)
+            for name, chores in self._chores.items()
+            if chores
+        ]
+
+    # -- for the stream ------------------------------------------------------------
+
+    def start(self) -> Maintenance:
+        """Begin."""
+        self._see_ages()
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def batch_done(self) -> None:
+        """A batch was committed: there may be something to do."""
+        self._see_ages()
+        with self._changed:
+            self._batches += 1
+            self._changed.notify_all()
+
+    def wait_for_room(self) -> None:
+        """Before a batch: until the budget has room for it. Usually returns at once, and reads nothing.
+
+        Raises Fenced where a successor has the stream, Transient where the query was stopped meanwhile.
+        """
+        if not self._schedule.memtables or (found := self._delay()) is None:
+            return
+        began, told = self._clock(), float("-inf")
+        self._note_delay(found)
+        try:
+            while (found := self._delay()) is not None:
+                if self._clock() - told >= COMPLAIN_SECONDS:
+                    told = self._clock()
+                    failing = [one.error for one in self.state.failures]
+                    _log.warning(
+                        "a batch waits for maintenance",
+                        stream=self._driver.stream,
+                        why=str(found),
+                        seconds=round(told - began),
+                        failing=failing or None,
+                    )
+                self._wait_a_little()
+        finally:
+            self._note_delay(None)
+
+    def checkpoint_now(self, take: Callable[[], TableCheckpoint]) -> TableCheckpoint:
+        """Take a checkpoint in this thread, once the shards are free."""
+        with self._turn:
+            taken = take()
+        with self._changed:
+            self._checkpointed, self._batches = self._clock(), 0
+        return taken
+
+    def wait_until_idle(self, timeout: float | None = None) -> bool:
+        """Until nothing runs and nothing is due, jobs that pause after a failure aside. False: not within the time."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while not self._is_idle():
+            if end is not None and time.monotonic() >= end:
+                return False
+            with self._changed:
+                self._changed.notify_all()
+                self._changed.wait(0.05)
+        return True
+
+    def _is_idle(self) -> bool:
+        if self._is_over() or not any(thread.is_alive() for thread in self._threads):
+            return not self._state.running
+        due = (self._next_of(chores) for chores in self._chores.values())
+        return not self._state.running and all(chore is None for chore in due)
+
+    def stop(self, *, wait: bool = True) -> None:
+        """Start no further job; `wait` for those that run."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        for thread in self._threads if wait else ():
+            if thread.is_alive() and thread is not threading.current_thread():
+                thread.join()
+
+    @property
+    def state(self) -> MaintenanceState:
+        """How it stands."""
+        loads = self._driver.loads()
+        with self._changed:
+            return replace(
+                self._state,
+                unflushed_bytes=sum(load.nbytes for load in loads),
+                sstables=max((load.sstables for load in loads), default=0),
+                at=now_told(),
+            )
+
+    def note(self, text: str) -> None:
+        """Something that the stream's operator should do; shown once."""
+        with self._changed:
+            if text in self._state.notes:
+                return
+            self._state = replace(self._state, notes=(*self._state.notes, text))
+        _log.warning(text, stream=self._driver.stream)
+        self._tell(self.state)
+
+    # -- the threads -----------------------------------------------------------------
+
+    def _loop(self, chores: list[_Chore]) -> None:
+        """One job after the other, the first that is due; rest where none is. A query that ended leaves nothing due."""
+        while not self._is_over():
+            active = self._is_active()
+            if (chore := self._next_of(chores)) is not None:
+                self._run(chore)
+            elif not active:
+                return
+            else:
+                with self._changed:
+                    if not self._stopping:
+                        self._changed.wait(IDLE_SECONDS)
+
+    def _is_over(self) -> bool:
+        with self._changed:
+            return self._stopping or self._fenced is not None
+
+    def _next_of(self, chores: list[_Chore]) -> _Chore | None:
+        return next((one for one in chores if one.not_before <= self._clock() and one.is_due()), None)
+
+    def _run(self, chore: _Chore) -> None:
+        with self._changed:
+            self._update(running=(*self._state.running, chore.name))
+        failed = bool(chore.failures)
+        if not chore.quiet:
+            self._tell(self.state)
+        try:
+            chore.run()
+        except Fenced as error:
+            _log.info("maintenance ends: another driver has the stream", stream=self._driver.stream, error=error.what)
+            with self._changed:
+                self._fenced = error
+        except Exception as error:
+            self._note_failure(chore, error)
+        else:
+            if chore.failures:
+                _log.info("a maintenance job works again", stream=self._driver.stream, job=chore.name)
+            chore.failures, chore.not_before = 0, float("-inf")
+            with self._changed:
+                self._update(failures=self._other_failures(chore))
+        finally:
+            with self._changed:
+                self._update(running=tuple(one for one in self._state.running if one != chore.name))
+                self._changed.notify_all()
+            if not chore.quiet or failed or chore.failures:
+                self._tell(self.state)
+
+    def _note_failure(self, chore: _Chore, error: Exception) -> None:
+        chore.failures += 1
+        pause = self._pause_after(chore.failures)
+        chore.not_before = self._clock() + pause
+        chore.since = chore.since if chore.failures > 1 else now_told()
+        # What Spark or Lance says may quote options, hence credentials.
+        told = str(error) if isinstance(error, HeadgateError) else type(error).__name__
+        failure = Failure(chore.name, chore.failures, told, chore.since, f"in {pause:.0f} s")
+        with self._changed:
+            self._update(failures=(*self._other_failures(chore), failure))
+        _log.warning(
+            "a maintenance job failed; it is tried again",
+            stream=self._driver.stream,
+            job=chore.name,
+            times=chore.failures,
+            seconds=pause,
+            error=told,
+        )
+
+    def _other_failures(self, chore: _Chore) -> tuple[Failure, ...]:
+        return tuple(one for one in self._state.failures if one.job != chore.name)
+
+    def _update(self, **changes: object) -> None:
+        with self._changed:
+            self._state = replace(self._state, **changes)  # type: ignore[arg-type]
+
+    # -- the shards ------------------------------------------------------------------
+
+    def _to_flush(self) -> list[str]:
+        now = self._clock()
+        with self._changed:
+            ages = {name: now - since for name, since in self._since.items()}
+        return to_flush(self._driver.loads(), ages, self._schedule.limits)
+
+    def _flush(self) -> None:
+        with self._turn, self._driver.maintenance("a flush"):
+            jobs = self._driver.flush_jobs(self._schedule.limits.flush_bytes, self._to_flush())
+            done = self._jobs.flush(jobs)
+            self._driver.flushed(done)
+        with self._changed:
+            # What is left of them came while they were flushed.
+            self._since = {name: since for name, since in self._since.items() if name not in done}
+        self._see_ages()
+        self._update(flushes=self._state.flushes + len(done))
+
+    def _see_ages(self) -> None:
+        now, waiting = self._clock(), {one.name for one in self._driver.loads() if one.entries or not one.known}
+        with self._changed:
+            self._since = {name: self._since.get(name, now) for name in waiting}
+
+    def _checkpoint_due(self) -> bool:
+        with self._changed:
+            waited = self._clock() - self._checkpointed >= self._schedule.checkpoint_seconds
+            return self._jobs.checkpoint is not None and self._batches > 0 and waited
+
+    def _checkpoint(self) -> None:
+        assert self._jobs.checkpoint is not None
+        taken = self.checkpoint_now(self._jobs.checkpoint)
+        self._see_ages()
+        self._update(checkpoints=self._state.checkpoints + 1)
+        _log.info("checkpoint taken", stream=self._driver.stream, checkpoint=taken.name, note=taken.note or None)
+
+    def _fold(self) -> None:
+        with self._turn:
+            self._driver.fold_if_due()
+
+    def _look_due(self) -> bool:
+        return self._clock() - self._looked >= self._schedule.columns_seconds
+
+    def _look(self) -> None:
+        self._looked = self._clock()
+        changed = difference(self._driver.home.schema, current_schema(self._driver.home))
+        if changed is not None:
+            self.note(
+                f"The table's columns changed since the query started: {changed}. Rows are stored as before (an added "
+                "column is null in them); restart the query with the new columns in its decoder or frame to fill them."
+            )
+
+    # -- the base --------------------------------------------------------------------
+
+    def _compaction_due(self) -> bool:
+        return is_compaction_due(self._driver.loads(), self._schedule.limits)
+
+    def _compact(self) -> None:
+        done = self._driver.compact(self._schedule.rounds, self._jobs.compact)
+        if done is not None:
+            self._untidied += 1
+            taken = self._state.sstables_compacted + done.sstables
+            self._update(compactions=self._state.compactions + 1, sstables_compacted=taken)
+
+    def _tidy_due(self) -> bool:
+        return self._untidied > 0 and self._clock() - self._tidied >= self._schedule.tidy_seconds
+
+    def _tidy(self) -> None:
+        tidy_base(self._driver.home, self._schedule.base, self._jobs.merge)
+        self._tidied, self._untidied = self._clock(), 0
+
+    # -- waiting -----------------------------------------------------------------------
+
+    def _delay(self) -> Delay | None:
+        return delay(self._driver.loads(), self._schedule.limits)
+
+    def _wait_a_little(self) -> None:
+        with self._changed:
+            if self._fenced is not None:
+                raise self._fenced
+            self._changed.notify_all()
+            self._changed.wait(IDLE_SECONDS)
+            stopping = self._stopping
+        if stopping or not self._is_active():
+            raise Transient(
+                "The query was stopped while a batch waited for maintenance.",
+                table=self._driver.home.uri,
+                stream=self._driver.stream,
+                advice="start the query again; the batch was not written",
+            )
+
+    def _note_delay(self, found: Delay | None) -> None:
+        self._update(delayed=None if found is None else Delayed(found.reason, str(found), now_told()))
+        self._tell(self.state)

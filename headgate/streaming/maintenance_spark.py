@@ -1,0 +1,65 @@
+"""The maintenance of a stream that runs on Spark: its options as thresholds, its jobs on executors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from headgate.checkpoints.stream_driver import StreamDriver
+from headgate.checkpoints.table_checkpoint import TableCheckpoint
+from headgate.streaming.compact_spark import merge_on, take_in_on
+from headgate.streaming.flush import flush
+from headgate.streaming.maintenance import Jobs, Maintenance, Schedule
+from headgate.streaming.maintenance_rules import MaintenanceLimits
+from headgate.streaming.maintenance_state import put_state
+from headgate.streaming.options import SinkOptions
+from headgate.streaming.spark_query import QueryFacts
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def maintenance_on(
+    spark: SparkSession,
+    driver: StreamDriver,
+    options: SinkOptions,
+    facts: QueryFacts,
+    take: Callable[[], TableCheckpoint],
+) -> Maintenance:
+    """Maintenance for the driver of a query, not started yet. `take` takes a checkpoint of scope all.
+
+    A stream that wants one after every batch takes them by itself, between its batches.
+    """
+    tasks = options.maintenance_tasks
+    by_itself = take if options.checkpoint_seconds > 0 else None
+    jobs = Jobs(partial(flush, spark, tasks=tasks), take_in_on(spark, tasks), merge_on(spark, tasks), by_itself)
+    return Maintenance(
+        driver,
+        jobs,
+        schedule_of(options),
+        is_active=partial(_is_active, facts),
+        tell=partial(put_state, driver.home.records),
+    )
+
+
+def schedule_of(options: SinkOptions) -> Schedule:
+    """The thresholds that the options say. Raises InvalidInput for some that contradict each other."""
+    limits = MaintenanceLimits(
+        flush_bytes=options.max_memtable_size,
+        flush_seconds=options.memtable_seconds,
+        max_unflushed_bytes=options.max_unflushed_memtable_bytes,
+        compact_sstables=options.compact_sstables,
+        max_sstables=options.max_sstables,
+    )
+    return Schedule(limits, checkpoint_seconds=options.checkpoint_seconds, memtables=options.enable_memtable)
+
+
+def _is_active(facts: QueryFacts) -> bool:
+    """Whether the query runs, as far as Spark says; a JVM that is gone runs nothing."""
+    if facts.run is None:
+        return True
+    try:
+        return bool(facts.run.isActive())
+    except Exception:
+        return False

@@ -1,0 +1,92 @@
+"""How a stream's maintenance stands: values, and a hint in the table's records by which `headgate status` shows them.
+
+The hint is for people. It is overwritten in place, may be old or missing, and nothing depends on it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from headgate.checkpoints.streams import folder_name
+from headgate.connectors.objects import ObjectStore
+from headgate.errors import HeadgateError
+
+ROOT = "maintenance/"
+"""Below the folder of the table's own records."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A job that has failed, and is tried again."""
+
+    job: str
+    times: int
+    """In a row."""
+    error: str
+    since: str
+    next_try: str
+
+
+@dataclass(frozen=True, slots=True)
+class Delayed:
+    """Batches wait."""
+
+    reason: str
+    """unflushed bytes, or sstables."""
+    detail: str
+    since: str
+
+
+@dataclass(frozen=True)
+class MaintenanceState:
+    """Counts are since the driver took the stream over; times are the driver's, for people."""
+
+    stream: str
+    flushes: int = 0
+    sstables_compacted: int = 0
+    compactions: int = 0
+    checkpoints: int = 0
+    unflushed_bytes: int = 0
+    sstables: int = 0
+    """Of the shard that has most."""
+    running: tuple[str, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    delayed: Delayed | None = None
+    notes: tuple[str, ...] = ()
+    """What its operator should do, such as a restart for new columns."""
+    at: str = field(default="")
+
+
+def now_told() -> str:
+    """The time, for people."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def put_state(records: ObjectStore, state: MaintenanceState) -> None:
+    """Leave the hint. What fails is not worth an error."""
+    with suppress(HeadgateError):
+        records.put_overwrite(_key(state.stream), json.dumps(asdict(state), indent=2).encode() + b"\n")
+
+
+def read_state(records: ObjectStore, stream: str) -> MaintenanceState | None:
+    """The hint of a stream; None where there is none, or none that can be read."""
+    try:
+        return _state(json.loads(bytes(records.get(_key(stream)))))
+    except (HeadgateError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _key(stream: str) -> str:
+    return f"{ROOT}{folder_name(stream, 'stream')}.json"
+
+
+def _state(data: Mapping[str, Any]) -> MaintenanceState:
+    fields = {**data, "running": tuple(data["running"]), "notes": tuple(data["notes"])}
+    fields["failures"] = tuple(Failure(**one) for one in data["failures"])
+    fields["delayed"] = None if data["delayed"] is None else Delayed(**data["delayed"])
+    return MaintenanceState(**fields)

@@ -1,0 +1,422 @@
+"""Garbage collection on real tables: zombies of all three logs, crashes at every delete, pins, native as well."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from closing import Background
+from lance_tables import LanceFaultyStore, pairs
+from stores import Crash, FaultyStore
+from stream_life import check_exactly_once, open_driver, ranges_of, run_batch
+from stream_life import home_of as stream_home
+
+from headgate.checkpoints.collect import Collection, collect
+from headgate.checkpoints.commit_log import CommitLog
+from headgate.checkpoints.log_state import fold
+from headgate.checkpoints.table_checkpoint import CheckpointStore, PinnedShard, TableCheckpoint, checkpoint_key
+from headgate.connectors.objects import open_store
+from headgate.connectors.objects.local import TEMPORARY, LocalStore
+from headgate.connectors.objects.port import ObjectStore
+from headgate.errors import Corrupt, Fenced, HeadgateError
+from headgate.shards import names
+from headgate.shards.appender import read_header
+from headgate.shards.config import WriterConfig
+from headgate.shards.generation import JOB_LIMIT, commit_generation
+from headgate.shards.manifest import SsTable
+from headgate.shards.retry import Retry
+from headgate.shards.shard import Shard
+from headgate.shards.writer import ShardWriter
+from headgate.table import Table, create_table, open_table
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("note", pa.string())])
+CONFIG = WriterConfig(retry=Retry(attempts=3, base=0))
+AT_ONCE = timedelta(0)
+
+
+def rows(*ids: int) -> pa.RecordBatch:
+    return pa.record_batch({"id": list(ids), "note": [f"note {i}" for i in ids]}, schema=SCHEMA)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return create_table(str(tmp_path / "table"), SCHEMA, primary_key="id")
+
+
+@pytest.fixture
+def shard(table: Table) -> Shard:
+    return table.home.shard(table.sharding.known_names()[0])
+
+
+def through(table: Table, store: FaultyStore) -> Table:
+    """The same table, reached through a store with faults."""
+    return replace(table, home=replace(table.home, store=store, wal_store=store))
+
+
+def faulty(table: Table, **arguments: Any) -> LanceFaultyStore:
+    return LanceFaultyStore(open_store(table.uri), **arguments)
+
+
+def collected(table: Table) -> Collection:
+    """Everything that may go is gone."""
+    return table.collect_garbage(min_age=AT_ONCE, apply=True)
+
+
+def objects(store: ObjectStore) -> set[str]:
+    return {info.key for info in store.list("")}
+
+
+def positions(shard: Shard) -> list[int]:
+    found = (names.wal_position(info.key) for info in shard.wal.list(names.wal_folder(shard.id) + "/"))
+    return sorted(position for position in found if position is not None)
+
+
+def ids(table: Table) -> list[int]:
+    return [i for i, _ in pairs(table.scan())]
+
+
+def life(table: Table, *numbers: int, flushed: bool = True) -> None:
+    """A writer that puts rows one by one, and is gone."""
+    with table.writer(table.sharding.known_names()[0], CONFIG) as writer:
+        for number in numbers:
+            writer.put(rows(number))
+        if flushed:
+            writer.flush_memtable()
+
+
+# -- what goes, what stays -------------------------------------------------------------
+
+
+def test_a_dry_run_says_what_why_and_how_many_bytes_and_changes_nothing(table: Table, shard: Shard) -> None:
+    life(table, 1, 2, 3)
+    before = objects(table.home.store)
+    found = table.collect_garbage(min_age=AT_ONCE)
+    assert objects(table.home.store) == before
+    assert not found.applied
+    assert not found.kept
+    kinds = [one.kind for one in found.found]
+    assert kinds.count("wal entry") == 2, "of positions 1 to 3, the last is the tip"
+    assert kinds.count("manifest") == len(shard.manifests.versions()) - 1
+    sizes = {info.key: info.size for info in table.home.store.list("")}
+    assert found.nbytes == sum(sizes[one.key] for one in found.found) > 0
+    assert all(one.why for one in found.found)
+
+
+def test_after_a_full_flush_and_collection_it_opens_goes_on_and_native_opens_it_too(table: Table, shard: Shard) -> None:
+    life(table, 1, 2, 3)
+    life(table, 4, 5)
+    collected(table)
+    assert all(read_header(shard, position).barrier for position in positions(shard)[:-1]), "only barriers are left"
+    assert len(shard.manifests.versions()) == 1
+    assert ids(table) == [1, 2, 3, 4, 5]
+    life(table, 6, flushed=False)
+    assert ids(table) == [1, 2, 3, 4, 5, 6]
+    native = lance.dataset(table.uri).mem_wal_writer(str(shard.id))
+    assert [i for i, _ in pairs(native.lsm_scanner().to_table())] == [1, 2, 3, 4, 5, 6]
+    native.put(pa.Table.from_batches([rows(7)]))
+    native.close()
+    assert ids(table) == [1, 2, 3, 4, 5, 6, 7]
+    life(table, 8)
+    collected(table)
+    assert ids(table) == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert collected(table).found == (), "twice equals once"
+
+
+def test_what_is_not_flushed_stays(table: Table, shard: Shard) -> None:
+    life(table, 1, 2, flushed=False)
+    before = positions(shard)
+    collected(table)
+    assert positions(shard) == before
+    assert ids(table) == [1, 2]
+
+
+def test_everything_is_kept_that_was_of_use_within_min_age(table: Table, shard: Shard) -> None:
+    life(table, 1, 2, flushed=False)
+    aged(table)
+    hour = timedelta(hours=1)
+    life(table, 3)
+    before = objects(table.home.store)
+    found = table.collect_garbage(min_age=hour, apply=True)
+    gone = {one.key for one in found.found}
+    assert objects(table.home.store) == before - gone
+    assert {one.kind for one in found.found} <= {"manifest"}, "a reader of the older manifests replays these entries"
+    aged(table)
+    assert {one.kind for one in table.collect_garbage(min_age=hour, apply=True).found} == {"wal entry", "manifest"}
+    assert ids(table) == [1, 2, 3]
+
+
+def aged(table: Table) -> None:
+    """As if every object had been there for two days."""
+    then = time.time() - 2 * 86400
+    for info in table.home.store.list(""):
+        os.utime(Path(table.uri) / info.key, (then, then))
+
+
+def test_an_sstable_that_no_manifest_names_goes_when_it_is_old(table: Table, shard: Shard) -> None:
+    life(table, 1)
+    orphan = f"{names.shard_folder(shard.id)}/abcd1234_gen_2/data/rows.lance"
+    table.home.store.put_if_absent(orphan, b"half a flush")
+    table.collect_garbage(min_age=timedelta(hours=1), apply=True)
+    assert orphan in objects(table.home.store), "it may be a flush that is about to be committed"
+    collected(table)
+    assert orphan not in objects(table.home.store)
+    assert ids(table) == [1]
+
+
+def test_a_flush_that_took_too_long_gives_up_before_it_names_what_may_be_gone(table: Table, shard: Shard) -> None:
+    with table.writer(shard.id, CONFIG) as writer:
+        writer.put(rows(1))
+        before = shard.manifests.latest()
+        assert before is not None
+        with pytest.raises(Fenced, match="garbage collection"):
+            commit_generation(
+                shard.manifests,
+                writer.claim,
+                SsTable(before.generation, "slow_gen_1"),
+                started_from=before.replay_after,
+                last_position=1,
+                began=time.monotonic() - JOB_LIMIT - 1,
+            )
+    after = shard.manifests.latest()
+    assert after is not None
+    assert after.sstables == ()
+    assert ids(table) == [1]
+
+
+def test_strays_and_temporaries_go_when_they_are_old(
+    table: Table, shard: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life(table, 1)
+    strays = {f"{names.wal_folder(shard.id)}/x.arrow.tmp", f"{names.manifest_folder(shard.id)}/y.tmp"}
+    for key in strays:
+        table.home.store.put_if_absent(key, b"half")
+    temporary = Path(table.uri) / TEMPORARY / "0123"
+    temporary.parent.mkdir(parents=True, exist_ok=True)
+    temporary.write_bytes(b"half")
+    table.collect_garbage(min_age=timedelta(hours=1), apply=True)
+    assert strays <= objects(table.home.store)
+    assert temporary.exists()
+    found = {one.key for one in collected(table).found if one.kind in ("stray", "temporary")}
+    assert found == strays | {"0123"}
+    assert not strays & objects(table.home.store)
+    assert not temporary.exists()
+
+
+def test_an_index_folder_that_no_version_of_the_base_uses_goes(tmp_path: Path) -> None:
+    table = create_table(str(tmp_path / "t"), SCHEMA, primary_key="id", full_text="note")
+    lance.dataset(table.uri).create_scalar_index("note", "INVERTED", name="note_idx", replace=True)
+    used = set(table.home.store.list_folders("_indices/"))
+    assert len(used) == 2, "the older one belongs to an older version"
+    orphan = f"_indices/{uuid.uuid4()}/part_0_docs.lance"
+    table.home.store.put_if_absent(orphan, b"a build that died")
+    table.collect_garbage(min_age=timedelta(hours=1), apply=True)
+    assert orphan in objects(table.home.store)
+    collected(table)
+    assert set(table.home.store.list_folders("_indices/")) == used
+
+
+def test_a_damaged_entry_stays_for_people_to_look_at(table: Table, shard: Shard) -> None:
+    life(table, 1, 2, 3)
+    damaged = positions(shard)[1]
+    (Path(table.uri) / shard.wal_key(damaged)).write_bytes(b"")
+    collected(table)
+    assert damaged in positions(shard)
+    assert ids(table) == [1, 2, 3]
+
+
+def test_a_shard_whose_manifest_cannot_be_read_is_kept_whole_and_named(table: Table, shard: Shard) -> None:
+    life(table, 1, 2, 3)
+    latest = shard.manifests.latest()
+    assert latest is not None
+    (Path(table.uri) / names.manifest_key(shard.id, latest.version)).write_bytes(b"junk")
+    before = objects(table.home.store)
+    found = collected(table)
+    assert len(found.kept) == 1
+    assert str(shard.id) in found.kept[0]
+    assert objects(table.home.store) == before
+
+
+# -- checkpoints -----------------------------------------------------------------------
+
+
+def pin(table: Table, shard: Shard, name: str, expires_after: float | None = None) -> None:
+    """A checkpoint of now, by hand."""
+    manifest = shard.manifests.latest()
+    assert manifest is not None
+    CheckpointStore(table.home.records, table.uri).put(
+        TableCheckpoint(
+            checkpoint_id=uuid.uuid4().hex,
+            name=name,
+            table_id=table.table_id,
+            scope="durable",
+            base_version=lance.dataset(table.uri).version,
+            shards={shard.id: PinnedShard(manifest, positions(shard)[-1] + 1)},
+            expires_after=expires_after,
+        )
+    )
+
+
+def test_what_a_checkpoint_names_stays_until_it_is_dropped(table: Table, shard: Shard) -> None:
+    life(table, 1, 2, flushed=False)
+    pin(table, shard, "yesterday")
+    before = positions(shard)
+    life(table, 3)
+    collected(table)
+    assert set(before) <= set(positions(shard))
+    CheckpointStore(table.home.records, table.uri).drop("yesterday")
+    collected(table)
+    assert not {1, 2} & set(positions(shard))
+    assert ids(table) == [1, 2, 3]
+
+
+def test_an_expired_checkpoint_goes_and_pins_nothing(table: Table, shard: Shard) -> None:
+    life(table, 1, 2, flushed=False)
+    pin(table, shard, "brief", expires_after=0)
+    life(table, 3)
+    found = collected(table)
+    assert [one.key for one in found.found if one.kind == "checkpoint"] == [checkpoint_key("brief")]
+    assert CheckpointStore(table.home.records, table.uri).list() == []
+    assert "wal entry" in {one.kind for one in found.found}
+
+
+def test_a_checkpoint_that_cannot_be_read_may_pin_anything(table: Table, shard: Shard) -> None:
+    life(table, 1, 2)
+    table.home.records.put_if_absent("checkpoints/x.json", b"junk")
+    before = objects(table.home.store)
+    with pytest.raises(Corrupt, match="table checkpoint"):
+        collected(table)
+    assert {key for key in objects(table.home.store) if "/clock/" not in key} == before
+
+
+# -- zombies ---------------------------------------------------------------------------
+
+
+def test_a_stalled_writer_woken_after_a_full_collection_is_fenced(table: Table, shard: Shard) -> None:
+    store = faulty(table)
+    old = through(table, store).writer(shard.id, CONFIG)
+    old.put(rows(1))
+    stall = store.stall("put_if_absent", "/wal/")
+    zombie = Background(lambda: old.put(rows(666)))
+    stall.wait()
+    life(table, *range(2, 22))
+    collected(table)
+    stall.release()
+    with pytest.raises(Fenced):
+        zombie.result()
+    assert ids(table) == list(range(1, 22))
+    collected(table)
+    life(table, 22)
+    assert ids(table) == list(range(1, 23))
+
+
+@pytest.mark.parametrize("rivals", [1, 2, 3])
+@pytest.mark.parametrize("verb", ["put_if_absent", "list"])
+def test_a_stalled_claimer_woken_after_a_full_collection_fences_nobody(
+    table: Table, shard: Shard, rivals: int, verb: str
+) -> None:
+    life(table, 1)
+    store = faulty(table)
+    stall = store.stall(verb, "/manifest")
+    zombie = Background(lambda: ShardWriter.open(through(table, store).home, shard.id, CONFIG))
+    stall.wait()
+    for number in range(rivals - 1):
+        life(table, 100 + number)
+    holder = table.writer(shard.id, CONFIG)
+    holder.put(rows(200))
+    holder.flush_memtable()
+    collected(table)
+    stall.release()
+    if verb == "put_if_absent":
+        with pytest.raises(HeadgateError) as refused:
+            zombie.result()
+        assert isinstance(refused.value, Fenced)
+        holder.put(rows(201))
+        holder.close()
+    else:
+        # It had not read anything yet: it is simply the newest opener.
+        zombie.result().put(rows(201))
+        with pytest.raises(Fenced):
+            holder.put(rows(666))
+    expected = [1, *range(100, 99 + rivals), 200, 201]
+    assert ids(table) == expected
+    collected(table)
+    life(table, 300)
+    assert ids(table) == [*expected, 300]
+
+
+@pytest.mark.parametrize("batches", [1, 3])
+@pytest.mark.parametrize("empty", [False, True], ids=["with rows", "without rows"])
+def test_a_stalled_committer_woken_after_a_full_collection_is_fenced(batches: int, empty: bool) -> None:
+    inner = open_memory()
+    home = stream_home(inner)
+    slow = FaultyStore(inner)
+    first = open_driver(stream_home(slow))
+    run_batch(first, 0, ranges_of(0))
+    stall = slow.stall("put_if_absent", "/log/")
+    zombie = Background(lambda: run_batch(first, 1, () if empty else ranges_of(1)))
+    stall.wait()
+    second = open_driver(home)
+    for number in range(1, batches + 1):
+        run_batch(second, number, ranges_of(number))
+    log = CommitLog(home.records, "s", home.uri)
+    log.put_fold(fold(log.read(), {}))
+    found = collect(home, [home.shard(name).id for name in second.claims], min_age=AT_ONCE, apply=True)
+    assert sum(one.kind == "commit record" for one in found.found) == batches, "all but the open records and the tip"
+    stall.release()
+    with pytest.raises(Fenced):
+        zombie.result()
+    done = [part for number in range(batches + 1) for part in ranges_of(number)]
+    check_exactly_once(home, done)
+    third = open_driver(home)
+    run_batch(third, batches + 1, ranges_of(batches + 1))
+    check_exactly_once(home, [*done, *ranges_of(batches + 1)])
+
+
+def open_memory() -> ObjectStore:
+    return open_store(f"memory://{uuid.uuid4().hex}")
+
+
+# -- crashes ---------------------------------------------------------------------------
+
+
+def test_a_crash_after_every_operation_leaves_a_table_that_works_and_is_collected_on(tmp_path: Path) -> None:
+    reference = None
+    for number, table in enumerate(tables(tmp_path), 1):
+        dying = faulty(table, crash_after=number)
+        try:
+            collected(through(table, dying))
+        except (Crash, HeadgateError):
+            assert dying.crashed, "only the crash may stop it"
+        assert ids(table) == [1, 2, 3, 4]
+        life(table, 5, flushed=False)
+        assert ids(table) == [1, 2, 3, 4, 5]
+        collected(table)
+        assert ids(table) == [1, 2, 3, 4, 5]
+        left = sorted(key.rpartition("/")[0].split("/")[-1] for key in objects(table.home.store) if "_mem_wal" in key)
+        reference = reference or left
+        if not dying.crashed:
+            break
+    assert number > 15, "the walk went through a whole collection"
+
+
+def tables(folder: Path) -> Iterator[Table]:
+    for number in range(1, 1000):
+        table = create_table(str(folder / str(number)), SCHEMA, primary_key="id")
+        life(table, 1, 2)
+        life(table, 3, 4)
+        yield open_table(table.uri)
+
+
+def test_a_local_store_leaves_no_temporaries_where_files_need_no_name(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    store.put_if_absent("x", b"1")
+    assert list(store.temporaries()) == []

@@ -1,0 +1,210 @@
+"""Columns added, renamed and dropped on a table with rows in its base, SSTables and WAL; what cannot be is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from checkpoint_tables import make as make_streamed
+from checkpoint_tables import of_batches, open_stream, run_batch
+from compact_tables import CONFIG, KINDS, append_native, keys, make_table, open_writer, rows, scanned
+
+import headgate
+from headgate.checkpoints.columns import check_added, difference
+from headgate.checkpoints.flush_job import run_here
+from headgate.errors import InvalidInput
+from headgate.shards.schema import RowSchema
+from headgate.table import Table, create_table, open_table
+
+MORE = pa.field("more", pa.int32())
+
+
+def layered(table: Table) -> None:
+    """A row of the base, of an SSTable and of the WAL, put with the columns of the beginning."""
+    append_native(table, (1, "base"))
+    with open_writer(table) as writer:
+        writer.put(rows((2, "sstable")))
+        writer.flush_memtable()
+        writer.put(rows((3, "wal")))
+
+
+def found(table: Table) -> list[dict[str, Any]]:
+    return sorted(table.scan().read_all().to_pylist(), key=lambda one: str(one.get("id")))
+
+
+CHANGES: dict[str, tuple[Callable[[Table], Table], Callable[[int, str], dict[str, Any]]]] = {
+    "added": (lambda table: table.add_column(MORE), lambda i, note: {"id": i, "note": note, "more": None}),
+    "renamed": (lambda table: table.rename_column("note", "text"), lambda i, note: {"id": i, "text": note}),
+    "dropped": (lambda table: table.drop_column("note"), lambda i, note: {"id": i}),
+    "all": (
+        lambda table: table.add_column(MORE).rename_column("note", "text").add_column(pa.field("x", pa.string())),
+        lambda i, note: {"id": i, "text": note, "more": None, "x": None},
+    ),
+    "dropped and added again": (
+        lambda table: table.drop_column("note").add_column(pa.field("note", pa.string())),
+        lambda i, note: {"id": i, "note": None},
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_of_every_layer_show_the_new_columns_and_compaction_agrees(tmp_path: Path, kind: str, change: str) -> None:
+    apply, shown = CHANGES[change]
+    table = make_table(tmp_path / "t", kind)
+    layered(table)
+    changed = apply(table)
+    expected = [shown(1, "base"), shown(2, "sstable"), shown(3, "wal")]
+    assert changed.schema.names == list(expected[0])
+    assert found(changed) == found(open_table(table.uri)) == expected
+    changed.flush()
+    changed.compact()
+    assert found(changed) == expected
+    native = lance.dataset(table.uri).to_table().to_pylist()
+    assert sorted(native, key=lambda one: one["id"]) == expected
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_table_opened_before_the_change_flushes_and_compacts_nothing_away(tmp_path: Path, kind: str) -> None:
+    """Its idea of the columns is old; what others have put since must not be cut down to it."""
+    stale = make_table(tmp_path / "t", kind)
+    layered(stale)
+    table = stale.add_column(MORE)
+    new = pa.record_batch({"id": [4], "note": ["new"], "more": pa.array([44], pa.int32())})
+    with open_writer(table) as writer:
+        writer.put(new)
+    stale.flush()
+    assert {"id": 4, "note": "new", "more": 44} in found(table)
+    with open_writer(table) as writer:
+        writer.put(new.set_column(0, "id", pa.array([5], pa.int64())))
+    with stale.writer("single", CONFIG) as writer:
+        writer.flush_memtable()
+    stale.compact()
+    assert [one["more"] for one in found(table)] == [None, None, None, 44, 44]
+    assert lance.dataset(table.uri).to_table(filter="more = 44").num_rows == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_writer_that_runs_goes_on_with_the_columns_it_began_with(tmp_path: Path, kind: str) -> None:
+    table = make_table(tmp_path / "t", kind)
+    with open_writer(table) as writer:
+        writer.put(rows((1, "before")))
+        changed = table.add_column(MORE).rename_column("note", "text")
+        writer.put(rows((2, "after")))
+        writer.flush_memtable()
+        writer.put(rows((3, "later")))
+    assert [(one["text"], one["more"]) for one in found(changed)] == [
+        ("before", None),
+        ("after", None),
+        ("later", None),
+    ]
+
+
+def test_a_stream_that_runs_goes_on_and_its_rows_are_whole(tmp_path: Path) -> None:
+    table = make_streamed(tmp_path)
+    driver = open_stream(table)
+    run_batch(driver, 0)
+    changed = table.add_column(MORE).rename_column("note", "text")
+    run_batch(driver, 1)
+    driver.close_gaps(driver.settle(run_here, 1 << 20))
+    run_batch(driver, 2)
+    read = changed.scan().read_all()
+    assert sorted(read.column("id").to_pylist()) == sorted(of_batches(range(3)).elements())
+    assert set(read.column("text").to_pylist()) == {"n"}
+    changed.flush()
+    changed.compact()
+    assert lance.dataset(table.uri).count_rows(filter="text = 'n'") == read.num_rows
+
+
+def test_deletes_of_before_the_change_still_count(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", "key")
+    append_native(table, (1, "base"), (2, "base"))
+    with open_writer(table) as writer:
+        writer.delete(keys(1))
+        changed = table.add_column(MORE)
+        writer.delete(keys(2))
+    assert found(changed) == []
+    changed.flush()
+    changed.compact()
+    assert lance.dataset(table.uri).count_rows() == 0
+
+
+# -- what is refused -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    schema = pa.schema([pa.field("id", pa.int64(), False), pa.field("note", pa.string()), pa.field("n", pa.int64())])
+    made = create_table(
+        str(tmp_path / "t"), schema, primary_key="id", sharding=headgate.bucket("id", 2), full_text="note"
+    )
+    with made.writer(made.sharding.known_names()[0], CONFIG) as writer:
+        writer.put(pa.record_batch({"id": [1], "note": ["a"], "n": [1 << 40]}, schema=made.schema))
+    return made
+
+
+REFUSED: dict[str, Callable[[Table], object]] = {
+    "narrowed": lambda table: table.add_column(pa.field("n", pa.int32())),
+    "other type": lambda table: table.add_column(pa.field("n", pa.string())),
+    "already a column": lambda table: table.add_column(pa.field("n", pa.int64())),
+    "may not be null": lambda table: table.add_column(pa.field("m", pa.int64(), nullable=False)),
+    "reserved": lambda table: table.add_column(pa.field("_tombstone", pa.bool_())),
+    "no field": lambda table: table.add_column("m"),  # type: ignore[arg-type]
+    "renamed key": lambda table: table.rename_column("id", "key"),
+    "renamed to another": lambda table: table.rename_column("n", "note"),
+    "renamed missing": lambda table: table.rename_column("nothing", "m"),
+    "dropped key": lambda table: table.drop_column("id"),
+    "dropped text": lambda table: table.drop_column("note"),
+    "dropped missing": lambda table: table.drop_column("nothing"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_a_change_that_cannot_be_followed_is_refused_before_anything_is_written(table: Table, what: str) -> None:
+    before = {info.key for info in table.home.store.list("")}
+    with pytest.raises(InvalidInput):
+        REFUSED[what](table)
+    assert {info.key for info in table.home.store.list("")} == before
+    assert found(table) == [{"id": 1, "note": "a", "n": 1 << 40}]
+
+
+def test_the_last_column_stays(tmp_path: Path) -> None:
+    one = create_table(str(tmp_path / "one"), pa.schema([("a", pa.int64())]))
+    with pytest.raises(InvalidInput, match="only one"):
+        one.drop_column("a")
+
+
+def test_a_refused_type_says_both_and_what_to_do() -> None:
+    rows_now = RowSchema.of(pa.schema([("n", pa.int64())]))
+    with pytest.raises(InvalidInput, match=r"int64.*int32") as raised:
+        check_added(rows_now, pa.field("n", pa.int32()))
+    assert "another name" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "told"),
+    [
+        ({"a": 0, "b": 1}, {"a": 0, "b": 1}, None),
+        ({"a": 0}, {"a": 0, "c": 2}, "added 'c'"),
+        ({"a": 0, "b": 1}, {"a": 0}, "dropped 'b'"),
+        ({"a": 0, "b": 1}, {"a": 0, "x": 1}, "renamed 'b' to 'x'"),
+        ({"a": 0, "b": 1}, {"a": 0, "b": 2}, "added 'b', dropped 'b'"),
+    ],
+)
+def test_what_changed_is_told_by_field_id(then: dict[str, int], now: dict[str, int], told: str | None) -> None:
+    def schema(columns: dict[str, int]) -> RowSchema:
+        return RowSchema.of(pa.schema([(name, pa.int64()) for name in columns]), list(columns.values()))
+
+    assert difference(schema(then), schema(now)) == told
+
+
+def test_scans_of_a_table_opened_before_show_its_own_columns(tmp_path: Path) -> None:
+    stale = make_table(tmp_path / "t", "key")
+    layered(stale)
+    stale.add_column(MORE)
+    assert scanned(stale) == [(1, "base"), (2, "sstable"), (3, "wal")]
+    assert stale.refreshed().schema.names == ["id", "note", "more"]

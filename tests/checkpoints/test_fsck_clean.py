@@ -1,0 +1,214 @@
+"""fsck finds nothing on tables that only headgate and native Lance wrote to, whatever they have been through."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+from closing import Background
+from fsck_tables import (
+    DIRECT,
+    WAL_ONLY,
+    batches,
+    collect,
+    copied,
+    dead_attempt,
+    flush,
+    make,
+    open_stream,
+    pin,
+    rows,
+    shard_of,
+)
+from lance_tables import LanceFaultyStore
+from stores import Crash
+from stream_life import SCHEMA, ranges_of
+
+import headgate
+from headgate.checkpoints.expiring import BeforePosition, expire
+from headgate.checkpoints.fsck import check_table
+from headgate.checkpoints.fsck_wal import list_wal
+from headgate.checkpoints.stream_driver import StreamDriver
+from headgate.shards import names
+from headgate.streaming.fsck import TableReport, fsck
+from headgate.table import Table, create_table
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Table:
+    """Made once; tests go on with a copy."""
+    return make(tmp_path_factory.mktemp("fsck") / "table")
+
+
+@pytest.fixture
+def table(whole: Table, tmp_path: Path) -> Table:
+    return copied(whole, tmp_path / "table")
+
+
+def holds(table: Table) -> TableReport:
+    report = fsck(table.uri)
+    assert [f"{one.code} at {one.place}: {one.what}" for one in report.findings] == []
+    return report
+
+
+def test_a_new_table(tmp_path: Path) -> None:
+    table = create_table(str(tmp_path / "new"), SCHEMA)
+    assert holds(table).checked.objects.get("entries", 0) == 0
+
+
+def test_streams_with_restarts_and_dead_attempts_flushes_folds_and_direct_writers(table: Table) -> None:
+    before = {path: path.stat().st_mtime_ns for path in Path(table.uri).rglob("*")}
+    looked_at = holds(table).checked.objects
+    assert {path: path.stat().st_mtime_ns for path in Path(table.uri).rglob("*")} == before, "fsck only reads"
+    entries = sum(names.wal_position(path.name) is not None for path in Path(table.uri).glob("_mem_wal/*/wal/*"))
+    manifests = len(list(Path(table.uri).glob("_mem_wal/*/manifest/*.binpb")))
+    records = len(list(Path(table.uri).glob("_headgate/*/streams/*/*/*.json")))
+    assert (looked_at["entries"], looked_at["manifests"], looked_at["records"]) == (entries, manifests, records)
+    assert looked_at["sstables"] == 5
+    assert looked_at["dead_letter_entries"] > 0
+
+
+def test_a_table_without_a_key(tmp_path: Path) -> None:
+    holds(make(tmp_path / "table", keyed=False))
+
+
+def test_a_collected_table_with_holes_and_barriers_below_replay_after(table: Table) -> None:
+    collect(table)
+    listing = list_wal(shard_of(table, 0))
+    assert listing.gaps(0, listing.highest) != [], "entries below replay_after are gone"
+    assert listing.has(0), "barriers stay"
+    holds(table)
+
+
+def test_a_checkpoint_and_a_table_that_went_on(table: Table) -> None:
+    pin(table)
+    driver = open_stream(table)
+    batches(driver, [9])
+    flush(driver)
+    driver.fold()
+    with table.writer(DIRECT) as writer:
+        writer.put(rows(10**9 + 20))
+        writer.flush_memtable()
+    collect(table)
+    assert holds(table).checked.objects["checkpoints"] == 1
+
+
+def test_a_table_that_was_flushed_to_the_last_entry_compacted_and_collected(table: Table) -> None:
+    table.flush()
+    table.compact()
+    holds(table)
+    collect(table)
+    holds(table)
+
+
+@pytest.mark.parametrize("kind", ["shallow", "deep", "with a WAL store"])
+def test_a_clone_before_and_after_it_went_on(table: Table, tmp_path: Path, kind: str) -> None:
+    wal_uri = str(tmp_path / "wal") if kind == "with a WAL store" else None
+    collect(table)
+    clone = table.clone(str(tmp_path / "clone"), deep=kind == "deep", wal_uri=wal_uri, names=[DIRECT])
+    holds(clone)
+    holds(table)
+    batches(open_stream(clone), [9])
+    with clone.writer(DIRECT, WAL_ONLY) as writer:
+        writer.put(rows(10**9 + 30))
+    collect(clone)
+    holds(clone)
+
+
+def test_a_wal_whose_older_entries_were_let_go(tmp_path: Path) -> None:
+    table = create_table(str(tmp_path / "table"), SCHEMA, sharding=headgate.by_partition())
+    batches(open_stream(table), [0, 1, 2])
+    shard = shard_of(table, 0)
+    (gone,) = expire(table.home, table.shard_ids(), BeforePosition(3), shard=shard.id)
+    assert gone.upto == 2
+    holds(table)
+    collect(table)
+    assert not list_wal(shard).has(1)
+    holds(table)
+
+
+def test_a_stream_that_died_before_its_first_open_record(tmp_path: Path) -> None:
+    """Its shards have an owner, and there is no log of it."""
+    table = create_table(str(tmp_path / "table"), SCHEMA)
+
+    def die(step: str) -> None:
+        if step == "open record":
+            raise Crash
+
+    with pytest.raises(Crash):
+        StreamDriver.open(table.home, "s", "q", table.sharding.known_names(), pause=die)
+    assert shard_owner(table) == "s"
+    holds(table)
+
+
+def shard_owner(table: Table) -> str | None:
+    (one,) = table.shards()
+    return one.owner
+
+
+def test_a_shard_that_native_lance_wrote_to(tmp_path: Path) -> None:
+    table = create_table(str(tmp_path / "table"), SCHEMA, primary_key="id")
+    shard = table.home.shard("single")
+    for number in range(2):
+        with table.writer("single") as writer:
+            writer.put(rows(number))
+        native = lance.dataset(table.uri).mem_wal_writer(str(shard.id), max_memtable_rows=100)
+        native.put(pa.Table.from_batches([rows(10 + number)]))
+        native.close()
+    assert holds(table).checked.objects["entries"] > 4
+
+
+def test_what_a_flush_and_a_collection_took_away_between_two_reads_is_no_finding(table: Table) -> None:
+    store = LanceFaultyStore(table.home.store)
+    shard = shard_of(table, 0)
+    first = store.stall("list", f"{shard.id}/wal")
+    check = Background(
+        lambda: check_table(replace(table.home, store=store, wal_store=store), table.shard_ids()).findings
+    )
+    first.wait()
+    # The manifest has been read: everything above its replay_after must be there, and now it is not any more.
+    flush(open_stream(table))
+    collect(table)
+    again = store.stall("list", f"{shard.id}/wal")
+    first.release()
+    again.wait()  # the first look has found something: it looks again
+    again.release()
+    assert check.result() == ()
+
+
+def test_a_stream_that_commits_flushes_folds_and_collects_meanwhile(table: Table) -> None:
+    """What one look finds because the table moved on under it is not found by the second."""
+    stop = threading.Event()
+    problems: list[BaseException] = []
+
+    def live() -> None:
+        number = 9
+        try:
+            while not stop.is_set():
+                driver = open_stream(table)
+                for _ in range(3):
+                    batches(driver, [number])
+                    number += 1
+                dead_attempt(driver, ranges_of(number))
+                driver = open_stream(table)
+                flush(driver)
+                driver.fold()
+                collect(table)
+        except BaseException as error:
+            problems.append(error)
+
+    thread = threading.Thread(target=live)
+    thread.start()
+    try:
+        for _ in range(6):
+            found = check_table(table.home, table.shard_ids()).findings
+            assert [f"{one.code} at {one.place}: {one.what}" for one in found] == []
+    finally:
+        stop.set()
+        thread.join()
+    assert problems == []
+    holds(table)

@@ -1,0 +1,122 @@
+"""What may be deleted, case by case."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from headgate.checkpoints.garbage import (
+    ListedManifest,
+    collectable_manifests,
+    collectable_records,
+    collectable_sstables,
+    collectable_wal,
+    live_versions,
+)
+from headgate.checkpoints.table_checkpoint import PinnedShard
+from headgate.shards.manifest import Manifest, SsTable
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+SHARD = uuid.UUID(int=3)
+
+
+def minutes(ago: int) -> datetime:
+    return NOW - timedelta(minutes=ago)
+
+
+BEFORE = minutes(60)
+
+
+def listed(*ages: int) -> list[ListedManifest]:
+    """Versions 1, 2, 3 … of these ages in minutes."""
+    return [ListedManifest(version, minutes(age)) for version, age in enumerate(ages, 1)]
+
+
+def manifest(replay_after: int = 0, *paths: str) -> Manifest:
+    sstables = tuple(SsTable(number, path) for number, path in enumerate(paths, 1))
+    return Manifest(
+        version=1, epoch=1, replay_after=replay_after, generation=len(paths) + 1, sstables=sstables, shard_id=SHARD
+    )
+
+
+@pytest.mark.parametrize(
+    ("ages", "live"),
+    [
+        ((), []),
+        ((500,), [1]),
+        ((500, 400), [2]),
+        ((500, 59), [1, 2]),  # 1 was the latest until 59 minutes ago
+        ((500, 61, 59), [2, 3]),
+        ((500, 400, 59, 58), [2, 3, 4]),
+    ],
+)
+def test_a_manifest_is_live_for_min_age_after_it_was_replaced(ages: tuple[int, ...], live: list[int]) -> None:
+    assert live_versions(listed(*ages), BEFORE) == live
+
+
+@pytest.mark.parametrize(
+    ("ages", "gone"),
+    [
+        ((), []),
+        ((500,), []),
+        ((500, 400), [1]),
+        ((500, 59), []),
+        ((500, 400, 59), [1]),
+        ((59, 400, 300), []),  # a ghost that came late below old ones: nothing above it goes before it
+    ],
+)
+def test_manifests_go_oldest_first_and_the_latest_never(ages: tuple[int, ...], gone: list[int]) -> None:
+    assert collectable_manifests(listed(*ages), BEFORE) == gone
+
+
+@pytest.mark.parametrize(
+    ("positions", "replay_after", "pinned", "gone"),
+    [
+        ([], [5], [], []),
+        ([0, 1, 2, 3, 4], [0], [], []),
+        ([0, 1, 2, 3, 4], [2], [], [1, 2]),
+        ([0, 1, 2, 3, 4], [9], [], [1, 2, 3]),  # 4 is the tip
+        ([0, 1, 2, 3, 4], [3, 1], [], [1]),  # somebody may still hold the older manifest
+        ([0, 1, 2, 3, 4], [3], [2], [1, 2]),  # a checkpoint replays from 3
+        ([0, 1, 2, 3, 4], [3], [0], []),
+        ([0, 1, 2, 3, 4], [], [], []),  # nobody ever claimed it: what it is cannot be told
+    ],
+)
+def test_an_entry_goes_once_everyone_has_it_in_sstables(
+    positions: list[int], replay_after: list[int], pinned: list[int], gone: list[int]
+) -> None:
+    live, pins = [manifest(at) for at in replay_after], [PinnedShard(manifest(at), 99) for at in pinned]
+    assert collectable_wal(positions, live, pins) == gone
+
+
+def test_sstables_go_that_nobody_names_and_that_are_no_flush_in_progress() -> None:
+    folders = {
+        "old": minutes(500),
+        "young": minutes(59),
+        "live": minutes(500),
+        "held": minutes(500),
+        "pin": minutes(500),
+    }
+    live, pins = [manifest(0, "live"), manifest(0, "held")], [PinnedShard(manifest(0, "pin"), 9)]
+    assert collectable_sstables(folders, live, pins, BEFORE) == ["old"]
+    assert collectable_sstables(folders, [], [], BEFORE) == []
+
+
+@pytest.mark.parametrize(
+    ("records", "folds", "consumer", "gone"),
+    [
+        ([1, 2, 3], {}, None, ([], [])),
+        ([1, 2, 3], {3: 500}, None, ([1, 2], [])),  # 3 is the tip
+        ([1, 2, 3, 4], {3: 500}, None, ([1, 2, 3], [])),
+        ([1, 2, 3, 4], {3: 59}, None, ([], [])),  # somebody may be reading below it
+        ([3, 4, 5, 6], {2: 500, 4: 400, 5: 59}, None, ([3, 4], [2])),
+        ([1, 2, 3, 4], {3: 500}, 1, ([1], [])),
+    ],
+)
+def test_records_go_that_an_old_fold_has_and_the_tip_never(
+    records: list[int], folds: dict[int, int], consumer: int | None, gone: tuple[list[int], list[int]]
+) -> None:
+    taken = {sequence: minutes(age) for sequence, age in folds.items()}
+    assert collectable_records(records, taken, BEFORE, consumer) == gone

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+from command_line import Headgate
+
+from headgate.checkpoints.stream_driver import StreamDriver
+from headgate.streaming.maintenance_state import Delayed, Failure, MaintenanceState, put_state
+from headgate.table import Table, create_table
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    """Four rows in two SSTables, and one in the WAL alone."""
+    table = create_table(str(tmp_path / "orders"), SCHEMA, "id")
+    with table.writer("single") as writer:
+        for number in range(2):
+            writer.put(pa.record_batch({"id": [number, 10 + number]}, schema=SCHEMA))
+            writer.flush_memtable()
+        writer.put(pa.record_batch({"id": [20]}, schema=SCHEMA))
+    return table
+
+
+def files(table: Table) -> set[str]:
+    return {info.key for info in table.home.store.list("")}
+
+
+def base_rows(table: Table) -> int:
+    return int(lance.dataset(table.uri).count_rows())
+
+
+def test_without_apply_it_says_what_would_go_in_and_who_would_be_fenced(headgate: Headgate, table: Table) -> None:
+    before = files(table)
+    told = json.loads(headgate("compact", table.uri, "--output", "json").stdout)
+    assert files(table) == before
+    assert told["applied"] is False
+    assert told["sstables"] == 2
+    assert [(one["name"], one["sstables"], one["rows"], one["owner"]) for one in told["shards"]] == [
+        ("single", 2, 4, None)
+    ]
+
+
+def test_a_stream_that_would_be_fenced_is_named_and_goes_on_until_apply(headgate: Headgate, table: Table) -> None:
+    driver = StreamDriver.open(table.home, "orders", "query", ["single"])
+    told = json.loads(headgate("compact", table.uri, "--output", "json").stdout)
+    assert told["shards"][0]["fences"] == "stream 'orders'"
+    epoch = table.shards()[0].epoch
+    assert epoch == driver.claims["single"].epoch
+    assert headgate("compact", table.uri, "--apply").exit_code == 0
+    after = table.shards()[0]
+    assert (after.owner, after.epoch, after.sstables) == ("orders", epoch + 1, 0)
+
+
+def test_with_apply_the_base_has_them_and_the_table_is_the_same(headgate: Headgate, table: Table) -> None:
+    done = json.loads(headgate("compact", table.uri, "--apply", "--output", "json").stdout)
+    assert (done["applied"], done["sstables"], done["rows"]) == (True, 2, 4)
+    assert base_rows(table) == 4
+    assert table.scan().read_all().num_rows == 5
+    again = json.loads(headgate("compact", table.uri, "--apply", "--output", "json").stdout)
+    assert again["sstables"] == 0
+
+
+def test_with_flush_rows_in_the_wal_alone_go_in_as_well(headgate: Headgate, table: Table) -> None:
+    done = headgate("compact", table.uri, "--flush", "--apply")
+    assert done.exit_code == 0
+    assert "Compacted" in done.stdout
+    assert base_rows(table) == 5
+
+
+def test_old_versions_go_by_age_and_one_that_may_be_read_is_refused(headgate: Headgate, table: Table) -> None:
+    refused = headgate("compact", table.uri, "--keep-versions", "5m", "--apply")
+    assert refused.exit_code == 2
+    assert "--nothing-else-runs" in refused.stderr
+    before = len(lance.dataset(table.uri).versions())
+    options = ("--keep-versions", "0s", "--nothing-else-runs", "--apply", "--output", "json")
+    done = json.loads(headgate("compact", table.uri, *options).stdout)
+    assert done["versions_removed"] >= before
+    assert len(lance.dataset(table.uri).versions()) == 1
+    assert table.scan().read_all().num_rows == 5
+
+
+def test_help_has_an_example_and_a_missing_table_a_next_step(headgate: Headgate, tmp_path: Path) -> None:
+    assert "headgate compact ./orders --apply" in headgate("compact", "--help").stdout
+    missing = headgate("compact", str(tmp_path / "nothing"))
+    assert missing.exit_code == 3
+    assert "Next:" in missing.stderr
+
+
+def test_status_shows_what_fails_what_waits_and_what_to_do(headgate: Headgate, table: Table) -> None:
+    StreamDriver.open(table.home, "orders", "query", ["single"])
+    failure = Failure("compaction", 3, "The base is away.", "2024-01-01T00:00:00+00:00", "in 4 s")
+    delayed = Delayed("sstables", "70 SSTables of a shard wait, and at most 64 may", "2024-01-01T00:00:00+00:00")
+    state = MaintenanceState("orders", flushes=7, failures=(failure,), delayed=delayed, notes=("Restart the query.",))
+    put_state(table.home.records, state)
+    told = json.loads(headgate("status", table.uri, "--output", "json").stdout)
+    (shown,) = told["maintenance"]
+    assert (shown["flushes"], shown["failures"][0]["times"], shown["delayed"]["reason"]) == (7, 3, "sstables")
+    text = " ".join(headgate("status", table.uri).stdout.split())
+    assert "compaction failed 3 times" in text
+    assert "at most 64 may" in text
+    assert "Restart the query." in text

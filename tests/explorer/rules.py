@@ -1,0 +1,92 @@
+"""The decisions that the explorer drives: the product's own. An ablation replaces one.
+
+What is no function in the product but an order of steps (`test_explored_steps.py` compares it with the product's) is
+here as well, so that it can be broken on purpose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from headgate.checkpoints import decisions as stream_decisions
+from headgate.checkpoints import gap, garbage
+from headgate.checkpoints.garbage import ListedManifest
+from headgate.checkpoints.log_state import LogState, fold
+from headgate.checkpoints.unflushed import Unflushed
+from headgate.checkpoints.visibility import Visible
+from headgate.shards import decisions as shard_decisions
+from headgate.shards.manifest import Manifest, SsTable
+
+LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def collectable_records(records: Iterable[int], folds: Iterable[int]) -> list[int]:
+    """The product's choice where every fold is old enough; open records are still among it."""
+    return garbage.collectable_records(records, dict.fromkeys(folds, LONG_AGO), NOW)[0]
+
+
+def collectable_manifests(versions: Iterable[int]) -> list[int]:
+    """The product's choice where every version is old enough."""
+    return garbage.collectable_manifests([ListedManifest(version, LONG_AGO) for version in versions], NOW)
+
+
+def always(*_: object) -> bool:
+    """What the product does without asking."""
+    return True
+
+
+@dataclass(frozen=True)
+class Rules:
+    """One function per decision."""
+
+    # One shard.
+    claimed: Callable[..., Manifest] = shard_decisions.claimed
+    held_by: Callable[[Manifest, int, str], bool] = Manifest.held_by
+    is_ghost: Callable[[Manifest | None, int, str], bool] = shard_decisions.is_ghost
+    claim_stands: Callable[[Manifest | None, int, str, int], bool] = shard_decisions.claim_stands
+    search_start: Callable[[Manifest | None, int | None], int] = shard_decisions.search_start
+    entry_in_the_way: Callable[..., shard_decisions.Slot] = shard_decisions.entry_in_the_way
+    covered: Callable[..., Manifest | None] = shard_decisions.covered
+    uncompacted: Callable[[tuple[SsTable, ...], int, int], tuple[SsTable, ...] | None] = shard_decisions.uncompacted
+    latest_version: Callable[[list[int], int], int] = lambda versions, hint: versions[-1]
+    """Of the versions that LIST shows, and of the hint, which is native's."""
+
+    # One stream.
+    decide_batch: Callable[..., stream_decisions.Decision] = stream_decisions.decide_batch
+    next_plan: Callable[..., int] = stream_decisions.next_plan
+    plan_floor: Callable[[int | None, Manifest], int | None] = lambda own, manifest: own
+    """Above which replay_after a batch is planned: the one that the driver wrote, not what the manifest says."""
+    check_listable: Callable[..., None] = stream_decisions.check_listable
+    flush_end: Callable[[Unflushed, int], int | None] = lambda held, tip: held.last
+    flushed_to: Callable[[int, int], int] = lambda last_row, upto: last_row
+    """Where a flush lets replay_after go: to its last row."""
+    checkpoint_limit: Callable[..., int | None] = stream_decisions.checkpoint_limit
+    without_gap: Callable[[Manifest, Manifest, int], Manifest | None] = gap.without_gap
+    unsealed: Callable[[Manifest, int], Manifest | None] = gap.unsealed
+    log_end: Callable[[Iterable[int], Iterable[int]], int] = stream_decisions.log_end
+    fold: Callable[..., Any] = fold
+    visible: Callable[..., Visible] = Visible
+    is_stale: Callable[[int, int, int | None], bool] = stream_decisions.is_stale
+
+    # Garbage.
+    collectable_wal: Callable[..., list[int]] = garbage.collectable_wal
+    collectable_records: Callable[[Iterable[int], Iterable[int]], list[int]] = collectable_records
+    collectable_manifests: Callable[[Iterable[int]], list[int]] = collectable_manifests
+    keeps_fence: Callable[[str], bool] = always
+    """Whether a "barrier" or an "open record" stays, whatever the above say."""
+
+    # The order of steps.
+    puts_open_record: Callable[[LogState], bool] = always
+    proves_end: bool = True
+    """LIST after the open record."""
+    raises_held: bool = True
+    """A checkpoint raises the plan only while its driver holds the shard."""
+    entries_first: bool = True
+    barrier_first: bool = True
+    renews: bool = True
+    """A clean stop claims the shards anew."""
+    snapshot_order: tuple[str, ...] = ("manifests", "log", "tails", "base")

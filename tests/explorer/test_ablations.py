@@ -1,0 +1,256 @@
+"""Without any one of its rules the protocol breaks a promise: the explorer finds how, by the shortest way.
+
+`pytest -rP tests/explorer/test_ablations.py` shows the traces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+from exploring import Explored, Model, explore
+from rules import Rules
+from shard_model import Bounds as ShardBounds
+from shard_model import shard_model
+from snapshot_model import ReadBounds, snapshot_model
+from stream_bounds import Bounds
+from stream_model import stream_model
+from stream_parts import Planned, batches
+
+from headgate.checkpoints import decisions, garbage
+from headgate.checkpoints.decisions import BatchSources, Decision, Skip
+from headgate.checkpoints.log_state import Head
+from headgate.checkpoints.records import Batch
+from headgate.checkpoints.unflushed import Unflushed
+from headgate.shards.manifest import Manifest, SsTable
+
+PRODUCT = Rules()
+ROWS = batches((0,), (0,))
+EMPTY = batches((), ())
+ONE_LARGE = (Planned(0, 2, (0,)),)
+STREAM = Bounds("a stream", (ROWS,) * 2, flushes=1, checkpoints=1, folds=1, collects=True)
+SHARD = ShardBounds("a shard", writers=3, rows=2, flushes=2, collects=True)
+READ = ReadBounds("a reader", (ROWS,), flushes=1, checkpoints=1, folds=1, compactions=1, collects=True, pins=True)
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """One rule less, bounds that are large enough to feel it, and what breaks first."""
+
+    rule: str
+    """As it must not be."""
+    model: Callable[[Any, Rules], Model]
+    bounds: Any
+    off: Mapping[str, Any]
+    breaks: str
+
+
+# -- the rules as they must not be -------------------------------------------------------
+
+
+def to_the_tip(held: Unflushed, tip: int) -> int | None:
+    return tip - 1 if tip > 1 else None
+
+
+def over_the_batch_in_flight(head: Head, shard_id: UUID, *, next_position: int, **_: object) -> int:
+    return next_position - 1
+
+
+def only_where_there_is_none(state: Any) -> bool:
+    return state.head.opened is None
+
+
+def unraised_plan(head: Head, shard_id: UUID, *, barrier: int, advanced: int | None) -> int:
+    return decisions.next_plan(head, shard_id, barrier=barrier)
+
+
+def listable_below_replay_after(head: Head, batch: Batch, replay_after: Mapping[UUID, int]) -> None:
+    decisions.check_listable(head, batch, {})
+
+
+def above_any_manifest(own: int | None, manifest: Manifest) -> int:
+    return max(own or 0, manifest.replay_after)
+
+
+def held_by_epoch(stored: Manifest, epoch: int, claim_id: str) -> bool:
+    return stored.epoch == epoch
+
+
+def stands_by_epoch(stored: Manifest | None, epoch: int, claim_id: str, barrier: int) -> bool:
+    return stored is not None and stored.epoch == epoch and not 0 < barrier <= stored.replay_after
+
+
+def ghost_by_epoch(stored: Manifest | None, epoch: int, claim_id: str) -> bool:
+    return stored is not None and stored.epoch < epoch
+
+
+def by_the_hint(versions: Sequence[int], hint: int) -> int:
+    """As native looks for the latest manifest: from the hint on."""
+    at = hint if hint in versions else max(versions)
+    while at + 1 in versions:
+        at += 1
+    return at
+
+
+def tip_and_all(records: Iterable[int], folds: Iterable[int]) -> list[int]:
+    return [sequence for sequence in records if sequence <= max(folds, default=0)]
+
+
+def unpinned(positions: Iterable[int], live: Sequence[Manifest], pins: object = ()) -> list[int]:
+    return garbage.collectable_wal(positions, live)
+
+
+def whatever_the_ranges(head: Head, query_id: str, number: int, sources: BatchSources, earliest: Any) -> Decision:
+    record = head.recent.get((query_id, number))
+    return Skip(record) if record else decisions.decide_batch(head, query_id, number, sources, earliest)
+
+
+def unmarked(sstables: tuple[SsTable, ...], generation: int, mark: int) -> tuple[SsTable, ...]:
+    return tuple(one for one in sstables if one.generation > mark)
+
+
+# -- one test each -----------------------------------------------------------------------
+
+ABLATIONS = [
+    Ablation(
+        "R1: a flush goes to the tip, not to the settled position",
+        stream_model,
+        STREAM,
+        {"flush_end": to_the_tip, "flushed_to": max},
+        "invariant 1: shard 0 shows rows [], committed are [0]",
+    ),
+    Ablation(
+        "R1: a checkpoint passes the batch in flight",
+        stream_model,
+        STREAM,
+        {"checkpoint_limit": over_the_batch_in_flight},
+        "a driver refuses its own batch",
+    ),
+    Ablation(
+        "R2: no open record",
+        stream_model,
+        replace(STREAM, plans=(EMPTY,) * 2),
+        {"puts_open_record": only_where_there_is_none},
+        "invariant 3: a predecessor commits",
+    ),
+    Ablation("R3: no re-read, of a stream", stream_model, STREAM, {"claim_stands": lambda *_: True}, "invariant"),
+    Ablation("R3: no re-read, of a shard", shard_model, SHARD, {"claim_stands": lambda *_: True}, "invariant 3"),
+    Ablation(
+        "R4: a checkpoint does not raise the plan",
+        stream_model,
+        Bounds("a stream", (ROWS,) * 2, retries=1, checkpoints=1, collects=True),
+        {"next_plan": unraised_plan, "check_listable": listable_below_replay_after},
+        "invariant 1: shard 0 shows rows [0], committed are [0, 1]",
+    ),
+    Ablation(
+        "R4: the plan is raised from a successor's manifest",
+        stream_model,
+        Bounds("a stream", (ROWS,) * 2, checkpoints=1, stops=1),
+        {"plan_floor": above_any_manifest},
+        "invariant 1: native would show",
+    ),
+    Ablation(
+        "R4: the plan is raised above a successor's barrier",
+        stream_model,
+        STREAM,
+        {"raises_held": False},
+        "invariant 3: position 2 of shard 0 was written behind a successor's barrier",
+    ),
+    Ablation(
+        "R5: open records are collected",
+        stream_model,
+        STREAM,
+        {"keeps_fence": lambda kind: kind != "open record"},
+        "invariant 3: a predecessor commits",
+    ),
+    Ablation(
+        "R5: barriers are collected",
+        shard_model,
+        SHARD,
+        {"keeps_fence": lambda kind: kind != "barrier"},
+        "invariant 3: a predecessor's put succeeds",
+    ),
+    Ablation(
+        "R6: no LIST after the open record",
+        stream_model,
+        Bounds("a stream", (batches((), (), ()),) * 2, folds=1, collects=True),
+        {"proves_end": False},
+        "invariant 3: a predecessor commits",
+    ),
+    Ablation(
+        "R7: a claim is known by its epoch",
+        shard_model,
+        SHARD,
+        {"held_by": held_by_epoch, "claim_stands": stands_by_epoch, "is_ghost": ghost_by_epoch},
+        "invariant",
+    ),
+    Ablation(
+        "R7: the latest manifest by the hint",
+        shard_model,
+        replace(SHARD, hint=True),
+        {"latest_version": by_the_hint},
+        "invariant",
+    ),
+    Ablation(
+        "R7: a claim that never was the latest goes on",
+        shard_model,
+        SHARD,
+        {"is_ghost": lambda *_: False},
+        "whoever holds epoch 1 is fenced by epoch 2, which never held the shard",
+    ),
+    Ablation(
+        "R8: a batch is skipped whatever its ranges",
+        stream_model,
+        replace(STREAM, plans=(ROWS, ONE_LARGE)),
+        {"decide_batch": whatever_the_ranges},
+        "invariant",
+    ),
+    Ablation(
+        "R11: the log is read before the manifests",
+        snapshot_model,
+        READ,
+        {"snapshot_order": ("log", "manifests", "tails", "base")},
+        "invariant 1: the reader sees rows",
+    ),
+    Ablation(
+        "R11: the base is read before the manifests",
+        snapshot_model,
+        READ,
+        {"snapshot_order": ("base", "manifests", "log", "tails")},
+        "invariant 1: the reader sees rows",
+    ),
+    Ablation(
+        "R11: a newer mark on the base is not minded",
+        snapshot_model,
+        READ,
+        {"uncompacted": unmarked},
+        "invariant 1: the reader",
+    ),
+    Ablation(
+        "R11: a tail that moved is not minded", snapshot_model, READ, {"is_stale": lambda *_: False}, "invariant 5"
+    ),
+    Ablation("a checkpoint pins nothing", snapshot_model, READ, {"collectable_wal": unpinned}, "invariant 5"),
+    Ablation(
+        "a clean stop does not claim anew",
+        stream_model,
+        Bounds("a stream", (ROWS,), checkpoints=1, stops=1),
+        {"renews": False},
+        "invariant 1: native would show",
+    ),
+    Ablation("record before entries", stream_model, STREAM, {"entries_first": False}, "invariant 1"),
+    Ablation("barrier after replay", shard_model, SHARD, {"barrier_first": False}, "invariant 1: the shard shows rows"),
+    Ablation("tip collected", stream_model, STREAM, {"collectable_records": tip_and_all}, "invariant"),
+]
+
+
+@pytest.mark.parametrize("ablation", ABLATIONS, ids=[one.rule for one in ABLATIONS])
+def test_without_the_rule_a_promise_breaks(ablation: Ablation, told: Callable[[Explored], None]) -> None:
+    bounds = replace(ablation.bounds, name=f"BROKEN {ablation.rule}")
+    explored = explore(ablation.model(bounds, replace(PRODUCT, **ablation.off)))
+    told(explored)
+    assert explored.fault is not None, "the rule is not needed, or the bounds are too small to feel it"
+    assert ablation.breaks in explored.fault
+    assert explored.trace

@@ -1,0 +1,109 @@
+"""Every interleaving of drivers, tasks, flushes, checkpoints, folds and garbage collection, at small bounds.
+
+In every state: what is committed is read exactly once and nothing else is (invariant 1), no predecessor writes or
+commits behind its successor (3), no position is missing (4), and nothing is collected that a reader, a fence or the
+next driver needs (5). A failure prints the shortest way to it; the bounds are its replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from exploring import Explored, explore
+from stream_bounds import Bounds
+from stream_model import stream_model
+from stream_parts import Planned, batches
+
+ROWS = batches((0,), (0,))
+ROWS_THEN_NONE = batches((0,), ())
+BOTH = batches((0, 1), (0, 1))
+BOTH_THEN_NONE = batches((0, 1), ())
+NONE_THEN_BOTH = batches((), (0, 1))
+ONE_EACH = batches((0,), (1,))
+ONE_LARGE = (Planned(0, 2, (0,)),)
+"""Both batches of `ROWS` in one, as a rebuilt checkpoint may plan them."""
+
+COMMITTED = ("everything is committed", "two drivers commit", "a predecessor's task is late")
+FLUSHED = ("rows are flushed", "an entry is collected")
+CHECKPOINTED = ("rows are flushed", "a checkpoint passes a barrier", "an entry is collected")
+FOLDED = ("the log is folded", "a record is collected")
+STOPPED = ("a stream stops cleanly",)
+
+SMALL = [
+    (
+        Bounds("two shards", (BOTH,) * 2, shards=2, flushes=1, checkpoints=1, folds=1, collects=True),
+        COMMITTED + FLUSHED + CHECKPOINTED + FOLDED,
+    ),
+    (
+        Bounds("rows, then none", (BOTH_THEN_NONE,) * 2, shards=2, flushes=1, checkpoints=1, folds=1, collects=True),
+        COMMITTED + FLUSHED + CHECKPOINTED + FOLDED,
+    ),
+    (
+        Bounds("no rows, then some", (NONE_THEN_BOTH,) * 2, shards=2, flushes=1, checkpoints=1, folds=1, collects=True),
+        COMMITTED + FLUSHED + CHECKPOINTED + FOLDED,
+    ),
+    (
+        Bounds("a shard each", (ONE_EACH,) * 2, shards=2, flushes=1, checkpoints=1, folds=1, collects=True),
+        COMMITTED + FLUSHED + CHECKPOINTED + FOLDED,
+    ),
+    (
+        Bounds("claims in any order", (BOTH,) * 2, shards=2, checkpoints=1, folds=1, collects=True, parallel=True),
+        COMMITTED + CHECKPOINTED + FOLDED,
+    ),
+    (
+        Bounds("second attempts, two shards", (BOTH,) * 2, shards=2, retries=1, checkpoints=1, collects=True),
+        COMMITTED + CHECKPOINTED,
+    ),
+    (
+        Bounds("second attempts, one shard", (ROWS,) * 2, retries=1, checkpoints=1, folds=1, collects=True),
+        COMMITTED + CHECKPOINTED + FOLDED,
+    ),
+    (
+        Bounds("a clean stop", (ROWS,) * 2, checkpoints=2, folds=1, stops=1, collects=True),
+        COMMITTED + CHECKPOINTED + FOLDED + STOPPED,
+    ),
+    (
+        Bounds("a clean stop after second attempts", (ROWS,), retries=1, checkpoints=2, stops=1, collects=True),
+        ("everything is committed", *CHECKPOINTED, *STOPPED),
+    ),
+    (
+        Bounds("a checkpoint that plans otherwise", (ROWS, ONE_LARGE), checkpoints=1, folds=1, collects=True),
+        ("everything is committed", *CHECKPOINTED, *FOLDED),
+    ),
+    (
+        Bounds("three drivers", (ROWS_THEN_NONE,) * 3, checkpoints=1, collects=True),
+        COMMITTED + CHECKPOINTED,
+    ),
+]
+
+LARGE = [
+    Bounds("one shard, everything", (ROWS,) * 2, retries=1, flushes=1, checkpoints=1, folds=1, collects=True),
+    Bounds("rows, then none", (BOTH_THEN_NONE,) * 2, 2, retries=1, flushes=1, checkpoints=1, folds=1, collects=True),
+    Bounds("a shard each", (ONE_EACH,) * 2, 2, retries=1, flushes=1, checkpoints=1, folds=1, collects=True),
+    Bounds("claims in any order", (BOTH,) * 2, 2, flushes=1, checkpoints=1, folds=1, collects=True, parallel=True),
+    Bounds("stops in any order", (BOTH,) * 2, 2, checkpoints=2, stops=1, collects=True, parallel=True),
+    Bounds("stops after second attempts", (ROWS,) * 2, retries=1, checkpoints=2, stops=1, collects=True),
+    Bounds("three drivers", (ROWS,) * 3, flushes=1, checkpoints=1, folds=1, collects=True),
+    Bounds("everything, two shards", (BOTH,) * 2, 2, retries=1, flushes=1, checkpoints=1, folds=1, collects=True),
+    Bounds("three batches", (batches((0,), (0,), (0,)),) * 2, flushes=2, checkpoints=1, folds=2, collects=True),
+]
+
+
+@pytest.mark.parametrize(("bounds", "sees"), SMALL, ids=[bounds.name for bounds, _ in SMALL])
+def test_no_interleaving_breaks_a_promise(
+    bounds: Bounds, sees: tuple[str, ...], told: Callable[[Explored], None]
+) -> None:
+    explored = explore(stream_model(bounds))
+    told(explored)
+    assert explored.fault is None, str(explored)
+    assert explored.complete
+    assert explored.witnessed.issuperset(sees), "the bounds are too small to show anything"
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("bounds", LARGE, ids=[bounds.name for bounds in LARGE])
+def test_no_interleaving_at_larger_bounds_breaks_a_promise(bounds: Bounds, told: Callable[[Explored], None]) -> None:
+    explored = explore(stream_model(bounds), limit=5_000_000)
+    told(explored)
+    assert explored.fault is None, str(explored)

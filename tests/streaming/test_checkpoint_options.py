@@ -1,0 +1,51 @@
+"""The options by which a stream is told when to take checkpoints."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from headgate.checkpoints.durations import seconds_of
+from headgate.errors import InvalidInput
+from headgate.streaming.options import parse_options, session_defaults, sink_options
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"), [(0, 0.0), ("10 minutes", 600.0), ("90s", 90.0), ("NEVER", float("inf")), (1.5, 1.5)]
+)
+def test_an_interval_is_seconds_or_words(given: object, seconds: float) -> None:
+    assert sink_options({"checkpoint_interval": given}).checkpoint_seconds == seconds
+
+
+@pytest.mark.parametrize("given", [-1, "soon", "10 parsecs", True, None])
+def test_what_is_no_interval_is_refused(given: object) -> None:
+    with pytest.raises(InvalidInput, match="checkpoint_interval is a length of time"):
+        sink_options({"checkpoint_interval": given})
+
+
+def test_every_face_says_the_same() -> None:
+    by_option = sink_options(parse_options({"checkpointinterval": "5m", "keepcheckpoints": "3"}))
+    by_session = sink_options({}, session_defaults({"spark.headgate.checkpointInterval": "5 minutes"}))
+    by_argument = sink_options({"checkpoint_interval": timedelta(minutes=5), "keep_checkpoints": 3})
+    assert by_option.checkpoint_seconds == by_session.checkpoint_seconds == by_argument.checkpoint_seconds == 300
+    assert by_option.keep_checkpoints == by_argument.keep_checkpoints == 3
+    assert sink_options({}).checkpoint_seconds == 600
+    assert sink_options({}).keep_checkpoints == 2
+    for wrong in ("0", "-1", "two"):
+        with pytest.raises(InvalidInput, match="keepCheckpoints"):
+            parse_options({"keepCheckpoints": wrong})
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("600", 600), ("1.5 h", 5400), (" 7D ", 604_800), ("2 weeks", 1_209_600), (3, 3), (timedelta(days=1), 86_400)],
+)
+def test_lengths_of_time(text: str | float | timedelta, seconds: float) -> None:
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "h", "1 fortnight", "-1s", "1s 2m", float("nan"), float("inf"), timedelta(-1)])
+def test_what_is_no_length_of_time(text: str | float | timedelta) -> None:
+    with pytest.raises(ValueError, match="a length of time"):
+        seconds_of(text)

@@ -1,0 +1,424 @@
+"""Maintenance beside a stream: the real driver, tasks, table and threads; only Spark is missing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+from checkpoint_tables import ids, make, manifest_of, open_stream, run_batch, shard_of
+from checkpoint_tables import of_batches as rows_of
+from closing import Background, Steps
+
+from headgate.checkpoints.compact import CompactJob, TakenIn, take_in
+from headgate.checkpoints.compact_choice import BasePolicy
+from headgate.checkpoints.flush_job import Flushed, FlushJob, run_here
+from headgate.checkpoints.snapshot import read_snapshot
+from headgate.checkpoints.stream_checkpoint import checkpoint_stream, stop_stream
+from headgate.checkpoints.stream_driver import StreamDriver
+from headgate.errors import DataLoss, Fenced, InvalidInput, Transient
+from headgate.streaming.maintenance import Jobs, Maintenance, Schedule
+from headgate.streaming.maintenance_rules import MaintenanceLimits
+from headgate.streaming.maintenance_state import MaintenanceState, put_state, read_state
+from headgate.table import Table
+
+PATIENCE = 60.0
+NEVER = 1e9
+EAGER = MaintenanceLimits(flush_bytes=1, flush_seconds=NEVER, compact_sstables=2)
+KINDS = ["id", None]
+
+
+def schedule(limits: MaintenanceLimits = EAGER, checkpoint_seconds: float = NEVER, **more: float) -> Schedule:
+    policy = BasePolicy(small_rows=10**6, max_small=3, target_rows=10**6, keep_versions=timedelta(days=1))
+    return Schedule(limits, base=policy, checkpoint_seconds=checkpoint_seconds, **{"tidy_seconds": 0.0, **more})
+
+
+class Gate:
+    """Jobs that wait until they are let through, and may fail."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self.open = threading.Event()
+        self.error: Exception | None = None
+        self.runs = 0
+
+    def flush(self, jobs: Sequence[FlushJob]) -> Mapping[str, Flushed]:
+        self._pass()
+        return run_here(jobs)
+
+    def compact(self, job: CompactJob) -> TakenIn:
+        self._pass()
+        return take_in(job)
+
+    def _pass(self) -> None:
+        self.runs += 1
+        self.reached.set()
+        assert self.open.wait(PATIENCE), "nobody opened the gate"
+        if self.error is not None:
+            raise self.error
+
+
+def until(true: Callable[[], object], what: str) -> None:
+    end = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < end, f"never: {what}"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return make(tmp_path, key="id")
+
+
+@pytest.fixture
+def started() -> Iterator[Callable[..., Maintenance]]:
+    """Makes maintenance that is stopped at the end of the test."""
+    made: list[Maintenance] = []
+
+    def start(driver: StreamDriver, jobs: Jobs = Jobs(), plan: Schedule | None = None, **more: object) -> Maintenance:  # noqa: B008
+        options: dict[str, object] = {"pause_after": lambda times: 0.01, **more}
+        made.append(Maintenance(driver, jobs, plan or schedule(), **options).start())  # type: ignore[arg-type]
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.stop()
+
+
+Started = Callable[..., Maintenance]
+
+
+def batch(driver: StreamDriver, maintenance: Maintenance, number: int) -> None:
+    """As the sink does it."""
+    maintenance.wait_for_room()
+    run_batch(driver, number)
+    maintenance.batch_done()
+
+
+# -- what it does ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", KINDS)
+def test_flushes_and_compactions_run_by_themselves_and_every_row_is_there_once(
+    tmp_path: Path, key: str | None, started: Started
+) -> None:
+    table = make(tmp_path, key=key)
+    driver = open_stream(table)
+    maintenance = started(driver)
+    for number in range(6):
+        batch(driver, maintenance, number)
+        until(lambda number=number: maintenance.state.flushes >= 2 * (number + 1), "both shards are flushed")
+    until(lambda: maintenance.state.sstables_compacted >= 10, "SSTables are compacted")
+    until(lambda: not maintenance.state.running, "all is quiet")
+    assert maintenance.state.failures == ()
+    assert ids(table) == rows_of(range(6))
+    assert lance.dataset(table.uri).count_rows() >= 5 * 2 * 18
+    assert all(len(manifest_of(shard_of(table, partition)).sstables) < 2 for partition in (0, 1))
+    until(lambda: len(lance.dataset(table.uri).get_fragments()) < 3, "small fragments are merged")
+
+
+@pytest.mark.parametrize("key", KINDS)
+def test_every_snapshot_beside_it_is_a_prefix_of_the_batches(tmp_path: Path, key: str | None, started: Started) -> None:
+    table = make(tmp_path, key=key)
+    driver = open_stream(table)
+    maintenance = started(driver)
+    prefixes = [rows_of(range(count)) for count in range(13)]
+    over = threading.Event()
+    seen: list[int] = []
+
+    def read() -> None:
+        while not over.is_set():
+            found = Counter(
+                read_snapshot(table.home, table.shard_ids()).scan(["id"]).read_all().column("id").to_pylist()
+            )
+            assert found in prefixes, "a mixture of batches"
+            seen.append(prefixes.index(found))
+
+    reader = Background(read)
+    for number in range(12):
+        batch(driver, maintenance, number)
+    until(lambda: maintenance.state.compactions > 1, "it compacts")
+    over.set()
+    reader.result()
+    assert seen == sorted(seen), "time goes forward"
+    assert ids(table) == prefixes[12]
+
+
+def test_a_shard_is_flushed_when_its_oldest_entry_is_old_enough(table: Table, started: Started) -> None:
+    now = [0.0]
+    driver = open_stream(table)
+    limits = replace(EAGER, flush_bytes=1 << 40, flush_seconds=60.0)
+    maintenance = started(driver, plan=schedule(limits), clock=lambda: now[0])
+    batch(driver, maintenance, 0)
+    now[0] = 59.0
+    batch(driver, maintenance, 1)
+    assert maintenance.state.flushes == 0
+    now[0] = 60.0
+    maintenance.batch_done()
+    until(lambda: maintenance.state.flushes == 2, "both shards")
+    assert maintenance.state.unflushed_bytes == 0
+
+
+def test_checkpoints_are_taken_beside_the_batches(table: Table, started: Started) -> None:
+    driver = open_stream(table)
+
+    def take() -> object:
+        return checkpoint_stream(driver, table.shard_ids(), run_here, max_bytes=1 << 20, keep=2)
+
+    maintenance = started(driver, Jobs(checkpoint=take), schedule(checkpoint_seconds=0.0))  # type: ignore[arg-type]
+    for number in range(3):
+        batch(driver, maintenance, number)
+        until(lambda number=number: maintenance.state.checkpoints >= number + 1, "a checkpoint per batch")
+    assert len(table.checkpoints()) == 2, "the newest ones stay"
+    assert ids(table) == rows_of(range(3))
+    asked = maintenance.checkpoint_now(take)  # type: ignore[arg-type]
+    assert asked.name == table.checkpoints()[-1].checkpoint.name
+    maintenance.stop()
+    stop_stream(driver, table.shard_ids(), run_here, max_bytes=1 << 20, keep=1)
+    assert not manifest_of(shard_of(table, 0)).sealed
+
+
+def test_a_stream_without_memtables_is_neither_flushed_nor_compacted(table: Table, started: Started) -> None:
+    driver = open_stream(table)
+    maintenance = started(driver, plan=replace(schedule(), memtables=False))
+    assert [thread.name for thread in maintenance._threads] == ["headgate-shards"]
+    for number in range(3):
+        run_batch(driver, number, mode="wal")
+        maintenance.batch_done()
+    maintenance.wait_for_room()
+    assert manifest_of(shard_of(table, 0)).replay_after == 0
+
+
+# -- beside the batches --------------------------------------------------------------------
+
+
+def test_no_batch_waits_for_a_flush_or_a_compaction_that_runs(table: Table, started: Started) -> None:
+    driver, flush, compact = open_stream(table), Gate(), Gate()
+    flush.open.set()
+    maintenance = started(driver, Jobs(flush.flush, compact.compact))
+    for number in range(2):
+        batch(driver, maintenance, number)
+        until(lambda number=number: maintenance.state.flushes == 2 * (number + 1), "flushed")
+    assert compact.reached.wait(PATIENCE)
+    flush.reached.clear()
+    flush.open.clear()
+    batch(driver, maintenance, 2)
+    assert flush.reached.wait(PATIENCE), "a compaction that runs does not delay a flush"
+    for number in range(3, 6):
+        batch(driver, maintenance, number)
+    assert driver.head.last is not None
+    assert driver.head.last.batch_id == 5
+    assert set(maintenance.state.running) == {"flush", "compaction"}
+    flush.open.set()
+    compact.open.set()
+    until(lambda: maintenance.state.unflushed_bytes == 0, "all is flushed")
+    assert ids(table) == rows_of(range(6))
+
+
+@pytest.mark.parametrize("step", ["limits", "plan", "flush", "gaps"])
+def test_a_batch_that_is_planned_while_a_checkpoint_flushes_is_not_passed_over(table: Table, step: str) -> None:
+    """R4: the plan is raised before replay_after moves, and never over a batch in flight."""
+    steps = Steps(step)
+    armed = threading.Event()
+    driver = open_stream(table, pause=lambda reached: steps(reached) if armed.is_set() else None)
+    run_batch(driver, 0, attempts=2)
+    armed.set()
+    checkpoint = Background(lambda: driver.close_gaps(driver.settle(run_here, 1 << 20)))
+    steps.wait()
+    armed.clear()
+    run_batch(driver, 1)
+    planned = driver.plan([f"partition:orders:{number}" for number in (0, 1)])
+    steps.release()
+    checkpoint.result()
+    for partition, claim in enumerate(planned.claims.values()):
+        assert manifest_of(shard_of(table, partition)).replay_after < claim.next_position
+    run_batch(driver, 2)
+    assert ids(table) == rows_of(range(3))
+    driver.close_gaps(driver.settle(run_here, 1 << 20))
+    assert ids(table) == rows_of(range(3))
+
+
+def test_only_one_thread_at_a_time_changes_shards_and_only_one_compacts(table: Table) -> None:
+    driver, gate = open_stream(table), Gate()
+    for number in range(2):
+        run_batch(driver, number)
+        driver.flushed(run_here(driver.flush_jobs(1)))
+    other = Background(lambda: driver.compact(schedule().rounds, gate.compact))
+    assert gate.reached.wait(PATIENCE)
+    with pytest.raises(InvalidInput, match="Another thread is compacting"):
+        driver.compact(schedule().rounds)
+    with driver.maintenance("a flush"), pytest.raises(InvalidInput, match="Another thread"):
+        with driver.maintenance("a checkpoint"):
+            pass
+    gate.open.set()
+    assert other.result() is not None
+
+
+# -- failures --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [DataLoss("An entry is gone."), RuntimeError("password=secret"), Transient("Away.")])
+def test_a_job_that_fails_never_fails_the_stream_and_is_tried_again(
+    table: Table, started: Started, error: Exception
+) -> None:
+    driver, gate = open_stream(table), Gate()
+    gate.error = error
+    gate.open.set()
+    told: list[MaintenanceState] = []
+    maintenance = started(driver, Jobs(gate.flush), tell=told.append)
+    for number in range(3):
+        batch(driver, maintenance, number)
+    until(lambda: any(one.times > 2 for one in maintenance.state.failures), "it fails again and again")
+    (failure,) = maintenance.state.failures
+    assert failure.job == "flush"
+    assert "secret" not in failure.error, "what is not ours may quote options"
+    assert ids(table) == rows_of(range(3))
+    gate.error = None
+    until(lambda: maintenance.state.flushes >= 2, "it works again")
+    until(lambda: not maintenance.state.failures, "and says so")
+    assert any(state.failures for state in told)
+    assert not told[-1].failures
+    assert ids(table) == rows_of(range(3))
+
+
+def test_a_compaction_that_fails_lets_flushes_go_on(table: Table, started: Started) -> None:
+    driver, gate = open_stream(table), Gate()
+    gate.error = Transient("The base is away.")
+    gate.open.set()
+    maintenance = started(driver, Jobs(compact=gate.compact))
+    for number in range(5):
+        batch(driver, maintenance, number)
+        until(lambda number=number: maintenance.state.flushes == 2 * (number + 1), "flushed")
+    until(lambda: gate.runs > 2, "the compaction is tried again and again")
+    assert [one.job for one in maintenance.state.failures] == ["compaction"]
+    gate.error = None
+    until(lambda: maintenance.state.compactions, "it works again")
+    assert ids(table) == rows_of(range(5))
+
+
+def test_a_driver_that_was_fenced_maintains_nothing_any_more(table: Table, started: Started) -> None:
+    driver, gate = open_stream(table), Gate()
+    maintenance = started(driver, Jobs(gate.flush))
+    batch(driver, maintenance, 0)
+    assert gate.reached.wait(PATIENCE)
+    successor = open_stream(table)
+    gate.open.set()
+    until(lambda: not any(thread.is_alive() for thread in maintenance._threads), "the threads end")
+    assert manifest_of(shard_of(table, 0)).sstables == (), "the flush that ran did not land"
+    run_batch(successor, 1)
+    assert ids(table) == rows_of(range(2))
+    assert gate.runs == 1
+
+
+def test_it_ends_with_the_query(table: Table, started: Started) -> None:
+    active = [True]
+    maintenance = started(open_stream(table), is_active=lambda: active[0])
+    active[0] = False
+    maintenance.batch_done()
+    until(lambda: not any(thread.is_alive() for thread in maintenance._threads), "the threads end")
+
+
+# -- delays ----------------------------------------------------------------------------------
+
+
+def test_batches_wait_for_the_budget_visibly_and_for_as_long_as_it_is_used_up(table: Table, started: Started) -> None:
+    driver, gate = open_stream(table), Gate()
+    told: list[MaintenanceState] = []
+    limits = replace(EAGER, max_unflushed_bytes=1)
+    maintenance = started(driver, Jobs(gate.flush), schedule(limits), tell=told.append)
+    batch(driver, maintenance, 0)
+    waiting = Background(lambda: batch(driver, maintenance, 1))
+    until(lambda: maintenance.state.delayed, "the state says that a batch waits")
+    delayed = maintenance.state.delayed
+    assert delayed is not None
+    assert delayed.reason == "unflushed bytes"
+    assert waiting.running
+    gate.open.set()
+    waiting.result()
+    until(lambda: maintenance.state.delayed is None, "no batch waits any more")
+    assert any(state.delayed for state in told)
+    assert ids(table) == rows_of(range(2))
+
+
+def test_batches_wait_for_the_cap_on_sstables(table: Table, started: Started) -> None:
+    driver, gate = open_stream(table), Gate()
+    limits = replace(EAGER, compact_sstables=2, max_sstables=2)
+    maintenance = started(driver, Jobs(compact=gate.compact), schedule(limits))
+    for number in range(3):
+        batch(driver, maintenance, number)
+        until(lambda number=number: maintenance.state.flushes == 2 * (number + 1), "flushed")
+    waiting = Background(lambda: batch(driver, maintenance, 3))
+    until(lambda: maintenance.state.delayed, "the state says that a batch waits")
+    assert "SSTables" in maintenance.state.delayed.detail  # type: ignore[union-attr]
+    gate.open.set()
+    waiting.result()
+    assert ids(table) == rows_of(range(4))
+
+
+@pytest.mark.parametrize("how", ["stopped", "ended", "fenced"])
+def test_a_batch_that_waits_is_given_up_when_the_stream_is_over(table: Table, started: Started, how: str) -> None:
+    driver, gate, active = open_stream(table), Gate(), [True]
+    plan = schedule(replace(EAGER, max_unflushed_bytes=1))
+    maintenance = started(driver, Jobs(gate.flush), plan, is_active=lambda: active[0])
+    batch(driver, maintenance, 0)
+    waiting = Background(maintenance.wait_for_room)
+    until(lambda: maintenance.state.delayed, "it waits")
+    if how == "stopped":
+        maintenance.stop(wait=False)
+    elif how == "ended":
+        active[0] = False
+    else:
+        open_stream(table)
+    gate.open.set()
+    with pytest.raises(Fenced if how == "fenced" else Transient):
+        waiting.result()
+
+
+# -- columns -----------------------------------------------------------------------------------
+
+
+def test_columns_that_somebody_changed_are_told_with_what_to_do_and_batches_go_on(
+    table: Table, started: Started
+) -> None:
+    driver = open_stream(table)
+    maintenance = started(driver, plan=schedule(columns_seconds=0.0))
+    batch(driver, maintenance, 0)
+    changed = table.add_column(pa.field("more", pa.int32()))
+    until(lambda: maintenance.state.notes, "it is told")
+    batch(driver, maintenance, 1)
+    (note,) = maintenance.state.notes
+    assert "added 'more'" in note
+    assert "restart the query" in note
+    until(lambda: maintenance.state.unflushed_bytes == 0, "flushed")
+    assert ids(changed) == rows_of(range(2))
+    assert changed.scan(["more"]).read_all().column("more").null_count == 2 * 2 * 18
+
+
+# -- the hint ----------------------------------------------------------------------------------
+
+
+def test_the_state_is_left_for_people_and_a_damaged_hint_is_none(table: Table, started: Started) -> None:
+    records = table.home.records
+    assert read_state(records, "s") is None
+    driver, gate = open_stream(table), Gate()
+    gate.error = Transient("Away.")
+    gate.open.set()
+    maintenance = started(driver, Jobs(gate.flush), tell=lambda state: put_state(records, state))
+    batch(driver, maintenance, 0)
+    until(lambda: (found := read_state(records, "s")) and found.failures, "the hint shows the failure")
+    maintenance.note("restart the query")
+    maintenance.note("restart the query")
+    maintenance.stop()
+    found = read_state(records, "s")
+    assert found is not None
+    assert found.notes == ("restart the query",)
+    for data in (b"", b"[]", b"{}", b'{"stream": 1}'):
+        records.put_overwrite("maintenance/s.json", data)
+        assert read_state(records, "s") is None

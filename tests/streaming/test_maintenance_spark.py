@@ -1,0 +1,145 @@
+"""Maintenance of real streams: Spark jobs with names, beside the batches, in a pool of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from services import MakeTopic
+from stream_runs import Stream, Topic, check_table, make_table
+
+import headgate
+from headgate.errors import InvalidInput
+from headgate.streaming.maintenance_state import read_state
+from headgate.streaming.spark_jobs import POOL, named
+
+HERE = Path(__file__).parent
+
+
+def job_names(spark: SparkSession) -> list[str]:
+    """Descriptions of all jobs of the session, oldest first."""
+    context: Any = spark.sparkContext._jsc.sc()
+    jobs = context.statusStore().jobsList(None)
+    found = [jobs.apply(number) for number in range(jobs.size())]
+    return [job.description().get() for job in reversed(found) if job.description().isDefined()]
+
+
+@pytest.mark.spark
+@pytest.mark.kafka
+@pytest.mark.parametrize("key", ["id", None])
+def test_a_stream_is_flushed_and_compacted_on_executors_and_shows_what_the_topic_holds(
+    spark: SparkSession, tmp_path: Path, kafka_servers: str, make_topic: MakeTopic, key: str | None
+) -> None:
+    topic = Topic(kafka_servers, make_topic(2), 2)
+    table = make_table(tmp_path, headgate.bucket("id", 2), key)
+    stream = Stream(spark, table, [topic], tmp_path / "checkpoint", max_offsets=300)
+    topic.put_orders(1800)
+    before = len(job_names(spark))
+    sink = stream.run(max_memtable_size=1, compact_sstables=2)
+    check_table(table, topic)
+    state = sink.maintenance
+    assert state is not None
+    assert state.flushes >= 4
+    assert state.sstables_compacted >= 4
+    assert state.failures == ()
+    names = job_names(spark)[before:]
+    assert any(name.startswith("headgate: flush of") for name in names)
+    assert any(name.startswith("headgate: compaction of") for name in names)
+    hint = read_state(table.home.records, "s")
+    assert hint is not None
+    assert hint.flushes == state.flushes
+    assert sink.close() is not None
+    check_table(table, topic)
+    table.compact()
+    check_table(table, topic)
+    assert lance.dataset(table.uri).count_rows() == table.scan().read_all().num_rows
+
+
+@pytest.mark.spark
+@pytest.mark.kafka
+def test_a_restart_picks_new_columns_up_and_another_type_is_refused_before_anything_is_written(
+    spark: SparkSession, tmp_path: Path, kafka_servers: str, make_topic: MakeTopic
+) -> None:
+    topic = Topic(kafka_servers, make_topic(1), 1)
+    table = make_table(tmp_path, headgate.single(), "id")
+    stream = Stream(spark, table, [topic], tmp_path / "checkpoint")
+    topic.put((0, b"1", json.dumps({"id": 1, "note": "a", "amount": 1.0}).encode()))
+    sink = stream.run()
+    table.add_column(pa.field("more", pa.int32())).rename_column("note", "text")
+    topic.put((0, b"2", json.dumps({"id": 2, "text": "b", "more": 22}).encode()))
+    before = {info.key for info in table.home.store.list("_mem_wal/")}
+    with pytest.raises(InvalidInput, match="note"):
+        stream.run(sink)
+    narrow = replace(stream, schema=pa.schema([pa.field("id", pa.int64(), False), pa.field("more", pa.int8())]))
+    with pytest.raises(InvalidInput, match="int8"):
+        narrow.run()
+    assert {info.key for info in table.home.store.list("_mem_wal/")} == before
+    wanted = pa.schema([pa.field("id", pa.int64(), False), ("text", pa.string()), ("more", pa.int32())])
+    again = replace(stream, schema=wanted).run(max_memtable_size=1)
+    now = headgate.open_table(table.uri)
+    expected = [
+        {"id": 1, "text": "a", "amount": 1.0, "more": None},
+        {"id": 2, "text": "b", "amount": None, "more": 22},
+    ]
+    assert sorted(now.scan().read_all().to_pylist(), key=lambda one: one["id"]) == expected
+    again.close()
+    now.compact()
+    assert sorted(lance.dataset(table.uri).to_table().to_pylist(), key=lambda one: one["id"]) == expected
+
+
+@pytest.mark.spark
+def test_batches_run_while_a_flush_stands_still_and_maintenance_has_a_fair_pool(tmp_path: Path) -> None:
+    """As the event log tells: jobs of batches begin and end between the beginning and the end of a flush."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent / "faults")])}
+    done = subprocess.run(
+        [sys.executable, str(HERE / "fair_process.py"), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env=env,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["flushes"] >= 1
+    assert told["rows"] == told["distinct"] >= 400
+    (log,) = (tmp_path / "events").iterdir()
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    jobs: dict[int, tuple[str, str | None]] = {}
+    order: list[tuple[str, int]] = []
+    for event in events:
+        if event["Event"] == "SparkListenerJobStart":
+            properties = event["Properties"]
+            name = properties.get("spark.job.description", "")
+            jobs[event["Job ID"]] = (name, properties.get("spark.scheduler.pool"))
+            order.append(("start", event["Job ID"]))
+        elif event["Event"] == "SparkListenerJobEnd":
+            order.append(("end", event["Job ID"]))
+    maintenance = [job for job, (name, _) in jobs.items() if name.startswith("headgate:")]
+    assert maintenance
+    assert all(jobs[job][1] == POOL for job in maintenance)
+    first = min(job for job in maintenance if "flush" in jobs[job][0])
+    between = order[order.index(("start", first)) : order.index(("end", first))]
+    whole = {job for what, job in between if what == "end" and ("start", job) in between and job not in maintenance}
+    assert len(whole) >= 2, "whole batches ran beside the flush"
+
+
+@pytest.mark.spark
+def test_a_session_that_does_not_schedule_fairly_is_told_once(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):
+        with named(spark, "headgate: a test"):
+            assert spark.sparkContext.getLocalProperty("spark.scheduler.pool") is None
+            spark.range(1).count()
+    assert job_names(spark)[-1] == "headgate: a test"
+    assert capsys.readouterr().out.count("does not schedule fairly") <= 1
