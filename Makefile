@@ -30,17 +30,21 @@ setup: ## Make .venv and fetch the jars; does nothing when both are there
 demo: setup ## See a topic flow into a table
 	@$(BIN)/headgate demo
 
+# Tests sync thousands of files, so that their folders lie in memory where there is room: 4 GB, of which few are used.
+TEST_ROOT := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 {print "/dev/shm"}')
+TEST_ENV := $(if $(TEST_ROOT),PYTEST_DEBUG_TEMPROOT=$(TEST_ROOT))
+
 # Spark and Kafka tests stay on one worker (tests/conftest.py), so one Spark and one broker serve them all.
 # The gate is silent when it holds: the last line is pytest's own.
 test: setup ## Run the tests, with branch coverage
 	@$(BIN)/coverage erase
-	@$(BIN)/pytest -n 2 --dist loadgroup --cov --cov-report=term
+	@$(TEST_ENV) $(BIN)/pytest -n 2 --dist loadgroup --cov --cov-report=term
 	@$(BIN)/coverage report --include='$(GATED)' --fail-under=$(GATE) >/dev/null || { \
 		$(BIN)/coverage report --include='$(GATED)'; \
 		echo "Branch coverage of $(GATED) is below $(GATE) %."; exit 1; }
 
 test-deep: setup ## Run the tests that take minutes
-	@$(BIN)/pytest -m deep || [ $$? -eq 5 ] # 5: there are none yet
+	@$(TEST_ENV) $(BIN)/pytest -m deep || [ $$? -eq 5 ] # 5: there are none yet
 
 check: setup ## Check style, types and the direction of imports
 	@$(BIN)/ruff check .

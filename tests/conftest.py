@@ -2,13 +2,19 @@ from __future__ import annotations
 
 import pytest
 
-pytest_plugins = ["services"]
+pytest_plugins = ["services", "spark_service"]
+
+UNMEASURED = ("explorer", "test_state_machine", "test_memtable_machine", "test_commit_log_machine", "test_entry_fuzz")
+"""Where tests repeat by the thousand what others do once: measuring coverage there costs minutes and finds no line."""
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Under xdist, what needs Spark or Kafka runs on one worker, so that one JVM of each serves all."""
     if item.get_closest_marker("spark") or item.get_closest_marker("kafka"):
         item.add_marker(pytest.mark.xdist_group("jvm"))
+        item.add_marker(pytest.mark.no_cover)
+    if {item.path.stem, item.path.parent.name}.intersection(UNMEASURED):
+        item.add_marker(pytest.mark.no_cover)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

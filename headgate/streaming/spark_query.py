@@ -65,16 +65,19 @@ def query_facts(frame: DataFrame) -> QueryFacts:
     """
     session = frame.sparkSession
     conf: dict[str, str] = dict(session.conf.getAll)
-    known = QueryFacts(task_tries=task_tries(conf), settings=session_defaults(conf))
+    known = QueryFacts(settings=session_defaults(conf))
     java_session = getattr(session, "_jsparkSession", None)
     if java_session is None:
-        return known
+        return replace(known, task_tries=task_tries(conf))
     query_id = _query_id(session)
     if query_id is None:
         raise InvalidInput(
             "The sink was called outside a streaming query.", advice="pass it to writeStream.foreachBatch(sink)"
         )
-    known = replace(known, query_id=query_id, cores=session.sparkContext.defaultParallelism)
+    context = session.sparkContext
+    # The context's own settings: a session takes any master, long after the context was started with another one.
+    tries = task_tries(dict(context.getConf().getAll()))
+    known = replace(known, query_id=query_id, cores=context.defaultParallelism, task_tries=tries)
     jvm: Any = session._jvm
     query = java_session.sharedState().activeStreamingQueries().get(jvm.java.util.UUID.fromString(query_id))
     if query is None:

@@ -26,7 +26,9 @@ Headgate = Callable[..., Result]
 
 def started(*arguments: str) -> subprocess.Popen[str]:
     """Start the command line as a process of its own."""
-    code = "from headgate.cli import main; main(prog_name='headgate')"
+    # A run in the background of a shell ignores Ctrl-C, and a child would inherit that.
+    listen = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    code = f"{listen}; from headgate.cli import main; main(prog_name='headgate')"
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
         stdout=subprocess.PIPE,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,21 +29,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
 class Killed(Exception):
     """The query ends here."""
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    """One Spark for all tests here."""
-    from pyspark import SparkContext
-
-    from headgate.streaming.session import local_session
-
-    ours = SparkContext._active_spark_context is None
-    session = local_session(2)
-    session.sparkContext.setLogLevel("OFF")
-    yield session
-    if ours:
-        session.stop()
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ import indexing_driver
 import lance
 import pytest
 from index_tables import NAME, SCHEMA, answers, append, coverage, files_in, fragments_of, reference, texts
+from spark_service import spark_with
 from unsteady_jobs import LostJob, Unsteady
 
 import headgate
@@ -38,20 +39,10 @@ TWO = Limits(tasks=2, task_rows=1)
 PATIENCE = 180.0
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    """A Spark of this module, whose tasks may be tried four times, each in a process of its own."""
-    from pyspark.sql import SparkSession
-
-    from headgate.streaming.session import local_session
-
-    if (left := SparkSession.getActiveSession()) is not None:
-        left.stop()
-    settings = {"spark.executorEnv.PYTHONPATH": str(Path(__file__).parent), "spark.python.worker.reuse": "false"}
-    session = local_session(2, settings=settings)
-    session.sparkContext.setLogLevel("OFF")
-    yield session
-    session.stop()
+@pytest.fixture
+def spark() -> SparkSession:
+    """Tasks run in a process of their own each: some here fork, which a process that has used Lance must not."""
+    return spark_with({"spark.python.worker.reuse": "false"})
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,20 +13,6 @@ from headgate.errors import InvalidInput
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    from pyspark import SparkContext
-
-    from headgate.streaming.session import local_session
-
-    # A session that another folder's tests left is not ours to stop: it has their settings, and serves as well.
-    before = SparkContext._active_spark_context
-    session = local_session(1)
-    yield session
-    if before is None:
-        session.stop()
 
 
 @pytest.mark.spark

@@ -12,7 +12,7 @@ from headgate.connectors.objects.memory import MemoryStore
 from headgate.connectors.objects.port import ObjectStore
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 HERE = Path(__file__).parent
 
@@ -31,29 +31,3 @@ def store() -> Iterator[ObjectStore]:
     name = uuid.uuid4().hex
     yield MemoryStore(f"memory://{name}")
     MemoryStore.drop(name)
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """One Spark for all tests here, with two cores and tasks that may be tried four times."""
-    from headgate.streaming.session import local_session
-
-    _end_jvm()
-    settings = {"spark.executorEnv.PYTHONPATH": str(HERE), "spark.driver.maxResultSize": "1m"}
-    session = local_session(2, settings=settings)
-    session.sparkContext.setLogLevel("OFF")
-    yield session
-    session.stop()
-
-
-def _end_jvm() -> None:
-    """A JVM that another test has started may lack our jars, and takes none later."""
-    from pyspark import SparkContext
-
-    if (left := SparkContext._active_spark_context) is not None:
-        left.stop()
-    if (gateway := SparkContext._gateway) is not None:
-        gateway.shutdown()
-        gateway.proc.stdin.close()
-        gateway.proc.wait(30)
-        SparkContext._gateway = SparkContext._jvm = None

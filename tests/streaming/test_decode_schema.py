@@ -145,10 +145,9 @@ def test_a_schema_without_spark_types_needs_no_pyspark() -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("spark")
 def test_the_ddl_means_what_spark_says_it_means() -> None:
-    from pyspark.sql import SparkSession
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    # Spark's parser needs a session; one that another test has made is used and left alone.
-    SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+    # Spark's parser needs a session.
     assert to_arrow_schema(spark.StructType.fromDDL(DDL), timezone="UTC") == arrow_schema(DDL)  # type: ignore[arg-type]

@@ -164,6 +164,9 @@ def test_a_query_is_looked_at_once_per_run_and_again_when_the_same_sink_runs_aga
     stream = Stream(spark, make_table(tmp_path, headgate.by_partition()), [topic], tmp_path / "checkpoint")
     stream.max_offsets = 100
     sink = stream.sink()
+    # A session takes another master, as a builder sets it, and the context goes on with its own.
+    master = spark.conf.get("spark.master")
+    assert spark is spark.builder.master("local[1]").getOrCreate()
     for run in (1, 2):
         topic.put_numbers(range((run - 1) * 300, run * 300))
         stream.run(sink)
@@ -171,6 +174,8 @@ def test_a_query_is_looked_at_once_per_run_and_again_when_the_same_sink_runs_aga
         assert sink.last.batch_id == run * 3 - 1, "three batches each"
         assert len(looked) == run
         check_table(stream.table, topic)
+    spark.builder.master(master).getOrCreate()
+    assert [one.task_tries for one in looked] == [4, 4]
     assert looked[0].run_id != looked[1].run_id
     assert looked[0].query_id == looked[1].query_id
 

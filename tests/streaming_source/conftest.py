@@ -1,29 +1,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from headgate.streaming.session import local_session
-
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    """A Spark of this module, with two cores and tasks that may be tried four times."""
-    from pyspark.sql import SparkSession
-
-    if (left := SparkSession.getActiveSession()) is not None:
-        left.stop()
-    session = local_session(2)
-    session.sparkContext.setLogLevel("OFF")
-    yield session
-    session.stop()
+    pass
 
 
 class Files:
