@@ -31,8 +31,8 @@ demo: setup ## See a topic flow into a table
 	@$(BIN)/headgate demo
 
 # Tests sync thousands of files, so that their folders lie in memory where there is room: 4 GB, of which few are used.
-TEST_ROOT := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 {print "/dev/shm"}')
-TEST_ENV := $(if $(TEST_ROOT),PYTEST_DEBUG_TEMPROOT=$(TEST_ROOT))
+TEST_ROOT = $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 {print "/dev/shm"}')
+TEST_ENV = $(if $(TEST_ROOT),PYTEST_DEBUG_TEMPROOT=$(TEST_ROOT))
 
 # Spark and Kafka tests stay on one worker (tests/conftest.py), so one Spark and one broker serve them all.
 # The gate is silent when it holds: the last line is pytest's own.

@@ -3,6 +3,7 @@
 Promises:
 1. Real parts: a Kafka broker, drivers in processes of their own, SIGKILL of a driver and its JVM within a batch.
 2. The table is compared with what was produced, row by row, and the topic once more with the table.
+   So are a search of it and a checkpoint, before and after its rows are taken into the base.
 3. However it ends, nothing stays running, and the directory is gone unless it is to be kept.
 """
 
@@ -23,8 +24,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import pyarrow as pa
+
 from headgate.checkpoints.snapshot import visible_now
-from headgate.cli.demo_orders import DDL, KEY, PARTITIONS, TOPIC, Orders
+from headgate.cli.demo_after import After, look_after
+from headgate.cli.demo_orders import DDL, KEY, PARTITIONS, TEXT, TOPIC, WORD, Orders
 from headgate.cli.status_command import batch_value
 from headgate.connectors.kafka.broker import LocalBroker
 from headgate.connectors.kafka.options import ConsumerConfig
@@ -87,6 +91,8 @@ class Result:
     dead_letters_expected: int
     verified: Report
     """Between the topic and the table."""
+    after: After
+    """Search, checkpoint and compaction."""
     killed_after_batch: int
     dead_entries: int
     """Entries that the killed driver wrote and never committed."""
@@ -99,14 +105,15 @@ class Result:
     @property
     def holds(self) -> bool:
         """Whether everything is as promised."""
-        return not self.difference and self.dead_letters == self.dead_letters_expected and self.verified.holds
+        right = not self.difference and self.dead_letters == self.dead_letters_expected
+        return right and self.verified.holds and self.after.holds
 
 
 def run_demo(records: int, steps: Steps, directory: Path | None = None) -> Result:
     """Run it. `directory` None: a temporary one, which is removed in the end.
 
     1. start Kafka.  2. produce the orders.  3. stream them.  4. kill the driver within a batch.
-    5. start again, to the end of the topic.  6. compare.
+    5. start again, to the end of the topic.  6. compare.  7. search, checkpoint, compact, and look again.
 
     Raises DemoFailed, BrokerFailed, JarsMissing, and whatever a driver failed with.
     """
@@ -127,16 +134,25 @@ def run_demo(records: int, steps: Steps, directory: Path | None = None) -> Resul
             f"{orders.bad:,} bad ones"
         )
 
-        table = create_table(str(place / "orders"), arrow_schema(DDL), KEY, by_partition(key_is_partitioned=True))
+        routing = by_partition(key_is_partitioned=True)
+        table = create_table(str(place / "orders"), arrow_schema(DDL), KEY, routing, full_text=TEXT)
         batches, killed_at = _until_killed(table, broker, steps, records)
         known = [batch_value(record) for record in heads_of(table)[0].recent.values()]
+        dead_entries = _dead_entries(table)
         more, recovered_at = _to_the_end(table, broker, steps, records)
 
         steps.step("Comparing", None)
-        difference, rows = _compared(table, orders)
+        expected = orders.expected(table.schema)
+        difference, rows = _compared(table, expected)
         dead = sum(letters.num_rows for letters in read_dead_letters(table.home))
         verified = _verified(table, source(broker.servers, TOPIC, None).consumer)
         steps.done(f"compared {rows:,} rows with what was produced, and with the topic")
+        steps.step("Searching, taking a checkpoint, compacting", None)
+        after = look_after(table, expected)
+        steps.done(
+            f"searched for {WORD!r}: {after.hits:,} orders; took a checkpoint; "
+            f"{after.compacted} SSTables are in the base"
+        )
         written = [batch for batch in (*batches, *more) if not batch["skipped"]]
         return Result(
             table=table.uri,
@@ -149,8 +165,9 @@ def run_demo(records: int, steps: Steps, directory: Path | None = None) -> Resul
             dead_letters=dead,
             dead_letters_expected=orders.bad,
             verified=verified,
+            after=after,
             killed_after_batch=batches[-1]["batch"],
-            dead_entries=_dead_entries(table),
+            dead_entries=dead_entries,
             seconds_to_recover=recovered_at - killed_at,
             rows_per_second=sum(batch["rows"] for batch in written) / sum(batch["seconds"] for batch in written),
             seconds=time.monotonic() - began,
@@ -279,10 +296,10 @@ class _Driver:
 # -- comparing -----------------------------------------------------------------------
 
 
-def _compared(table: Table, orders: Orders) -> tuple[Difference, int]:
+def _compared(table: Table, produced: pa.Table) -> tuple[Difference, int]:
     """What the table holds with what was produced."""
     schema = table.home.schema
-    expected = Prints.of(schema, orders.expected(table.schema).to_batches())
+    expected = Prints.of(schema, produced.to_batches())
     found = Prints.of(schema, table.scan())
     return compare(expected, found, keyed=True), len(found)
 

@@ -35,7 +35,8 @@ Example:
 @output_option
 def demo(rows: int, keep: bool, output: Output) -> None:
     """Start a Kafka, produce orders, stream them into a table, kill the driver half-way with kill -9, start
-    again, and compare every row with what was produced.
+    again, and compare every row with what was produced. Then search, take a checkpoint, and take the rows into the
+    base, and look that nothing changed.
 
     Leaves nothing running. Exits 6 where a row is lost, there twice or wrong.
     """
@@ -67,6 +68,12 @@ def _summary(result: Result) -> dict[str, Any]:
         "wrong": result.difference.wrong + result.verified.difference.wrong,
         "dead_letters": result.dead_letters,
         "dead_letters_expected": result.dead_letters_expected,
+        "sstables_flushed": result.after.sstables,
+        "search_hits": result.after.hits,
+        "search_hits_expected": result.after.hits_expected,
+        "search_ms": round(result.after.search_ms, 1),
+        "checkpoint_rows": result.after.checkpoint_rows,
+        "sstables_compacted": result.after.compacted,
         "killed_after_batch": result.killed_after_batch,
         "entries_left_by_the_killed_driver": result.dead_entries,
         "seconds_to_recover": round(result.seconds_to_recover, 1),

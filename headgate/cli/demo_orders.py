@@ -17,14 +17,26 @@ import pyarrow as pa
 
 TOPIC = "orders"
 PARTITIONS = 4
-DDL = "order_id bigint not null, customer string, status string, amount double, placed_at timestamp"
+DDL = "order_id bigint not null, customer string, status string, note string, amount double, placed_at timestamp"
 KEY = "order_id"
+TEXT = "note"
+WORD = "gift"
+"""What the demo searches for."""
 
 _SEED = 20_240_229
 _FIRST = datetime(2024, 2, 29, tzinfo=UTC)
 _UPDATES, _DELETES, _BAD = 0.25, 0.05, 0.001
 """Shares of the records; the rest are new orders."""
 _BAD_VALUES = (b"{not json", b'{"order_id": "seven"}', b'{"customer": "nobody"}', b"[1, 2, 3]")
+_NOTES = (
+    "leave it at the door",
+    "a gift: no invoice in the box, please",
+    "ring twice, the bell is weak",
+    "fragile, glass inside",
+    "call before delivery",
+    "second floor, no lift",
+    "hand it to the neighbour",
+)
 _NEW, _UPDATE, _DELETE, _BROKEN = range(4)
 
 
@@ -112,6 +124,7 @@ class Orders:
             "order_id": order,
             "customer": f"customer-{order * 7919 % 10_007}",
             "status": "placed" if self.kinds[at] == _NEW else ("paid", "packed", "sent")[at % 3],
+            "note": _NOTES[at % len(_NOTES)],
             "amount": float(self.amounts[at]),
             "placed_at": _FIRST + timedelta(microseconds=order * 1_000_003),
         }

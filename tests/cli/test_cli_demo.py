@@ -49,6 +49,9 @@ def test_a_small_demo_holds_and_leaves_nothing_behind(tmp_path: Path, monkeypatc
     orders = Orders.make(5_000)
     assert told["dead_letters"] == orders.bad > 0
     assert told["rows"] == orders.expected(arrow_schema(DDL)).num_rows
+    assert told["search_hits"] == told["search_hits_expected"] > 0
+    assert told["checkpoint_rows"] == told["rows"]
+    assert told["sstables_compacted"] >= told["sstables_flushed"] > 0
     assert [batch["batch"] for batch in told["batches"]] == list(range(len(told["batches"])))
     assert wait_until_all_ended(tmp_path) == []
     assert [path.name for path in tmp_path.glob("headgate-*")] == []
