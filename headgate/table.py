@@ -47,15 +47,12 @@ from headgate.shards.merge import View
 from headgate.shards.ranking import Match
 from headgate.shards.retry import Retry
 from headgate.shards.schema import PRIMARY_KEY, RESERVED_METADATA, Rows, RowSchema
-from headgate.shards.shard import Shard, TableHome
+from headgate.shards.shard import TABLE_ID, Shard, TableHome
 from headgate.shards.sharding import Sharding, check_columns, sharding_from_json, sharding_to_json, single
 from headgate.shards.writer import ShardWriter
 
 FORMAT = 1
 """Of the record. An older one is read, a newer one refused."""
-
-TABLE_ID = "headgate.table_id"
-"""The base's configuration key that names the table. Empty: an overwritten base is being made a table again."""
 
 CREATE_STEPS = ("looked", "intended", "retired", "base", "full_text", "mem_wal", "created")
 """Where `create_table` pauses, in order."""
