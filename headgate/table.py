@@ -188,7 +188,11 @@ class Table:
         return self.home.shard(shard)
 
     def writer(self, shard: uuid.UUID | str, config: WriterConfig = WriterConfig()) -> ShardWriter:  # noqa: B008
-        """Open a shard for writing. THIS WRITES, AND IT FENCES AN EARLIER WRITER. See ShardWriter.open."""
+        """Open a shard for writing. THIS WRITES, AND IT FENCES AN EARLIER WRITER. See ShardWriter.open.
+
+        Rows are not routed: on a table with a key the caller must put a key into one and the same shard always
+        (`bucket` says which), because a key that is in two shards is shown twice.
+        """
         self._check_now("be written to")
         return ShardWriter.open(current_home(self.home), self.shard(shard).id, config)
 
