@@ -7,7 +7,8 @@ trigger; after a warm-up round they take turns, starting with another one each r
 rounds' own. CPU seconds are those of this process, the JVM and the Python workers; the broker's are left out.
 
 The one line that must hold: a batch of a WAL-only stream costs a PUT per entry of rows or dead letters and one for
-its commit record; no GET, no LIST. Exits 1 where it does not, or where rows are missing.
+its commit record; no GET, no LIST. (The fold of the log, every 32 records, is no part of a batch: it runs beside
+them.) Exits 1 where it does not hold, or where rows are missing.
 """
 
 from __future__ import annotations

@@ -47,15 +47,12 @@ from headgate.shards.merge import View
 from headgate.shards.ranking import Match
 from headgate.shards.retry import Retry
 from headgate.shards.schema import PRIMARY_KEY, RESERVED_METADATA, Rows, RowSchema
-from headgate.shards.shard import Shard, TableHome
+from headgate.shards.shard import TABLE_ID, Shard, TableHome
 from headgate.shards.sharding import Sharding, check_columns, sharding_from_json, sharding_to_json, single
 from headgate.shards.writer import ShardWriter
 
 FORMAT = 1
 """Of the record. An older one is read, a newer one refused."""
-
-TABLE_ID = "headgate.table_id"
-"""The base's configuration key that names the table. Empty: an overwritten base is being made a table again."""
 
 CREATE_STEPS = ("looked", "intended", "retired", "base", "full_text", "mem_wal", "created")
 """Where `create_table` pauses, in order."""
@@ -191,7 +188,11 @@ class Table:
         return self.home.shard(shard)
 
     def writer(self, shard: uuid.UUID | str, config: WriterConfig = WriterConfig()) -> ShardWriter:  # noqa: B008
-        """Open a shard for writing. THIS WRITES, AND IT FENCES AN EARLIER WRITER. See ShardWriter.open."""
+        """Open a shard for writing. THIS WRITES, AND IT FENCES AN EARLIER WRITER. See ShardWriter.open.
+
+        Rows are not routed: on a table with a key the caller must put a key into one and the same shard always
+        (`bucket` says which), because a key that is in two shards is shown twice.
+        """
         self._check_now("be written to")
         return ShardWriter.open(current_home(self.home), self.shard(shard).id, config)
 

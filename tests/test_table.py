@@ -20,10 +20,11 @@ from headgate.cli import main
 from headgate.connectors.objects.local import LocalStore
 from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound, StoreError, Transient
 from headgate.shards.config import WriterConfig
+from headgate.shards.shard import TABLE_ID
 from headgate.shards.sharding import ByPartition, Sharding, bucket, by_partition, single
+from headgate.shards.writer import ShardWriter
 from headgate.table import (
     CREATE_STEPS,
-    TABLE_ID,
     Table,
     TableRecord,
     create_table,
@@ -549,6 +550,27 @@ def test_a_separate_wal_store_is_remembered_and_no_other_is_taken(tmp_path: Path
         assert str(tmp_path / "wal") in str(refused.value)
         assert ("s3://bucket/wal" if "s3" in other else other) in str(refused.value)
         assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize("mode", [WAL_ONLY, WriterConfig()], ids=["wal-only", "memtable"])
+def test_a_writer_that_is_opened_by_the_tables_uri_writes_where_the_table_says(
+    tmp_path: Path, mode: WriterConfig
+) -> None:
+    table = orders(tmp_path / "t", wal_uri=str(tmp_path / "wal"))
+    write(table, "bucket-00001", 1)
+    for number, place in enumerate([table.uri, table, table.home], 2):
+        with ShardWriter.open(place, "bucket-00001", mode) as writer:
+            writer.put(rows(table, number))
+        assert sorted(table.scan().read_all()["id"].to_pylist()) == list(range(1, number + 1))
+    assert not any("/wal/" in name for name in files(tmp_path / "t"))
+
+
+def test_a_writer_that_is_opened_by_the_tables_uri_takes_no_name_that_the_table_cannot_have(tmp_path: Path) -> None:
+    table = orders(tmp_path / "t")
+    for place in (table.uri, table):
+        with pytest.raises(InvalidInput, match="bucket"):
+            ShardWriter.open(place, "bucket-00004")
+    assert not table.shards()
 
 
 def test_a_table_without_a_wal_store_takes_none(tmp_path: Path) -> None:

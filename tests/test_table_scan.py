@@ -218,6 +218,24 @@ def test_an_entry_that_a_record_lists_and_that_is_missing_is_data_loss(tmp_path:
         table.scan().read_all()
 
 
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_hole_of_any_width_in_a_direct_writers_wal_is_data_loss_for_every_reader(
+    tmp_path: Path, closed: bool
+) -> None:
+    table = create_table(str(tmp_path / "t"), SCHEMA)
+    writer = table.writer("single", WAL_ONLY)
+    for i in range(30):
+        writer.put(pa.table({"id": [i], "note": ["n"]}, schema=table.schema))
+    if closed:
+        writer.close()
+    for position in range(2, 30):
+        writer.shard.wal.delete(writer.shard.wal_key(position))
+    for read in (lambda: table.scan().read_all(), lambda: table.checkpoint(name="lossy")):
+        with pytest.raises(DataLoss) as caught:
+            read()
+        assert caught.value.position == 2
+
+
 # -- the table moves while it is read ------------------------------------------------------
 
 

@@ -167,6 +167,8 @@ def _shard(
 ) -> Iterator[Garbage]:
     folder = names.shard_folder(shard.id) + "/"
     wal: dict[int, ObjectInfo] = {}
+    left: dict[int, ObjectInfo] = {}
+    """In the table, though its WALs lie elsewhere: a clone's, from before its first writer chose a WAL store."""
     manifests: dict[int, ObjectInfo] = {}
     sstables: dict[str, list[ObjectInfo]] = defaultdict(list)
     for store, info in objects:
@@ -174,7 +176,8 @@ def _shard(
         position, version = names.wal_position(info.key), names.manifest_version(info.key)
         if part == "wal":
             if position is not None:
-                wal[position] = info
+                elsewhere = store is not shard.wal and store.uri != shard.wal.uri
+                (left if elsewhere else wal)[position] = info
             elif info.modified <= before:
                 yield Garbage("stray", store, info.key, info.size, "no entry has such a name")
         elif part == "manifest":
@@ -186,11 +189,13 @@ def _shard(
             sstables[part].append(info)
     live = _live(shard, before)
     pinned = [pin for one in pins if (pin := one.checkpoint.shards.get(shard.id)) is not None]
-    covered = garbage.collectable_wal(wal, live, pinned)
+    covered = garbage.collectable_wal({*wal, *left}, live, pinned)
     for position, barrier in zip(covered, pool.map(partial(_is_barrier, shard), covered), strict=True):
         if not barrier:
             why = f"position {position} is in SSTables, up to {live[-1].replay_after}"
-            yield Garbage("wal entry", shard.wal, wal[position].key, wal[position].size, why)
+            for there, store in ((wal, shard.wal), (left, shard.home.store)):
+                if position in there:
+                    yield Garbage("wal entry", store, there[position].key, there[position].size, why)
     newest = {path: max(info.modified for info in infos) for path, infos in sstables.items()}
     for path in garbage.collectable_sstables(newest, live, pinned, before):
         for info in sstables[path]:

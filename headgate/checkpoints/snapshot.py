@@ -31,7 +31,7 @@ from headgate.shards.replay import uncovered
 from headgate.shards.retry import Retry
 from headgate.shards.shard import Shard, TableHome
 from headgate.shards.tailer import WalEntry, WalTailer
-from headgate.shards.tip import find_tip
+from headgate.shards.tip import listed_tip
 
 READERS = 16
 """Shards read together: hides a store's latency."""
@@ -178,13 +178,17 @@ def _rows(shard: Shard, manifest: Manifest, visible: Visible) -> _Tail:
             end = found.position + 1
             yield found
 
-    entries = visible.visible_entries(shard.id, counted(WalTailer(shard).read(start)), start)
+    read = counted(WalTailer(shard).read(start, least=manifest.last_seen + 1))
+    entries = visible.visible_entries(shard.id, read, start)
     batches = [batch for part in uncovered(shard, manifest, entries) for batch in part.batches]
     return _Tail((pa.Table.from_batches(batches, schema=shard.home.schema.storage),), end)
 
 
 def _ends(shard: Shard, manifest: Manifest, visible: Visible) -> _Tail:
-    end = Retry().run(lambda: find_tip(shard, manifest.replay_after + 1))
+    end = Retry().run(lambda: listed_tip(shard, manifest.replay_after + 1))
+    if end <= manifest.last_seen:
+        what = f"The manifest knows of entry {manifest.last_seen}, and the WAL ends before {end}."
+        raise DataLoss(what, **shard.where(), position=end)
     for first, last in visible.runs(shard.id, manifest.replay_after + 1):
         if last >= end:
             missing = max(first, end)

@@ -79,7 +79,7 @@ class TextOutput(Output):
 
     def record(self, title: str, value: Value) -> None:
         """Names and values below each other; lists of things as tables of their own."""
-        table = Table(title=_printable(title), title_justify="left", show_header=False)
+        table = Table(show_header=False)
         table.add_column(style="bold")
         table.add_column(overflow="fold")
         inner = {key: item for key, item in value.items() if _is_table(item)}
@@ -87,6 +87,8 @@ class TextOutput(Output):
             if key not in inner:
                 table.add_row(_label(key), Text(_text(item)))
         console = _console()
+        # Not the table's own title: that would be folded to the width of the table.
+        console.print(Text(_printable(title), style="italic"), soft_wrap=True)
         console.print(table)
         for key, items in inner.items():
             console.print(_table(_label(key), items))

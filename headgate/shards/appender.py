@@ -25,7 +25,7 @@ from headgate.shards.manifest import Manifest
 from headgate.shards.manifest_store import ManifestStore
 from headgate.shards.retry import Retry
 from headgate.shards.shard import Claim, Shard
-from headgate.shards.tip import find_tip
+from headgate.shards.tip import find_tip, listed_tip
 
 Pause = Callable[[str], None]
 """Called with the name of each protocol step before it is taken. Tests stop there."""
@@ -73,8 +73,9 @@ class WalAppender:
     ) -> WalAppender:
         """Claim the shard. THIS WRITES, AND IT FENCES AN EARLIER WRITER.
 
-        1. look: the manifest can be read and the WAL has no hole, as far as the search
-           for the tip shows. Nothing is written yet: a failed open fences nobody.
+        1. look: the manifest can be read and the WAL has no hole above what the manifest
+           (or the stream's log) knows of. Without an owner a LIST proves it; a stream's
+           log lists all that counts. Nothing is written yet: a failed open fences nobody.
         2. claim: put a manifest with the next epoch and a random claim id.
         3. tip: look for the first free position once more, from the highest of last_seen
            and replay_after (or `seen`, the last position the caller knows of) on.
@@ -89,7 +90,7 @@ class WalAppender:
         """
         manifests = shard.manifests_retried(retry)
         pause("look")
-        free = _look(shard, manifests, seen, retry)
+        free = _look(shard, manifests, seen, find_tip if owner else listed_tip, retry)
         pause("claim")
         claimed = manifests.claim(owner, spec_id=shard.home.spec_id)
         manifest = claimed.manifest
@@ -232,7 +233,9 @@ class WalAppender:
         return error
 
 
-def _look(shard: Shard, manifests: ManifestStore, seen: int | None, retry: Retry) -> int:
+def _look(
+    shard: Shard, manifests: ManifestStore, seen: int | None, find: Callable[[Shard, int], int], retry: Retry
+) -> int:
     """The tip as far as it shows before the claim. Raises DataLoss for a hole that stays one.
 
     A living writer may flush and collect between the two reads; then its manifest says so.
@@ -240,7 +243,7 @@ def _look(shard: Shard, manifests: ManifestStore, seen: int | None, retry: Retry
     while True:
         start = search_start(manifests.latest(), seen)
         try:
-            return retry.run(partial(find_tip, shard, start))
+            return retry.run(partial(find, shard, start))
         except DataLoss:
             if search_start(manifests.latest(), seen) == start:
                 raise

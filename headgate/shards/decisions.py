@@ -46,6 +46,18 @@ def is_ghost(stored: Manifest | None, epoch: int, claim_id: str) -> bool:
     return stored is not None and stored.epoch <= epoch and not stored.held_by(epoch, claim_id)
 
 
+def follows(stored: Manifest, written: Manifest) -> bool:
+    """Whether a later manifest of the same claim may have been made upon `written`: nothing that only grows is less.
+
+    Otherwise `written` came to a version that had been replaced and collected, and nobody will ever read it.
+    """
+    return (stored.replay_after, stored.last_seen, stored.generation) == (
+        max(stored.replay_after, written.replay_after),
+        max(stored.last_seen, written.last_seen),
+        max(stored.generation, written.generation),
+    )
+
+
 def claim_stands(stored: Manifest | None, epoch: int, claim_id: str, barrier: int) -> bool:
     """The re-read after the barrier (R3): the latest manifest carries our claim, and the barrier lies above its
     replay_after. A barrier at 0 is that of a fresh shard: no replay_after covers it.

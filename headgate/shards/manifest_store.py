@@ -145,8 +145,9 @@ class ManifestStore:
         2. change: a pure function of the latest. What it raises abandons the update (R9).
            Version and write id are set here; epoch and claim id must stay.
         3. put version + 1. Taken: our write id there means a lost response; else from 1 again.
-        4. LIST: where ours is not the highest, the highest must be under our claim. A writer
-           that stalled until its version was collected must not believe its update.
+        4. LIST: where ours is not the highest, the highest must be under our claim and not go
+           back behind it. A writer that stalled until its version was collected must not believe
+           its update, also where another job of its own claim went on meanwhile.
         5. the hint, best effort.
 
         Raises Transient where the outcome is unknown. After Fenced from step 4 the update
@@ -166,7 +167,7 @@ class ManifestStore:
                 changed = changed.with_field(WRITE_ID, uuid.uuid4().hex.encode())
                 if self._put(changed):
                     if not self._hint_if_latest(changed.version):
-                        self._check_held(claim_id, epoch)
+                        self._check_held(claim_id, epoch, changed)
                     return changed
             raise Transient(f"Others changed the manifest in each of {UPDATE_TRIES} tries.")
 
@@ -214,12 +215,20 @@ class ManifestStore:
         if stored is not None and decisions.is_ghost(stored, epoch, claim_id):
             raise self._fenced(stored, epoch)
 
-    def _check_held(self, claim_id: str, epoch: int) -> None:
+    def _check_held(self, claim_id: str, epoch: int, written: Manifest) -> None:
         stored = self.latest()
         if stored is None:
             raise DataLoss("The manifests vanished while one was being written.")
         if not stored.held_by(epoch, claim_id):
             raise self._fenced(stored, epoch)
+        if not decisions.follows(stored, written):
+            raise Fenced(
+                "The manifest that was written never was the latest: its version had been collected before.",
+                table=self.table,
+                shard=str(self.shard_id),
+                epoch=epoch,
+                advice="open the shard again; its rows are safe",
+            )
 
     def _check_owner(self, stored: Manifest, owner: str | None) -> None:
         if stored.owner is None and stored.sealed:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from headgate.errors import DataLoss, Fenced, HeadgateError
+from headgate.shards.decisions import search_start
 from headgate.shards.entry import EntryHeader
 from headgate.shards.manifest import Manifest
 from headgate.shards.retry import Retry
@@ -102,7 +103,8 @@ def uncovered(shard: Shard, manifest: Manifest, entries: Iterable[WalEntry]) -> 
 def _look(shard: Shard, manifest: Manifest | None, keep_bytes: int, retry: Retry) -> Looked:
     kept: list[WalEntry] = []
     held = 0
-    for found in WalTailer(shard, retry=retry).read(_start(manifest)):
+    least = search_start(manifest, None)
+    for found in WalTailer(shard, retry=retry).read(_start(manifest), least=least):
         held += found.entry.nbytes
         batches = tuple(_adopted(shard, found.position, batch) for batch in found.entry.batches)
         if held <= keep_bytes:

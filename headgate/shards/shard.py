@@ -5,7 +5,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from importlib import import_module
+from typing import Any, Protocol
 
 from headgate.connectors import lance as lance_connector
 from headgate.connectors.objects import ObjectStore, open_store, redact
@@ -15,6 +16,9 @@ from headgate.shards import names
 from headgate.shards.manifest_store import ManifestStore
 from headgate.shards.retry import Retry
 from headgate.shards.schema import RowSchema
+
+TABLE_ID = "headgate.table_id"
+"""The base's configuration key that names the table. Empty: an overwritten base is being made a table again."""
 
 
 @dataclass(frozen=True)
@@ -39,15 +43,11 @@ class TableHome:
 
     @classmethod
     def of_table(cls, uri: str, storage_options: Mapping[str, str] | None = None) -> TableHome:
-        """The home of an existing Lance table: reads its schema, writes nothing."""
-        base = lance_connector.look(uri, storage_options)
-        if base is None:
-            raise NotFound(
-                f"There is no Lance table at {redact(uri)}.", advice="check the URI, or create the table first"
-            )
-        store = open_store(uri, storage_options)
-        spec_id = base.mem_wal.spec_id if base.mem_wal else 0
-        return cls(RowSchema.of(base.schema, base.field_ids), store, store, spec_id=spec_id)
+        """The home of an existing Lance table: reads its schema, writes nothing. Of a headgate table it is the one
+        that its record names, with its id and its WAL store.
+        """
+        found = table_at(uri, storage_options)
+        return found if isinstance(found, TableHome) else found.home
 
     @property
     def uri(self) -> str:
@@ -75,6 +75,35 @@ class TableHome:
             return uuid.uuid5(table_id, name)
         except UnicodeEncodeError:
             raise InvalidInput(f"The shard name {name[:200]!r} is not valid Unicode.", table=self.uri) from None
+
+
+class TableLike(Protocol):
+    """A Table, as this room sees it."""
+
+    @property
+    def home(self) -> TableHome:
+        """Where its shards live."""
+        ...
+
+    def shard(self, shard: uuid.UUID | str) -> Shard:
+        """A shard by id or name. Raises InvalidInput for a name it cannot have."""
+        ...
+
+
+def table_at(uri: str, storage_options: Mapping[str, str] | None = None) -> TableLike | TableHome:
+    """The table at a place: a Table where headgate made it, and otherwise native's, whose shards have ids alone and
+    whose WALs lie in the table. Writes nothing. Raises NotFound.
+    """
+    base = lance_connector.look(uri, storage_options)
+    if base is None:
+        raise NotFound(f"There is no Lance table at {redact(uri)}.", advice="check the URI, or create the table first")
+    if TABLE_ID in base.config:
+        # Named, not imported: that room stands above this one.
+        table: TableLike = import_module("headgate.table").open_table(uri, storage_options)
+        return table
+    store = open_store(uri, storage_options)
+    spec_id = base.mem_wal.spec_id if base.mem_wal else 0
+    return TableHome(RowSchema.of(base.schema, base.field_ids), store, store, spec_id=spec_id)
 
 
 @dataclass(frozen=True)

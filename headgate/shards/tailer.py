@@ -3,7 +3,8 @@
 Promises:
 1. Entries come in order of position, each once, none skipped.
 2. The end is the tip: the first position that is free. A free position below one that
-   is taken is a hole, and a hole is DataLoss, told with shard and position.
+   is taken is a hole, and a hole is DataLoss, told with shard and position. Where the end is not
+   given, one LIST proves that nothing lies above it, however wide a hole would be.
 3. Reading writes nothing and fences nobody.
 """
 
@@ -13,6 +14,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import TypeAlias
 
@@ -20,6 +22,7 @@ from headgate.errors import DataLoss, HeadgateError, NotFound
 from headgate.shards.entry import Entry, decode_entry
 from headgate.shards.retry import Retry
 from headgate.shards.shard import Shard
+from headgate.shards.tip import listed_tip
 
 PREFETCH = 8
 """Reads under way at once. Hides a store's latency."""
@@ -49,8 +52,8 @@ class WalTailer:
         self._prefetch = prefetch
         self._retry = retry
 
-    def read(self, start: int, stop: int | None = None) -> Iterator[WalEntry]:
-        """Entries from `start` up to the tip, or exactly [start, stop).
+    def read(self, start: int, stop: int | None = None, *, least: int = 0) -> Iterator[WalEntry]:
+        """Entries from `start` up to the tip, or exactly [start, stop). The tip is known to be at `least` there.
 
         Raises DataLoss for a hole, and for any missing entry below a given `stop`;
         Corrupt for an entry whose bytes are not what was written.
@@ -76,8 +79,11 @@ class WalTailer:
                         raise entry
                     if entry is None:
                         later = (there for _, waiting in ahead for there in waiting.result())
-                        if stop is None and all(there is None for there in chain(found[index:], later)):
-                            return
+                        free = all(there is None for there in chain(found[index:], later))
+                        if stop is None and position >= least and free:
+                            least = self._retry.run(partial(listed_tip, self._shard, position))
+                            if least == position:
+                                return
                         entry = self._filled_meanwhile(position)
                     read, nbytes = read + 1, nbytes + entry.nbytes
                     yield WalEntry(position, entry)

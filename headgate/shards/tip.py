@@ -1,4 +1,9 @@
-"""Finding the tip of a WAL: the first position that is free."""
+"""Finding the tip of a WAL: the first position that is free.
+
+`find_tip` asks for positions one by one. It costs the same however long the WAL is, and it takes more than WINDOW
+missing entries in a row for the tip: right for a stream, whose commit log says how far the WAL goes. `listed_tip`
+lists the WAL and proves that nothing lies above: for direct writers and readers, who have no log to go by.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +35,11 @@ def find_tip(shard: Shard, start: int) -> int:
                 if True in found[free:]:
                     break
                 return first + free
-    return _listed_tip(shard, start)
+    return listed_tip(shard, start)
 
 
-def _listed_tip(shard: Shard, start: int) -> int:
-    """By LIST, which also proves that nothing between is missing."""
+def listed_tip(shard: Shard, start: int) -> int:
+    """The same by LIST, which also proves that nothing between is missing, however wide a hole is."""
     positions = {
         position
         for info in shard.wal.list(names.wal_folder(shard.id) + "/")

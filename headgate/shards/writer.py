@@ -27,7 +27,7 @@ from headgate.shards.memtables import MemTables
 from headgate.shards.merge import Fresh, View
 from headgate.shards.replay import IsVisible, Looked, look, replay, uncovered, untagged
 from headgate.shards.schema import Rows
-from headgate.shards.shard import Claim, Shard, TableHome
+from headgate.shards.shard import Claim, Shard, TableHome, TableLike, table_at
 from headgate.shards.sstable import kept_indexes, write_sstable
 from headgate.shards.tailer import WalTailer
 from headgate.shards.text_search import TextSearch
@@ -75,7 +75,7 @@ class ShardWriter:
     @classmethod
     def open(
         cls,
-        table: TableHome | str,
+        table: TableLike | TableHome | str,
         shard: uuid.UUID | str,
         config: WriterConfig = WriterConfig(),  # noqa: B008
         *,
@@ -84,6 +84,8 @@ class ShardWriter:
         pause: Pause = no_pause,
     ) -> ShardWriter:
         """Claim the shard and make a writer for it. THIS WRITES, AND IT FENCES AN EARLIER WRITER.
+
+        `table` is a Table, its URI, or its home; `shard` an id, or a name where the table is headgate's own.
 
         1. check the configuration, and in MemTable mode read the WAL from replay_after on: a
            refused open, or one that meets a damaged entry, fences nobody.
@@ -94,12 +96,11 @@ class ShardWriter:
         Raises InvalidInput, Fenced (another opener came later), DataLoss, Corrupt, Transient.
         """
         check_config(config)
-        home = TableHome.of_table(table, storage_options) if isinstance(table, str) else table
-        place = home.shard(shard)
+        place = (table_at(table, storage_options) if isinstance(table, str) else table).shard(shard)
         if not config.enable_memtable:
             return cls(WalAppender.open(place, retry=config.retry, pause=pause), config, owns=True)
         if config.maintained_indexes:
-            _check_indexes(home, config.maintained_indexes)
+            _check_indexes(place.home, config.maintained_indexes)
         seen = look(place, config.max_memtable_size, config.retry)
         pause("looked")
         appender = WalAppender.open(place, retry=config.retry, pause=pause)

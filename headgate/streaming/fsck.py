@@ -23,8 +23,8 @@ from headgate.connectors.sstables import open_dataset
 from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound, StoreError
 from headgate.shards.retry import Retry
 from headgate.shards.schema import RowSchema
-from headgate.shards.shard import TableHome
-from headgate.table import TABLE_ID, TableRecord, open_table, record_key
+from headgate.shards.shard import TABLE_ID, TableHome
+from headgate.table import TableRecord, open_table, record_key
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ The topic is read again, up to where the commit logs say, decoded anew and compa
 dead letters are compared by their offsets. Reads only, fences nobody, and keeps 16 bytes per row. A stream may
 go on meanwhile: the table is looked at as it was at one instant.
 
-The topic must still hold what the streams read; offsets that retention has removed are named and refused.
+The topic must still hold what the streams read; offsets that retention has removed are named and refused. Rows that
+were let go by `headgate wal expire` are in the topic and not in the table: the report says that there are such.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headgate.checkpoints.expiring import read_expired
 from headgate.checkpoints.log_state import Head
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.connectors.kafka.reader import offsets, read_range
@@ -60,6 +62,16 @@ class Report:
     dead_letters_extra: int
     """Kept twice, or without a reason."""
     examples: tuple[dict[str, Any], ...] = ()
+    expired: int = 0
+    """Entries that were let go by `headgate wal expire`: their rows count as lost, and nobody can tell these apart."""
+
+    @property
+    def may_be_expired(self) -> bool:
+        """Whether all that is off are rows that are not there, and entries were let go."""
+        off = self.difference
+        return bool(off.lost and self.expired) and not (
+            off.duplicates or off.wrong or self.dead_letters_lost or self.dead_letters_extra
+        )
 
     @property
     def holds(self) -> bool:
@@ -105,6 +117,7 @@ def verify_table(
         dead_letters_lost=lost,
         dead_letters_extra=extra,
         examples=examples,
+        expired=sum(one["entries"] for shard_id in table.shard_ids() for one in read_expired(table.home, shard_id)),
     )
 
 

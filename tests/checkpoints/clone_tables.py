@@ -34,8 +34,9 @@ from headgate.connectors.objects import ObjectStore
 from headgate.shards.config import WriterConfig
 from headgate.shards.entry import SourceRange
 from headgate.shards.retry import Retry
+from headgate.shards.shard import TABLE_ID
 from headgate.shards.sharding import ByPartition, by_partition
-from headgate.table import TABLE_ID, Table, TableRecord, create_table, open_table, record_key
+from headgate.table import Table, TableRecord, create_table, open_table, record_key
 
 STREAM = "s"
 DIRECT = f"partition:{TOPIC}:7"

@@ -145,9 +145,11 @@ def test_a_crash_while_a_lost_clone_is_removed_leaves_no_table(tmp_path: Path) -
     shard = source.shard(DIRECT)
     manifest = shard.manifests.latest()
     assert manifest is not None
-    shard.wal.delete(shard.wal_key(manifest.replay_after + 1))
-    counted = faulty(open_store(str(tmp_path / "counted")))
     source.checkpoint(name="then")
+    shard.wal.delete(shard.wal_key(manifest.replay_after + 1))
+    with pytest.raises(DataLoss):
+        source.checkpoint(name="lost")
+    counted = faulty(open_store(str(tmp_path / "counted")))
     with pytest.raises(DataLoss):
         clone_into(source, counted, checkpoint="then")
     assert files(tmp_path / "counted") == set()

@@ -92,6 +92,18 @@ def test_a_read_only_open_with_a_given_store_works_and_writes_nothing(
     assert not (tmp_path / "wal").exists()
 
 
+def test_what_the_table_itself_kept_of_its_wal_is_collected_as_well(tmp_path: Path, clone: Table) -> None:
+    write(open_table(clone.uri, wal_uri=str(tmp_path / "wal")), -4)
+    table = open_table(clone.uri)
+    table.flush()
+    before, kept = content(table), len(wal_files(tmp_path / "clone"))
+    assert table.collect_garbage(min_age=timedelta(0), apply=True).found
+    assert len(wal_files(tmp_path / "clone")) < kept
+    assert not [one for one in table.collect_garbage(min_age=timedelta(0)).found if one.kind == "wal entry"]
+    assert content(open_table(clone.uri)) == content(clone) == before
+    write(open_table(clone.uri), -5)
+
+
 def test_the_first_writer_persists_the_store_it_was_given(tmp_path: Path, source: Table, clone: Table) -> None:
     table = open_table(clone.uri, wal_uri=str(tmp_path / "wal"))
     own = wal_files(tmp_path / "clone")

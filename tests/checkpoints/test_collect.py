@@ -111,7 +111,10 @@ def test_a_dry_run_says_what_why_and_how_many_bytes_and_changes_nothing(table: T
     assert all(one.why for one in found.found)
 
 
-def test_after_a_full_flush_and_collection_it_opens_goes_on_and_native_opens_it_too(table: Table, shard: Shard) -> None:
+def test_lance_hole_7_after_a_full_flush_and_collection_it_opens_goes_on_and_native_opens_it_too(
+    table: Table, shard: Shard
+) -> None:
+    """Native deletes no entry, SSTable or manifest from Python."""
     life(table, 1, 2, 3)
     life(table, 4, 5)
     collected(table)

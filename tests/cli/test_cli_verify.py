@@ -10,6 +10,7 @@ from command_line import Headgate
 from confluent_kafka import Producer
 from stream_tables import COLUMNS, Record, Stream
 
+from headgate.checkpoints.expiring import BeforePosition, expire
 from headgate.shards.sharding import by_partition
 from headgate.table import Table, create_table
 
@@ -94,6 +95,20 @@ def test_a_lost_row_is_found_and_shown(tmp_path: Path, send: Send, verify: Any) 
     code, told = verify(table, topic)
     assert (code, told["lost"], told["duplicates"], told["wrong"]) == (6, 1, 0, 0)
     assert told["examples"] == [{"fault": "lost", "topic": topic, "partition": 0, "row": {"id": 3, "note": "n"}}]
+
+
+def test_rows_that_were_let_go_are_told_from_a_loss_as_far_as_that_can_be(
+    tmp_path: Path, send: Send, verify: Any
+) -> None:
+    table = keyless(tmp_path)
+    topic, records = send(ROWS)
+    stream = Stream(table, topic)
+    ((_, part),) = stream.commit([(0, 0, 2)], records[:2]).parts()
+    stream.commit([(0, 2, 5)], records[2:])
+    expire(table.home, [part.shard_id], BeforePosition(part.positions[-1] + 1), shard=part.shard_id)
+    code, told = verify(table, topic)
+    assert (code, told["holds"], told["lost"], told["duplicates"]) == (1, False, 2, 0)
+    assert told["expired_entries"] > 0
 
 
 def test_a_row_that_is_there_twice_is_found_and_shown(tmp_path: Path, send: Send, verify: Any) -> None:

@@ -208,7 +208,7 @@ def test_a_hole_that_is_a_living_writers_collection_is_looked_at_again(store: Ob
     """Between the manifest and the search for the tip the entries move to an SSTable."""
     known, (before,) = history(store, shard_id, "alive")
     faulty = FaultyStore(store)
-    stall = faulty.stall("head")
+    stall = faulty.stall("list", "/wal/")
     opener = Background(lambda: open_writer(faulty, shard_id))
     stall.wait()
     before.put(rows(3))

@@ -461,6 +461,23 @@ def test_lance_hole_2_a_gap_is_data_loss_and_nobody_is_fenced_by_the_open_that_f
     closing_checks(store, shard_id, range(1, 7), range(1, 7), [writer])
 
 
+def test_lance_hole_2_a_gap_wider_than_any_window_is_data_loss_and_fences_nobody(
+    store: ObjectStore, shard_id: uuid.UUID
+) -> None:
+    """A barrier in it would hide the entries above from every replay."""
+    writer = open_writer(store, shard_id)
+    for row in range(1, 41):
+        writer.put(rows(row))
+    for position in range(3, 40):
+        store.delete(writer.shard.wal_key(position))
+    before = writer.shard.manifests.latest()
+    with pytest.raises(DataLoss, match="entry 3 is missing"):
+        open_writer(store, shard_id)
+    assert writer.shard.manifests.latest() == before
+    assert wal_positions(writer.shard) == [0, 1, 2, 40]
+    assert writer.put(rows(41)).positions == (41,)
+
+
 @pytest.mark.parametrize(
     "stray",
     ["{name}.tmp.0123abcd", "{name}~", "x{name}", "0{name}", "deep/{name}", "{name}.arrow"],
@@ -531,7 +548,7 @@ def test_lance_hole_5_a_failed_open_fences_nobody(store: ObjectStore, shard_id: 
     elif damage == "hole":
         store.put_if_absent(writer.shard.wal_key(5), b"x")
     else:
-        way.plan = lambda op: Fault.FAIL if op.verb == "head" else None
+        way.plan = lambda op: Fault.FAIL if op.key.startswith(names.wal_folder(shard_id)) else None
     with pytest.raises((DataLoss, Transient)):
         open_writer(way, shard_id)
     assert not [op for op in way.log if op.verb.startswith("put")]
@@ -579,7 +596,7 @@ def test_lance_6675_a_reopen_starts_above_the_higher_of_last_seen_and_replay_aft
     faulty = FaultyStore(store)
     new = opened(through(shard, faulty))
     assert new.next_position == max(last_seen, replay_after) + 2  # its barrier is the first one
-    assert {op.verb for op in faulty.log if "/wal/" in op.key} == {"head", "put_if_absent"}
+    assert {op.verb for op in faulty.log if "/wal/" in op.key} == {"list", "head", "put_if_absent"}
     heads = [names.wal_position(op.key) for op in faulty.log if op.verb == "head"]
     assert min(position for position in heads if position is not None) == 31
 

@@ -648,6 +648,26 @@ def test_an_update_that_stalled_over_garbage_collection_is_not_believed(
     assert bytes(store.get(HINT)) == b'{"version":4}'
 
 
+def test_an_update_that_stalled_over_a_collection_of_its_own_writers_updates_is_not_believed(
+    flaky: ManifestStore, faulty: FaultyStore, shard: ManifestStore, store: ObjectStore
+) -> None:
+    """Two jobs of one claim: the flush stalls before its put, the other goes on, and its versions are collected."""
+    claimed = shard.claim()
+
+    def other_job_and_collection(key: str) -> None:
+        for _ in range(3):
+            shard.commit_update(claimed.claim_id, 1, advance(0))
+        collect(store, 1, 2)
+
+    faulty.before["put"] = [other_job_and_collection]
+    with pytest.raises(Fenced) as caught:
+        flaky.commit_update(claimed.claim_id, 1, advance(1))
+    assert is_located(caught.value, epoch=1)
+    latest = shard.latest()
+    assert latest is not None
+    assert (latest.version, latest.replay_after) == (4, 0)
+
+
 def test_an_update_that_another_of_our_jobs_already_followed_stands(
     flaky: ManifestStore, faulty: FaultyStore, shard: ManifestStore, store: ObjectStore
 ) -> None:

@@ -131,6 +131,28 @@ def test_a_successor_that_comes_during_replay_fences_this_writer(tmp_path: Path)
     assert seen(uri, SHARD) == expected
 
 
+@pytest.mark.parametrize("clean", [True, False], ids=["closed", "dropped"])
+@pytest.mark.parametrize("lost", [range(3, 30), range(3, 41)], ids=["hole", "end"])
+def test_an_open_that_misses_many_entries_fences_nobody(tmp_path: Path, lost: range, clean: bool) -> None:
+    """More than are read ahead. Without its end, a WAL that nobody closed looks like a shorter one."""
+    uri = make_table(tmp_path)
+    writer = ShardWriter.open(uri, SHARD, MEMTABLE)
+    for i in range(40):
+        writer.put(batch([(i, "n")]))
+    if clean:
+        writer.close()
+    for position in lost:
+        writer.shard.wal.delete(writer.shard.wal_key(position))
+    before = writer.shard.manifests.latest()
+    if lost.stop == 41 and not clean:
+        assert len(seen(uri, SHARD)) == 2
+        return
+    with pytest.raises(DataLoss) as raised:
+        ShardWriter.open(uri, SHARD, MEMTABLE)
+    assert raised.value.position == 3
+    assert writer.shard.manifests.latest() == before
+
+
 @pytest.mark.parametrize("damage", ["flipped", "cut", "missing"])
 def test_an_open_that_meets_damage_fences_nobody(tmp_path: Path, damage: str) -> None:
     """lance hole 5."""

@@ -13,6 +13,7 @@ from headgate.shards.decisions import (
     claimed,
     covered,
     entry_in_the_way,
+    follows,
     is_covered,
     is_fenced,
     is_ghost,
@@ -63,6 +64,14 @@ def test_a_claim_takes_the_next_epoch_and_keeps_the_rest() -> None:
 def test_who_is_fenced_and_whose_claim_never_was(stored: Manifest | None, fenced: bool, ghost: bool) -> None:
     assert is_fenced(stored, 2, "mine") is fenced
     assert is_ghost(stored, 2, "mine") is ghost
+
+
+@pytest.mark.parametrize("less", ["replay_after", "last_seen", "generation"])
+def test_a_later_manifest_that_goes_back_was_not_made_upon_ours(less: str) -> None:
+    ours = Manifest(version=5, epoch=2, shard_id=SHARD, replay_after=7, last_seen=8, generation=3)
+    assert follows(replace(ours, version=9), ours)
+    assert follows(replace(ours, version=9, replay_after=20, last_seen=21, generation=4), ours)
+    assert not follows(replace(ours, version=9, **{less: getattr(ours, less) - 1}), ours)
 
 
 def test_without_a_claim_id_only_a_higher_epoch_fences() -> None:

@@ -38,10 +38,14 @@ def test_entries_come_in_order_each_once_and_end_at_the_tip(shard: Shard, prefet
     assert [ids_of(one.entry) for one in read] == [[], *([row] for row in range(1, 31))]
 
 
-def test_reading_writes_nothing_and_lists_nothing(store: ObjectStore, shard: Shard) -> None:
+def test_reading_writes_nothing_and_lists_once_to_prove_the_tip(store: ObjectStore, shard: Shard) -> None:
     faulty = FaultyStore(store)
     list(WalTailer(through(shard, faulty)).read(1))
-    assert set(faulty.operations()) == {"get"}
+    assert set(faulty.operations()) == {"get", "list"}
+    assert faulty.operations()["list"] == 1
+    faulty.reset_operations()
+    list(WalTailer(through(shard, faulty)).read(1, 31))
+    assert faulty.operations() == {"get": 30}
 
 
 def test_an_empty_wal_ends_at_once(store: ObjectStore) -> None:
@@ -89,6 +93,25 @@ def test_a_hole_is_data_loss_told_with_shard_and_position(
         read.extend(one.position for one in WalTailer(shard, prefetch=prefetch).read(1))
     assert read == list(range(1, hole))
     assert (caught.value.shard, caught.value.position) == (str(shard.id), hole)
+
+
+@pytest.mark.parametrize("wide", [8, 20, 28])
+def test_a_hole_wider_than_what_is_read_ahead_is_data_loss_too(store: ObjectStore, shard: Shard, wide: int) -> None:
+    for position in range(2, 2 + wide):
+        store.delete(shard.wal_key(position))
+    read: list[int] = []
+    with pytest.raises(DataLoss) as caught:
+        read.extend(one.position for one in WalTailer(shard).read(1))
+    assert (read, caught.value.position) == ([1], 2)
+
+
+def test_an_end_before_what_is_known_to_be_there_is_data_loss(store: ObjectStore, shard: Shard) -> None:
+    for position in range(20, 31):
+        store.delete(shard.wal_key(position))
+    assert len(list(WalTailer(shard).read(1, least=20))) == 19
+    with pytest.raises(DataLoss) as caught:
+        list(WalTailer(shard).read(1, least=31))
+    assert caught.value.position == 20
 
 
 @pytest.mark.parametrize("stop", [31, 32, 40])

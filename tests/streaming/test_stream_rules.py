@@ -234,7 +234,7 @@ def test_offsets_that_are_gone_are_data_loss_with_the_range(
 # -- restarts ----------------------------------------------------------------------------
 
 
-def test_a_batch_whose_commit_spark_forgot_is_skipped(stream: Stream, topic: Topic) -> None:
+def test_peers_bug_14_paimon_9666_a_batch_whose_commit_spark_forgot_is_skipped(stream: Stream, topic: Topic) -> None:
     topic.put_numbers(range(1500))
     stream.run()
     before = sequence(stream.table)

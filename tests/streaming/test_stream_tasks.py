@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka]
     [("raise", headgate.single()), ("kill", headgate.single()), ("kill", headgate.bucket("id", 2))],
     ids=["raise-single", "kill-single", "kill-bucket"],
 )
-def test_a_task_that_fails_once_after_it_has_written_leaves_no_row_twice(
+def test_peers_bug_15_spark_25407_a_task_that_fails_once_after_it_has_written_leaves_no_row_twice(
     spark: SparkSession,
     tmp_path: Path,
     kafka_servers: str,
