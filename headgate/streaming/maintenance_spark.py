@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 
 from headgate.checkpoints.stream_driver import StreamDriver
 from headgate.checkpoints.table_checkpoint import TableCheckpoint
+from headgate.search.index_plan import Limits
 from headgate.streaming.compact_spark import merge_on, take_in_on
 from headgate.streaming.flush import flush
+from headgate.streaming.index_job import on_spark
 from headgate.streaming.maintenance import Jobs, Maintenance, Schedule
 from headgate.streaming.maintenance_rules import MaintenanceLimits
 from headgate.streaming.maintenance_state import put_state
 from headgate.streaming.options import SinkOptions
+from headgate.streaming.spark_jobs import named
 from headgate.streaming.spark_query import QueryFacts
 
 if TYPE_CHECKING:
@@ -33,7 +36,13 @@ def maintenance_on(
     """
     tasks = options.maintenance_tasks
     by_itself = take if options.checkpoint_seconds > 0 else None
-    jobs = Jobs(partial(flush, spark, tasks=tasks), take_in_on(spark, tasks), merge_on(spark, tasks), by_itself)
+    jobs = Jobs(
+        flush=partial(flush, spark, tasks=tasks),
+        compact=take_in_on(spark, tasks),
+        merge=merge_on(spark, tasks),
+        index=on_spark(spark, driver.home.uri, naming=named),
+        checkpoint=by_itself,
+    )
     return Maintenance(
         driver,
         jobs,
@@ -52,7 +61,12 @@ def schedule_of(options: SinkOptions) -> Schedule:
         compact_sstables=options.compact_sstables,
         max_sstables=options.max_sstables,
     )
-    return Schedule(limits, checkpoint_seconds=options.checkpoint_seconds, memtables=options.enable_memtable)
+    return Schedule(
+        limits,
+        segments=Limits(tasks=options.maintenance_tasks),
+        checkpoint_seconds=options.checkpoint_seconds,
+        memtables=options.enable_memtable,
+    )
 
 
 def _is_active(facts: QueryFacts) -> bool:
