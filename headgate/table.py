@@ -332,7 +332,8 @@ class Table:
             return replace(done, indexed=index_base(self.home.store, report=report, pause=pause).segments)
         except HeadgateError as error:
             told = "the SSTables are in the base, and its full-text index is not complete"
-            raise error.located(compacted=told, advice="compact again, or build the index by `headgate index build`")
+            error.located(compacted=told, advice="compact again, or build the index by `headgate index build`")
+            raise
 
     def waiting(self) -> list[Waiting]:
         """The shards whose SSTables wait to be taken into the base, and who owns them. Writes nothing."""

@@ -21,7 +21,7 @@ from headgate.search.index_jobs import Job, Runner
 from headgate.search.index_plan import Limits
 from headgate.search.segment import Segment
 from headgate.shards.appender import Pause, no_pause
-from headgate.streaming.spark_jobs import described
+from headgate.streaming.spark_jobs import described, is_remote
 from headgate.streaming.task import FINAL, RESULT
 
 if TYPE_CHECKING:
@@ -87,6 +87,6 @@ def index_task(jobs: tuple[Job, ...], pause: Pause, batches: Iterable[pa.RecordB
 
 def limits_on(spark: SparkSession) -> Limits:
     """As many segments at once as there are cores; a guess on Spark Connect, which does not say."""
-    if getattr(spark, "_jsparkSession", None) is None:
+    if is_remote(spark):
         return Limits(tasks=UNKNOWN_CORES)
     return Limits(tasks=int(spark.sparkContext.defaultParallelism))

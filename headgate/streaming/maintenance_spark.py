@@ -13,10 +13,10 @@ from headgate.streaming.compact_spark import merge_on, take_in_on
 from headgate.streaming.flush import flush
 from headgate.streaming.index_job import on_spark
 from headgate.streaming.maintenance import Jobs, Maintenance, Schedule
-from headgate.streaming.maintenance_rules import MaintenanceLimits
+from headgate.streaming.maintenance_rules import MaintenanceLimits, tasks_beside
 from headgate.streaming.maintenance_state import put_state
 from headgate.streaming.options import SinkOptions
-from headgate.streaming.spark_jobs import named
+from headgate.streaming.spark_jobs import is_remote, named
 from headgate.streaming.spark_query import QueryFacts
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def maintenance_on(
 
     A stream that wants one after every batch takes them by itself, between its batches.
     """
-    tasks = options.maintenance_tasks
+    tasks = tasks_on(spark, options, facts)
     by_itself = take if options.checkpoint_seconds > 0 else None
     jobs = Jobs(
         flush=partial(flush, spark, tasks=tasks),
@@ -46,13 +46,19 @@ def maintenance_on(
     return Maintenance(
         driver,
         jobs,
-        schedule_of(options),
+        schedule_of(options, tasks),
         is_active=partial(_is_active, facts),
         tell=partial(put_state, driver.home.records),
     )
 
 
-def schedule_of(options: SinkOptions) -> Schedule:
+def tasks_on(spark: SparkSession, options: SinkOptions, facts: QueryFacts) -> int:
+    """Tasks of one job at once: those that the options say, as far as batches keep a core. Spark Connect tells none."""
+    asked = options.maintenance_tasks
+    return asked if is_remote(spark) else tasks_beside(asked, facts.cores)
+
+
+def schedule_of(options: SinkOptions, tasks: int | None = None) -> Schedule:
     """The thresholds that the options say. Raises InvalidInput for some that contradict each other."""
     limits = MaintenanceLimits(
         flush_bytes=options.max_memtable_size,
@@ -63,7 +69,7 @@ def schedule_of(options: SinkOptions) -> Schedule:
     )
     return Schedule(
         limits,
-        segments=Limits(tasks=options.maintenance_tasks),
+        segments=Limits(tasks=tasks or options.maintenance_tasks),
         checkpoint_seconds=options.checkpoint_seconds,
         memtables=options.enable_memtable,
     )

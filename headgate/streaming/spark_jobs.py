@@ -49,7 +49,7 @@ def run_pieces(spark: SparkSession, name: str, pieces: int, work: Work, tasks: i
 @contextmanager
 def named(spark: SparkSession, name: str) -> Iterator[None]:
     """Jobs of this thread have the name, and our pool where the session schedules fairly; else that is said once."""
-    if _is_remote(spark):
+    if is_remote(spark):
         yield  # Spark Connect names its jobs itself
         return
     context = spark.sparkContext
@@ -71,7 +71,7 @@ def named(spark: SparkSession, name: str) -> Iterator[None]:
 @contextmanager
 def described(spark: SparkSession, name: str) -> Iterator[None]:
     """Jobs of this thread have the name in Spark's pages, and stay in the pool of whoever runs them."""
-    if _is_remote(spark):
+    if is_remote(spark):
         yield
         return
     spark.sparkContext.setJobDescription(name)
@@ -81,7 +81,8 @@ def described(spark: SparkSession, name: str) -> Iterator[None]:
         spark.sparkContext.setJobDescription(None)  # type: ignore[arg-type]
 
 
-def _is_remote(spark: SparkSession) -> bool:
+def is_remote(spark: SparkSession) -> bool:
+    """Whether it is a session of Spark Connect, which tells neither jobs nor cores."""
     return getattr(spark, "_jsparkSession", None) is None
 
 
