@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
-from gated_store import KINDS, PATIENCE, behind
+from gated_store import KINDS, PATIENCE, READ_BY_DRIVER, behind
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -55,6 +55,8 @@ def main(folder: Path) -> None:
         assert query.isActive, str(query.exception())
         return -1 if sink.last is None else sink.last.batch_id
 
+    until(lambda: committed() >= 0)
+    READ_BY_DRIVER.clear()  # a driver that opens reads who was there
     for kind in KINDS:
         until(lambda kind=kind: (gates / f"{kind}, reached").exists() or committed() < -1)
         before = committed()
@@ -63,7 +65,7 @@ def main(folder: Path) -> None:
         (gates / kind).unlink()
     query.stop()
     sink.wait_for_maintenance(PATIENCE)
-    state = sink.maintenance
+    state, read = sink.maintenance, list(READ_BY_DRIVER)
     assert state is not None
     sink.close()
     found = table.scan().read_all().column("value").to_pylist()
@@ -80,6 +82,7 @@ def main(folder: Path) -> None:
                 "rows": len(found),
                 "distinct": len(set(found)),
                 "hits": hits,
+                "read_by_driver": read,
             }
         )
     )

@@ -13,6 +13,9 @@ PATIENCE = 120.0
 KINDS = ("flush", "compaction", "full-text index")
 """As the jobs' names in Spark tell them."""
 
+READ_BY_DRIVER: list[str] = []
+"""Entries that this process has read, if it is no worker."""
+
 
 class GatedStore(LocalStore):
     """A task of a job that is gated waits, where it asks where something lies, until the gate is gone."""
@@ -20,6 +23,18 @@ class GatedStore(LocalStore):
     def __init__(self, uri: str, gates: Path) -> None:
         super().__init__(uri)
         self._gates = gates
+
+    def get(self, key: str) -> memoryview:
+        """As the store does; what a driver reads of the WALs is noted."""
+        if "/wal/" in key and not _job():
+            READ_BY_DRIVER.append(key)
+        return super().get(key)
+
+    def get_range(self, key: str, start: int, length: int) -> memoryview:
+        """As the store does; what a driver reads of the WALs is noted."""
+        if "/wal/" in key and not _job():
+            READ_BY_DRIVER.append(key)
+        return super().get_range(key, start, length)
 
     def locate(self, key: str = "") -> tuple[str, dict[str, str]]:
         """As the store does, once the gate is gone."""

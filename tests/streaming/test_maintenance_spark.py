@@ -24,6 +24,7 @@ import headgate
 from headgate.errors import InvalidInput
 from headgate.search.index_upkeep import neglected
 from headgate.streaming import spark_jobs
+from headgate.streaming.maintenance_rules import tasks_beside
 from headgate.streaming.maintenance_state import read_state
 from headgate.streaming.spark_jobs import POOL, named
 from headgate.table import Table
@@ -31,12 +32,17 @@ from headgate.table import Table
 HERE = Path(__file__).parent
 
 
-def job_names(spark: SparkSession) -> list[str]:
-    """Descriptions of all jobs of the session, oldest first."""
+def job_tasks(spark: SparkSession) -> list[tuple[str, int]]:
+    """Descriptions of all jobs of the session, oldest first, and how many tasks they had."""
     context: Any = spark.sparkContext._jsc.sc()
     jobs = context.statusStore().jobsList(None)
     found = [jobs.apply(number) for number in range(jobs.size())]
-    return [job.description().get() for job in reversed(found) if job.description().isDefined()]
+    return [(job.description().get(), job.numTasks()) for job in reversed(found) if job.description().isDefined()]
+
+
+def job_names(spark: SparkSession) -> list[str]:
+    """The descriptions alone."""
+    return [name for name, _ in job_tasks(spark)]
 
 
 @pytest.mark.spark
@@ -58,7 +64,9 @@ def test_a_stream_is_flushed_and_compacted_on_executors_and_shows_what_the_topic
     assert state.sstables_compacted >= 4
     assert state.failures == ()
     names = job_names(spark)[before:]
-    assert any(name.startswith("headgate: flush of") for name in names)
+    assert any(name.startswith("headgate: flush of 2 shards") for name in names)
+    bound = tasks_beside(sink.options.maintenance_tasks, spark.sparkContext.defaultParallelism)
+    assert max(tasks for name, tasks in job_tasks(spark)[before:] if name.startswith("headgate:")) <= bound
     assert any(name.startswith("headgate: compaction of") for name in names)
     assert f"headgate: full-text index of {table.uri}, segments: 1" in names
     assert state.indexed >= 1
@@ -132,6 +140,7 @@ def test_no_batch_waits_for_a_maintenance_job_that_stands_still_and_they_have_a_
     assert told["failures"] == []
     assert told["rows"] == told["distinct"] >= 400
     assert told["hits"] == [250]
+    assert told["read_by_driver"] == [], "rows never pass the driver"
     (log,) = (tmp_path / "events").iterdir()
     jobs, order = logged_jobs(log)
     maintenance = {job for job, (name, _) in jobs.items() if name.startswith("headgate:")}
