@@ -153,7 +153,7 @@ def part_finalize(corpus: Corpus, rounds: int) -> Iterator[Shown]:
 
 
 def part_increments(corpus: Corpus, rounds: int) -> Iterator[Shown]:
-    """The index grows by 64 increments; a query's time must not grow with their number, beside one index of the same."""
+    """The index grows by 64 increments: a query must not take longer by their number. Beside it: one index of all."""
     rows = []
     for title, limits in (("merged", Limits()), ("never merged", Limits(max_segments=10**6, segment_rows=1))):
         uri = str(corpus.folder / uuid.uuid4().hex)

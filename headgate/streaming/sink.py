@@ -141,7 +141,7 @@ class ShardSink:
             return take() if self._maintenance is None else self._maintenance.checkpoint_now(take)
 
     def wait_for_maintenance(self, timeout: float | None = None) -> bool:
-        """Until no flush, compaction or checkpoint runs or is due. False: not within so many seconds."""
+        """Until no flush, compaction, indexing or checkpoint runs or is due. False: not within so many seconds."""
         maintenance = self._maintenance
         return True if maintenance is None else maintenance.wait_until_idle(timeout)
 

@@ -7,6 +7,8 @@ import itertools
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import lance
@@ -127,7 +129,12 @@ def test_a_crash_after_every_store_operation_of_indexing_then_again_gives_the_sa
             index_base(store)
         if not store.crashed:
             break
-        table.compact(policy=EAGER)
+        table.compact(policy=replace(EAGER, keep_versions=timedelta(0)))
+        check(table, expected, hits)
+        table.collect_garbage(min_age=timedelta(0), apply=True)
+        folders = {path.name for path in (Path(table.uri) / "_indices").iterdir() if files_in(path)}
+        segments = look_index(table.home.store, "note", NAME).segments
+        assert folders == {str(one.index_id) for one in segments}, "no orphan is left"
         check(table, expected, hits)
         shutil.rmtree(table.uri)
     assert number > 15, "the crashes did not reach the whole way"
