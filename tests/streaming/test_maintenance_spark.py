@@ -151,7 +151,8 @@ def test_no_batch_waits_for_a_maintenance_job_that_stands_still_and_they_have_a_
         between = order[order.index(("start", first)) : order.index(("end", first))]
         begun = [job for what, job in between if what == "start" and job not in maintenance]
         ended = {job for what, job in between if what == "end"}
-        assert len(begun) >= BATCHES, f"batches began beside the {kind}"
+        # The first of those that went past may have begun before it.
+        assert len(begun) >= BATCHES - 1, f"batches began beside the {kind}"
         # The last one may have been running when the gate was opened.
         assert set(begun[:-1]) <= ended, f"a batch waited for the {kind}"
 
