@@ -180,10 +180,10 @@ def _stream(root: Path, batches: int, rows: int, rounds: int) -> list[Row]:
         "spark.eventLog.compress": "false",
     }
     spark = local_session(log_file=root / "spark.log", settings=settings)
-    # Beside: about one flush in three batches, and a compaction in seven flushes.
+    # Beside: about one flush in three batches, and a compaction in six flushes.
     ways: Mapping[str, Mapping[str, Any]] = {
         "alone": {"max_memtable_size": 1 << 40, "max_memtable_age": "never"},
-        "beside": {"max_memtable_size": 3 * rows * 8, "compact_sstables": 7},
+        "beside": {"max_memtable_size": 3 * rows * 8, "compact_sstables": 6},
     }
     took: dict[str, list[list[float]]] = {name: [] for name in ways}
     counts: dict[str, Row] = {}

@@ -36,10 +36,11 @@ from headgate.checkpoints.taking import check_name, drop, take
 from headgate.connectors import lance as lance_connector
 from headgate.connectors.lance import Base, MemWal
 from headgate.connectors.objects import ObjectStore, open_store, redact
-from headgate.errors import AlreadyExists, Corrupt, InvalidInput, NotFound
+from headgate.errors import AlreadyExists, Corrupt, HeadgateError, InvalidInput, NotFound
 from headgate.search.finalize import Report, no_report
 from headgate.search.index_build import IndexBuild, build_index
 from headgate.search.index_plan import Limits
+from headgate.search.index_upkeep import index_base
 from headgate.search.query import Searcher, searcher_of
 from headgate.shards.appender import Pause, no_pause
 from headgate.shards.config import WriterConfig
@@ -307,21 +308,33 @@ class Table:
         limits: CompactLimits = CompactLimits(),  # noqa: B008
         policy: BasePolicy = BasePolicy(),  # noqa: B008
         progress: Callable[[int, int], None] = lambda done, total: None,
+        report: Report = no_report,
+        pause: Pause = no_pause,
     ) -> Compacted:
-        """Take all SSTables into the base, and tidy it: small fragments merged, old versions removed by policy.
+        """Take all SSTables into the base, tidy it (small fragments merged, old versions removed by policy), and let
+        its full-text indexes cover what is new, in this process; `report` is told of their stages.
 
         Of a table that nobody runs (a running stream does it by itself): IT FENCES THE WRITERS AND STREAMS of every
-        shard that has SSTables. Rows in the WALs alone stay there; `flush` first. See `compact_stopped`.
+        shard that has SSTables. Rows in the WALs alone stay there; `flush` first. A crash anywhere, then again: the
+        same table. See `compact_stopped`, `index_base`.
         """
         self._check_now("be compacted")
-        return compact_stopped(
+        done = compact_stopped(
             self.home,
             self.shard_ids(),
             limits=limits,
             policy=policy,
             names=self._shard_names(),
             progress=progress,
+            pause=pause,
         )
+        pause("index")
+        try:
+            return replace(done, indexed=index_base(self.home.store, report=report, pause=pause).segments)
+        except HeadgateError as error:
+            told = "the SSTables are in the base, and its full-text index is not complete"
+            error.located(compacted=told, advice="compact again, or build the index by `headgate index build`")
+            raise
 
     def waiting(self) -> list[Waiting]:
         """The shards whose SSTables wait to be taken into the base, and who owns them. Writes nothing."""
@@ -359,7 +372,7 @@ class Table:
         if spark is not None:
             # Named, not imported: who has no Spark has no use for that room, and it stands above this one.
             job = import_module("headgate.streaming.index_job")
-            runner, limits = job.on_spark(spark), limits or job.limits_on(spark)
+            runner, limits = job.on_spark(spark, self.uri), limits or job.limits_on(spark)
         return build_index(
             self.home.store,
             column,

@@ -50,6 +50,8 @@ class Compacted:
     """Rows of the base that deletes removed."""
     rounds: int = 0
     tidied: Tidied | None = None
+    indexed: int = 0
+    """Segments that full-text indexes got, see `Table.compact`."""
 
 
 def waiting(home: TableHome, shard_ids: Iterable[UUID], names: Mapping[UUID, str] | None = None) -> list[Waiting]:

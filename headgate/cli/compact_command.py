@@ -13,7 +13,7 @@ from headgate.checkpoints.stopped_compact import Compacted, Waiting
 from headgate.cli import storage_option
 from headgate.cli.gc_command import parsed_age
 from headgate.cli.output import Output, output_option
-from headgate.cli.progress import bars
+from headgate.cli.progress import bars, stages_on
 from headgate.errors import InvalidInput
 from headgate.table import open_table
 
@@ -52,7 +52,8 @@ def compact(
     storage_options: dict[str, str],
     output: Output,
 ) -> None:
-    """Take the SSTables of TABLE into its base, merge small fragments of it, and remove its old versions.
+    """Take the SSTables of TABLE into its base, merge small fragments of it, remove its old versions, and let its
+    full-text indexes cover what is new.
 
     A running stream does this by itself. By hand it needs the shards: a writer or a stream that holds one with
     SSTables is fenced, and stops with its next write. Without --apply it is only said which.
@@ -76,6 +77,7 @@ def compact(
         done = table.compact(
             policy=BasePolicy(keep_versions=age),
             progress=lambda count, total: progress.update(bar, completed=count, total=total),
+            report=stages_on(progress, "Full-text index"),
         )
     output.record(f"Compacted {table.uri}", {"applied": True, **_told(done), "note": note or None})
 
@@ -105,4 +107,5 @@ def _told(done: Compacted) -> dict[str, Any]:
         "fragments": tidied.fragments,
         "versions_removed": tidied.versions_removed,
         "bytes_removed": tidied.bytes_removed,
+        "index_segments": done.indexed,
     }

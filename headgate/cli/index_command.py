@@ -15,10 +15,9 @@ import click
 from headgate.cli import storage_option
 from headgate.cli.output import Column, Output, output_option
 from headgate.cli.processes import quiet_logs
-from headgate.cli.progress import bars
+from headgate.cli.progress import bars, stages_on
 from headgate.connectors.lance_index import look_index
 from headgate.errors import InvalidInput
-from headgate.search.finalize import Report
 from headgate.search.index_plan import Limits, uncovered
 from headgate.search.marker import read_segment
 from headgate.search.segment import IndexFolder
@@ -113,7 +112,8 @@ def build(
 
         def built() -> Iterator[dict[str, Any]]:
             for column in wanted:
-                with _drawn(column) as report:
+                with bars() as progress:
+                    report = stages_on(progress, column)
                     done = table.build_index(
                         column, spark, parameters=chosen or None, rebuild=rebuild, limits=limits, report=report
                     )
@@ -206,18 +206,3 @@ def _session(wanted: bool, cores: int | None) -> Iterator[SparkSession | None]:
             yield spark
         finally:
             spark.stop()
-
-
-@contextmanager
-def _drawn(column: str) -> Iterator[Report]:
-    """One bar per stage, on a terminal."""
-    with bars() as progress:
-        tasks: dict[str, Any] = {}
-
-        def report(stage: str, done: int, total: int) -> None:
-            label = f"{column}: {stage.replace('_', ' ')}"
-            if stage not in tasks:
-                tasks[stage] = progress.add_task(label, total=total)
-            progress.update(tasks[stage], completed=done, total=total)
-
-        yield report

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 
 def bars() -> Progress:
@@ -19,3 +29,15 @@ def bars() -> Progress:
         transient=True,
         disable=not console.is_terminal,
     )
+
+
+def stages_on(progress: Progress, what: str) -> Callable[[str, int, int], None]:
+    """Draws one bar per stage that it is told of."""
+    tasks: dict[str, TaskID] = {}
+
+    def report(stage: str, done: int, total: int) -> None:
+        if stage not in tasks:
+            tasks[stage] = progress.add_task(f"{what}: {stage.replace('_', ' ')}", total=total)
+        progress.update(tasks[stage], completed=done, total=total)
+
+    return report

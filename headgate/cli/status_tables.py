@@ -102,8 +102,10 @@ def _shards(shards: Sequence[Value]) -> Padding:
 
 
 def _maintenance(states: Sequence[Value]) -> Padding:
-    columns = ["stream", ">unflushed B", ">SSTables", ">flushes", ">compactions", ">checkpoints", "running", "as of"]
-    keys = ("stream", "unflushed_bytes", "sstables", "flushes", "compactions", "checkpoints", "running", "at")
+    counts = ("sstables", "flushes", "compactions", "indexed", "checkpoints")
+    told = (">SSTables", ">flushes", ">compactions", ">indexed", ">checkpoints")
+    columns = ["stream", ">unflushed B", *told, "running", "as of"]
+    keys = ("stream", "unflushed_bytes", *counts, "running", "at")
     return _filled("Maintenance", columns, keys, [{**one, "running": list(one["running"])} for one in states])
 
 

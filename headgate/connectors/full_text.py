@@ -94,6 +94,19 @@ def segments(dataset: Any, store: ObjectStore, key: str, name: str) -> tuple[Seg
     return tuple(result)
 
 
+def own_stop_words(dataset: Any, store: ObjectStore, name: str) -> Mapping[str, Any]:
+    """The stop words of one's own that an index of the dataset has, as a parameter; none where it has none.
+
+    A dataset's description leaves them out, and an index built without them could not stand beside this one. Raises
+    DataLoss where a segment's marker is gone.
+    """
+    for segment in segments(dataset, store, "", name)[:1]:
+        marker = open_file(f"{segment.uri}/metadata.lance", segment.options, None).metadata().schema.metadata or {}
+        words = json.loads(marker.get(b"params", b"{}")).get("custom_stop_words")
+        return {} if words is None else {"custom_stop_words": words}
+    return {}
+
+
 def open_index(uri: str, options: Mapping[str, str]) -> OpenIndex:
     """Read an index folder: all but its posting lists. Raises DataLoss, Corrupt, InvalidInput for a foreign format."""
     marker = open_file(f"{uri}/metadata.lance", options, None).metadata().schema.metadata or {}

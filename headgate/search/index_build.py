@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from headgate.connectors.full_text import own_stop_words
 from headgate.connectors.lance_index import IndexLook, check_parameters, look_index
 from headgate.connectors.objects import ObjectStore
+from headgate.connectors.sstables import open_dataset
 from headgate.errors import InvalidInput, Transient
 from headgate.search.finalize import Report, Stages, no_report
 from headgate.search.index_commit import Committed, commit
@@ -76,7 +78,7 @@ def build_index(
     limits, stages = limits or Limits(), Stages(report)
     run = runner or in_process
     stages.at("discover", 0, 1)
-    look = look_index(store, column, name)
+    look = _look(store, column, name)
     chosen = _chosen(store, column, look, parameters, rebuild)
     rounds = added = idle = 0
     renew = rebuild and bool(look.fragments)
@@ -104,7 +106,16 @@ def build_index(
         if idle > IDLE_ROUNDS:
             raise _never_fits(store, look, landed)
         renew = renew and not landed.landed
-        look = look_index(store, column, name)
+        look = _look(store, column, name)
+
+
+def _look(store: ObjectStore, column: str, name: str) -> IndexLook:
+    """The index as it is now, with all of its parameters."""
+    look = look_index(store, column, name)
+    if look.parameters is None:
+        return look
+    dataset = open_dataset(store, version=look.version)
+    return replace(look, parameters={**look.parameters, **own_stop_words(dataset, store, look.name)})
 
 
 def _progress(stages: Stages, stage: str, done: int, total: int) -> None:

@@ -6,6 +6,7 @@ Promises:
    it was compacted or another builder was faster, are left out and told.
 3. Segments with other parameters never stand beside each other: native would then fail every query.
 4. After a crash or an unknown outcome the same call finds out what stands.
+5. On local disk the version that names them is on disk when it returns; their files were before it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from headgate.connectors.base_files import base_files, sync_base
 from headgate.connectors.lance_index import IndexLook, NativeSegment, SegmentLook, commit_segments, look_index
 from headgate.connectors.objects import ObjectStore
 from headgate.errors import DataLoss, InvalidInput, StoreError, Transient
@@ -80,8 +82,10 @@ def commit(
         pause("decided")
         try:
             fresh = [native_segment(one) for one in decision.added]
-            failure = None
-            if not commit_segments(store, now.name, fresh, decision.removed, now.version):
+            failure, known = None, base_files(store)
+            if commit_segments(store, now.name, fresh, decision.removed, now.version):
+                sync_base(store, known)
+            else:
                 time.sleep(delay)
         except StoreError as error:
             failure = error

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headgate.connectors import full_text
 from headgate.connectors import sstables as datasets
 from headgate.connectors.sstables import TextIndex
+from headgate.errors import HeadgateError
 from headgate.shards import names
 from headgate.shards.adopt import field_id
 from headgate.shards.manifest import SsTable
@@ -40,7 +44,7 @@ def write_sstable(shard: Shard, maintained: Sequence[str], table: MemTable) -> S
         rows,
         field_ids=(*schema.field_ids, max(schema.field_ids, default=-1) + 1),
         primary_key=schema.primary_key,
-        indexes=kept_indexes(base, schema, maintained),
+        indexes=kept_indexes(shard.home, base, maintained),
         file_version=base.data_storage_version,
     )
     return SsTable(
@@ -52,16 +56,24 @@ def write_sstable(shard: Shard, maintained: Sequence[str], table: MemTable) -> S
     )
 
 
-def kept_indexes(base: Any, schema: RowSchema, maintained: Sequence[str]) -> tuple[TextIndex, ...]:
+def kept_indexes(home: TableHome, base: Any, maintained: Sequence[str]) -> tuple[TextIndex, ...]:
     """The full-text indexes of the base that SSTables have as well: those named, or all.
 
     An index on a column that this schema does not know yet is left to the next opener.
     """
     return tuple(
-        index
+        _with_stop_words(home, base, index)
         for index in datasets.text_indexes(base)
-        if index.column in schema.logical.names and (not maintained or index.name in maintained)
+        if index.column in home.schema.logical.names and (not maintained or index.name in maintained)
     )
+
+
+def _with_stop_words(home: TableHome, base: Any, index: TextIndex) -> TextIndex:
+    """A base whose index cannot be read takes SSTables nevertheless: a search indexes them by itself."""
+    with suppress(HeadgateError, ValueError):
+        own = full_text.own_stop_words(base, home.store, index.name)
+        return replace(index, parameters={**index.parameters, **own})
+    return index
 
 
 class StoredRows:

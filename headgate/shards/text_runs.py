@@ -11,8 +11,13 @@ Promises:
 from __future__ import annotations
 
 import json
+import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +29,11 @@ from headgate.connectors.full_text import OpenIndex
 from headgate.connectors.postings import BLOCK
 
 RUN_ROWS = 100_000
-"""Runs are not joined beyond it: indexing that many takes a second or two, which one search has to wait."""
+"""Runs are not joined beyond it, and longer ones are cut: indexing that many takes a second or two, which one search
+has to wait."""
+
+AT_ONCE = min(os.cpu_count() or 1, 8)
+"""Runs indexed together; each takes some hundred megabytes meanwhile."""
 
 _HELD = 512 << 20
 """Bytes of indexed runs: those of some 500 MB of texts."""
@@ -52,14 +61,16 @@ class Run:
 
 
 def indexed_runs(stretches: Sequence[Stretch], parameters: Mapping[str, Any]) -> Iterator[Run]:
-    """All the stretches, indexed. Those without rows are left out."""
+    """All the stretches, indexed, as many at once as there are cores. Those without rows are left out."""
     filled = [stretch for stretch in stretches if stretch.rows]
+    # How posting lists are stored changes no result, and one way of the two is known here.
+    known = {**parameters, "block_size": BLOCK}
+    bounds = run_bounds([stretch.rows for stretch in filled], RUN_ROWS)
+    pieces = [piece for start, stop in bounds for piece in _pieces(filled[start:stop])]
     first = 0
-    for start, stop in run_bounds([stretch.rows for stretch in filled]):
-        run = filled[start:stop]
-        rows = sum(stretch.rows for stretch in run)
-        yield Run(first, rows, _indexed(run, parameters))
-        first += rows
+    for piece, index in zip(pieces, _indexed(pieces, known), strict=True):
+        yield Run(first, piece.rows, index)
+        first += piece.rows
 
 
 def run_bounds(sizes: Sequence[int], limit: int = RUN_ROWS) -> list[tuple[int, int]]:
@@ -88,13 +99,54 @@ def identity_of(columns: Sequence[pa.Array]) -> bytes:
     return hashed.digest()
 
 
-def _indexed(run: Sequence[Stretch], parameters: Mapping[str, Any]) -> OpenIndex:
-    # How posting lists are stored changes no result, and one way of the two is known here.
-    parameters = {**parameters, "block_size": BLOCK}
-    key = (json.dumps(parameters, sort_keys=True), *(stretch.identity for stretch in run))
-    return _runs.get_or_make(
-        key,
-        lambda: full_text.index_texts(
-            pa.chunked_array([array for stretch in run for array in stretch.texts()]), parameters
-        ),
-    )
+@dataclass(frozen=True)
+class _Piece:
+    """What native indexes in one go."""
+
+    identity: tuple[object, ...]
+    rows: int
+    texts: Callable[[], pa.ChunkedArray]
+
+
+def _pieces(run: Sequence[Stretch]) -> Iterator[_Piece]:
+    """A run; in equal pieces where it is one stretch that is too long."""
+    rows, identity = sum(stretch.rows for stretch in run), tuple(stretch.identity for stretch in run)
+    texts = _Texts(run)
+    if rows <= RUN_ROWS:
+        yield _Piece(identity, rows, texts.read)
+        return
+    count = -(-rows // RUN_ROWS)
+    for number, (start, stop) in enumerate(pairwise(rows * part // count for part in range(count + 1))):
+        yield _Piece((*identity, number), stop - start, partial(texts.cut, start, stop - start))
+
+
+class _Texts:
+    """The texts of a run, read once however many pieces are made of them."""
+
+    def __init__(self, run: Sequence[Stretch]) -> None:
+        self._run = run
+        self._lock = threading.Lock()
+        self._read: pa.ChunkedArray | None = None
+
+    def read(self) -> pa.ChunkedArray:
+        return pa.chunked_array([array for stretch in self._run for array in stretch.texts()])
+
+    def cut(self, start: int, rows: int) -> pa.ChunkedArray:
+        with self._lock:
+            self._read = self.read() if self._read is None else self._read
+        return self._read.slice(start, rows)
+
+
+def _indexed(pieces: Sequence[_Piece], parameters: Mapping[str, Any]) -> list[OpenIndex]:
+    """Native indexes one piece by little more than one core: several go at once, those that are not held."""
+    told = json.dumps(parameters, sort_keys=True)
+
+    def index(piece: _Piece) -> OpenIndex:
+        return _runs.get_or_make((told, *piece.identity), lambda: full_text.index_texts(piece.texts(), parameters))
+
+    new = [piece for piece in pieces if _runs.get((told, *piece.identity)) is None]
+    if len(new) < 2:
+        return [index(piece) for piece in pieces]
+    with ThreadPoolExecutor(min(AT_ONCE, len(new)), thread_name_prefix="headgate-index") as pool:
+        made = dict(zip(map(id, new), pool.map(index, new), strict=True))
+    return [made[id(piece)] if id(piece) in made else index(piece) for piece in pieces]

@@ -84,7 +84,7 @@ class TextSearch:
             late = late or time.monotonic() - old.at > self._config.async_index_interval
             if same or not (self._config.sync_indexed_write or late):
                 return old
-        kept = kept_indexes(view.base.dataset, view.home.schema, self._config.maintained_indexes)
+        kept = kept_indexes(view.home, view.base.dataset, self._config.maintained_indexes)
         return Indexed(view, rows, time.monotonic(), kept)
 
 

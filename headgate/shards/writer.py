@@ -308,7 +308,7 @@ def check_config(config: WriterConfig) -> None:
 
 def _check_indexes(home: TableHome, names: Sequence[str]) -> None:
     """Refuse an index that the base does not have."""
-    known = {index.name for index in kept_indexes(datasets.open_dataset(home.store), home.schema, ())}
+    known = {index.name for index in kept_indexes(home, datasets.open_dataset(home.store), ())}
     missing = [name for name in names if name not in known]
     if missing:
         raise InvalidInput(f"The table has no full-text index {missing[0]!r}.", table=home.uri, known=sorted(known))

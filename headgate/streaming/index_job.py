@@ -7,9 +7,10 @@ id, and of two attempts at once one is committed. See `search.index_build` for t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
@@ -20,6 +21,7 @@ from headgate.search.index_jobs import Job, Runner
 from headgate.search.index_plan import Limits
 from headgate.search.segment import Segment
 from headgate.shards.appender import Pause, no_pause
+from headgate.streaming.spark_jobs import described, is_remote
 from headgate.streaming.task import FINAL, RESULT
 
 if TYPE_CHECKING:
@@ -28,17 +30,24 @@ if TYPE_CHECKING:
 UNKNOWN_CORES = 8
 """Segments at once on Spark Connect: as many as an index may have."""
 
+Naming: TypeAlias = "Callable[[SparkSession, str], AbstractContextManager[None]]"
+"""Gives Spark jobs their name, and their pool: `described`, or `named` for maintenance."""
+
 _ON_EXECUTORS = BUILD_STAGES[1:-1]
 
 
-def on_spark(spark: SparkSession, *, pause: Pause = no_pause) -> Runner:
+def on_spark(
+    spark: SparkSession, table: str = "a table", *, naming: Naming = described, pause: Pause = no_pause
+) -> Runner:
     """A runner that gives each job to a task of one Spark job. `pause` is called in the tasks."""
 
     def run(jobs: Sequence[Job], report: Report) -> Sequence[Segment]:
         for stage in _ON_EXECUTORS:
             report(stage, 0, len(jobs))
         segments = []
-        for line in _collected(spark, jobs, pause):
+        with naming(spark, f"headgate: full-text index of {table}, segments: {len(jobs)}"):
+            lines = _collected(spark, jobs, pause)
+        for line in lines:
             if "error" in line:
                 raise from_json(line["error"])
             segments.append(Segment.from_json(line))
@@ -78,6 +87,6 @@ def index_task(jobs: tuple[Job, ...], pause: Pause, batches: Iterable[pa.RecordB
 
 def limits_on(spark: SparkSession) -> Limits:
     """As many segments at once as there are cores; a guess on Spark Connect, which does not say."""
-    if getattr(spark, "_jsparkSession", None) is None:
+    if is_remote(spark):
         return Limits(tasks=UNKNOWN_CORES)
     return Limits(tasks=int(spark.sparkContext.defaultParallelism))

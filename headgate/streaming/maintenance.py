@@ -3,8 +3,8 @@
 Promises:
 1. No batch waits for a job, with two exceptions that are told: the budget of unflushed bytes, and the cap on SSTables.
 2. A job that fails never fails the stream: it is tried again after a pause that grows, and the state says so.
-3. One thread works on the shards (flush, checkpoint, fold), one on the base (compaction, tidying): a long compaction
-   delays no flush.
+3. One thread works on the shards (flush, checkpoint, fold), one on the base (compaction, tidying, indexing): a long
+   compaction delays no flush.
 4. A driver that was fenced maintains nothing any more; the next batch learns it by itself.
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import structlog
@@ -25,6 +26,9 @@ from headgate.checkpoints.flush_job import RunJobs, run_here
 from headgate.checkpoints.stream_driver import StreamDriver
 from headgate.checkpoints.table_checkpoint import TableCheckpoint
 from headgate.errors import Fenced, HeadgateError, Transient
+from headgate.search.index_jobs import Runner, in_process
+from headgate.search.index_plan import Limits
+from headgate.search.index_upkeep import index_base, neglected
 from headgate.streaming.maintenance_rules import (
     Delay,
     MaintenanceLimits,
@@ -51,6 +55,7 @@ class Jobs:
     flush: RunJobs = run_here
     compact: RunCompaction | None = None
     merge: RunMerge | None = None
+    index: Runner = in_process
     checkpoint: Callable[[], TableCheckpoint] | None = None
     """Takes a checkpoint of scope all; None where none is taken while the stream runs."""
 
@@ -62,9 +67,14 @@ class Schedule:
     limits: MaintenanceLimits = field(default_factory=MaintenanceLimits)
     rounds: CompactLimits = field(default_factory=CompactLimits)
     base: BasePolicy = field(default_factory=BasePolicy)
+    segments: Limits = field(default_factory=Limits)
+    """Of full-text indexes."""
     checkpoint_seconds: float = 600.0
     tidy_seconds: float = 600.0
     """Between two looks at the base's fragments and versions."""
+    index_seconds: float = 600.0
+    """Between two looks for rows of the base that its full-text indexes miss, besides one after every compaction:
+    others may have put them there."""
     columns_seconds: float = 60.0
     """Between two looks whether somebody has changed the table's columns."""
     memtables: bool = True
@@ -84,6 +94,10 @@ class _Chore:
     """In a row."""
     since: str = ""
     not_before: float = float("-inf")
+
+
+class _Over(Exception):
+    """The stream is over: what is left of a job is for the next one."""
 
 
 class Maintenance:
@@ -118,6 +132,10 @@ class Maintenance:
         self._batches = 0
         """Since the last checkpoint."""
         self._checkpointed = self._tidied = self._looked = clock()
+        self._indexes_looked = float("-inf")
+        """An earlier driver may have compacted, and not indexed any more."""
+        self._neglected: tuple[str, ...] = ()
+        """Columns whose index misses rows."""
         self._untidied = 0
         """Compactions since the base was tidied."""
         self._state = MaintenanceState(driver.stream)
@@ -125,9 +143,12 @@ class Maintenance:
         base: list[_Chore] = []
         if schedule.memtables:
             shards.append(_Chore("flush", lambda: bool(self._to_flush()), self._flush))
+            # What follows a compaction comes before the next one, else it would never come while SSTables pile up.
             base = [
-                _Chore("compaction", self._compaction_due, self._compact),
                 _Chore("tidying of the base", self._tidy_due, self._tidy),
+                _Chore("look at the indexes", self._look_at_indexes_due, self._look_at_indexes, quiet=True),
+                _Chore("indexing", lambda: bool(self._neglected), self._index),
+                _Chore("compaction", self._compaction_due, self._compact),
             ]
         shards.append(_Chore("fold of the log", lambda: driver.fold_is_due, self._fold, quiet=True))
         shards.append(_Chore("look at the columns", self._look_due, self._look, quiet=True))
@@ -370,6 +391,7 @@ class Maintenance:
         done = self._driver.compact(self._schedule.rounds, self._jobs.compact)
         if done is not None:
             self._untidied += 1
+            self._indexes_looked = float("-inf")
             taken = self._state.sstables_compacted + done.sstables
             self._update(compactions=self._state.compactions + 1, sstables_compacted=taken)
 
@@ -379,6 +401,28 @@ class Maintenance:
     def _tidy(self) -> None:
         tidy_base(self._driver.home, self._schedule.base, self._jobs.merge)
         self._tidied, self._untidied = self._clock(), 0
+        self._indexes_looked = float("-inf")
+
+    def _look_at_indexes_due(self) -> bool:
+        return self._clock() - self._indexes_looked >= self._schedule.index_seconds
+
+    def _look_at_indexes(self) -> None:
+        self._neglected = neglected(self._driver.home.store, self._schedule.segments)
+        self._indexes_looked = self._clock()
+
+    def _index(self) -> None:
+        """New fragments become segments, and segments that are too many become few, in rounds."""
+
+        def go_on(step: str) -> None:
+            if step == "planned" and self._is_over():
+                raise _Over
+
+        with suppress(_Over):
+            done = index_base(
+                self._driver.home.store, runner=self._jobs.index, limits=self._schedule.segments, pause=go_on
+            )
+            self._update(indexed=self._state.indexed + done.segments)
+        self._neglected = ()
 
     # -- waiting -----------------------------------------------------------------------
 

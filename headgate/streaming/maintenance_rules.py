@@ -88,6 +88,13 @@ def delay(loads: Sequence[ShardLoad], limits: MaintenanceLimits) -> Delay | None
     return None
 
 
+def tasks_beside(asked: int, cores: int) -> int:
+    """So many tasks of one maintenance job at once that, with one job for the shards and one for the base, a core is
+    left for batches: Spark takes none back from a task that runs. On fewer than three cores that cannot be.
+    """
+    return max(1, min(asked, (cores - 1) // 2))
+
+
 def pause_after(failures: int) -> float:
     """Seconds to wait after so many failures in a row."""
     return min(FIRST_PAUSE * 2.0 ** min(failures - 1, 16), LONGEST_PAUSE)

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 
 from headgate.checkpoints.stream_driver import StreamDriver
 from headgate.checkpoints.table_checkpoint import TableCheckpoint
+from headgate.search.index_plan import Limits
 from headgate.streaming.compact_spark import merge_on, take_in_on
 from headgate.streaming.flush import flush
+from headgate.streaming.index_job import on_spark
 from headgate.streaming.maintenance import Jobs, Maintenance, Schedule
-from headgate.streaming.maintenance_rules import MaintenanceLimits
+from headgate.streaming.maintenance_rules import MaintenanceLimits, tasks_beside
 from headgate.streaming.maintenance_state import put_state
 from headgate.streaming.options import SinkOptions
+from headgate.streaming.spark_jobs import is_remote, named
 from headgate.streaming.spark_query import QueryFacts
 
 if TYPE_CHECKING:
@@ -31,19 +34,31 @@ def maintenance_on(
 
     A stream that wants one after every batch takes them by itself, between its batches.
     """
-    tasks = options.maintenance_tasks
+    tasks = tasks_on(spark, options, facts)
     by_itself = take if options.checkpoint_seconds > 0 else None
-    jobs = Jobs(partial(flush, spark, tasks=tasks), take_in_on(spark, tasks), merge_on(spark, tasks), by_itself)
+    jobs = Jobs(
+        flush=partial(flush, spark, tasks=tasks),
+        compact=take_in_on(spark, tasks),
+        merge=merge_on(spark, tasks),
+        index=on_spark(spark, driver.home.uri, naming=named),
+        checkpoint=by_itself,
+    )
     return Maintenance(
         driver,
         jobs,
-        schedule_of(options),
+        schedule_of(options, tasks),
         is_active=partial(_is_active, facts),
         tell=partial(put_state, driver.home.records),
     )
 
 
-def schedule_of(options: SinkOptions) -> Schedule:
+def tasks_on(spark: SparkSession, options: SinkOptions, facts: QueryFacts) -> int:
+    """Tasks of one job at once: those that the options say, as far as batches keep a core. Spark Connect tells none."""
+    asked = options.maintenance_tasks
+    return asked if is_remote(spark) else tasks_beside(asked, facts.cores)
+
+
+def schedule_of(options: SinkOptions, tasks: int | None = None) -> Schedule:
     """The thresholds that the options say. Raises InvalidInput for some that contradict each other."""
     limits = MaintenanceLimits(
         flush_bytes=options.max_memtable_size,
@@ -52,7 +67,12 @@ def schedule_of(options: SinkOptions) -> Schedule:
         compact_sstables=options.compact_sstables,
         max_sstables=options.max_sstables,
     )
-    return Schedule(limits, checkpoint_seconds=options.checkpoint_seconds, memtables=options.enable_memtable)
+    return Schedule(
+        limits,
+        segments=Limits(tasks=tasks or options.maintenance_tasks),
+        checkpoint_seconds=options.checkpoint_seconds,
+        memtables=options.enable_memtable,
+    )
 
 
 def _is_active(facts: QueryFacts) -> bool:

@@ -51,6 +51,8 @@ class MaintenanceState:
     sstables_compacted: int = 0
     compactions: int = 0
     checkpoints: int = 0
+    indexed: int = 0
+    """Segments of full-text indexes."""
     unflushed_bytes: int = 0
     sstables: int = 0
     """Of the shard that has most."""

@@ -29,7 +29,7 @@ from headgate.streaming.driver import StreamDriver
 from headgate.streaming.flush import flush
 from headgate.streaming.kafka_source import KafkaSource
 from headgate.streaming.maintenance import Maintenance
-from headgate.streaming.maintenance_spark import maintenance_on, schedule_of
+from headgate.streaming.maintenance_spark import maintenance_on, schedule_of, tasks_on
 from headgate.streaming.maintenance_state import MaintenanceState
 from headgate.streaming.options import DEFAULT_STREAM, SinkOptions, sink_options
 from headgate.streaming.routing import Ranges, shards_of, shards_of_made_rows
@@ -141,7 +141,7 @@ class ShardSink:
             return take() if self._maintenance is None else self._maintenance.checkpoint_now(take)
 
     def wait_for_maintenance(self, timeout: float | None = None) -> bool:
-        """Until no flush, compaction or checkpoint runs or is due. False: not within so many seconds."""
+        """Until no flush, compaction, indexing or checkpoint runs or is due. False: not within so many seconds."""
         maintenance = self._maintenance
         return True if maintenance is None else maintenance.wait_until_idle(timeout)
 
@@ -279,7 +279,7 @@ class ShardSink:
 
     def _maintained(self, driver: StreamDriver, run: _Run) -> Maintenance:
         """Threads that flush, compact and checkpoint beside the batches from now on."""
-        take = partial(self._take, driver, run)
+        take = partial(self._take, driver, run, tasks_on(run.session, run.options, run.facts))
         return maintenance_on(run.session, driver, run.options, run.facts, take).start()
 
     def _drop_maintenance(self, *, wait: bool) -> None:
@@ -289,11 +289,12 @@ class ShardSink:
         if self._ending is not None:
             self._ending.stop(wait=wait)
 
-    def _take(self, driver: StreamDriver, run: _Run) -> TableCheckpoint:
+    def _take(self, driver: StreamDriver, run: _Run, tasks: int | None = None) -> TableCheckpoint:
+        """A checkpoint whose flush has at most so many tasks at once; None where no batch is beside it."""
         return checkpoint_stream(
             driver,
             self.table.shard_ids(),
-            partial(flush, run.session),
+            partial(flush, run.session, tasks=tasks),
             max_bytes=run.options.max_memtable_size,
             keep=run.options.keep_checkpoints,
             pause=self._pause,

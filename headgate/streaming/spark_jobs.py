@@ -49,7 +49,7 @@ def run_pieces(spark: SparkSession, name: str, pieces: int, work: Work, tasks: i
 @contextmanager
 def named(spark: SparkSession, name: str) -> Iterator[None]:
     """Jobs of this thread have the name, and our pool where the session schedules fairly; else that is said once."""
-    if getattr(spark, "_jsparkSession", None) is None:
+    if is_remote(spark):
         yield  # Spark Connect names its jobs itself
         return
     context = spark.sparkContext
@@ -60,13 +60,30 @@ def named(spark: SparkSession, name: str) -> Iterator[None]:
             "maintenance jobs queue with the batches' own: the session does not schedule fairly",
             setting="spark.scheduler.mode=FAIR",
         )
-    context.setJobDescription(name)
     context.setLocalProperty("spark.scheduler.pool", POOL if fair else None)  # type: ignore[arg-type]
+    try:
+        with described(spark, name):
+            yield
+    finally:
+        context.setLocalProperty("spark.scheduler.pool", None)  # type: ignore[arg-type]
+
+
+@contextmanager
+def described(spark: SparkSession, name: str) -> Iterator[None]:
+    """Jobs of this thread have the name in Spark's pages, and stay in the pool of whoever runs them."""
+    if is_remote(spark):
+        yield
+        return
+    spark.sparkContext.setJobDescription(name)
     try:
         yield
     finally:
-        context.setJobDescription(None)  # type: ignore[arg-type]
-        context.setLocalProperty("spark.scheduler.pool", None)  # type: ignore[arg-type]
+        spark.sparkContext.setJobDescription(None)  # type: ignore[arg-type]
+
+
+def is_remote(spark: SparkSession) -> bool:
+    """Whether it is a session of Spark Connect, which tells neither jobs nor cores."""
+    return getattr(spark, "_jsparkSession", None) is None
 
 
 def _run(work: Work, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

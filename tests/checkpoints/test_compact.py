@@ -432,6 +432,7 @@ CHANGES: dict[str, Callable[[Table], object]] = {
     "delete": lambda table: lance.dataset(table.uri).delete("id = 70"),
     "update": lambda table: lance.dataset(table.uri).update({"note": "'updated'"}, where="id = 71"),
     "index": lambda table: lance.dataset(table.uri).create_scalar_index("id", "BTREE", replace=True),
+    "full-text index": lambda table: lance.dataset(table.uri).create_scalar_index("note", "INVERTED", replace=True),
     "compaction": _compact_natively,
     "configuration": lambda table: lance.dataset(table.uri).update_config({"their": "key"}),
     "added column": lambda table: lance.dataset(table.uri).add_columns(pa.field("more", pa.int32())),

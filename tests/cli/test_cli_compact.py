@@ -1,6 +1,11 @@
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import lance
@@ -9,10 +14,12 @@ import pytest
 from command_line import Headgate
 
 from headgate.checkpoints.stream_driver import StreamDriver
+from headgate.search.index_build import BUILD_STAGES
 from headgate.streaming.maintenance_state import Delayed, Failure, MaintenanceState, put_state
 from headgate.table import Table, create_table
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+TEXTS = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("note", pa.string())])
 
 
 @pytest.fixture
@@ -64,6 +71,52 @@ def test_with_apply_the_base_has_them_and_the_table_is_the_same(headgate: Headga
     assert table.scan().read_all().num_rows == 5
     again = json.loads(headgate("compact", table.uri, "--apply", "--output", "json").stdout)
     assert again["sstables"] == 0
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Table:
+    """Two rows of text in an SSTable."""
+    table = create_table(str(tmp_path / "texts"), TEXTS, "id", full_text="note")
+    with table.writer("single") as writer:
+        writer.put(pa.record_batch({"id": [1, 2], "note": ["late delivery", "paid"]}, schema=TEXTS))
+        writer.flush_memtable()
+    return table
+
+
+def test_what_goes_in_is_indexed_and_it_says_so(headgate: Headgate, texts: Table) -> None:
+    done = json.loads(headgate("compact", texts.uri, "--apply", "--output", "json").stdout)
+    assert (done["sstables"], done["index_segments"]) == (1, 1)
+    assert json.loads(headgate("index", "show", texts.uri, "--output", "json").stdout)["uncovered_fragments"] == 0
+    again = json.loads(headgate("compact", texts.uri, "--apply", "--output", "json").stdout)
+    assert (again["sstables"], again["index_segments"]) == (0, 0)
+
+
+def test_progress_is_drawn_on_a_terminal_and_nowhere_else(texts: Table) -> None:
+    ours, theirs = os.openpty()
+    drawn = bytearray()
+
+    def read() -> None:
+        with contextlib.suppress(OSError):  # the other side is closed
+            while data := os.read(ours, 65536):
+                drawn.extend(data)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    code = "from headgate.cli import main; main(prog_name='headgate')"
+    command = [sys.executable, "-c", code, "compact", texts.uri, "--apply", "--output", "json"]
+    env = {**os.environ, "TERM": "xterm", "COLUMNS": "200"}
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=theirs, env=env, check=True, timeout=120)
+    os.close(theirs)
+    reader.join(30)
+    os.close(ours)
+    assert json.loads(done.stdout)["index_segments"] == 1, "the result is in the pipe, alone"
+    shown = drawn.decode()
+    assert "Compacting" in shown
+    assert "1/1" in shown
+    for stage in BUILD_STAGES:
+        assert f"Full-text index: {stage.replace('_', ' ')}" in shown
+    quiet = subprocess.run(command, capture_output=True, env=env, check=True, timeout=120)
+    assert quiet.stderr == b""
 
 
 def test_with_flush_rows_in_the_wal_alone_go_in_as_well(headgate: Headgate, table: Table) -> None:

@@ -58,7 +58,7 @@ def uri(tmp_path: Path) -> str:
     return make_base(tmp_path)
 
 
-def test_the_same_segments_again_make_no_new_version(uri: str, tmp_path: Path) -> None:
+def test_native_hole_8_the_same_segments_again_make_no_new_version(uri: str, tmp_path: Path) -> None:
     planned = seen(uri)
     segments = [job(uri, fragments).run() for fragments in ([0, 1], [2, 3])]
     first = committed(uri, planned, segments)

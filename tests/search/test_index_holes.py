@@ -6,14 +6,18 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import lance
 import pytest
 from index_tables import (
+    NAME,
     NO_RETRY,
     Staged,
+    answers,
     committed_files,
     contents,
+    coverage,
     files_in,
     folder,
     job,
@@ -211,3 +215,61 @@ def test_canary_native_takes_in_the_documents_of_a_stale_part(tmp_path: Path) ->
     assert MARKER in native_finalize(staged)
     with pytest.raises(DataLoss, match="is missing"):
         staged.finalized()
+
+
+def test_canary_native_takes_a_missing_final_for_done_and_deletes_staging(staged: Staged) -> None:
+    before = contents(staged.path)
+    staged.finalized()
+    for name, data in before.items():
+        (staged.path / name).write_bytes(data)
+    (staged.path / final_name(2, "docs")).unlink()
+    left = native_finalize(staged)
+    assert final_name(2, "docs") not in left
+    assert not any(name.startswith("staging/") for name in left)
+
+
+def test_canary_native_commits_leftover_finals(staged: Staged) -> None:
+    native_finalize(staged)
+    (staged.path / final_name(9, "docs")).write_bytes(b"of another layout")
+    commit_natively(staged.uri, [staged_natively(staged)])
+    assert final_name(9, "docs") in committed_files(staged.uri)[str(staged.index_id)]
+
+
+def test_canary_native_commits_segments_of_other_parameters_and_then_fails_every_query(tmp_path: Path) -> None:
+    uri = make_base(tmp_path)
+    dataset = lance.dataset(uri)
+    made = [
+        dataset.create_index_uncommitted("note", "INVERTED", name=NAME, fragment_ids=fragments, stem=stem)
+        for fragments, stem in (([0, 1], True), ([2, 3], False))
+    ]
+    commit_natively(uri, made)
+    with pytest.raises(Exception, match="inconsistent"):
+        answers(uri)
+
+
+def test_canary_native_makes_a_version_of_the_same_segments_each_time(tmp_path: Path) -> None:
+    uri = make_base(tmp_path)
+    made = [lance.dataset(uri).create_index_uncommitted("note", "INVERTED", name=NAME, fragment_ids=[0, 1, 2, 3])]
+    for _ in range(2):
+        before = lance.dataset(uri).version
+        commit_natively(uri, made)
+        assert lance.dataset(uri).version == before + 1
+
+
+def test_canary_native_commits_segments_of_fragments_that_a_compaction_rewrote(tmp_path: Path) -> None:
+    uri = make_base(tmp_path)
+    made = [lance.dataset(uri).create_index_uncommitted("note", "INVERTED", name=NAME, fragment_ids=[0, 1, 2, 3])]
+    lance.dataset(uri).optimize.compact_files()
+    commit_natively(uri, made)
+    assert coverage(uri) == []
+
+
+def commit_natively(uri: str, segments: list[Any]) -> None:
+    lance.dataset(uri).commit_existing_index_segments(NAME, "note", segments)
+
+
+def staged_natively(staged: Staged) -> Any:
+    """A segment as native describes it, over all that was staged."""
+    dataset = lance.dataset(staged.uri)
+    made = dataset.create_index_uncommitted("note", "INVERTED", name=NAME, fragment_ids=[0, 1, 2, 3])
+    return replace(made, uuid=str(staged.index_id), files=None)

@@ -394,18 +394,33 @@ def test_keys_are_asked_of_the_base_once(tmp_path: Path, monkeypatch: pytest.Mon
     assert asked == [1, 1, 1]
 
 
+def test_sstables_with_stop_words_of_ones_own_are_searched_by_their_own_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make_table(tmp_path / "t", parameters={"custom_stop_words": ["green"]})
+    with table.writer("single") as writer:
+        writer.put(rows([(1, "red gates"), (2, "green")]))
+        writer.flush_memtable()
+    indexed = _Indexed(monkeypatch)
+    assert _ids(table.search("red green")) == [1]
+    assert indexed.rows == [], "nothing was indexed anew"
+
+
 # -- a writer's own search ------------------------------------------------------------------------------
 
 
-def test_a_writer_ranks_over_its_shard_as_one_native_index_does(tmp_path: Path) -> None:
-    table, chance = make_table(tmp_path / "t"), random.Random(6)
+@pytest.mark.parametrize("parameters", [None, {"custom_stop_words": ["red", "w3"]}], ids=["default", "own stop words"])
+def test_a_writer_ranks_over_its_shard_as_one_native_index_does(
+    tmp_path: Path, parameters: dict[str, Any] | None
+) -> None:
+    table, chance = make_table(tmp_path / "t", parameters=parameters), random.Random(6)
     with table.writer("single") as writer:
         for _ in range(3):
             writer.put(rows([(chance.randrange(50), text(chance)) for _ in range(30)]))
             writer.delete(_keys(chance.randrange(50)))
             writer.flush_memtable()
         writer.put(rows([(chance.randrange(50), text(chance)) for _ in range(30)]))
-        oracle = Oracle(table)
+        oracle = Oracle(table, parameters)
         for words in ("red", "red apple", "gates w3 blue", "nowhere", "Zürich"):
             ours = writer.search(words, "note", 1000)
             assert differ(told(ours), oracle.answer(words, "any"), 1000) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -14,8 +15,9 @@ from headgate.connectors.full_text import Word, index_texts
 from headgate.connectors.postings import Postings
 from headgate.search.highlight import highlighted
 from headgate.search.superseded import looks_up
+from headgate.shards import text_runs
 from headgate.shards.ranking import Documents, Found, Match, Ranking, Statistics, rank
-from headgate.shards.text_runs import identity_of, run_bounds
+from headgate.shards.text_runs import Stretch, identity_of, run_bounds
 
 PLAIN = {"base_tokenizer": "simple", "stem": False, "remove_stop_words": False, "with_position": True}
 
@@ -145,6 +147,35 @@ def test_rows_that_are_added_are_indexed_a_few_times_and_make_few_runs() -> None
         indexed += sum(sum(sizes[start:stop]) for start, stop in set(runs) - made)
         made |= set(runs)
     assert indexed <= sum(sizes) * (2 + math.log2(5_000 / min(sizes)))
+
+
+@pytest.mark.parametrize("sizes", [[40], [7, 95, 3], [250], [120, 30, 30, 30, 250, 1]])
+def test_long_stretches_are_cut_and_all_are_indexed_at_once_with_the_same_words(
+    sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_runs, "RUN_ROWS", 100)
+    monkeypatch.setattr(text_runs, "_runs", ByteCache(1 << 30, lambda run: run.nbytes))
+    texts = [f"w{number % 13} w{number % 7} common" for number in range(sum(sizes))]
+    starts = [sum(sizes[:place]) for place in range(len(sizes))]
+    reads = []
+
+    def read(start: int, size: int) -> list[pa.Array]:
+        reads.append(start)
+        return [pa.array(texts[start : start + size])]
+
+    stretches = [
+        Stretch(b"%d" % start, size, partial(read, start, size)) for start, size in zip(starts, sizes, strict=True)
+    ]
+    runs = list(text_runs.indexed_runs(stretches, PLAIN))
+    assert sorted(reads) == starts, "each is read once"
+    assert [run.first for run in runs] == [sum(one.rows for one in runs[:place]) for place in range(len(runs))]
+    assert sum(run.rows for run in runs) == len(texts)
+    assert max(run.rows for run in runs) <= 100
+    for run in runs:
+        rows = np.concatenate([partition.rows for partition in run.index.partitions])
+        assert sorted(rows.tolist()) == list(range(run.rows))
+    assert [run.index for run in text_runs.indexed_runs(stretches, PLAIN)] == [run.index for run in runs]
+    assert sorted(reads) == starts, "what is held is not read again"
 
 
 def test_equal_texts_have_one_identity_and_others_another() -> None:

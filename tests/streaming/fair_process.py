@@ -1,6 +1,5 @@
-"""A Spark of its own that schedules fairly and keeps an event log: batches run while a flush stands still.
-
-Called with a folder; prints what the sink saw as JSON.
+"""A Spark of its own that schedules fairly and keeps an event log: batches run while a flush, then a compaction, then
+an index stands still. Called with a folder; prints what the sink saw as JSON.
 """
 
 from __future__ import annotations
@@ -8,22 +7,24 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
-from gated_store import behind
+from gated_store import KINDS, PATIENCE, READ_BY_DRIVER, behind
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 import headgate
 from headgate.streaming.session import local_session
 
-SCHEMA = pa.schema([pa.field("value", pa.int64(), nullable=False)])
-BATCHES = 4
-PATIENCE = 60.0
+SCHEMA = pa.schema([pa.field("value", pa.int64(), nullable=False), pa.field("note", pa.string())])
+BATCHES = 3
+"""That must be committed while one job stands still."""
 
 
 def main(folder: Path) -> None:
-    """Batches until one flush stands still, more batches, then the flush goes on."""
+    """Batches all the time; each gate is opened once enough of them went past it."""
     log = folder / "events"
     log.mkdir()
     settings = {
@@ -34,35 +35,63 @@ def main(folder: Path) -> None:
         "spark.eventLog.compress": "false",
         "spark.executorEnv.PYTHONPATH": str(Path(__file__).parent),
     }
-    spark = local_session(2, log_file=folder / "spark.log", settings=settings)
-    gate = folder / "gate"
-    gate.touch()
-    table = behind(headgate.create_table(str(folder / "table"), SCHEMA, sharding=headgate.single()), gate)
+    # A slot for the job that stands still, one for the flushes beside it, and one for the batches.
+    spark = local_session(3, log_file=folder / "spark.log", settings=settings)
+    gates = folder / "gates"
+    made = headgate.create_table(str(folder / "table"), SCHEMA, sharding=headgate.single(), full_text="note")
+    table = behind(made, gates)
     sink = headgate.ShardSink(table, stream="s", max_memtable_size=1, compact_sstables=2)
+    passed: dict[str, int] = {}
 
     def batch(frame: DataFrame, number: int) -> None:
         sink(frame, number)
-        until(lambda: number < 1 or "flush" in (sink.maintenance.running if sink.maintenance else ()))
-        if number + 1 == BATCHES:
-            gate.unlink()
 
-    numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 100).load().select("value")
-    writer = numbers.writeStream.foreachBatch(batch).option("checkpointLocation", str(folder / "checkpoint"))
-    query = writer.trigger(processingTime="0 seconds").start()
-    until(lambda: sink.last is not None and sink.last.batch_id + 1 >= BATCHES)
+    numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 100).load()
+    rows = numbers.select("value", F.concat(F.lit("note "), F.col("value").cast("string")).alias("note"))
+    writer = rows.writeStream.foreachBatch(batch).option("checkpointLocation", str(folder / "checkpoint"))
+    query = writer.trigger(processingTime="100 milliseconds").start()
+
+    def committed() -> int:
+        assert query.isActive, str(query.exception())
+        return -1 if sink.last is None else sink.last.batch_id
+
+    until(lambda: committed() >= 0)
+    READ_BY_DRIVER.clear()  # a driver that opens reads who was there
+    for kind in KINDS:
+        until(lambda kind=kind: (gates / f"{kind}, reached").exists() or committed() < -1)
+        before = committed()
+        until(lambda before=before: committed() >= before + BATCHES)
+        passed[kind] = committed() - before
+        (gates / kind).unlink()
     query.stop()
     sink.wait_for_maintenance(PATIENCE)
-    state = sink.maintenance
+    state, read = sink.maintenance, list(READ_BY_DRIVER)
+    assert state is not None
     sink.close()
-    rows = table.scan().read_all().column("value").to_pylist()
+    found = table.scan().read_all().column("value").to_pylist()
+    hits = table.search("250", k=10).column("value").to_pylist()
     spark.stop()
-    print(json.dumps({"flushes": state and state.flushes, "rows": len(rows), "distinct": len(set(rows))}))
+    print(
+        json.dumps(
+            {
+                "passed": passed,
+                "flushes": state.flushes,
+                "compactions": state.compactions,
+                "indexed": state.indexed,
+                "failures": [one.error for one in state.failures],
+                "rows": len(found),
+                "distinct": len(set(found)),
+                "hits": hits,
+                "read_by_driver": read,
+            }
+        )
+    )
 
 
-def until(true: object) -> None:
+def until(true: Callable[[], bool]) -> None:
     """Wait for something that another thread does."""
     end = time.monotonic() + PATIENCE
-    while not true():  # type: ignore[operator]
+    while not true():
         assert time.monotonic() < end, "it did not happen"
         time.sleep(0.02)
 

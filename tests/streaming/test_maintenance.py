@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 
 import lance
@@ -16,28 +14,17 @@ import pytest
 from checkpoint_tables import ids, make, manifest_of, open_stream, run_batch, shard_of
 from checkpoint_tables import of_batches as rows_of
 from closing import Background, Steps
+from maintained import EAGER, KINDS, PATIENCE, batch, schedule, until
 
 from headgate.checkpoints.compact import CompactJob, TakenIn, take_in
-from headgate.checkpoints.compact_choice import BasePolicy
 from headgate.checkpoints.flush_job import Flushed, FlushJob, run_here
 from headgate.checkpoints.snapshot import read_snapshot
 from headgate.checkpoints.stream_checkpoint import checkpoint_stream, stop_stream
 from headgate.checkpoints.stream_driver import StreamDriver
 from headgate.errors import DataLoss, Fenced, InvalidInput, Transient
 from headgate.streaming.maintenance import Jobs, Maintenance, Schedule
-from headgate.streaming.maintenance_rules import MaintenanceLimits
 from headgate.streaming.maintenance_state import MaintenanceState, put_state, read_state
 from headgate.table import Table
-
-PATIENCE = 60.0
-NEVER = 1e9
-EAGER = MaintenanceLimits(flush_bytes=1, flush_seconds=NEVER, compact_sstables=2)
-KINDS = ["id", None]
-
-
-def schedule(limits: MaintenanceLimits = EAGER, checkpoint_seconds: float = NEVER, **more: float) -> Schedule:
-    policy = BasePolicy(small_rows=10**6, max_small=3, target_rows=10**6, keep_versions=timedelta(days=1))
-    return Schedule(limits, base=policy, checkpoint_seconds=checkpoint_seconds, **{"tidy_seconds": 0.0, **more})
 
 
 class Gate:
@@ -65,13 +52,6 @@ class Gate:
             raise self.error
 
 
-def until(true: Callable[[], object], what: str) -> None:
-    end = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < end, f"never: {what}"
-        time.sleep(0.01)
-
-
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
     return make(tmp_path, key="id")
@@ -93,13 +73,6 @@ def started() -> Iterator[Callable[..., Maintenance]]:
 
 
 Started = Callable[..., Maintenance]
-
-
-def batch(driver: StreamDriver, maintenance: Maintenance, number: int) -> None:
-    """As the sink does it."""
-    maintenance.wait_for_room()
-    run_batch(driver, number)
-    maintenance.batch_done()
 
 
 # -- what it does ------------------------------------------------------------------------

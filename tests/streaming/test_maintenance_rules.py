@@ -15,6 +15,7 @@ from headgate.streaming.maintenance_rules import (
     delay,
     is_compaction_due,
     pause_after,
+    tasks_beside,
     to_flush,
 )
 from headgate.streaming.maintenance_spark import schedule_of
@@ -117,3 +118,11 @@ def test_the_options_of_a_stream_are_the_thresholds() -> None:
 def test_thresholds_that_would_block_for_ever_are_refused(given: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match="wait"):
         schedule_of(sink_options(given, {}))
+
+
+@pytest.mark.parametrize(
+    ("asked", "cores", "tasks"), [(2, 1, 1), (2, 2, 1), (2, 3, 1), (2, 4, 1), (2, 5, 2), (2, 64, 2), (8, 9, 4)]
+)
+def test_two_jobs_at_once_leave_a_core_for_batches(asked: int, cores: int, tasks: int) -> None:
+    assert tasks_beside(asked, cores) == tasks
+    assert cores < 3 or 2 * tasks < cores
