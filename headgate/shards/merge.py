@@ -77,9 +77,9 @@ class View:
 
     def scan(self, columns: Sequence[str] | None = None, filter: str | None = None) -> pa.RecordBatchReader:
         """All rows, or those that an SQL filter lets through. Raises InvalidInput."""
-        result = _result_schema(self.home.schema, columns)
+        result = result_schema(self.home.schema, columns)
         if filter is not None:
-            _check_filter(self.home.schema, filter)
+            check_filter(self.home.schema, filter)
         return pa.RecordBatchReader.from_batches(result, self._batches(result, filter))
 
     def get(self, keys: Rows) -> pa.Table:
@@ -89,7 +89,7 @@ class View:
         wanted = pa.Table.from_batches(schema.stored_deletes(keys), schema=schema.storage).select(schema.primary_key)
         asked = KeySet(schema.primary_key)
         asked.add(wanted)
-        result, narrow = _result_schema(schema, None), _keys_filter(wanted)
+        result, narrow = result_schema(schema, None), _keys_filter(wanted)
         found = [asked.seen(pa.Table.from_batches([batch])) for batch in self._batches(result, narrow, narrow)]
         return pa.concat_tables([result.empty_table(), *found])
 
@@ -103,13 +103,13 @@ class View:
             if any(table.num_rows for table in fresh.tables):
                 rows = newest_rows(pa.concat_tables(fresh.tables), key)
                 hidden.add(rows)
-                yield from _as(filtered(living(rows), filter), result)
+                yield from shown(filtered(living(rows), filter), result)
             # A key lives in one shard, so what other shards hide changes nothing here.
             for sstable in reversed(fresh.sstables):
                 yield from _sstable_batches(open_sstable(fresh.shard, sstable), hidden, key, result, filter, keys)
         wanted = list(dict.fromkeys([*result.names, *key]))
-        for batch in self.base.batches(wanted, filter, _batch_rows(hidden)):
-            yield from _as(hidden.unseen(pa.Table.from_batches([batch])), result)
+        for batch in self.base.batches(wanted, filter, batch_rows(hidden)):
+            yield from shown(hidden.unseen(pa.Table.from_batches([batch])), result)
 
 
 def _sstable_batches(
@@ -121,15 +121,16 @@ def _sstable_batches(
     keys: pc.Expression | None,
 ) -> Iterator[pa.RecordBatch]:
     wanted = list(dict.fromkeys([*result.names, *key, TOMBSTONE]))
-    size = _batch_rows(hidden)
-    for batch in sstable.batches(wanted, _alive(filter), size):
-        yield from _as(hidden.unseen(pa.Table.from_batches([batch])).drop_columns([TOMBSTONE]), result)
+    size = batch_rows(hidden)
+    for batch in sstable.batches(wanted, alive(filter), size):
+        yield from shown(hidden.unseen(pa.Table.from_batches([batch])).drop_columns([TOMBSTONE]), result)
     if key:
         for batch in sstable.batches(key, keys, size):
             hidden.add(pa.Table.from_batches([batch]))
 
 
-def _alive(filter: str | pc.Expression | None) -> str | pc.Expression:
+def alive(filter: str | pc.Expression | None) -> str | pc.Expression:
+    """The filter, and that a row of an SSTable is no tombstone."""
     if filter is None or isinstance(filter, str):
         return f"NOT {TOMBSTONE}" + (f" AND ({filter})" if filter else "")
     return ~pc.field(TOMBSTONE) & filter
@@ -146,24 +147,27 @@ def _keys_filter(keys: pa.Table) -> pc.Expression | None:
     return whole
 
 
-def _batch_rows(hidden: KeySet) -> int:
+def batch_rows(hidden: KeySet) -> int:
+    """How many rows to read at once where so many keys are hidden."""
     return min(max(2 * len(hidden), MIN_BATCH), MAX_BATCH)
 
 
-def _as(rows: pa.Table, result: pa.Schema) -> Iterator[pa.RecordBatch]:
+def shown(rows: pa.Table, result: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Rows in the columns that were asked for."""
     if rows.num_rows:
         yield from rows.select(result.names).cast(result).to_batches()
 
 
-def _check_filter(schema: RowSchema, filter: str) -> None:
-    """A filter that Lance cannot plan is refused before the first row."""
+def check_filter(schema: RowSchema, filter: str) -> None:
+    """A filter that Lance cannot plan is refused before the first row. Raises InvalidInput."""
     try:
         datasets.dataset_in_memory(living(schema.storage.empty_table())).to_table(filter=filter)
     except (ValueError, OSError) as error:
         raise InvalidInput(f"Lance refuses the filter {filter!r}.") from error
 
 
-def _result_schema(schema: RowSchema, columns: Sequence[str] | None) -> pa.Schema:
+def result_schema(schema: RowSchema, columns: Sequence[str] | None) -> pa.Schema:
+    """The columns that are asked for, as a reader sees them. Raises InvalidInput."""
     names = schema.logical.names if columns is None else list(columns)
     unknown = [name for name in names if name not in schema.logical.names]
     if unknown:
