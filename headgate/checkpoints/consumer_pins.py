@@ -123,7 +123,9 @@ class PinStore:
         for info in self._retry.run(lambda: list(self._store.list(prefix))):
             if match := _PIN.fullmatch(info.key.removeprefix(ROOT)):
                 folders.setdefault(match["folder"], []).append((int(match["number"]), info))
-        return {folder: tuple(info for _, info in sorted(some, key=lambda one: one[0])) for folder, some in folders.items()}
+        return {
+            folder: tuple(info for _, info in sorted(some, key=lambda one: one[0])) for folder, some in folders.items()
+        }
 
     def _newest(self, infos: Sequence[ObjectInfo]) -> StoredPin | None:
         for place in reversed(range(len(infos))):

@@ -101,6 +101,10 @@ class LogFeed:
         ahead = {stream: self._ahead(stream, start.get(stream, 0), tip) for stream, tip in tips.items()}
         return admitted(start, ahead, limit)
 
+    def tips(self) -> Offsets:
+        """Per stream the last sequence, as of a moment ago."""
+        return self._look_now_and_then()
+
     def plan(self, start: Offsets, end: Offsets) -> list[LogPart]:
         """What lies between, per shard, in order. Raises Expired."""
         self._begun(start)

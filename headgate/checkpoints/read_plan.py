@@ -144,4 +144,3 @@ def _nbytes(fragment: object) -> int:
     """Of its files; by its rows where an old version of Lance did not note that."""
     files = [file.file_size_bytes for file in fragment.metadata.files]  # type: ignore[attr-defined]
     return sum(files) if all(files) else int(fragment.physical_rows) * 128  # type: ignore[attr-defined]
-

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from checkpoint_tables import CONFIG, DIRECT, make, of_batches, open_stream, rows, run_batch, shard_of
 
-from headgate.checkpoints.consumer_pins import ConsumerPin, PinStore, needed_above, read_upto
 from headgate.checkpoints.compact_choice import CompactLimits
+from headgate.checkpoints.consumer_pins import ConsumerPin, PinStore, needed_above, read_upto
 from headgate.checkpoints.flush_job import run_here
 from headgate.checkpoints.log_feed import LogFeed
 from headgate.checkpoints.log_offsets import Limit, Offsets
