@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from uuid import UUID
 
 import pyarrow as pa
@@ -29,7 +30,7 @@ from headgate.shards.shard import Shard, TableHome
 from headgate.shards.sstable import StoredRows, filtered, open_base, open_sstable
 
 MIN_BATCH, MAX_BATCH = 8_192, 131_072
-"""Rows read at once. Each batch is compared with all hidden keys, so more of these call for larger batches."""
+"""Rows read at once. Unless keys are flags, each batch is compared with all hidden ones: more call for larger ones."""
 
 MANY_KEYS = 10_000
 """Above it a lookup reads all rows and compares: such a list in a filter costs more than it saves."""
@@ -99,17 +100,37 @@ class View:
         """`keys`: no others matter."""
         key = self.home.schema.primary_key
         hidden = KeySet(key)
-        for fresh in self.shards:
-            if any(table.num_rows for table in fresh.tables):
-                rows = newest_rows(pa.concat_tables(fresh.tables), key)
+        for place, fresh in enumerate(self.shards):
+            rows = self._tail(fresh) if keys is None else self._tails[place].filter(keys)
+            if rows.num_rows:
                 hidden.add(rows)
                 yield from shown(filtered(living(rows), filter), result)
             # A key lives in one shard, so what other shards hide changes nothing here.
             for sstable in reversed(fresh.sstables):
-                yield from _sstable_batches(open_sstable(fresh.shard, sstable), hidden, key, result, filter, keys)
+                yield from _sstable_batches(self._sstable(fresh, sstable), hidden, key, result, filter, keys)
         wanted = list(dict.fromkeys([*result.names, *key]))
         for batch in self.base.batches(wanted, filter, batch_rows(hidden)):
             yield from shown(hidden.unseen(pa.Table.from_batches([batch])), result)
+
+    def _tail(self, fresh: Fresh) -> pa.Table:
+        """The newest fresh row of each key."""
+        schema = self.home.schema
+        return newest_rows(pa.concat_tables([schema.storage.empty_table(), *fresh.tables]), schema.primary_key)
+
+    @cached_property
+    def _tails(self) -> tuple[pa.Table, ...]:
+        """The same of all shards, for lookups: made once, so that a view that is held answers quickly."""
+        return tuple(map(self._tail, self.shards))
+
+    @cached_property
+    def _opened(self) -> dict[tuple[UUID, str], StoredRows]:
+        return {}
+
+    def _sstable(self, fresh: Fresh, sstable: SsTable) -> StoredRows:
+        place = fresh.shard.id, sstable.path
+        if place not in self._opened:
+            self._opened[place] = open_sstable(fresh.shard, sstable)
+        return self._opened[place]
 
 
 def _sstable_batches(
@@ -120,8 +141,19 @@ def _sstable_batches(
     filter: str | pc.Expression | None,
     keys: pc.Expression | None,
 ) -> Iterator[pa.RecordBatch]:
+    """Newer rows hide older ones whether the filter lets them through or not, so keys are read apart from it."""
     wanted = list(dict.fromkeys([*result.names, *key, TOMBSTONE]))
     size = batch_rows(hidden)
+    if key and (filter is None or filter is keys):
+        # The filter hides nothing of the keys: one pass does. A key is once in an SSTable.
+        met = []
+        for batch in sstable.batches(wanted, filter, size):
+            rows = pa.Table.from_batches([batch])
+            met.append(rows.select(key))
+            yield from shown(living(hidden.unseen(rows)), result)
+        for keys_met in met:
+            hidden.add(keys_met)
+        return
     for batch in sstable.batches(wanted, alive(filter), size):
         yield from shown(hidden.unseen(pa.Table.from_batches([batch])).drop_columns([TOMBSTONE]), result)
     if key:
@@ -149,6 +181,8 @@ def _keys_filter(keys: pa.Table) -> pc.Expression | None:
 
 def batch_rows(hidden: KeySet) -> int:
     """How many rows to read at once where so many keys are hidden."""
+    if hidden.is_quick:
+        return MIN_BATCH
     return min(max(2 * len(hidden), MIN_BATCH), MAX_BATCH)
 
 

@@ -5,6 +5,7 @@ tests/checkpoints/test_read_parts.py and test_log_feed.py.
 from __future__ import annotations
 
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
@@ -111,6 +112,47 @@ def test_a_stream_of_the_log_sees_each_batch_once_over_restarts(
         max(row["_sequence"] for row in found) for _, found in seen
     )
     assert len(set(sequences)) == 5
+
+
+def test_frames_and_a_stream_of_the_log_beside_batches_flushes_compactions_and_collection(
+    load: Callable[..., DataFrame], spark: SparkSession, tmp_path: Path
+) -> None:
+    """A small one; the long one, without Spark, is tests/checkpoints/test_read_soak.py."""
+    table = make(tmp_path)
+    driver, ended = open_stream(table), threading.Event()
+    done: list[int] = []
+    seen: Counter[int] = Counter()
+
+    def work() -> None:
+        while not ended.is_set():
+            run_batch(driver, len(done))
+            done.append(len(done))
+            flushed(driver)
+            if len(done) % 3 == 0:
+                driver.compact(CompactLimits())
+                table.collect_garbage(min_age=timedelta(seconds=20), apply=True)
+
+    def note(frame: DataFrame, number: int) -> None:
+        seen.update(row["id"] for row in frame.collect())
+
+    run_batch(driver, 0)
+    done.append(0)
+    log = headgate.read_log(spark, table.uri, pollInterval="0.1")
+    query = log.writeStream.foreachBatch(note).option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        for _ in range(3):
+            before = len(done)
+            found = ids(load(table))
+            assert any(found == of_batches(range(number)) for number in range(before, len(done) + 2))
+    finally:
+        ended.set()
+        worker.join()
+    query.processAllAvailable()
+    query.stop()
+    assert query.exception() is None
+    assert seen == of_batches(range(len(done)))
 
 
 def test_canary_spark_pushes_filters_of_one_query_down_to_the_next(spark: SparkSession) -> None:
