@@ -16,7 +16,7 @@ from headgate.shards.schema import TOMBSTONE
 
 Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.integer[Any]]]
 
-MIN_SPAN, MAX_SPAN = 1 << 20, 1 << 26
+MIN_SPAN, MAX_SPAN = 1 << 24, 1 << 26
 """Bytes of flags that are always, and never more, spent on keys that are numbers."""
 
 SPARSE = 64
@@ -71,8 +71,9 @@ class KeySet:
             if (numbers := _numbers(rows, self._key[0])) is not None and self._marks.add(numbers):
                 return
             if len(self._marks):
-                kind = rows.schema.field(self._key[0]).type
-                self._parts.append(pa.table({self._key[0]: pa.array(self._marks.numbers()).cast(kind)}))
+                field = rows.schema.field(self._key[0])
+                known = pa.array(self._marks.numbers()).cast(field.type)
+                self._parts.append(pa.table([known], schema=pa.schema([field])))
             self._marks = None
         self._parts.append(rows.select(self._key))
         self._joined = None

@@ -61,9 +61,9 @@ def test_numbers_near_and_far_are_known_alike(kind: pa.DataType, data: st.DataOb
     )
     added = data.draw(st.lists(st.lists(near, max_size=4), max_size=4))
     asked = data.draw(st.lists(near, max_size=6)) + [one for some in added for one in some]
-    keys = KeySet(["k"])
+    keys, schema = KeySet(["k"]), pa.schema([pa.field("k", kind, nullable=False)])
     for some in added:
-        keys.add(pa.table({"k": pa.array(some, kind)}))
+        keys.add(pa.table({"k": some}, schema=schema))
     known = {one for some in added for one in some}
     rows = pa.table({"k": pa.array(asked, kind)})
     assert keys.seen(rows).column("k").to_pylist() == [one for one in asked if one in known]
