@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
-from checkpoint_tables import CONFIG, DIRECT, make, of_batches, open_stream, rows, run_batch, shard_of
+from checkpoint_tables import CONFIG, DIRECT, commit_changes, make, of_batches, open_stream, rows, run_batch, shard_of
 
 from headgate.checkpoints.compact_choice import CompactLimits
 from headgate.checkpoints.consumer_pins import ConsumerPin, PinStore, needed_above, read_upto
+from headgate.checkpoints.expiring import OlderThan, expire
 from headgate.checkpoints.flush_job import run_here
 from headgate.checkpoints.log_feed import LogFeed
 from headgate.checkpoints.log_offsets import Limit, Offsets
 from headgate.checkpoints.log_rows import log_batches
 from headgate.checkpoints.stream_driver import StreamDriver
 from headgate.errors import Expired, Fenced
-from headgate.shards.schema import TOMBSTONE
 from headgate.table import Table, open_table
 
 NOW = timedelta(0)
@@ -134,8 +137,6 @@ def test_past_expiry_a_consumer_is_told_a_checkpoint_from_which_nothing_is_missi
     grown(driver, range(2))
     start = feed.start("earliest")
     middle = feed.latest(start)
-    import time
-
     time.sleep(0.1)
     clock.now += 1
     grown(driver, range(2, 4))
@@ -221,19 +222,45 @@ def test_a_limit_takes_whole_batches_and_at_least_one(table: Table) -> None:
     assert ids(read(feed, first, second)) == of_batches(range(1, 3))
 
 
-def test_deletes_are_shown_as_such(tmp_path: Path) -> None:
+def test_deletes_are_shown_as_such_in_the_order_of_the_entry(tmp_path: Path) -> None:
     table = make(tmp_path, key="id")
-    assert TOMBSTONE not in table.schema.names
+    driver, feed = open_stream(table), feed_of(table)
+    commit_changes(table, driver, [(2, "a"), (4, "a"), (2, None), (2, "b"), (4, None)])
+    start = feed.start("earliest")
+    found = read(feed, start, feed.latest(start)).select(["id", "note", "_deleted", "_row"]).to_pylist()
+    assert [tuple(row.values()) for row in found] == [
+        (2, "a", False, 0),
+        (4, "a", False, 1),
+        (2, None, True, 2),
+        (2, "b", False, 3),
+        (4, None, True, 4),
+    ]
+
+
+def test_what_wal_expire_lets_go_is_held_for_a_consumer(table: Table) -> None:
+    driver, feed = open_stream(table), feed_of(table)
+    for number in range(3):
+        run_batch(driver, number, mode="wal")
+    start = feed.start("earliest")
+    expire(table.home, table.shard_ids(), OlderThan(NOW))
+    table.collect_garbage(min_age=NOW, apply=True)
+    assert table.scan().read_all().num_rows == 0
+    assert ids(read(feed, start, feed.latest(start))) == of_batches(range(3))
+
+
+def test_columns_that_change_meanwhile_are_told_by_id(table: Table) -> None:
     driver, feed = open_stream(table), feed_of(table)
     run_batch(driver, 0)
     start = feed.start("earliest")
-    found = read(feed, start, feed.latest(start))
-    assert not any(found.column("_deleted").to_pylist())
+    changed = table.rename_column("note", "text").add_column(pa.field("more", pa.int64()))
+    run_batch(open_stream(table), 1)
+    assert ids(read(feed, start, feed.latest(start))) == of_batches(range(2))
+    again = read(feed_of(changed), start, feed.latest(start))
+    assert again.column_names[:3] == ["id", "text", "more"]
+    assert set(again.column("text").to_pylist()) == {"n"}
 
 
 def pins(*done: tuple[dict[str, int], dict[int, int]]) -> Iterator[ConsumerPin]:
-    from uuid import UUID
-
     for number, (streams, shards) in enumerate(done):
         yield ConsumerPin(
             consumer=str(number),
@@ -246,8 +273,6 @@ def pins(*done: tuple[dict[str, int], dict[int, int]]) -> Iterator[ConsumerPin]:
 
 
 def test_the_slowest_consumer_decides_and_one_that_knows_nothing_holds_all() -> None:
-    from uuid import UUID
-
     assert needed_above([], "s") is None
     assert needed_above(pins(({"s": 5}, {}), ({"s": 3}, {})), "s") == 3
     assert needed_above(pins(({"s": 5}, {}), ({}, {})), "s") == 0
@@ -261,8 +286,6 @@ def test_a_pin_is_read_back_and_the_newest_counts(table: Table) -> None:
     store = PinStore(table.home.records, table.uri)
     (pin,) = pins(({"s": 5}, {1: 7}))
     key = store.put(pin)
-    from dataclasses import replace
-
     store.put(replace(pin, number=2, done={"s": 6}))
     found = store.newest(pin.consumer)
     assert found is not None

@@ -10,7 +10,6 @@ import os
 import random
 import threading
 import time
-import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -18,7 +17,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from checkpoint_tables import CONFIG, make, open_stream
+from checkpoint_tables import commit_changes, make, open_stream
 
 from headgate.checkpoints.base_upkeep import tidy_base
 from headgate.checkpoints.compact_choice import BasePolicy, CompactLimits
@@ -27,12 +26,8 @@ from headgate.checkpoints.log_feed import LogFeed
 from headgate.checkpoints.log_rows import log_batches
 from headgate.checkpoints.read_parts import part_batches
 from headgate.checkpoints.read_plan import ReadPlan, plan_read
-from headgate.checkpoints.records import Batch, ShardPart
 from headgate.checkpoints.stream_driver import StreamDriver
 from headgate.errors import Transient
-from headgate.shards.config import WriterConfig
-from headgate.shards.entry import Tags
-from headgate.shards.writer import ShardWriter
 from headgate.table import Table
 
 SECONDS = float(os.environ.get("HEADGATE_SOAK_SECONDS", "40"))
@@ -116,36 +111,10 @@ class Soak:
                 key = chance.randrange(KEYS) if self.keyed else fresh
                 gone = self.keyed and chance.random() < 0.2
                 changes.append((key, None if gone else f"{fresh}"))
-            self._commit(changes, dead=chance.random() < 0.1)
+            self.model.will_commit(self.driver.head.sequence + 1, changes)
+            commit_changes(self.table, self.driver, changes, attempts=1 + (chance.random() < 0.1))
+            self.counts["batches"] += 1
             time.sleep(chance.random() * 2 / BATCHES_A_SECOND)
-
-    def _commit(self, changes: list[tuple[int, str | None]], *, dead: bool) -> None:
-        names = sorted(self.driver.claims)
-        parts: dict[str, ShardPart] = {}
-        by_shard = {name: [one for one in changes if one[0] % 2 == place] for place, name in enumerate(names)}
-        planned = self.driver.plan([name for name, some in by_shard.items() if some])
-        for name, claim in planned.claims.items():
-            if dead:
-                self._append(claim, by_shard[name])
-            parts[name] = self._append(claim, by_shard[name])
-        self.model.will_commit(self.driver.head.sequence + 1, changes)
-        number = self.counts["batches"]
-        self.driver.commit(Batch(query_id="soak", batch_id=number, shards=parts, mode="memtable"))
-        self.counts["batches"] += 1
-
-    def _append(self, claim: object, changes: list[tuple[int, str | None]]) -> ShardPart:
-        schema, stored = self.table.home.schema, []
-        for key, note in changes:
-            if note is None:
-                stored += schema.stored_deletes(pa.record_batch({"id": pa.array([key], pa.int64())}))
-            else:
-                stored += schema.stored_rows(pa.record_batch({"id": [key], "note": [note]}, schema=self.table.schema))
-        attempt = uuid.uuid4().hex
-        config = WriterConfig(enable_memtable=False, retry=CONFIG.retry)
-        with ShardWriter.attach(claim, config) as writer:  # type: ignore[arg-type]
-            put = writer.append(stored, Tags(attempt))
-            positions = put.wait()
-        return ShardPart(claim.shard.id, attempt, positions, put.rows, put.nbytes)  # type: ignore[attr-defined]
 
     def maintain(self, chance: random.Random) -> None:
         """One after the other, so that a collection meets no flush that is about to land."""
