@@ -88,7 +88,7 @@ def run_batch(
 def commit_changes(
     table: Table, driver: StreamDriver, changes: Iterable[tuple[int, str | None]], *, attempts: int = 1
 ) -> BatchRecord:
-    """One batch of upserts and deletes (None) by odd and even ids, in this order; the last of several attempts counts."""
+    """One batch of upserts and deletes (None) by odd and even ids, in this order; the last attempt counts."""
     names_of, changes = sorted(driver.claims), list(changes)
     by_shard = {name: [one for one in changes if one[0] % 2 == place] for place, name in enumerate(names_of)}
     planned = driver.plan([name for name, some in by_shard.items() if some])
