@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
@@ -24,6 +25,7 @@ sys.path[:0] = [str(HERE.parent / name) for name in ("checkpoints", "streaming",
 from checkpoint_tables import make, of_batches, open_stream, run_batch  # noqa: E402
 
 from headgate.checkpoints.compact_choice import CompactLimits  # noqa: E402
+from headgate.checkpoints.consumer_pins import PinStore  # noqa: E402
 from headgate.checkpoints.flush_job import run_here  # noqa: E402
 
 if TYPE_CHECKING:
@@ -140,6 +142,10 @@ def test_frames_and_a_stream_of_the_log_beside_batches_flushes_compactions_and_c
     log = headgate.read_log(spark, table.uri, pollInterval="0.1")
     query = log.writeStream.foreachBatch(note).option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     worker = threading.Thread(target=work)
+    # Before the consumer has its pin, folds may delete the records of batches that it would have begun with.
+    until = time.monotonic() + 60
+    while not PinStore(table.home.records, table.uri).list() and time.monotonic() < until:
+        time.sleep(0.1)
     worker.start()
     try:
         for _ in range(3):
