@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headgate.streaming import decode
     from headgate.streaming import kafka_source as kafka
     from headgate.streaming.data_source import HeadgateDataSource, register
+    from headgate.streaming.log_source import read_log
     from headgate.streaming.search_df import search_df
     from headgate.streaming.sink import ShardSink
     from headgate.table import Table, create_table, open_table
@@ -31,6 +32,7 @@ __all__ = [
     "decode",
     "kafka",
     "open_table",
+    "read_log",
     "register",
     "search_df",
     "single",
@@ -48,6 +50,7 @@ _PLACES = {
     "decode": "headgate.streaming.decode:",
     "kafka": "headgate.streaming.kafka_source:",
     "open_table": "headgate.table:open_table",
+    "read_log": "headgate.streaming.log_source:read_log",
     "register": "headgate.streaming.data_source:register",
     "search_df": "headgate.streaming.search_df:search_df",
     "single": "headgate.shards.sharding:single",

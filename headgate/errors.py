@@ -142,6 +142,12 @@ class Corrupt(DataLoss):
     next_step = "restore this object from a backup or a clone; do not delete it, later ones would be hidden"
 
 
+class Expired(HeadgateError):
+    """What was held for a reader was let go before it had read it. The table is whole; the reader is too late."""
+
+    next_step = "read the table anew; hold it longer next time (option pinFor)"
+
+
 class StoreError(HeadgateError):
     """An object store did not do what it was asked. The cause is chained."""
 

@@ -24,6 +24,7 @@ from uuid import UUID
 
 from headgate.checkpoints import garbage
 from headgate.checkpoints.commit_log import CommitLog
+from headgate.checkpoints.consumer_pins import ConsumerPin, PinStore, StoredPin, needed_above, read_upto
 from headgate.checkpoints.garbage import ListedManifest
 from headgate.checkpoints.records import OpenRecord
 from headgate.checkpoints.streams import NUMBERED, list_streams
@@ -45,7 +46,17 @@ WORKERS = 16
 """Shards, headers and deletes at once: hides a store's latency."""
 
 Kind = Literal[
-    "wal entry", "sstable", "manifest", "commit record", "fold", "checkpoint", "tag", "index", "stray", "temporary"
+    "wal entry",
+    "sstable",
+    "manifest",
+    "commit record",
+    "fold",
+    "checkpoint",
+    "consumer",
+    "tag",
+    "index",
+    "stray",
+    "temporary",
 ]
 
 
@@ -88,14 +99,14 @@ def collect(
 
     1. now: what the store's clock says (without `apply` this machine's).
     2. list the candidates: WAL entries, SSTables, manifests, records of the logs, tags, index folders, strays.
-    3. after that, read who may hold them: checkpoints and manifests (R12).
+    3. after that, read who may hold them: checkpoints, consumers of the logs and manifests (R12, R15).
     4. choose by the rules of `garbage`. Of WAL entries and commit records the header is read: barriers and open
        records stay (R5).
-    5. delete; manifests oldest first, after native's hint was written (R7). Expired checkpoints go before what they
-       pinned, which the next collection finds.
+    5. delete; manifests oldest first, after native's hint was written (R7). Expired checkpoints and pins of consumers
+       go before what they held, which the next collection finds.
 
-    A shard, log or checkpoint that cannot be read is kept whole and named in `kept`; an unreadable checkpoint raises
-    Corrupt, because it may pin anything.
+    A shard or log that cannot be read is kept whole and named in `kept`; an unreadable checkpoint or pin of a consumer
+    raises Corrupt, because it may hold anything.
     """
     pause("now")
     now = store_time(home) if apply else datetime.now(UTC)
@@ -108,18 +119,26 @@ def collect(
     pause("read")
     checkpoints = CheckpointStore(home.records, home.uri).list()
     pins = [one for one in checkpoints if not one.expired(now)]
+    stored = PinStore(home.records, home.uri).list()
+    consumers = [one.pin for one in stored if not one.expired(now)]
     found: list[Garbage] = []
     kept: list[str] = []
     with ThreadPoolExecutor(WORKERS, thread_name_prefix="headgate-gc") as pool:
-        parts = [(f"shard {shard.id}", _shard(shard, objects, pins, before, pool)) for shard, objects in shards]
-        parts += [(f"stream {stream!r}", _log(home, stream, listed, before, pool)) for stream, listed in logs]
+        parts = [
+            (f"shard {shard.id}", _shard(shard, objects, pins, consumers, before, pool)) for shard, objects in shards
+        ]
+        parts += [
+            (f"stream {stream!r}", _log(home, stream, listed, needed_above(consumers, stream), before, pool))
+            for stream, listed in logs
+        ]
         parts += [("indexes of the base", _indexes(home, indexes, before))]
         for what, part in parts:
             try:
                 found += list(part)
             except HeadgateError as error:
                 kept.append(f"{what}: {error}")
-        found += [*_checkpoints(home, checkpoints, tags, now, before), *_temporaries(home, before)]
+        found += [*_checkpoints(home, checkpoints, tags, now, before), *_consumers(home, stored, now)]
+        found += _temporaries(home, before)
         if apply:
             pause("delete")
             _delete(home, found, pool, progress)
@@ -162,6 +181,7 @@ def _shard(
     shard: Shard,
     objects: Sequence[tuple[ObjectStore, ObjectInfo]],
     pins: Sequence[StoredCheckpoint],
+    consumers: Sequence[ConsumerPin],
     before: datetime,
     pool: ThreadPoolExecutor,
 ) -> Iterator[Garbage]:
@@ -189,9 +209,10 @@ def _shard(
             sstables[part].append(info)
     live = _live(shard, before)
     pinned = [pin for one in pins if (pin := one.checkpoint.shards.get(shard.id)) is not None]
-    covered = garbage.collectable_wal({*wal, *left}, live, pinned)
-    for position, barrier in zip(covered, pool.map(partial(_is_barrier, shard), covered), strict=True):
-        if not barrier:
+    upto, unknown = read_upto(consumers, shard.id)
+    covered = garbage.collectable_wal({*wal, *left}, live, pinned, upto)
+    for position, stays in zip(covered, pool.map(partial(_stays, shard, unknown), covered), strict=True):
+        if not stays:
             why = f"position {position} is in SSTables, up to {live[-1].replay_after}"
             for there, store in ((wal, shard.wal), (left, shard.home.store)):
                 if position in there:
@@ -218,10 +239,13 @@ def _live(shard: Shard, before: datetime) -> list[Manifest]:
     return [shard.manifests.read(version) for version in garbage.live_versions(listed, before)]
 
 
-def _is_barrier(shard: Shard, position: int) -> bool:
-    """True also where it cannot be told: a damaged entry is left for people to look at."""
+def _stays(shard: Shard, unread: bool, position: int) -> bool:
+    """A barrier does, and in a shard that a consumer has never read, what a stream wrote. True also where it cannot be
+    told: a damaged entry is left for people to look at.
+    """
     try:
-        return Retry().run(lambda: read_header(shard, position)).barrier
+        header = Retry().run(lambda: read_header(shard, position))
+        return header.barrier or (unread and header.tags.attempt_id is not None)
     except NotFound:
         return False  # another collection was quicker
     except HeadgateError:
@@ -232,7 +256,12 @@ def _is_barrier(shard: Shard, position: int) -> bool:
 
 
 def _log(
-    home: TableHome, stream: str, objects: Sequence[ObjectInfo], before: datetime, pool: ThreadPoolExecutor
+    home: TableHome,
+    stream: str,
+    objects: Sequence[ObjectInfo],
+    needed: int | None,
+    before: datetime,
+    pool: ThreadPoolExecutor,
 ) -> Iterator[Garbage]:
     log = CommitLog(home.records, stream, home.uri)
     listed: dict[str, dict[int, ObjectInfo]] = {"log": {}, "folds": {}}
@@ -240,7 +269,7 @@ def _log(
         if match := NUMBERED.fullmatch(info.key.removeprefix(log.folder + "/")):
             listed[match[1]][int(match[2])] = info
     folds = {sequence: info.modified for sequence, info in listed["folds"].items()}
-    records, old_folds = garbage.collectable_records(listed["log"], folds, before)
+    records, old_folds = garbage.collectable_records(listed["log"], folds, before, needed)
     for sequence, opens in zip(records, pool.map(partial(_is_open, log), records), strict=True):
         if not opens:
             info = listed["log"][sequence]
@@ -271,6 +300,15 @@ def _checkpoints(
         tag = info.key.removeprefix("_refs/tags/").removesuffix(".json")
         if tag.startswith(TAG_PREFIX) and tag not in kept and info.modified <= before:
             yield Garbage("tag", home.store, info.key, info.size, "its checkpoint was dropped or never finished")
+
+
+def _consumers(home: TableHome, stored: Sequence[StoredPin], now: datetime) -> Iterator[Garbage]:
+    for one in stored:
+        who = f"consumer {one.pin.consumer!r}"
+        for key in one.older:
+            yield Garbage("consumer", home.records, key, 0, f"{who} has a newer pin")
+        if one.expired(now):
+            yield Garbage("consumer", home.records, one.key, 0, f"the pin of {who} expired at {one.expires_at:%F %T}")
 
 
 def _indexes(home: TableHome, objects: Sequence[ObjectInfo], before: datetime) -> Iterator[Garbage]:

@@ -114,6 +114,10 @@ class CommitLog:
             self._check_place(record, sequence)
             return record
 
+    def sequences(self) -> set[int]:
+        """Of the records that are there. One LIST; what is put meanwhile may be left out."""
+        return self._list()[0]
+
     # -- opening ---------------------------------------------------------------
 
     def open(self, query_id: str, claims: Mapping[str, ShardClaim], known: LogState | None = None) -> OpenedLog:

@@ -262,4 +262,15 @@ KINDS: Mapping[str, Kind] = {
         "nothing yet: a clean-up of old versions by native Lance may remove the checkpoint's base",
         "take a new checkpoint and drop this one",
     ),
+    # -- consumers of the commit logs ------------------------------------------------------
+    "consumer-damaged": Kind(
+        "error",
+        "how far a consumer of the commit log is; no row, but garbage collection stops: it may hold anything",
+        "restore the record, or delete it if that consumer is gone or starts anew",
+    ),
+    "consumer-broken": Kind(
+        "error",
+        "no row of the table; that consumer cannot go on, and is told a checkpoint to start from",
+        "let the consumer start anew from a checkpoint, or restore what is missing",
+    ),
 }

@@ -2,7 +2,8 @@
 
 Promises:
 1. A fold says what the records say; a reader that starts from it sees the same table.
-2. The log that LIST shows stays short: what an older fold than the last one sums up is deleted, open records stay (R5).
+2. The log that LIST shows stays short: what an older fold than the last one sums up is deleted, open records stay (R5),
+   and so does what a consumer of the log has not read (R15).
    No age is waited for: a reader that misses a record lists the log once more and finds the fold that has it.
 """
 
@@ -14,18 +15,23 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from uuid import UUID
 
+import structlog
+
 from headgate.checkpoints.commit_log import READERS, CommitLog
+from headgate.checkpoints.consumer_pins import live_pins, needed_above
 from headgate.checkpoints.garbage import collectable_records
 from headgate.checkpoints.log_state import LogState, replayed, unfolded
 from headgate.checkpoints.log_state import fold as folded
 from headgate.checkpoints.records import BatchRecord, Fold, Record
 from headgate.checkpoints.streams import NUMBERED
 from headgate.connectors.objects import ObjectStore
-from headgate.errors import NotFound
+from headgate.errors import Corrupt, InvalidInput, NotFound
 from headgate.shards.retry import Retry
 
 FOLD_EVERY = 32
 """Records after which a driver folds its log: a start reads at most so many, two rounds of 16, beside the fold."""
+
+_log = structlog.get_logger("headgate.checkpoints")
 
 
 class Folding:
@@ -93,15 +99,27 @@ def tidy(store: ObjectStore, log: CommitLog, batches: set[int] | None = None, re
     """Delete the records that the last fold but one sums up, and the folds before it. The sequences that went.
 
     `batches` are sequences known to be of batches; what went is taken out of it. Others are read first: open records
-    stay (R5). A crash anywhere leaves a log that reads as before.
+    stay (R5), and so does what a consumer has not read; pins are read after the records were listed. A crash anywhere
+    leaves a log that reads as before.
     """
     records: dict[int, str] = {}
     folds: dict[int, str] = {}
-    for info in retry.run(lambda: list(store.list(log.folder + "/"))):
+    infos = retry.run(lambda: list(store.list(log.folder + "/")))
+    if not infos:
+        return []
+    try:
+        # The newest object was put a moment ago: it tells the store's time, never a later one.
+        pins = live_pins(store, log.table, max(info.modified for info in infos), retry)
+    except (Corrupt, InvalidInput) as error:
+        _log.warning("a consumer's pin cannot be read: no record of the log is deleted", error=str(error))
+        return []
+    for info in infos:
         if match := NUMBERED.fullmatch(info.key.removeprefix(log.folder + "/")):
             (records if match[1] == "log" else folds)[int(match[2])] = info.key
     long_ago = datetime.min.replace(tzinfo=UTC)
-    summed_up, old = collectable_records(records, dict.fromkeys(sorted(folds)[:-1], long_ago), long_ago)
+    summed_up, old = collectable_records(
+        records, dict.fromkeys(sorted(folds)[:-1], long_ago), long_ago, needed_above(pins, log.stream)
+    )
     known = set() if batches is None else batches
 
     def delete(sequence: int) -> bool:

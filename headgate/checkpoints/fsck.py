@@ -21,6 +21,7 @@ from uuid import UUID
 from headgate.checkpoints import listed as lists
 from headgate.checkpoints.dead_letters import PREFIX, dead_letter_home
 from headgate.checkpoints.findings import Finding, confirmed, finding
+from headgate.checkpoints.fsck_consumers import check_consumers
 from headgate.checkpoints.fsck_entries import EntryJudge, read_entries
 from headgate.checkpoints.fsck_log import LogLook, check_log
 from headgate.checkpoints.fsck_pins import PinLook, check_pins, judge_pins, pins_of
@@ -68,7 +69,7 @@ def check_table(
 ) -> Checked:
     """Check everything below `_mem_wal/` and `_headgate/<table id>/` but table.json.
 
-    1. table checkpoints; manifests of all shards; then the commit logs; then the WALs (R11).
+    1. table checkpoints; pins of consumers; manifests of all shards; then the commit logs; then the WALs (R11).
     2. SSTables that a manifest names and the base has not taken in (`marks`, per shard).
     3. the dead-letter logs.
     4. where anything was found, the same once more for these shards and logs: only what is found again is told.
@@ -120,6 +121,9 @@ class _Look:
         pins = check_pins(self.home, self._under, self.pool)
         self.counts["checkpoints"] += pins.objects
         found["checkpoints"] = self._kept(pins.findings)
+        consumers = check_consumers(self.home, self._under)
+        self.counts["consumers"] += consumers.objects
+        found["consumers"] = self._kept(consumers.findings)
         manifests = self._manifests(sorted(shard_ids))
         logs = self._logs()
         for log in logs:

@@ -47,16 +47,23 @@ def collectable_manifests(listed: Iterable[ListedManifest], before: datetime) ->
     return prefix
 
 
-def collectable_wal(positions: Iterable[int], live: Sequence[Manifest], pins: Iterable[PinnedShard] = ()) -> list[int]:
+def collectable_wal(
+    positions: Iterable[int],
+    live: Sequence[Manifest],
+    pins: Iterable[PinnedShard] = (),
+    read_upto: int | None = None,
+) -> list[int]:
     """Positions whose entries may go UNLESS they are barriers, which only their headers tell.
 
     They are covered by SSTables for everyone who may still read: at or below the lowest replay_after of all live
-    manifests and pins. Never the tip. Entry 0 is a barrier on every shard, and replay_after 0 covers nothing.
+    manifests and pins, and below what a consumer of the log has not read: `read_upto` (R15). Never the tip. Entry 0 is
+    a barrier on every shard, and replay_after 0 covers nothing.
     """
     rising = sorted(positions)
     if not live:
         return []
-    floor = min([manifest.replay_after for manifest in live] + [pin.manifest.replay_after for pin in pins])
+    read = [] if read_upto is None else [read_upto]
+    floor = min([manifest.replay_after for manifest in live] + [pin.manifest.replay_after for pin in pins] + read)
     return [position for position in rising[:-1] if 0 < position <= floor]
 
 

@@ -6,6 +6,7 @@ ended, judged by the folds, and the base at its version. Writes nothing, fences 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -58,9 +59,14 @@ def open_at(home: TableHome, name: str) -> tuple[TableHome, pa.Schema, TableChec
             table=home.uri,
             advice="open another checkpoint; `headgate checkpoint list` shows them",
         )
+    return *home_at(home, checkpoint), checkpoint
+
+
+def home_at(home: TableHome, checkpoint: TableCheckpoint) -> tuple[TableHome, pa.Schema]:
+    """The table's home and columns as they are at a checkpoint; nothing can be written through it. Raises DataLoss."""
     dataset = open_dataset(home.store, version=checkpoint.base_version)
     then = replace(home, schema=RowSchema.of(dataset.schema, tuple(field_ids(dataset))))
-    return for_reading(then, checkpoint), dataset.schema, checkpoint
+    return for_reading(then, checkpoint), dataset.schema
 
 
 def for_reading(home: TableHome, checkpoint: TableCheckpoint) -> TableHome:
@@ -71,10 +77,16 @@ def for_reading(home: TableHome, checkpoint: TableCheckpoint) -> TableHome:
     return replace(home, store=store, wal_store=wal_store)
 
 
-def _fresh(home: TableHome, pinned: PinnedShard, visible: Visible) -> Fresh:
+def tail_batches(home: TableHome, pinned: PinnedShard, visible: Visible) -> Iterator[pa.RecordBatch]:
+    """The rows of a pinned shard that are in no SSTable, in storage form and in order; read as they are asked for."""
     shard, manifest = Shard(home, pinned.shard_id), pinned.manifest
     start = manifest.replay_after + 1
     entries = visible.visible_entries(shard.id, WalTailer(shard).read(start, pinned.end), start, pinned.end)
-    batches = [batch for part in uncovered(shard, manifest, entries) for batch in part.batches]
-    rows = pa.Table.from_batches(batches, schema=home.schema.storage)
-    return Fresh(shard, manifest.generation, manifest.sstables, (rows,))
+    for part in uncovered(shard, manifest, entries):
+        yield from part.batches
+
+
+def _fresh(home: TableHome, pinned: PinnedShard, visible: Visible) -> Fresh:
+    manifest = pinned.manifest
+    rows = pa.Table.from_batches(tail_batches(home, pinned, visible), schema=home.schema.storage)
+    return Fresh(Shard(home, pinned.shard_id), manifest.generation, manifest.sstables, (rows,))

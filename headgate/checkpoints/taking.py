@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -45,6 +46,9 @@ TRIES = 4
 
 OWN_PREFIX = "auto/"
 """Names of the checkpoints that streams take by themselves begin so: `auto/<stream>/…`."""
+
+READ_PREFIX = "read/"
+"""Names of the checkpoints that readers hold their snapshot by begin so."""
 
 TAKE_STEPS = ("manifests", "logs", "tails", "base", "tag", "record", "check", "taken")
 """Where `take` pauses, in order."""
@@ -79,18 +83,8 @@ def take(
     for _ in range(TRIES):
         began = clock()
         instant = read_instant(home, ids, pause=pause)
-        checkpoint_id = uuid.uuid4().hex
-        checkpoint = TableCheckpoint(
-            checkpoint_id=checkpoint_id,
-            name=name or f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{checkpoint_id[:8]}",
-            table_id=home.table_id or UUID(int=0),
-            scope=scope,
-            base_version=instant.base_version,
-            shards=_pinned(instant, names or {}),
-            streams={state.stream: fold(state, _replay_after(instant)) for state in instant.logs},
-            expires_after=expires_after,
-            note=note,
-        )
+        described = describe(home, instant, name=name, names=names)
+        checkpoint = replace(described, scope=scope, expires_after=expires_after, note=note)
         pause("tag")
         try:
             hold_version(home.store, checkpoint.tag, checkpoint.base_version)
@@ -115,6 +109,22 @@ def take(
         f"The table could not be pinned in {TRIES} tries: each took too long, or lost something to a collection.",
         table=home.uri,
         advice="run garbage collection with its default age, or try again when the store is quicker",
+    )
+
+
+def describe(
+    home: TableHome, instant: Instant, *, name: str | None = None, names: Mapping[UUID, str] | None = None
+) -> TableCheckpoint:
+    """The checkpoint that a record of this instant would be. Writes nothing, hence pins nothing."""
+    checkpoint_id = uuid.uuid4().hex
+    return TableCheckpoint(
+        checkpoint_id=checkpoint_id,
+        name=name or f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{checkpoint_id[:8]}",
+        table_id=home.table_id or UUID(int=0),
+        scope="durable",
+        base_version=instant.base_version,
+        shards=_pinned(instant, names or {}),
+        streams={state.stream: fold(state, _replay_after(instant)) for state in instant.logs},
     )
 
 
@@ -160,11 +170,12 @@ def own_checkpoints(home: TableHome, stream: str) -> list[StoredCheckpoint]:
 
 def check_name(name: str) -> None:
     """Raises InvalidInput for a name that people may not give."""
-    if name.startswith(OWN_PREFIX):
-        raise InvalidInput(
-            f"Names that begin with {OWN_PREFIX!r} belong to the checkpoints that streams take by themselves.",
-            advice="choose another name; nothing was written",
-        )
+    for prefix, who in ((OWN_PREFIX, "streams"), (READ_PREFIX, "readers")):
+        if name.startswith(prefix):
+            raise InvalidInput(
+                f"Names that begin with {prefix!r} belong to the checkpoints that {who} take by themselves.",
+                advice="choose another name; nothing was written",
+            )
 
 
 # -- what the record says ----------------------------------------------------------

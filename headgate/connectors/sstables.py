@@ -95,10 +95,15 @@ def write_dataset(
 
 
 def scan_dataset(
-    dataset: Any, columns: Sequence[str] | None, filter: str | pc.Expression | None, batch_rows: int | None = None
+    dataset: Any,
+    columns: Sequence[str] | None,
+    filter: str | pc.Expression | None,
+    batch_rows: int | None = None,
+    fragments: Sequence[int] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The batches of a dataset, in order, read as they are asked for."""
+    """The batches of a dataset, or of some of its fragments, in order, read as they are asked for."""
     scanner = dataset.scanner(
+        fragments=None if fragments is None else [dataset.get_fragment(one) for one in fragments],
         columns=list(columns) if columns is not None else None,
         filter=filter,
         batch_size=batch_rows,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from uuid import UUID
 
 import pyarrow as pa
@@ -29,7 +30,7 @@ from headgate.shards.shard import Shard, TableHome
 from headgate.shards.sstable import StoredRows, filtered, open_base, open_sstable
 
 MIN_BATCH, MAX_BATCH = 8_192, 131_072
-"""Rows read at once. Each batch is compared with all hidden keys, so more of these call for larger batches."""
+"""Rows read at once. Unless keys are flags, each batch is compared with all hidden ones: more call for larger ones."""
 
 MANY_KEYS = 10_000
 """Above it a lookup reads all rows and compares: such a list in a filter costs more than it saves."""
@@ -77,9 +78,9 @@ class View:
 
     def scan(self, columns: Sequence[str] | None = None, filter: str | None = None) -> pa.RecordBatchReader:
         """All rows, or those that an SQL filter lets through. Raises InvalidInput."""
-        result = _result_schema(self.home.schema, columns)
+        result = result_schema(self.home.schema, columns)
         if filter is not None:
-            _check_filter(self.home.schema, filter)
+            check_filter(self.home.schema, filter)
         return pa.RecordBatchReader.from_batches(result, self._batches(result, filter))
 
     def get(self, keys: Rows) -> pa.Table:
@@ -89,7 +90,7 @@ class View:
         wanted = pa.Table.from_batches(schema.stored_deletes(keys), schema=schema.storage).select(schema.primary_key)
         asked = KeySet(schema.primary_key)
         asked.add(wanted)
-        result, narrow = _result_schema(schema, None), _keys_filter(wanted)
+        result, narrow = result_schema(schema, None), _keys_filter(wanted)
         found = [asked.seen(pa.Table.from_batches([batch])) for batch in self._batches(result, narrow, narrow)]
         return pa.concat_tables([result.empty_table(), *found])
 
@@ -99,17 +100,37 @@ class View:
         """`keys`: no others matter."""
         key = self.home.schema.primary_key
         hidden = KeySet(key)
-        for fresh in self.shards:
-            if any(table.num_rows for table in fresh.tables):
-                rows = newest_rows(pa.concat_tables(fresh.tables), key)
+        for place, fresh in enumerate(self.shards):
+            rows = self._tail(fresh) if keys is None else self._tails[place].filter(keys)
+            if rows.num_rows:
                 hidden.add(rows)
-                yield from _as(filtered(living(rows), filter), result)
+                yield from shown(filtered(living(rows), filter), result)
             # A key lives in one shard, so what other shards hide changes nothing here.
             for sstable in reversed(fresh.sstables):
-                yield from _sstable_batches(open_sstable(fresh.shard, sstable), hidden, key, result, filter, keys)
+                yield from _sstable_batches(self._sstable(fresh, sstable), hidden, key, result, filter, keys)
         wanted = list(dict.fromkeys([*result.names, *key]))
-        for batch in self.base.batches(wanted, filter, _batch_rows(hidden)):
-            yield from _as(hidden.unseen(pa.Table.from_batches([batch])), result)
+        for batch in self.base.batches(wanted, filter, batch_rows(hidden)):
+            yield from shown(hidden.unseen(pa.Table.from_batches([batch])), result)
+
+    def _tail(self, fresh: Fresh) -> pa.Table:
+        """The newest fresh row of each key."""
+        schema = self.home.schema
+        return newest_rows(pa.concat_tables([schema.storage.empty_table(), *fresh.tables]), schema.primary_key)
+
+    @cached_property
+    def _tails(self) -> tuple[pa.Table, ...]:
+        """The same of all shards, for lookups: made once, so that a view that is held answers quickly."""
+        return tuple(map(self._tail, self.shards))
+
+    @cached_property
+    def _opened(self) -> dict[tuple[UUID, str], StoredRows]:
+        return {}
+
+    def _sstable(self, fresh: Fresh, sstable: SsTable) -> StoredRows:
+        place = fresh.shard.id, sstable.path
+        if place not in self._opened:
+            self._opened[place] = open_sstable(fresh.shard, sstable)
+        return self._opened[place]
 
 
 def _sstable_batches(
@@ -120,16 +141,28 @@ def _sstable_batches(
     filter: str | pc.Expression | None,
     keys: pc.Expression | None,
 ) -> Iterator[pa.RecordBatch]:
+    """Newer rows hide older ones whether the filter lets them through or not, so keys are read apart from it."""
     wanted = list(dict.fromkeys([*result.names, *key, TOMBSTONE]))
-    size = _batch_rows(hidden)
-    for batch in sstable.batches(wanted, _alive(filter), size):
-        yield from _as(hidden.unseen(pa.Table.from_batches([batch])).drop_columns([TOMBSTONE]), result)
+    size = batch_rows(hidden)
+    if key and (filter is None or filter is keys):
+        # The filter hides nothing of the keys: one pass does. A key is once in an SSTable.
+        met = []
+        for batch in sstable.batches(wanted, filter, size):
+            rows = pa.Table.from_batches([batch])
+            met.append(rows.select(key))
+            yield from shown(living(hidden.unseen(rows)), result)
+        for keys_met in met:
+            hidden.add(keys_met)
+        return
+    for batch in sstable.batches(wanted, alive(filter), size):
+        yield from shown(hidden.unseen(pa.Table.from_batches([batch])).drop_columns([TOMBSTONE]), result)
     if key:
         for batch in sstable.batches(key, keys, size):
             hidden.add(pa.Table.from_batches([batch]))
 
 
-def _alive(filter: str | pc.Expression | None) -> str | pc.Expression:
+def alive(filter: str | pc.Expression | None) -> str | pc.Expression:
+    """The filter, and that a row of an SSTable is no tombstone."""
     if filter is None or isinstance(filter, str):
         return f"NOT {TOMBSTONE}" + (f" AND ({filter})" if filter else "")
     return ~pc.field(TOMBSTONE) & filter
@@ -146,24 +179,29 @@ def _keys_filter(keys: pa.Table) -> pc.Expression | None:
     return whole
 
 
-def _batch_rows(hidden: KeySet) -> int:
+def batch_rows(hidden: KeySet) -> int:
+    """How many rows to read at once where so many keys are hidden."""
+    if hidden.is_quick:
+        return MIN_BATCH
     return min(max(2 * len(hidden), MIN_BATCH), MAX_BATCH)
 
 
-def _as(rows: pa.Table, result: pa.Schema) -> Iterator[pa.RecordBatch]:
+def shown(rows: pa.Table, result: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Rows in the columns that were asked for."""
     if rows.num_rows:
         yield from rows.select(result.names).cast(result).to_batches()
 
 
-def _check_filter(schema: RowSchema, filter: str) -> None:
-    """A filter that Lance cannot plan is refused before the first row."""
+def check_filter(schema: RowSchema, filter: str) -> None:
+    """A filter that Lance cannot plan is refused before the first row. Raises InvalidInput."""
     try:
         datasets.dataset_in_memory(living(schema.storage.empty_table())).to_table(filter=filter)
     except (ValueError, OSError) as error:
         raise InvalidInput(f"Lance refuses the filter {filter!r}.") from error
 
 
-def _result_schema(schema: RowSchema, columns: Sequence[str] | None) -> pa.Schema:
+def result_schema(schema: RowSchema, columns: Sequence[str] | None) -> pa.Schema:
+    """The columns that are asked for, as a reader sees them. Raises InvalidInput."""
     names = schema.logical.names if columns is None else list(columns)
     unknown = [name for name in names if name not in schema.logical.names]
     if unknown:

@@ -94,13 +94,17 @@ class StoredRows:
         )
 
     def batches(
-        self, columns: Sequence[str], filter: str | pc.Expression | None, batch_rows: int | None = None
+        self,
+        columns: Sequence[str],
+        filter: str | pc.Expression | None,
+        batch_rows: int | None = None,
+        fragments: Sequence[int] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Rows in the order they were put; `_tombstone` is a column that may be asked for."""
         if self.as_today:
-            yield from datasets.scan_dataset(self.dataset, columns, filter, batch_rows)
+            yield from datasets.scan_dataset(self.dataset, columns, filter, batch_rows, fragments)
             return
-        for batch in datasets.scan_dataset(self.dataset, None, None, batch_rows):
+        for batch in datasets.scan_dataset(self.dataset, None, None, batch_rows, fragments):
             then = pa.RecordBatch.from_arrays(batch.columns, schema=_without_missing_tombstone(self._then, batch))
             rows = pa.Table.from_batches([self._today.adopted(then)])
             yield from filtered(rows, filter).select(list(columns)).to_batches()

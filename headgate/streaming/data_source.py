@@ -1,8 +1,9 @@
-"""`writeStream.format("headgate")`: the same stream as ShardSink's, through Spark's Python data source.
+"""`format("headgate")`: Spark's Python data source. Reading is in `read_source` and `log_source`; writing is here.
 
-Spark calls it in three kinds of Python processes, none of which lives as long as the query: per batch one that
-plans (on the driver's host), one per task, one that commits (on the driver's host). So the commit log is the
-state, and what planning finds travels through the tasks to the commit. Promises:
+`writeStream.format("headgate")` is the same stream as ShardSink's. Spark calls it in three kinds of Python processes,
+none of which lives as long as the query: per batch one that plans (on the driver's host), one per task, one that
+commits (on the driver's host). So the commit log is the state, and what planning finds travels through the tasks to the
+commit. Promises:
 1. Exactly once, as by ShardSink: one record makes a batch visible, on all shards together, or not at all.
 2. A run whose stream was taken over gets Fenced and never takes it back; starting it again does.
 3. Planning reads the log's news, tasks read nothing and write their entries, the commit is one PUT.
@@ -31,7 +32,9 @@ from pyspark.sql.types import StructType
 
 from headgate.errors import InvalidInput, Poisoned
 from headgate.streaming.frame_checks import refuse_complete
+from headgate.streaming.log_source import LogReader
 from headgate.streaming.options import session_defaults
+from headgate.streaming.read_source import TableReader, read_options, read_schema, table_reader
 from headgate.streaming.source_checkpoint import maintain
 from headgate.streaming.source_hold import forget_runs
 from headgate.streaming.source_plan import BatchPlan, TaskResult, commit_batch, plan_batch
@@ -58,7 +61,10 @@ def register(spark: SparkSession) -> None:
 
 
 class HeadgateDataSource(DataSource):
-    """A sink for streams in append mode. Register it with `headgate.register(spark)`, or by itself without defaults."""
+    """A table as a source, and a sink for streams in append mode.
+
+    Register it with `headgate.register(spark)`, or by itself without defaults.
+    """
 
     session: ClassVar[Mapping[str, str]] = {}
     """Defaults by option name."""
@@ -74,16 +80,22 @@ class HeadgateDataSource(DataSource):
         self.__dict__.update(state)
         self._keeps = True
 
-    def schema(self) -> NoReturn:
-        """Raises InvalidInput: it is a sink."""
-        raise InvalidInput(
-            "format('headgate') is for writing streams.", advice="read a table with open_table(…).scan()"
-        )
+    def schema(self) -> StructType:
+        """The columns of a read. Raises InvalidInput, NotFound."""
+        return read_schema(read_options(dict(self.options)))
+
+    def reader(self, schema: StructType) -> TableReader:
+        """A read of the table at one instant: planned where Spark plans. See `table_reader`."""
+        return table_reader(read_options(dict(self.options)), schema)
+
+    def streamReader(self, schema: StructType) -> LogReader:
+        """The commit logs as a stream. See `LogReader`."""
+        return LogReader(read_options(dict(self.options)), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
         """Raises InvalidInput: it is for streams."""
         raise InvalidInput(
-            "format('headgate') is for writing streams.", advice="use writeStream, or Table.writer without Spark"
+            "format('headgate') writes streams only.", advice="use writeStream, or Table.writer without Spark"
         )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> BatchWriter:

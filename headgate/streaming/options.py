@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any, Literal, TypeAlias
@@ -262,7 +262,71 @@ OPTIONS: tuple[Option, ...] = (
         "query",
     ),
 )
-"""All of them. Those that are not the sink's own are positional in Python, or known there by themselves."""
+"""What writing takes. Those that are not the sink's own are positional in Python, or known there by themselves."""
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """How `spark.read` and `spark.readStream` of `format("headgate")` read; see docs/reading.md.
+
+    Raises InvalidInput for a value that cannot be.
+    """
+
+    table: str | None = _option("path", _TEXT, None, "The table's URI, as in load(uri): absolute.", "query")
+    checkpoint: str | None = _option(
+        "checkpoint", _TEXT, None, "read: the table as that checkpoint has it. readStream: what came after it.", "query"
+    )
+    filter: str | None = _option("filter", _TEXT, None, "read: SQL as Lance takes it; other rows stay away.", "query")
+    pin_for: float | str | timedelta | None = _option(  # noqa: RUF009 - it makes a field
+        "pinFor",
+        _INTERVAL,
+        None,
+        "How long what was planned (read: 6 hours) or not read yet (readStream: 1 day) is held. read takes never: "
+        "nothing is written, and only the age that garbage collection waits for holds it.",
+        "query",
+    )
+    log: bool = _option(
+        "log", _FLAG, False, "Whether the columns of the commit log are shown; for readStream.", "query"
+    )
+    consumer: str | None = _option(
+        "consumer", _TEXT, None, "readStream: the name its pin has; one query at a time has it.", "query"
+    )
+    starting_from: Literal["earliest", "latest"] = _option(
+        "startingFrom",
+        _one_of("earliest", "latest"),
+        "earliest",
+        "readStream, where the query has no checkpoint yet: with all that the log still has, or with what comes.",
+        "query",
+    )
+    max_rows: int | None = _option(
+        "maxRowsPerTrigger", _COUNT, None, "readStream: rows of one batch; committed batches go whole.", "query"
+    )
+    max_bytes: int | None = _option(
+        "maxBytesPerTrigger", _SIZE_IN_BYTES, None, "readStream: the same in bytes.", "query"
+    )
+    max_batches: int | None = _option(
+        "maxBatchesPerTrigger", _COUNT, None, "readStream: the same in committed batches.", "query"
+    )
+    poll_interval: float | str | timedelta = _option(  # noqa: RUF009 - it makes a field
+        "pollInterval", _INTERVAL, 1.0, "readStream: how often the logs are looked at, at most.", "query"
+    )
+    storage_options: Mapping[str, str] | None = _option(
+        "storage.", _NAMED, None, "For the object store, under pylance's names.", "query", secret=True
+    )
+
+    @property
+    def hold_seconds(self) -> float | None:
+        """None: as long as is usual; infinite: nothing is held."""
+        return None if self.pin_for is None else _interval(self.pin_for)
+
+    @property
+    def poll_seconds(self) -> float:
+        """Between two looks at the logs."""
+        return _interval(self.poll_interval)
+
+
+READ_OPTIONS = tuple(Option(one.name, *one.metadata["option"]) for one in fields(ReadOptions))
+"""What reading takes."""
 
 
 # -- reading it --------------------------------------------------------------------
@@ -280,19 +344,21 @@ def sink_options(given: Mapping[str, Any], defaults: Mapping[str, str] | None = 
     return SinkOptions(**{**parse_options({}, defaults), **given})
 
 
-def parse_options(given: Mapping[str, str], defaults: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The Python arguments that options say; what nobody said is left out.
+def parse_options(
+    given: Mapping[str, str], defaults: Mapping[str, str] | None = None, table: Sequence[Option] = OPTIONS
+) -> dict[str, Any]:
+    """The Python arguments that options of a table say; what nobody said is left out.
 
     `defaults` are session defaults by option name, see `session_defaults`. Raises InvalidInput for an unknown
     name, with the nearest known one, and for a value that cannot be; the values of families are never shown.
     """
     found: dict[str, Any] = {}
     for name, text in {**_lowered(defaults or {}), **_lowered(given)}.items():
-        option = _named(name)
+        option = _named(name, table)
         if option is None:
             # A Python argument in place of its option is an easy slip.
-            slips = {known.argument: known.name for known in OPTIONS}
-            raise _unknown(name, slips | {known.name: known.name for known in OPTIONS}, "option")
+            slips = {known.argument: known.name for known in table}
+            raise _unknown(name, slips | {known.name: known.name for known in table}, "option")
         if option.is_family:
             found.setdefault(option.argument, {})[name[len(option.name) :]] = text
             continue
@@ -334,8 +400,8 @@ def _lowered(given: Mapping[str, str]) -> dict[str, str]:
     return {name.lower(): text for name, text in given.items()}
 
 
-def _named(name: str) -> Option | None:
-    for option in OPTIONS:
+def _named(name: str, table: Sequence[Option]) -> Option | None:
+    for option in table:
         known = option.name.lower()
         if name == known or (option.is_family and name.startswith(known) and len(name) > len(known)):
             return option

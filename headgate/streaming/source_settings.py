@@ -32,8 +32,8 @@ class Settings:
         stream = known.get("stream") or query_name or DEFAULT_STREAM
         options = SinkOptions(**{**known, "enable_memtable": False, "checkpoint_location": checkpoint})
         return cls(
-            _absolute(table, "table", ".start(uri)"),
-            _absolute(checkpoint, "checkpoint", ".option('checkpointLocation', uri)"),
+            absolute(table, "table", ".start(uri)"),
+            absolute(checkpoint, "checkpoint", ".option('checkpointLocation', uri)"),
             stream,
             options,
             decodes,
@@ -50,8 +50,11 @@ def _refuse_memtables(given: Mapping[str, Any]) -> None:
         )
 
 
-def _absolute(uri: str | None, what: str, how: str) -> str:
-    """Spark's processes have different working directories, so a relative path would mean different places."""
+def absolute(uri: str | None, what: str, how: str) -> str:
+    """Spark's processes have different working directories, so a relative path would mean different places.
+
+    Raises InvalidInput.
+    """
     if not uri:
         raise InvalidInput(f"The stream's {what} is not given.", advice=f"say where it is by {how}")
     if ":" not in uri and not uri.startswith("/"):

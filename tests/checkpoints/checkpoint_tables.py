@@ -6,6 +6,7 @@ Topic and rows are those of `stream_life`, so that what a table must show follow
 from __future__ import annotations
 
 import shutil
+import uuid
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -19,16 +20,17 @@ from stores import FaultyStore
 from stream_life import AT_ONCE, QUERY, SCHEMA, TOPIC, batch_of, expected_rows, ranges_of, run_task, write_plan, written
 
 import headgate
-from headgate.checkpoints.records import BatchRecord, Mode
+from headgate.checkpoints.records import Batch, BatchRecord, Mode, ShardPart
 from headgate.checkpoints.stream_driver import StreamDriver
 from headgate.connectors.objects import open_store
 from headgate.shards import names
 from headgate.shards.appender import Pause, no_pause
 from headgate.shards.config import WriterConfig
-from headgate.shards.entry import SourceRange
+from headgate.shards.entry import SourceRange, Tags
 from headgate.shards.manifest import Manifest
-from headgate.shards.shard import Shard
+from headgate.shards.shard import Claim, Shard
 from headgate.shards.sharding import ByPartition
+from headgate.shards.writer import ShardWriter
 from headgate.table import Table, create_table, open_table
 
 DIRECT = f"partition:{TOPIC}:7"
@@ -81,6 +83,35 @@ def run_batch(
     plan = write_plan(driver, ranges)
     done, *_ = [written(*(run_task(plan, parts) for parts in plan.sources.values())) for _ in range(attempts)]
     return driver.commit(replace(batch_of(plan, done, number, ranges), mode=mode))
+
+
+def commit_changes(
+    table: Table, driver: StreamDriver, changes: Iterable[tuple[int, str | None]], *, attempts: int = 1
+) -> BatchRecord:
+    """One batch of upserts and deletes (None) by odd and even ids, in this order; the last attempt counts."""
+    names_of, changes = sorted(driver.claims), list(changes)
+    by_shard = {name: [one for one in changes if one[0] % 2 == place] for place, name in enumerate(names_of)}
+    planned = driver.plan([name for name, some in by_shard.items() if some])
+    parts = {}
+    for name, claim in planned.claims.items():
+        for _ in range(attempts):
+            parts[name] = _appended(table, claim, by_shard[name])
+    head = driver.head
+    number = 0 if head.last is None else head.last.batch_id + 1
+    return driver.commit(Batch(query_id=QUERY, batch_id=number, shards=parts, mode="memtable"))
+
+
+def _appended(table: Table, claim: Claim, changes: Iterable[tuple[int, str | None]]) -> ShardPart:
+    schema, stored = table.home.schema, []
+    for key, note in changes:
+        if note is None:
+            stored += schema.stored_deletes(pa.record_batch({"id": pa.array([key], pa.int64())}))
+        else:
+            stored += schema.stored_rows(pa.record_batch({"id": [key], "note": [note]}, schema=SCHEMA))
+    attempt = uuid.uuid4().hex
+    with ShardWriter.attach(claim, WriterConfig(enable_memtable=False, retry=AT_ONCE)) as writer:
+        put = writer.append(stored, Tags(attempt))
+        return ShardPart(claim.shard.id, attempt, put.wait(), put.rows, put.nbytes)
 
 
 def dead_attempt(driver: StreamDriver, number: int, partitions: Iterable[int] = (0, 1)) -> None:

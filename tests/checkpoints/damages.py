@@ -13,6 +13,9 @@ from fsck_tables import DIRECT, KEEP, STREAM, batches, dead_attempt, open_stream
 from stream_life import ranges_of
 
 from headgate.checkpoints import records as codec
+from headgate.checkpoints.consumer_pins import pin_key
+from headgate.checkpoints.flush_job import run_here
+from headgate.checkpoints.log_feed import LogFeed
 from headgate.checkpoints.records import BatchRecord, Fold
 from headgate.checkpoints.stream_driver import StreamDriver
 from headgate.checkpoints.streams import stream_folder
@@ -623,3 +626,36 @@ def an_sstable_that_a_checkpoint_needs_is_deleted(table: Table) -> None:
 def the_tag_of_a_checkpoint_is_deleted(table: Table) -> None:
     pin(table)
     shutil.rmtree(Path(table.uri) / "_refs/tags")
+
+
+# -- consumers of the commit logs -----------------------------------------------------------------------------
+
+
+def consume(table: Table) -> None:
+    """A consumer comes and has read nothing yet."""
+    LogFeed(table.home, table.shard_ids, KEEP).start("earliest")
+
+
+@brings("consumer-damaged")
+def the_pin_of_a_consumer_is_junk(table: Table) -> None:
+    consume(table)
+    junk(records(table) / pin_key(KEEP, 1))
+
+
+@brings("consumer-broken")
+def a_folded_record_that_only_a_consumer_needs_is_deleted(table: Table) -> None:
+    consume(table)
+    (log(table) / "log" / f"{8:020d}.json").unlink()
+
+
+@brings("consumer-broken")
+def an_entry_that_only_a_consumer_needs_is_deleted(table: Table) -> None:
+    consume(table)
+    batches(driver := open_stream(table), [9])
+    last = driver.head.last
+    assert last is not None
+    driver.close_gaps(driver.settle(run_here, 1 << 30))
+    batches(driver, [10])
+    shard = shard_of(table, 0)
+    (position,) = next(part.positions for part in last.shards.values() if part.shard_id == shard.id)
+    entry(shard, position).unlink()

@@ -50,6 +50,26 @@ def test_a_key_set_knows_exactly_the_keys_that_were_added(kinds: tuple[str, ...]
         assert keys.unseen(table).column("n").to_pylist() == [n for n, key in enumerate(asked) if key not in known]
 
 
+@settings(max_examples=60, deadline=None, print_blob=True)
+@given(data=st.data())
+@pytest.mark.parametrize("kind", [pa.int8(), pa.int64(), pa.uint64()])
+def test_numbers_near_and_far_are_known_alike(kind: pa.DataType, data: st.DataObject) -> None:
+    bits = kind.bit_width
+    low, high = (0, 2**bits - 1) if kind == pa.uint64() else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    near = st.one_of(
+        st.integers(low, low + 5), st.integers(high - 5, high), st.integers(0, 100), st.integers(low, high)
+    )
+    added = data.draw(st.lists(st.lists(near, max_size=4), max_size=4))
+    asked = data.draw(st.lists(near, max_size=6)) + [one for some in added for one in some]
+    keys, schema = KeySet(["k"]), pa.schema([pa.field("k", kind, nullable=False)])
+    for some in added:
+        keys.add(pa.table({"k": some}, schema=schema))
+    known = {one for some in added for one in some}
+    rows = pa.table({"k": pa.array(asked, kind)})
+    assert keys.seen(rows).column("k").to_pylist() == [one for one in asked if one in known]
+    assert keys.unseen(rows).column("k").to_pylist() == [one for one in asked if one not in known]
+
+
 def test_without_a_key_every_row_counts() -> None:
     table = _table(("int64",), [(1,), (1,), (1,)])
     assert newest_rows(table, ()).num_rows == 3

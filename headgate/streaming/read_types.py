@@ -1,0 +1,57 @@
+"""Rows of a table as Spark takes them: which Spark type a column gets, and batches in exactly those types.
+
+Unsigned integers become the next wider signed type, times below a microsecond are cut off; everything else keeps its
+value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+from pyspark.errors import PySparkTypeError
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.types import StructField, StructType
+
+from headgate.errors import InvalidInput
+
+_WIDER = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.decimal128(20, 0)}
+
+
+def spark_schema(columns: pa.Schema) -> StructType:
+    """The columns as Spark calls them; each may be null. Raises InvalidInput for a type that Spark does not have."""
+    fields = []
+    for column in columns:
+        try:
+            kind = from_arrow_type(_WIDER.get(column.type, column.type))
+        except PySparkTypeError as error:
+            raise InvalidInput(
+                f"Column {column.name!r} is {column.type}, which Spark does not have.",
+                advice="leave it out: name the columns to read by .schema(…)",
+            ) from error
+        fields.append(StructField(column.name, kind, nullable=True))
+    return StructType(fields)
+
+
+def as_spark(batches: Iterable[pa.RecordBatch], schema: StructType) -> Iterator[pa.RecordBatch]:
+    """The batches in the columns and types of a Spark schema. Raises InvalidInput where a value does not fit."""
+    target = to_arrow_schema(schema, timezone="UTC")
+    for batch in batches:
+        columns = [_fitted(batch.column(field.name), field) for field in target]
+        yield pa.RecordBatch.from_arrays(columns, schema=target)
+
+
+def check_columns(schema: StructType, columns: pa.Schema) -> None:
+    """Raises InvalidInput where a schema that was given names a column that is not there."""
+    unknown = [name for name in schema.fieldNames() if name not in columns.names]
+    if unknown:
+        raise InvalidInput(f"There is no column {unknown[0]!r}; the table has {columns.names}.")
+
+
+def _fitted(column: pa.Array, field: pa.Field) -> pa.Array:
+    if column.type == field.type:
+        return column
+    try:
+        return column.cast(field.type, safe=not pa.types.is_timestamp(field.type))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InvalidInput(f"Column {field.name!r} is {column.type}, which does not fit {field.type}.") from error
