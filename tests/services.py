@@ -22,6 +22,8 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import time
+import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -31,7 +33,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from servers import SOURCES, LocalServer, s3_container
+from servers import SOURCES, START_SECONDS, LocalServer, s3_container
 from servers import s3_server as s3_process
 
 from headgate.connectors.kafka.broker import LocalBroker
@@ -168,7 +170,7 @@ def make_bucket(s3_endpoint: str) -> Callable[[], str]:
 
 
 def create_bucket(endpoint: str, name: str) -> None:
-    """A bucket, by a signed request: neither the store nor Lance can make one."""
+    """A bucket, by a signed request: nothing else here can make one. A server that has just begun may be busy."""
     from botocore.auth import S3SigV4Auth
     from botocore.awsrequest import AWSRequest
     from botocore.credentials import Credentials
@@ -176,7 +178,15 @@ def create_bucket(endpoint: str, name: str) -> None:
     request = AWSRequest("PUT", f"{endpoint}/{name}", data=b"")
     S3SigV4Auth(Credentials(*S3_SECRETS), "s3", "us-east-1").add_auth(request)
     signed = urllib.request.Request(request.url, method="PUT", headers=dict(request.headers.items()))
-    urllib.request.urlopen(signed).close()
+    end = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            urllib.request.urlopen(signed).close()
+            return
+        except urllib.error.HTTPError as error:
+            if error.code != 503 or time.monotonic() > end:
+                raise
+        time.sleep(0.1)
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from headgate.connectors.base_manifest import max_fragment_id
 from headgate.connectors.base_notes import write_notes
-from headgate.connectors.objects import ObjectStore
+from headgate.connectors.objects import ObjectStore, bare
 from headgate.connectors.sstables import field_ids, open_dataset
 from headgate.errors import Corrupt, Fenced, Poisoned, StoreError, Transient
 
@@ -133,7 +133,7 @@ def write_fragments(dataset: Any, store: ObjectStore, batches: Iterable[pa.Recor
             storage_options=options or None,
         )
     except (OSError, ValueError, RuntimeError) as error:
-        raise Transient("Rows could not be written beside the base.", store=store.uri) from error
+        raise Transient("Rows could not be written beside the base.", store=store.uri) from bare(error)
     return tuple(json.dumps(fragment.to_json()) for fragment in made if fragment.physical_rows)
 
 
@@ -240,7 +240,7 @@ def _properties(dataset: Any, version: int) -> Mapping[str, str]:
     try:
         change = dataset.read_transaction(version)
     except (OSError, ValueError) as error:
-        raise _unknown(dataset, version) from error
+        raise _unknown(dataset, version) from bare(error)
     if change is None:
         raise _unknown(dataset, version)
     return dict(change.transaction_properties or {})

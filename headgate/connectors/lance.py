@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
-from headgate.connectors.objects import open_store, redact
+from headgate.connectors.objects import bare, open_store, redact, scrubbed
 from headgate.errors import InvalidInput, NotFound, StoreError
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def rehearse(schema: pa.Schema, full_text: Mapping[str, str], sharding: NativeSh
             dataset.create_scalar_index(column, "INVERTED", name=name)
         dataset.initialize_mem_wal(maintained_indexes=list(full_text.values()), **_native_arguments(sharding))
     except Exception as error:
-        raise InvalidInput(f"Lance refuses such a table: {_reason(error)}.") from error
+        raise InvalidInput(f"Lance refuses such a table: {_reason(error)}.") from bare(error)
     return dataset.schema
 
 
@@ -98,7 +98,7 @@ def ensure_base(uri: str, schema: pa.Schema, storage_options: Options = None) ->
         lance.write_dataset(schema.empty_table(), uri, mode="create", storage_options=_options(storage_options))
     except Exception as error:
         if look(uri, storage_options) is None:
-            raise _failed("create the dataset", uri, error) from error
+            raise _failed("create the dataset", uri, error) from bare(error)
 
 
 def ensure_full_text(uri: str, column: str, name: str, storage_options: Options = None) -> None:
@@ -110,7 +110,7 @@ def ensure_full_text(uri: str, column: str, name: str, storage_options: Options 
         dataset.create_scalar_index(column, "INVERTED", name=name, replace=False)
     except Exception as error:
         if name not in _index_names(_open(uri, storage_options)):
-            raise _failed(f"index column {column!r}", uri, error) from error
+            raise _failed(f"index column {column!r}", uri, error) from bare(error)
 
 
 def ensure_mem_wal(uri: str, wanted: MemWal, storage_options: Options = None) -> None:
@@ -125,7 +125,7 @@ def ensure_mem_wal(uri: str, wanted: MemWal, storage_options: Options = None) ->
         except Exception as error:
             found = _mem_wal(_open(uri, storage_options))
             if found is None:
-                raise _failed("initialise MemWAL", uri, error) from error
+                raise _failed("initialise MemWAL", uri, error) from bare(error)
     if found != wanted:
         raise InvalidInput(
             f"MemWAL of the dataset is initialised as {found}, and {wanted} was asked for.", table=redact(uri)
@@ -157,7 +157,7 @@ def swap_config(
     except Exception as error:
         found = _open(uri, storage_options).config().get(key)
         if found == expected:
-            raise _failed(f"set {key!r}", uri, error) from error
+            raise _failed(f"set {key!r}", uri, error) from bare(error)
     else:
         found = value
     return found == value
@@ -185,10 +185,10 @@ def _open(uri: str, storage_options: Options) -> LanceDataset:
     except (ValueError, OSError) as error:
         # Native raises ValueError for an absent dataset and for a failing store alike: ask the store.
         if any(True for _ in open_store(uri, storage_options).list("_versions/")):
-            raise _failed("open the dataset", uri, error) from error
+            raise _failed("open the dataset", uri, error) from bare(error)
         raise NotFound(
             f"There is no Lance table at {redact(uri)}.", advice="check the URI, or create the table first"
-        ) from error
+        ) from bare(error)
 
 
 def _described(dataset: LanceDataset) -> Base:
@@ -254,6 +254,6 @@ def _failed(verb: str, uri: str, error: Exception) -> StoreError:
 
 def _reason(error: Exception) -> str:
     """Native's text without the place in its own source that follows the last comma."""
-    text = str(error).strip().removesuffix(".")
+    text = scrubbed(str(error)).strip().removesuffix(".")
     head, comma, tail = text.rpartition(", ")
     return (head if comma and ".rs:" in tail else text).rstrip(".") or type(error).__name__
