@@ -28,6 +28,7 @@ import pyarrow as pa
 
 from headgate.connectors.base_manifest import max_fragment_id
 from headgate.connectors.base_notes import write_notes
+from headgate.connectors.native_errors import native_error
 from headgate.connectors.objects import ObjectStore, bare
 from headgate.connectors.sstables import field_ids, open_dataset
 from headgate.errors import Corrupt, Fenced, Poisoned, StoreError, Transient
@@ -133,7 +134,8 @@ def write_fragments(dataset: Any, store: ObjectStore, batches: Iterable[pa.Recor
             storage_options=options or None,
         )
     except (OSError, ValueError, RuntimeError) as error:
-        raise Transient("Rows could not be written beside the base.", store=store.uri) from bare(error)
+        what = "Rows could not be written beside the base."
+        raise native_error(what, error, Transient, store=store.uri) from bare(error)
     return tuple(json.dumps(fragment.to_json()) for fragment in made if fragment.physical_rows)
 
 

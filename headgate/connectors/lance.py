@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
+from headgate.connectors.native_errors import native_error
 from headgate.connectors.objects import bare, open_store, redact, scrubbed
 from headgate.errors import InvalidInput, NotFound, StoreError
 
@@ -249,7 +250,7 @@ def _options(storage_options: Options) -> dict[str, str] | None:
 
 
 def _failed(verb: str, uri: str, error: Exception) -> StoreError:
-    return StoreError(f"Lance could not {verb}: {_reason(error)}.", table=redact(uri))
+    return native_error(f"Lance could not {verb}: {_reason(error)}.", error, StoreError, table=redact(uri))
 
 
 def _reason(error: Exception) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from headgate.connectors.native_errors import native_error
 from headgate.connectors.objects import ObjectStore, bare, scrubbed
 from headgate.connectors.sstables import open_dataset, text_indexes
 from headgate.errors import InvalidInput, StoreError, Transient
@@ -133,11 +134,8 @@ def build_segment(
             **parameters,
         )
     except (OSError, ValueError, RuntimeError) as error:
-        raise Transient(
-            f"Lance could not index column {column!r}: {scrubbed(str(error))[:300]}",
-            table=store.uri,
-            index=str(index_id),
-        ) from bare(error)
+        what = f"Lance could not index column {column!r}: {scrubbed(str(error))[:300]}"
+        raise native_error(what, error, Transient, table=store.uri, index=str(index_id)) from bare(error)
     return NativeSegment(
         index_id=index_id,
         fragments=tuple(sorted(index.fragment_ids)),
@@ -186,9 +184,8 @@ def commit_segments(
     except CommitConflictError:
         return False
     except (OSError, ValueError, RuntimeError) as error:
-        raise StoreError(
-            f"Lance could not commit index {name!r}: {scrubbed(str(error))[:300]}", table=store.uri
-        ) from bare(error)
+        what = f"Lance could not commit index {name!r}: {scrubbed(str(error))[:300]}"
+        raise native_error(what, error, StoreError, table=store.uri) from bare(error)
     return True
 
 

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from headgate.connectors.alignment import aligned
 from headgate.connectors.field_ids import numbered_schema
+from headgate.connectors.native_errors import native_error
 from headgate.connectors.objects import ObjectStore, bare
 from headgate.errors import AlreadyExists, DataLoss, StoreError, Transient
 
@@ -89,7 +90,8 @@ def write_dataset(
         if primary_key:
             _write_key_sidecar(store, key, rows.select(list(primary_key)))
     except (OSError, ValueError, RuntimeError) as error:
-        raise Transient("An SSTable could not be written.", store=store.uri, key=key) from bare(error)
+        what = "An SSTable could not be written."
+        raise native_error(what, error, Transient, store=store.uri, key=key) from bare(error)
     if not options and os.path.isdir(uri):
         _sync_tree(uri)
 
