@@ -234,7 +234,7 @@ def _parsed(key: str, text: str) -> Progress:
         fields = json.loads(text)
         tries = (Try(str(one["id"]), int(one["generation"]), tuple(one["files"])) for one in fields["tries"])
         return Progress(int(fields["done"]), int(fields["since"]), tuple(tries))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise Corrupt("The base's note of what was compacted cannot be read.", key=key) from error
 
 

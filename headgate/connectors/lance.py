@@ -86,8 +86,12 @@ def rehearse(schema: pa.Schema, full_text: Mapping[str, str], sharding: NativeSh
         for column, name in full_text.items():
             dataset.create_scalar_index(column, "INVERTED", name=name)
         dataset.initialize_mem_wal(maintained_indexes=list(full_text.values()), **_native_arguments(sharding))
+        # By name, as compaction reads: Lance takes names at first that it cannot find again.
+        read = dataset.scanner(columns=schema.names).to_table().schema.names
     except Exception as error:
         raise InvalidInput(f"Lance refuses such a table: {_reason(error)}.") from bare(error)
+    if read != schema.names or dataset.schema.names != schema.names:
+        raise InvalidInput("Lance would call a column by another name.", advice="use names without control characters")
     return dataset.schema
 
 
