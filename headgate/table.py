@@ -99,6 +99,8 @@ class TableRecord:
             what = f"The table's record has format {data['format']}, and this version reads up to {FORMAT}."
             raise InvalidInput(what, advice="upgrade headgate")
         try:
+            if not isinstance(data["wal_uri"], str | None):
+                raise TypeError("wal_uri is no text")
             return cls(
                 table_id=uuid.UUID(data["table_id"]),
                 sharding=sharding_from_json(data["sharding"]),
@@ -692,7 +694,7 @@ def _read_record(store: ObjectStore, table_id: uuid.UUID) -> TableRecord:
         ) from error
     try:
         return TableRecord.from_json(json.loads(bytes(data)))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Corrupt("The table's record is not JSON.", table=store.uri, key=key) from error
     except (Corrupt, InvalidInput) as error:
         error.located(table=store.uri, key=key)

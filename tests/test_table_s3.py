@@ -1,4 +1,4 @@
-"""A table with a key and full text on S3 (moto), credentials given as options: as on local disk."""
+"""A table with a key and full text on S3, credentials given as options: as on local disk."""
 
 from __future__ import annotations
 

@@ -17,6 +17,8 @@ from typing import Any
 import pyarrow as pa
 
 from headgate.connectors.base_files import base_files, sync_base
+from headgate.connectors.native_errors import native_error
+from headgate.connectors.objects import bare
 from headgate.connectors.sstables import field_ids, open_dataset
 from headgate.errors import InvalidInput, Transient
 from headgate.shards.schema import PRIMARY_KEY, TOMBSTONE, RowSchema
@@ -130,5 +132,6 @@ def _change(home: TableHome, change: Callable[[Any], Any], stands: Callable[[lis
         change(open_dataset(home.store))
     except (OSError, ValueError, RuntimeError) as error:
         if not stands(open_dataset(home.store).schema.names):
-            raise Transient("The base's columns could not be changed.", table=home.uri) from error
+            what = "The base's columns could not be changed."
+            raise native_error(what, error, Transient, table=home.uri) from bare(error)
     sync_base(home.store, known)

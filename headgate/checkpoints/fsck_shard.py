@@ -93,7 +93,7 @@ def _hint(shard: Shard) -> int | None:
         data = Retry().run(lambda: shard.home.store.get(names.version_hint_key(shard.id)))
         version = json.loads(bytes(data))["version"]
         return version if isinstance(version, int) else None
-    except (NotFound, ValueError, KeyError, TypeError):
+    except (NotFound, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

@@ -61,7 +61,7 @@ class SparkCheckpoint:
         """The id that the query keeps over restarts. Raises NotFound where Spark never started here."""
         try:
             return str(json.loads(self._read("metadata"))["id"])
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise Corrupt("Spark's `metadata` does not hold a query id.", checkpoint=self.uri) from error
 
     def offsets(self, batch_id: int) -> tuple[SourceOffsets, ...]:

@@ -124,7 +124,7 @@ def _read_record(store: ObjectStore, table_id: uuid.UUID) -> TableRecord:
     key = record_key(table_id)
     try:
         return TableRecord.from_json(json.loads(bytes(store.get(key))))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Corrupt("The table's record is not JSON.", table=store.uri, key=key) from error
     except HeadgateError as error:
         raise error.located(table=store.uri, key=key)  # noqa: B904 - the same error, located

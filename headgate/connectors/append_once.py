@@ -28,7 +28,8 @@ import pyarrow as pa
 
 from headgate.connectors.base_manifest import max_fragment_id
 from headgate.connectors.base_notes import write_notes
-from headgate.connectors.objects import ObjectStore
+from headgate.connectors.native_errors import native_error
+from headgate.connectors.objects import ObjectStore, bare
 from headgate.connectors.sstables import field_ids, open_dataset
 from headgate.errors import Corrupt, Fenced, Poisoned, StoreError, Transient
 
@@ -133,7 +134,8 @@ def write_fragments(dataset: Any, store: ObjectStore, batches: Iterable[pa.Recor
             storage_options=options or None,
         )
     except (OSError, ValueError, RuntimeError) as error:
-        raise Transient("Rows could not be written beside the base.", store=store.uri) from error
+        what = "Rows could not be written beside the base."
+        raise native_error(what, error, Transient, store=store.uri) from bare(error)
     return tuple(json.dumps(fragment.to_json()) for fragment in made if fragment.physical_rows)
 
 
@@ -232,7 +234,7 @@ def _parsed(key: str, text: str) -> Progress:
         fields = json.loads(text)
         tries = (Try(str(one["id"]), int(one["generation"]), tuple(one["files"])) for one in fields["tries"])
         return Progress(int(fields["done"]), int(fields["since"]), tuple(tries))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise Corrupt("The base's note of what was compacted cannot be read.", key=key) from error
 
 
@@ -240,7 +242,7 @@ def _properties(dataset: Any, version: int) -> Mapping[str, str]:
     try:
         change = dataset.read_transaction(version)
     except (OSError, ValueError) as error:
-        raise _unknown(dataset, version) from error
+        raise _unknown(dataset, version) from bare(error)
     if change is None:
         raise _unknown(dataset, version)
     return dict(change.transaction_properties or {})

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from headgate.connectors.objects import ObjectStore
+from headgate.connectors.native_errors import native_error
+from headgate.connectors.objects import ObjectStore, bare
 from headgate.connectors.sstables import open_dataset
 from headgate.errors import NotFound, Transient
 
@@ -23,8 +24,9 @@ def hold_version(store: ObjectStore, tag: str, version: int) -> None:
             return
         # Native raises ValueError for an absent version and for a failing store alike: ask the dataset.
         if version not in {one["version"] for one in dataset.versions()}:
-            raise NotFound(f"Version {version} of the base is gone.", table=store.uri) from error
-        raise Transient(f"Version {version} of the base could not be tagged.", table=store.uri, tag=tag) from error
+            raise NotFound(f"Version {version} of the base is gone.", table=store.uri) from bare(error)
+        what = f"Version {version} of the base could not be tagged."
+        raise native_error(what, error, Transient, table=store.uri, tag=tag) from bare(error)
     _sync(store, tag)
 
 
@@ -34,7 +36,8 @@ def release_version(store: ObjectStore, tag: str) -> None:
         open_dataset(store).tags.delete(tag)
     except (ValueError, OSError) as error:
         if tag in held_versions(store):
-            raise Transient("A tag of the base could not be removed.", table=store.uri, tag=tag) from error
+            what = "A tag of the base could not be removed."
+            raise native_error(what, error, Transient, table=store.uri, tag=tag) from bare(error)
 
 
 def held_versions(store: ObjectStore) -> Mapping[str, int]:
@@ -42,7 +45,7 @@ def held_versions(store: ObjectStore) -> Mapping[str, int]:
     try:
         return {name: int(tag["version"]) for name, tag in open_dataset(store).tags.list().items()}
     except (ValueError, OSError) as error:
-        raise Transient("The tags of the base could not be read.", table=store.uri) from error
+        raise Transient("The tags of the base could not be read.", table=store.uri) from bare(error)
 
 
 def _sync(store: ObjectStore, tag: str) -> None:

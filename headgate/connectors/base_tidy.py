@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from headgate.connectors.objects import ObjectStore
+from headgate.connectors.native_errors import native_error
+from headgate.connectors.objects import ObjectStore, bare
 from headgate.connectors.sstables import open_dataset
 from headgate.errors import Transient
 
@@ -68,7 +69,8 @@ def run_merge(store: ObjectStore, plan: MergePlan, number: int) -> str:
         made = task.execute(open_dataset(store, version=plan.version))
         return str(made.json())
     except (OSError, ValueError, RuntimeError) as error:
-        raise Transient("Fragments of the base could not be merged.", store=store.uri) from error
+        what = "Fragments of the base could not be merged."
+        raise native_error(what, error, Transient, store=store.uri) from bare(error)
 
 
 def commit_merge(store: ObjectStore, made: Sequence[str]) -> None:
@@ -78,7 +80,8 @@ def commit_merge(store: ObjectStore, made: Sequence[str]) -> None:
     try:
         Compaction.commit(open_dataset(store), [RewriteResult.from_json(text) for text in made])  # type: ignore[attr-defined]
     except (OSError, ValueError, RuntimeError) as error:
-        raise Transient("Merged fragments could not be committed to the base.", store=store.uri) from error
+        what = "Merged fragments could not be committed to the base."
+        raise native_error(what, error, Transient, store=store.uri) from bare(error)
 
 
 def version_times(store: ObjectStore) -> Mapping[int, datetime]:
@@ -95,7 +98,8 @@ def remove_versions(store: ObjectStore, versions: Sequence[int]) -> int:
         done = open_dataset(store).cleanup_old_versions(versions=list(versions), error_if_tagged_old_versions=False)
         return int(done.bytes_removed)
     except (OSError, ValueError, RuntimeError) as error:
-        raise Transient("Old versions of the base could not be removed.", store=store.uri) from error
+        what = "Old versions of the base could not be removed."
+        raise native_error(what, error, Transient, store=store.uri) from bare(error)
 
 
 def _version_times(store: ObjectStore) -> Iterator[tuple[int, datetime]]:

@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from headgate.connectors.index_part import Partition, StoredPostings, open_file, read_file
-from headgate.connectors.objects import ObjectStore
+from headgate.connectors.objects import ObjectStore, bare
 from headgate.connectors.postings import BLOCK
 from headgate.connectors.token_map import TokenMap
 from headgate.errors import Corrupt, InvalidInput, StoreError
@@ -131,7 +131,7 @@ def index_texts(texts: pa.ChunkedArray, parameters: Mapping[str, Any]) -> OpenIn
             dataset.create_scalar_index(TEXT, "INVERTED", name=TEXT, **parameters)
         except OSError as error:
             what = f"{len(texts)} fresh rows could not be indexed."
-            raise StoreError(what, folder=folder, advice="look for room in the temporary folder") from error
+            raise StoreError(what, folder=folder, advice="look for room in the temporary folder") from bare(error)
         ((segment,),) = (index.segments for index in dataset.describe_indices())
         stored = open_index(f"{folder}/_indices/{segment.uuid}", {})
         return replace(stored, partitions=tuple(partition.in_memory() for partition in stored.partitions))
@@ -150,7 +150,7 @@ def best_matches(dataset: Any, text: str, column: str, match: str, columns: Sequ
     try:
         return dataset.scanner(columns=[*columns, "_score"], full_text_query=query, limit=limit).to_table()
     except OSError as error:
-        raise StoreError("A full-text index could not be read.", uri=dataset.uri) from error
+        raise StoreError("A full-text index could not be read.", uri=dataset.uri) from bare(error)
 
 
 def query_words(text: str, parameters: Mapping[str, Any]) -> tuple[Word, ...]:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
-from headgate.connectors.objects import open_store, redact
+from headgate.connectors.native_errors import native_error
+from headgate.connectors.objects import bare, open_store, redact, scrubbed
 from headgate.errors import InvalidInput, NotFound, StoreError
 
 if TYPE_CHECKING:
@@ -85,8 +86,12 @@ def rehearse(schema: pa.Schema, full_text: Mapping[str, str], sharding: NativeSh
         for column, name in full_text.items():
             dataset.create_scalar_index(column, "INVERTED", name=name)
         dataset.initialize_mem_wal(maintained_indexes=list(full_text.values()), **_native_arguments(sharding))
+        # By name, as compaction reads: Lance takes names at first that it cannot find again.
+        read = dataset.scanner(columns=schema.names).to_table().schema.names
     except Exception as error:
-        raise InvalidInput(f"Lance refuses such a table: {_reason(error)}.") from error
+        raise InvalidInput(f"Lance refuses such a table: {_reason(error)}.") from bare(error)
+    if read != schema.names or dataset.schema.names != schema.names:
+        raise InvalidInput("Lance would call a column by another name.", advice="use names without control characters")
     return dataset.schema
 
 
@@ -98,7 +103,7 @@ def ensure_base(uri: str, schema: pa.Schema, storage_options: Options = None) ->
         lance.write_dataset(schema.empty_table(), uri, mode="create", storage_options=_options(storage_options))
     except Exception as error:
         if look(uri, storage_options) is None:
-            raise _failed("create the dataset", uri, error) from error
+            raise _failed("create the dataset", uri, error) from bare(error)
 
 
 def ensure_full_text(uri: str, column: str, name: str, storage_options: Options = None) -> None:
@@ -110,7 +115,7 @@ def ensure_full_text(uri: str, column: str, name: str, storage_options: Options 
         dataset.create_scalar_index(column, "INVERTED", name=name, replace=False)
     except Exception as error:
         if name not in _index_names(_open(uri, storage_options)):
-            raise _failed(f"index column {column!r}", uri, error) from error
+            raise _failed(f"index column {column!r}", uri, error) from bare(error)
 
 
 def ensure_mem_wal(uri: str, wanted: MemWal, storage_options: Options = None) -> None:
@@ -125,7 +130,7 @@ def ensure_mem_wal(uri: str, wanted: MemWal, storage_options: Options = None) ->
         except Exception as error:
             found = _mem_wal(_open(uri, storage_options))
             if found is None:
-                raise _failed("initialise MemWAL", uri, error) from error
+                raise _failed("initialise MemWAL", uri, error) from bare(error)
     if found != wanted:
         raise InvalidInput(
             f"MemWAL of the dataset is initialised as {found}, and {wanted} was asked for.", table=redact(uri)
@@ -157,7 +162,7 @@ def swap_config(
     except Exception as error:
         found = _open(uri, storage_options).config().get(key)
         if found == expected:
-            raise _failed(f"set {key!r}", uri, error) from error
+            raise _failed(f"set {key!r}", uri, error) from bare(error)
     else:
         found = value
     return found == value
@@ -185,10 +190,10 @@ def _open(uri: str, storage_options: Options) -> LanceDataset:
     except (ValueError, OSError) as error:
         # Native raises ValueError for an absent dataset and for a failing store alike: ask the store.
         if any(True for _ in open_store(uri, storage_options).list("_versions/")):
-            raise _failed("open the dataset", uri, error) from error
+            raise _failed("open the dataset", uri, error) from bare(error)
         raise NotFound(
             f"There is no Lance table at {redact(uri)}.", advice="check the URI, or create the table first"
-        ) from error
+        ) from bare(error)
 
 
 def _described(dataset: LanceDataset) -> Base:
@@ -249,11 +254,11 @@ def _options(storage_options: Options) -> dict[str, str] | None:
 
 
 def _failed(verb: str, uri: str, error: Exception) -> StoreError:
-    return StoreError(f"Lance could not {verb}: {_reason(error)}.", table=redact(uri))
+    return native_error(f"Lance could not {verb}: {_reason(error)}.", error, StoreError, table=redact(uri))
 
 
 def _reason(error: Exception) -> str:
     """Native's text without the place in its own source that follows the last comma."""
-    text = str(error).strip().removesuffix(".")
+    text = scrubbed(str(error)).strip().removesuffix(".")
     head, comma, tail = text.rpartition(", ")
     return (head if comma and ".rs:" in tail else text).rstrip(".") or type(error).__name__

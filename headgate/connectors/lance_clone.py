@@ -11,7 +11,8 @@ Schema, configuration, indexes and MemWAL come along and the version number stay
 from __future__ import annotations
 
 from headgate.connectors.base_files import sync_base
-from headgate.connectors.objects import ObjectStore
+from headgate.connectors.native_errors import native_error
+from headgate.connectors.objects import ObjectStore, bare
 from headgate.connectors.sstables import open_dataset
 from headgate.errors import InvalidInput, StoreError
 
@@ -29,7 +30,7 @@ def ensure_clone(source: ObjectStore, target: ObjectStore, version: int, *, deep
     except (OSError, ValueError, RuntimeError) as error:
         if next(iter(target.list("_versions/")), None) is None:
             what = f"Lance could not clone version {version} of the base."
-            raise StoreError(what, source=source.uri, target=target.uri) from error
+            raise native_error(what, error, StoreError, source=source.uri, target=target.uri) from bare(error)
     sync_base(target)
 
 

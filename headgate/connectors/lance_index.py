@@ -13,7 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from headgate.connectors.objects import ObjectStore
+from headgate.connectors.native_errors import native_error
+from headgate.connectors.objects import ObjectStore, bare, scrubbed
 from headgate.connectors.sstables import open_dataset, text_indexes
 from headgate.errors import InvalidInput, StoreError, Transient
 
@@ -105,7 +106,7 @@ def check_parameters(store: ObjectStore, column: str, parameters: Mapping[str, A
         reason = str(error).split(", /")[0].rstrip(".") or type(error).__name__
         raise InvalidInput(
             f"Lance refuses a full-text index of column {column!r}: {reason}.", table=store.uri
-        ) from error
+        ) from bare(error)
 
 
 def build_segment(
@@ -133,9 +134,8 @@ def build_segment(
             **parameters,
         )
     except (OSError, ValueError, RuntimeError) as error:
-        raise Transient(
-            f"Lance could not index column {column!r}: {str(error)[:300]}", table=store.uri, index=str(index_id)
-        ) from error
+        what = f"Lance could not index column {column!r}: {scrubbed(str(error))[:300]}"
+        raise native_error(what, error, Transient, table=store.uri, index=str(index_id)) from bare(error)
     return NativeSegment(
         index_id=index_id,
         fragments=tuple(sorted(index.fragment_ids)),
@@ -184,7 +184,8 @@ def commit_segments(
     except CommitConflictError:
         return False
     except (OSError, ValueError, RuntimeError) as error:
-        raise StoreError(f"Lance could not commit index {name!r}: {str(error)[:300]}", table=store.uri) from error
+        what = f"Lance could not commit index {name!r}: {scrubbed(str(error))[:300]}"
+        raise native_error(what, error, StoreError, table=store.uri) from bare(error)
     return True
 
 

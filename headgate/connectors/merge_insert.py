@@ -20,7 +20,9 @@ from uuid import UUID
 import pyarrow as pa
 
 from headgate.connectors.alignment import aligned
-from headgate.errors import Transient
+from headgate.connectors.native_errors import native_error
+from headgate.connectors.objects import bare
+from headgate.errors import StoreError, Transient
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ def delete_keys(dataset: Any, key: Sequence[str], keys: pa.Table) -> int:
         merge = dataset.merge_insert(list(key)).when_matched_delete().conflict_retries(0)
         return int(merge.execute(keys.select(list(key)))["num_deleted_rows"])
     except (OSError, ValueError, RuntimeError) as error:
-        raise _failed(dataset, "Rows could not be deleted from the base.") from error
+        raise _failed(dataset, "Rows could not be deleted from the base.", error) from bare(error)
 
 
 def merge_rows(dataset: Any, key: Sequence[str], rows: pa.Table, generations: Mapping[UUID, int]) -> Merged:
@@ -61,8 +63,8 @@ def merge_rows(dataset: Any, key: Sequence[str], rows: pa.Table, generations: Ma
         done = merge.conflict_retries(0).mark_sstables_as_compacted(marks).execute(aligned(rows))
         return Merged(int(done["num_inserted_rows"]), int(done["num_updated_rows"]))
     except (OSError, ValueError, RuntimeError) as error:
-        raise _failed(dataset, "Rows could not be merged into the base.") from error
+        raise _failed(dataset, "Rows could not be merged into the base.", error) from bare(error)
 
 
-def _failed(dataset: Any, what: str) -> Transient:
-    return Transient(what, uri=dataset.uri, base_version=dataset.version)
+def _failed(dataset: Any, what: str, error: Exception) -> StoreError:
+    return native_error(what, error, Transient, uri=dataset.uri, base_version=dataset.version)

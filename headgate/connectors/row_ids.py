@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headgate.connectors.objects import bare
 from headgate.errors import Corrupt, StoreError
 
 ROW_ID = "_rowid"
@@ -40,7 +41,7 @@ def numbered_batches(
     try:
         yield from scanner.to_batches()
     except OSError as error:
-        raise StoreError("A Lance dataset could not be read.", uri=dataset.uri) from error
+        raise StoreError("A Lance dataset could not be read.", uri=dataset.uri) from bare(error)
 
 
 def row_ids(dataset: Any, filter: str | None = None, fragments: Collection[int] | None = None) -> RowIds:
@@ -54,7 +55,7 @@ def take_rows(dataset: Any, rows: RowIds, columns: Sequence[str]) -> pa.Table:
     try:
         found = dataset._take_rows(pa.array(rows, pa.uint64()), columns=list(columns))
     except OSError as error:
-        raise StoreError("Rows of a Lance dataset could not be read.", uri=dataset.uri) from error
+        raise StoreError("Rows of a Lance dataset could not be read.", uri=dataset.uri) from bare(error)
     if found.num_rows != len(rows):
         what = f"Of {len(rows)} rows that were to be there, a Lance dataset has {found.num_rows}."
         raise Corrupt(what, uri=dataset.uri, version=dataset.version)

@@ -19,7 +19,8 @@ import pyarrow.compute as pc
 
 from headgate.connectors.alignment import aligned
 from headgate.connectors.field_ids import numbered_schema
-from headgate.connectors.objects import ObjectStore
+from headgate.connectors.native_errors import native_error
+from headgate.connectors.objects import ObjectStore, bare
 from headgate.errors import AlreadyExists, DataLoss, StoreError, Transient
 
 READAHEAD = 4
@@ -44,7 +45,7 @@ def open_dataset(store: ObjectStore, key: str = "", version: int | None = None) 
         return lance.dataset(uri, version=version, storage_options=options or None)
     except (ValueError, OSError) as error:
         what = f"The Lance dataset {key or 'of the table'} cannot be opened."
-        raise DataLoss(what, store=store.uri, key=key or None) from error
+        raise DataLoss(what, store=store.uri, key=key or None) from bare(error)
 
 
 def field_ids(dataset: Any) -> list[int]:
@@ -89,7 +90,8 @@ def write_dataset(
         if primary_key:
             _write_key_sidecar(store, key, rows.select(list(primary_key)))
     except (OSError, ValueError, RuntimeError) as error:
-        raise Transient("An SSTable could not be written.", store=store.uri, key=key) from error
+        what = "An SSTable could not be written."
+        raise native_error(what, error, Transient, store=store.uri, key=key) from bare(error)
     if not options and os.path.isdir(uri):
         _sync_tree(uri)
 
@@ -113,7 +115,7 @@ def scan_dataset(
     try:
         yield from scanner.to_batches()
     except OSError as error:
-        raise StoreError("A Lance dataset could not be read.", uri=dataset.uri) from error
+        raise StoreError("A Lance dataset could not be read.", uri=dataset.uri) from bare(error)
 
 
 def dataset_in_memory(rows: pa.Table, indexes: Sequence[TextIndex] = ()) -> Any:

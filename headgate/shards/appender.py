@@ -163,7 +163,7 @@ class WalAppender:
                 self._wait(delays, position, error)
                 continue
             except StoreError as error:
-                raise self._stop(self._poisoned("The store refused a WAL entry.", position)) from error
+                raise self._stop(self._poisoned(f"The store refused a WAL entry: {error.what}", position)) from error
             self.next_position = position + 1
             return Appended(position, encoded.entry_id, encoded.rows, encoded.nbytes)
 

@@ -22,7 +22,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from headgate.errors import Closed, Fenced, HeadgateError, Poisoned, Transient
+from headgate.errors import Closed, Fenced, HeadgateError, Poisoned, StoreError, Transient
 from headgate.shards.config import WriterConfig
 from headgate.shards.generation import commit_generation
 from headgate.shards.manifest import Manifest, SsTable
@@ -256,8 +256,9 @@ class MemTables:
 
     def _fail(self, table: MemTable, error: BaseException) -> None:
         if not isinstance(error, Fenced):
+            reason = f" ({error.what.rstrip('.')})" if isinstance(error, StoreError) else ""
             poisoned = Poisoned(
-                f"Generation {table.generation} could not be flushed; its rows are safe in the WAL.",
+                f"Generation {table.generation} could not be flushed{reason}; its rows are safe in the WAL.",
                 **self._claim.shard.where(),
                 position=table.last_position,
                 epoch=self._claim.epoch,

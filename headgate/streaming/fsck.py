@@ -128,7 +128,7 @@ def _record(store: ObjectStore, table_id: UUID, found: list[Finding]) -> TableRe
         found.append(finding("table-record-missing", key, "The table's record is gone."))
     except InvalidInput as error:
         found.append(finding("record-newer", key, error.what))
-    except (Corrupt, ValueError) as error:
+    except (Corrupt, ValueError, RecursionError) as error:
         what = error.what if isinstance(error, HeadgateError) else "The table's record is not JSON."
         found.append(finding("table-record-damaged", key, what))
     else:

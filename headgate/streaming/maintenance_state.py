@@ -79,7 +79,7 @@ def read_state(records: ObjectStore, stream: str) -> MaintenanceState | None:
     """The hint of a stream; None where there is none, or none that can be read."""
     try:
         return _state(json.loads(bytes(records.get(_key(stream)))))
-    except (HeadgateError, ValueError, TypeError, KeyError, AttributeError):
+    except (HeadgateError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
 

@@ -76,11 +76,18 @@ def flush(driver: StreamDriver) -> None:
         driver.flushed(run_here(jobs))
 
 
-def streamed(path: Path, *, wal_uri: str | None = None, full_text: tuple[str, ...] = ()) -> tuple[Table, StreamDriver]:
+def streamed(
+    path: Path | str,
+    *,
+    wal_uri: str | None = None,
+    full_text: tuple[str, ...] = (),
+    storage_options: dict[str, str] | None = None,
+) -> tuple[Table, StreamDriver]:
     """A stream with a flushed batch, dead attempts, restarts (barriers), two batches in the WAL, dead letters, and an
     attempt whose batch is not committed; a direct writer with rows in an SSTable and in the WAL; rows in the base.
     """
-    table = create_table(str(path), SCHEMA, sharding=by_partition(), wal_uri=wal_uri, full_text=full_text)
+    uri, options = str(path), storage_options
+    table = create_table(uri, SCHEMA, None, by_partition(), full_text, wal_uri, options)
     run_batch(open_stream(table), 0, ranges_of(0))
     driver = open_stream(table)
     flush(driver)
@@ -93,8 +100,9 @@ def streamed(path: Path, *, wal_uri: str | None = None, full_text: tuple[str, ..
         writer.put(rows(-1, -2))
         writer.flush_memtable()
         writer.put(rows(-3))
-    lance.write_dataset(pa.Table.from_batches([rows(-10, -11, note="base")]), str(path), mode="append")
-    return open_table(str(path)), driver
+    base = pa.Table.from_batches([rows(-10, -11, note="base")])
+    lance.write_dataset(base, uri, mode="append", storage_options=options)
+    return open_table(uri, options), driver
 
 
 def content(table: Table) -> Content:

@@ -93,6 +93,13 @@ class ObjectStoreSuite:
         assert bytes(store.get("k")) == b"".join(bytes(memoryview(part)) for part in parts)
         assert store.head("k").size == sum(memoryview(part).nbytes for part in parts)
 
+    def test_a_body_lies_where_native_code_may_read_it(self, store: ObjectStore) -> None:
+        for size in range(1, 40_000, 1999):
+            store.put_if_absent(f"{size}", b"x" * size)
+            for body in (store.get(f"{size}"), store.get_range(f"{size}", 0, size)):
+                assert body.nbytes == size
+                assert pa.py_buffer(body).address % 8 == 0
+
     def test_a_taken_name_is_refused_and_its_object_unchanged(self, store: ObjectStore) -> None:
         store.put_if_absent("k", b"first")
         with pytest.raises(AlreadyExists) as caught:

@@ -18,13 +18,17 @@ DROP = -2
 
 @dataclass
 class ScriptedS3:
-    """Honest about If-None-Match, except where `script` has an answer left for the verb."""
+    """Honest about If-None-Match, except where `script` has an answer left for the verb. A list is always empty."""
 
     endpoint: str
     script: dict[str, list[int]] = field(default_factory=dict)
     objects: dict[str, bytes] = field(default_factory=dict)
     asked: Counter[str] = field(default_factory=Counter)
     error_text: str = ""
+    refusal: bytes = b"<Error><Code>PreconditionFailed</Code></Error>"
+    """The body of a 412."""
+    headers: list[dict[str, str]] = field(default_factory=list)
+    """Those of every PUT, in order."""
 
     def answer(self, verb: str, path: str, body: bytes, only_if_absent: bool) -> tuple[int, bytes]:
         self.asked[verb] += 1
@@ -34,9 +38,14 @@ class ScriptedS3:
             return status, f"<Error><Code>Scripted</Code><Message>{self.error_text}</Message></Error>".encode()
         if verb == "PUT":
             if only_if_absent and path in self.objects:
-                return 412, b"<Error><Code>PreconditionFailed</Code></Error>"
+                return 412, self.refusal
             self.objects[path] = body
             return status, b""
+        if "list-type=2" in path:
+            return (
+                status,
+                b"<ListBucketResult><KeyCount>0</KeyCount><IsTruncated>false</IsTruncated></ListBucketResult>",
+            )
         if path not in self.objects:
             return 404, b"<Error><Code>NoSuchKey</Code></Error>"
         return status, self.objects[path]
@@ -51,6 +60,8 @@ def scripted_s3(**script: list[int]) -> Iterator[ScriptedS3]:
 
         def _any(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            if self.command == "PUT":
+                s3.headers.append({name.lower(): value for name, value in self.headers.items()})
             status, answer = s3.answer(self.command, self.path, body, self.headers.get("If-None-Match") == "*")
             if status in (STORE_AND_DROP, DROP):
                 self.close_connection = True

@@ -101,8 +101,20 @@ def test_a_passing_failure_is_tried_again(status: int) -> None:
         assert store.operations()["put"] == 3 == server.asked["PUT"]
 
 
-def test_a_412_is_not_tried_again() -> None:
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<Error><Code>PreconditionFailed</Code><Condition>If-None-Match</Condition></Error>",
+        b"<Error><Code>PreconditionFailed</Code><Message>At least one of the pre-conditions you specified did not "
+        b"hold</Message><Key>k</Key><BucketName>bucket</BucketName><Resource>/bucket/k</Resource></Error>",
+        b"not xml at all",
+    ],
+    ids=["none", "aws-and-versitygw", "minio", "garbage"],
+)
+def test_a_412_is_not_tried_again_whatever_its_body(body: bytes) -> None:
     with scripted_s3() as server:
+        server.refusal = body
         server.objects["/bucket/root/k"] = b"theirs"
         store = store_at(server)
         with pytest.raises(AlreadyExists):
@@ -143,6 +155,17 @@ def test_a_server_that_is_away_is_transient() -> None:
         store = store_at(server)
     with pytest.raises(Transient):
         store.put_if_absent("k", b"body")
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_list_that_is_refused_is_told_apart_from_a_store_that_is_away(status: int) -> None:
+    with scripted_s3(GET=[status] * 99, HEAD=[status] * 99) as server:
+        for ask in (store_at(server).list, store_at(server).list_folders):
+            with pytest.raises(PermissionDenied) as caught:
+                list(ask("a/"))
+            assert caught.value.fields()["key"] == "a/"
+    with scripted_s3(GET=[400] * 99) as server, pytest.raises(Transient):
+        list(store_at(server).list("a/"))
 
 
 @pytest.mark.parametrize("status", [401, 403])

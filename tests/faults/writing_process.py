@@ -1,7 +1,8 @@
 """A process that writes to a shard until it is killed: `python writing_process.py ROOT SHARD FIRST MODE`.
 
 Each row's id goes to standard output once it is acknowledged, and not before. MODE is "durable"
-(each of three threads waits for its own rows) or "grouped" (rows are put, then flushed together).
+(each of three threads waits for its own rows) or "grouped" (rows are put, then flushed together). ROOT may be on S3,
+with credentials in the environment.
 """
 
 from __future__ import annotations

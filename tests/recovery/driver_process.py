@@ -41,7 +41,7 @@ class Stand:
 
 def main(told: dict[str, Any]) -> None:
     """Run the stream until it ends or is ended."""
-    from standing_store import StandingStore
+    from standing_store import standing_store
     from stream_runs import SCHEMA
 
     import headgate
@@ -52,7 +52,7 @@ def main(told: dict[str, Any]) -> None:
     tell(pid=os.getpid())
     table = headgate.open_table(told["table"])
     if "armed" in told:
-        store = StandingStore(table.uri, Path(told["armed"]))
+        store = standing_store(table.uri, Path(told["armed"]))
         table = replace(table, home=replace(table.home, store=store, wal_store=store))
     source = headgate.kafka.source(told["servers"], told["topic"], told.get("max_offsets", 500))
     direct = {"source": source} if told.get("path", "direct") == "direct" else {}

@@ -1,4 +1,4 @@
-"""A store on local disk whose user, if it is a task, stands still after its next WAL entry."""
+"""A store, on local disk or S3, whose user, if it is a task, stands still after its next WAL entry."""
 
 from __future__ import annotations
 
@@ -7,29 +7,43 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headgate.connectors.objects.local import LocalStore
-from headgate.connectors.objects.port import Bytes
+from headgate.connectors.objects.port import Bytes, ObjectStore
+from headgate.connectors.objects.s3 import S3Store
 
 
-class StandingStore(LocalStore):
+class Standing(ObjectStore):
     """While the file `armed` is there, the next entry of a task renames it to `reached`, and the task stands still."""
 
-    def __init__(self, uri: str, armed: Path) -> None:
-        super().__init__(uri)
-        self._armed = armed
-        self._in_task = False
+    armed: Path
+    in_task = False
 
     def __setstate__(self, state: dict[str, object]) -> None:
         super().__setstate__(state)
         # What was sent to another process is a task's.
-        self._in_task = True
+        self.in_task = True
 
     def put_if_absent(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
         """As the store does, and then perhaps nothing more."""
-        super().put_if_absent(key, data)
-        if self._in_task and "/wal/" in key:
+        super().put_if_absent(key, data)  # type: ignore[safe-super]
+        if self.in_task and "/wal/" in key:
             try:
-                self._armed.rename(self._armed.with_name("reached"))
+                self.armed.rename(self.armed.with_name("reached"))
             except FileNotFoundError:
                 return
             while True:
                 signal.pause()
+
+
+class StandingLocal(Standing, LocalStore):
+    """On local disk."""
+
+
+class StandingS3(Standing, S3Store):
+    """On S3, with credentials in the environment."""
+
+
+def standing_store(uri: str, armed: Path) -> ObjectStore:
+    """The store at that place."""
+    store = StandingS3(uri) if uri.startswith("s3://") else StandingLocal(uri)
+    store.armed = armed
+    return store

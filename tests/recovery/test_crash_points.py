@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from processes import driver
 from producing import abort
-from services import MakeTopic
-from stream_runs import Topic, check_table, make_table, scanned, until
+from services import S3_SECRETS, MakeTopic
+from stream_runs import SCHEMA, Topic, check_table, make_table, scanned, until
 
 import headgate
 from headgate.checkpoints.commit_log import CommitLog
@@ -18,6 +18,8 @@ from headgate.checkpoints.log_state import Head
 from headgate.table import Table
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+SHARDING = headgate.by_partition(key_is_partitioned=True)
 
 
 @pytest.fixture
@@ -45,7 +47,23 @@ def head(table: Table) -> Head:
 def test_killed_at_each_crash_point_the_stream_goes_on_exactly_once(
     tmp_path: Path, topic: Topic, path: str, memtable: bool
 ) -> None:
-    table = make_table(tmp_path, headgate.by_partition(key_is_partitioned=True), "id")
+    kill_at_each_point(tmp_path, topic, make_table(tmp_path, SHARDING, "id"), path, memtable)
+
+
+@pytest.mark.deep
+@pytest.mark.s3
+@pytest.mark.parametrize("memtable", [True, False], ids=["memtable", "wal"])
+@pytest.mark.usefixtures("s3_environment")
+def test_on_s3_killed_at_each_crash_point_the_stream_goes_on_exactly_once(
+    tmp_path: Path, topic: Topic, bucket: str, memtable: bool
+) -> None:
+    table = headgate.create_table(f"s3://{bucket}/table", SCHEMA, primary_key="id", sharding=SHARDING)
+    kill_at_each_point(tmp_path, topic, table, "direct", memtable)
+    shown = (tmp_path / "driver.log").read_text(errors="replace")
+    assert not any(secret in shown for secret in S3_SECRETS)
+
+
+def kill_at_each_point(tmp_path: Path, topic: Topic, table: Table, path: str, memtable: bool) -> None:
     facts = told(tmp_path, topic, table, path=path, memtable=memtable, max_memtable_size=4 << 10)
     topic.put_orders(4000, keys=500)
     # Each process but the second stands at its point in its second batch, and is killed there. The next one

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from headgate.connectors.objects.errors import redact
 from headgate.connectors.objects.local import LocalStore
 from headgate.connectors.objects.memory import MemoryStore
 from headgate.connectors.objects.port import ObjectInfo, ObjectStore
 from headgate.connectors.objects.s3 import S3Store
+from headgate.connectors.objects.secrets import bare, redact, scrubbed
 from headgate.errors import InvalidInput
 
-__all__ = ["ObjectInfo", "ObjectStore", "open_store", "redact"]
+__all__ = ["ObjectInfo", "ObjectStore", "bare", "open_store", "redact", "scrubbed"]
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import errno
 import os
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 
+from headgate.connectors.objects.secrets import scrubbed
 from headgate.errors import (
     AlreadyExists,
     HeadgateError,
@@ -84,8 +84,8 @@ def _obstore_errors() -> tuple[tuple[type[BaseException], type[HeadgateError]], 
     )
 
 
-def obstore_error(error: Exception, verb: str, store: str, key: str, secrets: Iterable[str]) -> HeadgateError:
-    """What an error of obstore means here, its cause being a copy of it without the secrets.
+def obstore_error(error: Exception, verb: str, store: str, key: str) -> HeadgateError:
+    """What an error of obstore means here, its cause being a copy of it without credentials.
 
     Raise it outside the except block, otherwise Python attaches the original text again.
     An error that obstore is not known to raise is raised as it is.
@@ -93,26 +93,6 @@ def obstore_error(error: Exception, verb: str, store: str, key: str, secrets: It
     for raised, kind in _obstore_errors():
         if isinstance(error, raised):
             meant = kind(f"{verb} failed.", store=store, key=key)
-            meant.__cause__ = type(error)(scrubbed(str(error), secrets))
+            meant.__cause__ = type(error)(scrubbed(str(error)))
             return meant
     raise error
-
-
-_USER = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*://)(?:[^/?#@:\s]*:[^?\s]*@|[^/?#@\s]*@)")
-_SHORTEST_SECRET = 4
-"""Anything shorter is a placeholder of a test and would blot out ordinary text."""
-
-
-def redact(uri: str) -> str:
-    """The URI without user, password and query string: fit for logs and errors. Paths stay as they are."""
-    if "://" not in uri:
-        return uri
-    return _USER.sub(r"\1", uri).partition("?")[0]
-
-
-def scrubbed(text: str, secrets: Iterable[str]) -> str:
-    """The text with every secret, and every user and password in a URI, blotted out."""
-    for secret in secrets:
-        if len(secret) >= _SHORTEST_SECRET:
-            text = text.replace(secret, "***")
-    return _USER.sub(r"\1", text)

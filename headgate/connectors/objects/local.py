@@ -284,6 +284,8 @@ class LocalStore(ObjectStore):
 
 
 def _path_of(uri: str) -> str:
+    if "\0" in uri:
+        raise InvalidInput("A path has no NUL character.", uri=uri[:200])
     if not uri.startswith("file://"):
         return os.path.abspath(uri)
     host, slash, path = uri.removeprefix("file://").partition("/")

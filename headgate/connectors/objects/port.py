@@ -9,7 +9,9 @@ Contract, for every store and checked by one abstract suite:
    power loss too.
 3. `get`, `head` and `list` see every object whose put has returned.
 4. Keys are relative to the root, use '/', and never leave it.
-5. Nothing is opened, connected or imported natively before the first operation,
+5. What `get` returns begins at a multiple of 8 in memory, as Arrow's own files do:
+   Lance ends with a panic where rows lie elsewhere.
+6. Nothing is opened, connected or imported natively before the first operation,
    so that a store may be pickled, and made before a fork and used after it.
 """
 

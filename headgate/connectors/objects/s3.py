@@ -20,7 +20,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from headgate.connectors.objects.errors import obstore_error, redact
+import pyarrow as pa
+
+from headgate.connectors.objects.errors import obstore_error
 from headgate.connectors.objects.port import (
     Bytes,
     ObjectInfo,
@@ -30,8 +32,19 @@ from headgate.connectors.objects.port import (
     checked_key,
     checked_range,
 )
+from headgate.connectors.objects.s3_credentials import profile_credentials
 from headgate.connectors.objects.s3_options import checked_options, secrets_of
-from headgate.errors import AlreadyExists, ForkedProcess, HeadgateError, InvalidInput, NotFound, Transient
+from headgate.connectors.objects.secrets import redact, remember
+from headgate.errors import (
+    AlreadyExists,
+    ForkedProcess,
+    HeadgateError,
+    InvalidInput,
+    NotFound,
+    PermissionDenied,
+    StoreError,
+    Transient,
+)
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -160,7 +173,7 @@ class S3Store(ObjectStore):
 
         full, client = self._full(key), self._client()
         self._count("get")
-        return self._run("get", key, lambda: memoryview(obstore.get(client, full).bytes()))
+        return _placed(self._run("get", key, lambda: memoryview(obstore.get(client, full).bytes())))
 
     def get_range(self, key: str, start: int, length: int) -> memoryview:
         """Up to `length` bytes from `start`; shorter at the end, empty past it. Raises NotFound."""
@@ -171,8 +184,12 @@ class S3Store(ObjectStore):
         if length > 0:
             self._count("get")
             try:
-                return self._run(
-                    "get_range", key, lambda: memoryview(obstore.get_range(client, full, start=start, length=length))
+                return _placed(
+                    self._run(
+                        "get_range",
+                        key,
+                        lambda: memoryview(obstore.get_range(client, full, start=start, length=length)),
+                    )
                 )
             except Transient:
                 # A range that starts past the end has no kind of its own in obstore; the size tells.
@@ -205,7 +222,7 @@ class S3Store(ObjectStore):
 
         checked_folder(prefix)
         client, folder = self._client(), self._folder + prefix
-        found = self._run("list", prefix, lambda: obstore.list_with_delimiter(client, folder or None))
+        found = self._run_list(prefix, lambda: obstore.list_with_delimiter(client, folder or None))
         self._count("list", max(1, -(-(len(found["objects"]) + len(found["common_prefixes"])) // _PAGE)))
         return iter([path.rstrip("/").removeprefix(folder) for path in found["common_prefixes"]])
 
@@ -223,7 +240,7 @@ class S3Store(ObjectStore):
     def _listed(self, prefix: str, pages: Iterator[Sequence[ObjectMeta]]) -> Iterator[ObjectInfo]:
         self._count("list")
         first = True
-        while page := self._run("list", prefix, lambda: next(pages, None)):
+        while page := self._run_list(prefix, lambda: next(pages, None)):
             # The first page is counted before it is asked for, so that an empty or failed LIST counts too.
             self._count("list", 0 if first else 1)
             first = False
@@ -241,14 +258,19 @@ class S3Store(ObjectStore):
             from obstore.store import S3Store as Client
 
             patience = timedelta(seconds=60)
+            profile = profile_credentials(self._options)
+            config = dict(self._options)
+            if profile is not None and profile.region and not os.environ.get("AWS_REGION"):
+                config.setdefault("aws_region", profile.region)
             try:
                 self._clients[retries] = Client(
                     self._bucket,
-                    config=self._options,  # type: ignore[arg-type]
+                    config=config,  # type: ignore[arg-type]
                     retry_config={"max_retries": retries, "retry_timeout": patience},
+                    credential_provider=profile,
                 )
             except Exception as error:
-                refused = obstore_error(error, "open", self.uri, "", secrets_of(self._options)).__cause__
+                refused = obstore_error(error, "open", self.uri, "").__cause__
             else:
                 return self._clients[retries]
             raise InvalidInput("The storage options have a value that is not valid.", store=self.uri) from refused
@@ -259,8 +281,26 @@ class S3Store(ObjectStore):
         try:
             return call()
         except Exception as error:
-            meant = obstore_error(error, verb, self.uri, key, secrets_of(self._options))
+            meant = obstore_error(error, verb, self.uri, key)
         raise meant
+
+    def _run_list(self, prefix: str, call: Callable[[], T]) -> T:
+        """obstore has one kind for every LIST that fails; whether the credentials were refused, a HEAD tells."""
+        try:
+            return self._run("list", prefix, call)
+        except Transient as error:
+            failed: StoreError = error
+        import obstore
+
+        once = self._client(retries=0)
+        try:
+            self._count("head")
+            self._run("list", prefix, lambda: obstore.head(once, f"{self._folder}{prefix}-"))
+        except PermissionDenied as error:
+            failed = error
+        except StoreError:
+            pass
+        raise failed
 
     def _exists(self, key: str) -> bool:
         try:
@@ -277,6 +317,19 @@ class S3Store(ObjectStore):
 
     def __getstate__(self) -> dict[str, object]:
         return {**super().__getstate__(), "_clients": {}}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        super().__setstate__(state)
+        remember(secrets_of(self._options))
+
+
+def _placed(data: memoryview) -> memoryview:
+    """The same bytes at a multiple of 8, copied where they are not: obstore gives them as they lie in a response."""
+    if pa.py_buffer(data).address % 8 == 0:
+        return data
+    room = pa.allocate_buffer(data.nbytes)
+    memoryview(room).cast("B")[:] = data.cast("B")
+    return memoryview(room).cast("B").toreadonly()
 
 
 def _body(data: Bytes | Sequence[Bytes]) -> memoryview | Sequence[memoryview]:

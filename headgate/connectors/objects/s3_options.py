@@ -6,6 +6,7 @@ import difflib
 import os
 from collections.abc import Mapping
 
+from headgate.connectors.objects.secrets import remember
 from headgate.errors import InvalidInput
 
 OF_S3 = frozenset(
@@ -85,6 +86,7 @@ def checked_options(options: Mapping[str, object]) -> dict[str, str]:
             raise InvalidInput(f"Storage option {given!r} is unknown.{hint}", known=_known_names())
         checked[_spelled(name)] = str(value).lower() if isinstance(value, bool) else str(value)
     _refuse_plain_http_by_accident(checked)
+    remember(secrets_of(checked))
     # One request per key works on every S3-compatible server; deletes here are of single keys.
     checked.setdefault("aws_disable_bulk_delete", "true")
     return checked

@@ -1,0 +1,60 @@
+"""Rounds of kill -9 of a real writing process, on any store: every acknowledged row is there, none twice."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import writing_process
+from closing import closing_checks, home_of, visible, wal_positions
+
+import headgate
+from headgate.connectors.objects import open_store
+from headgate.connectors.objects.port import ObjectStore
+
+PACKAGE = Path(headgate.__file__).parent.parent
+ROUND = 1_000_000
+"""Rows of one round start at a multiple of this."""
+
+
+def write_and_kill(root: str, shard_id: uuid.UUID, number: int, chance: random.Random) -> set[int]:
+    """The rows that were acknowledged before the process was killed, at a random moment."""
+    mode = chance.choice(["durable", "grouped"])
+    command = [sys.executable, writing_process.__file__, root, str(shard_id), str(ROUND * number), mode]
+    path = os.pathsep.join([str(PACKAGE), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None
+        # One round in five dies while it opens, the others after so many acknowledgements.
+        told = [process.stdout.readline() for _ in range(chance.choice([0, 1, *[chance.randint(2, 60)] * 8]))]
+        time.sleep(chance.random() * 0.02)
+        process.send_signal(signal.SIGKILL)
+        told += process.stdout.readlines()
+    # The last line may be torn: what the parent did not get was not acknowledged.
+    return {int(line) for line in told if line.endswith(b"\n") and line != b"open\n"}
+
+
+def kill_again_and_again(root: str, rounds: int) -> None:
+    """`root` may be on S3, with credentials in the environment."""
+    seed = random.randrange(10**9)
+    print(f"seed {seed}, rounds {rounds}")
+    chance = random.Random(seed)
+    store: ObjectStore = open_store(root)
+    shard_id = uuid.uuid4()
+    shard = home_of(store).shard(shard_id)
+    acked: set[int] = set()
+    for number in range(1, rounds + 1):
+        acked |= write_and_kill(root, shard_id, number, chance)
+        seen = visible(shard)
+        assert len(seen) == len(set(seen)), f"rows are there twice (seed {seed}, round {number})"
+        assert acked <= set(seen), f"acknowledged rows are lost (seed {seed}, round {number}): {acked - set(seen)}"
+    assert len(acked) > rounds, "hardly anything was written: the kills came too early"
+    assert wal_positions(shard) == list(range(wal_positions(shard)[-1] + 1))
+    tried = set(seen)
+    closing_checks(store, shard_id, acked, tried)

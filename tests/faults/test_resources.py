@@ -1,0 +1,263 @@
+"""A full disk, a read-only or forbidden directory, no file descriptors: a clear error, nothing torn, it works again.
+
+The full disk is a small file system of its own where one can be mounted, else a limit on the size of files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from clone_tables import CONFIG, DIRECT, WAL_ONLY, content, rows, streamed
+from stream_life import SCHEMA
+
+import headgate
+from headgate.errors import HeadgateError, Poisoned, StoreFull
+from headgate.shards.writer import ShardWriter
+from headgate.streaming.fsck import fsck
+from headgate.table import Table, create_table, open_table
+
+Without = Callable[[], AbstractContextManager[None]]
+"""While it lasts, the resource is gone."""
+
+LARGE = pa.record_batch({"id": range(100, 3100), "note": [str(i) * 40 for i in range(3000)]}, schema=SCHEMA)
+
+
+def closing(table: Table) -> None:
+    """Nothing is torn: fsck finds nothing, and no temporary file stays."""
+    assert [str(one) for one in fsck(table.uri).findings] == []
+    assert [*table.home.store.temporaries()] == []
+
+
+def refused(call: Callable[[], object], without: Without, *kinds: type[HeadgateError], saying: str) -> None:
+    """The call fails clearly while the resource is gone."""
+    with without(), pytest.raises(kinds) as caught:
+        call()
+    assert saying in str(caught.value)
+
+
+def operations(table: Table, path: Path) -> dict[str, Callable[[], object]]:
+    """What an operator or a stream does, each once."""
+    return {
+        "open a writer": lambda: table.writer(DIRECT, CONFIG).close(),
+        "checkpoint": lambda: table.checkpoint(),
+        "flush": lambda: table.flush(),
+        "compact": lambda: table.compact(),
+        "index": lambda: table.build_index("note"),
+        "clone": lambda: table.clone(str(path / "clone"), names=[DIRECT]),
+        "create": lambda: create_table(str(path / "made"), SCHEMA),
+        "add a column": lambda: table.add_column(pa.field("more", pa.int64())),
+        "collect": lambda: table.collect_garbage(min_age=timedelta(0), apply=True),
+    }
+
+
+# -- a full disk -----------------------------------------------------------------
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 12 MB, where this process may mount one; else a plain directory."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", str(path)]
+    try:
+        mounted = os.geteuid() == 0 and subprocess.run(mount, capture_output=True).returncode == 0
+    except OSError:
+        mounted = False
+    yield path
+    if mounted:
+        subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+@pytest.fixture
+def full(disk: Path) -> Without:
+    """While it lasts, no byte finds room; on a plain directory, no file may grow."""
+
+    @contextlib.contextmanager
+    def ballast() -> Iterator[None]:
+        file = os.open(disk / "ballast", os.O_CREAT | os.O_WRONLY)
+        with contextlib.suppress(OSError):
+            while os.write(file, bytes(4096)):
+                pass
+        os.close(file)
+        try:
+            yield
+        finally:
+            (disk / "ballast").unlink()
+
+    @contextlib.contextmanager
+    def limit() -> Iterator[None]:
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    return ballast if os.path.ismount(disk) else limit
+
+
+def test_on_a_full_disk_everything_fails_clearly_and_works_again(disk: Path, full: Without, tmp_path: Path) -> None:
+    table, _ = streamed(disk / "t", full_text=("note",))
+    wanted = content(table)
+    saying = "No space left" if os.path.ismount(disk) else "File too large"
+    for name, call in operations(table, disk).items():
+        try:
+            refused(call, full, StoreFull, saying=saying)
+        except BaseException as error:
+            raise AssertionError(name) from error
+        assert content(open_table(table.uri)) == wanted, name
+    closing(table)
+    for call in operations(table, disk).values():
+        call()
+    assert content(open_table(str(disk / "clone")))[0] == wanted[0]
+    assert sorted(open_table(table.uri).scan(["id"]).read_all()["id"].to_pylist()) == sorted(
+        identity for identity, _ in wanted[0].elements()
+    )
+    closing(table)
+
+
+@pytest.mark.parametrize("config", [WAL_ONLY, CONFIG], ids=["wal", "memtable"])
+def test_a_writer_on_a_full_disk_keeps_what_it_acknowledged(disk: Path, full: Without, config: object) -> None:
+    table = create_table(str(disk / "t"), SCHEMA)
+    writer = table.writer("single", config)  # type: ignore[arg-type]
+    writer.put(rows(1))
+    refused(lambda: writer.put(LARGE).wait(), full, Poisoned, saying="No space" if os.path.ismount(disk) else "large")
+    with contextlib.suppress(HeadgateError):
+        writer.close()
+    closing(table)
+    with table.writer("single", config) as again:  # type: ignore[arg-type]
+        again.put(rows(2))
+    assert sorted(open_table(table.uri).scan(["id"]).read_all()["id"].to_pylist()) == [1, 2]
+    closing(table)
+
+
+def test_a_flush_on_a_full_disk_loses_no_row(disk: Path, full: Without) -> None:
+    table = create_table(str(disk / "t"), SCHEMA, full_text="note")
+    writer = table.writer("single", CONFIG)
+    writer.put(LARGE)
+    refused(writer.flush_memtable, full, StoreFull, Poisoned, saying="No space" if os.path.ismount(disk) else "large")
+    with contextlib.suppress(HeadgateError):
+        writer.close()
+    assert open_table(table.uri).scan().read_all().num_rows == 3000
+    with table.writer("single", CONFIG) as again:
+        again.flush_memtable()
+    assert open_table(table.uri).scan().read_all().num_rows == 3000
+    closing(table)
+
+
+# -- a directory that may not be written to ----------------------------------------
+
+
+def plainly(path: Path, call: str) -> str:
+    """What a process prints that calls this with a table, without root's power to write everywhere."""
+    code = (
+        "import sys; sys.path[:0] = {here!r}; import plain_user; plain_user.become()\n"
+        "import headgate, pyarrow as pa\n"
+        "from headgate.errors import HeadgateError\n"
+        f"uri = {str(path)!r}\n"
+        f"try:\n    {call}\nexcept HeadgateError as error: print(type(error).__name__, error)\n"
+    ).replace("{here!r}", repr([str(Path(__file__).parent)]))
+    environment = {**os.environ, "PYTHONPATH": str(Path(headgate.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=60)
+    return done.stdout + done.stderr
+
+
+@pytest.fixture
+def forbidden(tmp_path: Path) -> tuple[Table, Without]:
+    """A table, and a time in which its directories are read-only."""
+    table, _ = streamed(tmp_path / "t")
+
+    @contextlib.contextmanager
+    def without() -> Iterator[None]:
+        paths = [tmp_path / "t", *(tmp_path / "t").rglob("*")]
+        modes = {path: path.stat().st_mode for path in paths}
+        for path in paths:
+            path.chmod(0o555 if path.is_dir() else 0o444)
+        try:
+            yield
+        finally:
+            for path, mode in modes.items():
+                path.chmod(mode)
+
+    return table, without
+
+
+def test_a_read_only_directory_is_read_and_every_write_is_refused(
+    forbidden: tuple[Table, Without], tmp_path: Path
+) -> None:
+    table, without = forbidden
+    wanted = content(table)
+    calls = {
+        f"headgate.open_table(uri).writer({DIRECT!r})": "PermissionDenied",
+        "headgate.open_table(uri).checkpoint()": "PermissionDenied",
+        "headgate.open_table(uri).flush()": "PermissionDenied",
+        "headgate.create_table(uri + '/inside', pa.schema({'id': 'int64'}))": "PermissionDenied",
+        "print(headgate.open_table(uri).scan().read_all().num_rows)": str(sum(wanted[0].values())),
+    }
+    with without():
+        for call, said in calls.items():
+            told = plainly(tmp_path / "t", call)
+            assert told.startswith(said), (call, told)
+            assert "Permission denied" in told or said.isdigit()
+    assert content(table) == wanted
+    closing(table)
+    with table.writer(DIRECT, WAL_ONLY) as writer:
+        writer.put(rows(-4))
+
+
+def test_a_directory_that_may_not_even_be_read_is_told(forbidden: tuple[Table, Without], tmp_path: Path) -> None:
+    table, without = forbidden
+    with without():
+        (tmp_path / "t" / "_mem_wal").chmod(0o000)
+        assert plainly(tmp_path / "t", "headgate.open_table(uri).scan()").startswith("PermissionDenied")
+    closing(table)
+
+
+# -- no file descriptors -------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def no_descriptors() -> Iterator[None]:
+    """While it lasts, no file can be opened."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held: list[int] = []
+    # Whatever is imported late is imported before.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 400), hard))
+    with contextlib.suppress(OSError):
+        while True:
+            held.append(os.open(os.devnull, os.O_RDONLY))
+    try:
+        yield
+    finally:
+        for one in held:
+            os.close(one)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_without_file_descriptors_a_writer_stops_and_opens_again(tmp_path: Path) -> None:
+    table = create_table(str(tmp_path / "t"), SCHEMA)
+    writer = table.writer("single", WAL_ONLY)
+    writer.put(rows(1))
+    refused(lambda: writer.put(rows(2)).wait(), no_descriptors, Poisoned, saying="Too many open files")
+    with contextlib.suppress(HeadgateError):
+        writer.close()
+    refused(
+        lambda: ShardWriter.open(table.home, table.shard("single").id, WAL_ONLY),
+        no_descriptors,
+        StoreFull,
+        saying="Too many open files",
+    )
+    with table.writer("single", WAL_ONLY) as again:
+        again.put(rows(3))
+    assert sorted(open_table(table.uri).scan(["id"]).read_all()["id"].to_pylist()) == [1, 3]
+    closing(table)

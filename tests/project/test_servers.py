@@ -1,0 +1,83 @@
+"""Servers for the tests: built once, bounded in time, and a build that cannot be is one line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[1] / "servers.py"
+MAKES = """
+case "$1" in list) exit 0;; esac
+mkdir -p "$GOBIN"; printf "#!/bin/sh\\n" > "$GOBIN/versitygw"; chmod +x "$GOBIN/versitygw"
+"""
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Path:
+    """A PATH with nothing but a shell's commands."""
+    (tmp_path / "bin").mkdir()
+    for name in ("sh", "mkdir", "chmod", "printf", "sleep", "nice"):
+        found = next(Path(folder) / name for folder in ("/bin", "/usr/bin") if (Path(folder) / name).exists())
+        (tmp_path / "bin" / name).symlink_to(found)
+    return tmp_path
+
+
+def go(machine: Path, script: str) -> None:
+    """A `go` that does as it is told."""
+    (machine / "bin" / "go").write_text(f"#!/bin/sh\n{script}\n")
+    (machine / "bin" / "go").chmod(0o755)
+
+
+def build(machine: Path, **environment: str) -> str:
+    """What the build of versitygw prints; it never fails."""
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "versitygw"],
+        env={**os.environ, "PATH": str(machine / "bin"), "HEADGATE_CACHE": str(machine / "cache"), **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_a_server_is_built_once(machine: Path) -> None:
+    go(machine, MAKES)
+    assert build(machine).startswith("Building versitygw v1.8.0")
+    assert (machine / "cache" / "servers" / "versitygw-v1.8.0" / "versitygw").exists()
+    assert build(machine) == ""
+
+
+def test_a_machine_without_go_is_told_in_one_line(machine: Path) -> None:
+    assert build(machine) == "versitygw is not there for the tests: Go is not on PATH.\n"
+
+
+@pytest.mark.parametrize("step", ["list", "install"])
+def test_a_proxy_or_compiler_that_fails_is_told_in_one_line(machine: Path, step: str) -> None:
+    go(machine, f'case "$1" in {step}) echo "go: downloading x" >&2; echo "go: no such host" >&2; exit 1;; esac')
+    told = build(machine).splitlines()
+    what = {"list": "the module proxy", "install": "go install"}[step]
+    assert told[1:] == [f"versitygw is not there for the tests: {what} failed: go: no such host."]
+    assert not (machine / "cache" / "servers" / "versitygw-v1.8.0" / "versitygw").exists()
+
+
+def test_a_build_that_takes_too_long_is_ended_with_its_compilers(machine: Path) -> None:
+    go(machine, 'case "$1" in list) exit 0;; esac\nsleep 60 & echo $! > "$HEADGATE_CACHE/pid"; wait')
+    start = time.monotonic()
+    assert "took more than 1 s" in build(machine, HEADGATE_BUILD_SECONDS="1")
+    assert time.monotonic() - start < 30
+    stat = Path("/proc") / (machine / "cache" / "pid").read_text().strip() / "stat"
+    end = time.monotonic() + 10
+    while stat.exists() and " Z " not in stat.read_text() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert time.monotonic() < end
+
+
+def test_a_server_on_path_is_taken(machine: Path) -> None:
+    (machine / "bin" / "versitygw").symlink_to("/bin/true")
+    assert build(machine) == ""
