@@ -86,6 +86,12 @@ def _parse_size(text: str) -> int:
     return int(match[1]) << 10 * (" kmgt".index(match[2].lower()) if match[2] else 0)
 
 
+def _parse_group(text: str) -> str:
+    if not text.strip():
+        raise ValueError
+    return text
+
+
 def _parse_count(text: str) -> int:
     if not text.strip().isdecimal() or not int(text):
         raise ValueError
@@ -116,6 +122,9 @@ def _one_of(*known: str) -> Kind:
 
 
 _TEXT = Kind("text", str, lambda value: isinstance(value, str))
+_GROUP = Kind(
+    "the name of a consumer group", _parse_group, lambda value: isinstance(value, str) and bool(value.strip())
+)
 _FLAG = Kind("true or false", _parse_flag, lambda value: isinstance(value, bool))
 _SIZE_IN_BYTES = Kind(
     "a number of bytes above zero, such as 268435456 or 256m",
@@ -207,6 +216,14 @@ class SinkOptions:
     )
     keep_checkpoints: int = _option(
         "keepCheckpoints", _COUNT, 2, "So many of the checkpoints that the stream takes by itself stay."
+    )
+    commit_to_kafka: str | None = _option(
+        "commitToKafka",
+        _GROUP,
+        None,
+        "A consumer group whose offsets follow the stream in Kafka, for lag tools: written after each commit record, "
+        "never ahead of it. For ShardSink.",
+        "query",
     )
     checkpoint_location: str | None = _option(
         "checkpointLocation",

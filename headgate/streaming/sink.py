@@ -24,9 +24,10 @@ from headgate.shards.sharding import ByPartition
 from headgate.streaming import frame_checks, topic_offsets
 from headgate.streaming.batch_job import BatchJob, Written
 from headgate.streaming.batch_plan import decided, shard_names, write_plan
-from headgate.streaming.decode import Decoder
+from headgate.streaming.decoded import Decoder
 from headgate.streaming.driver import StreamDriver
 from headgate.streaming.flush import flush
+from headgate.streaming.kafka_progress import LAST_TRY, KafkaProgress
 from headgate.streaming.kafka_source import KafkaSource
 from headgate.streaming.maintenance import Maintenance
 from headgate.streaming.maintenance_spark import maintenance_on, schedule_of
@@ -53,6 +54,8 @@ class _Run:
     query_id: str
     consumer: ConsumerConfig | None
     """For tasks that read Kafka themselves."""
+    group: ConsumerConfig | None
+    """The cluster that is told how far the stream is; None: nobody asked for that."""
     session: SparkSession
     """Of its batches; maintenance runs its jobs there."""
 
@@ -94,6 +97,7 @@ class ShardSink:
         self._run: _Run | None = None
         self._stopped: tuple[StreamDriver, _Run] | None = None
         self._maintenance: Maintenance | None = None
+        self._progress: KafkaProgress | None = None
         self._ending: Maintenance | None = None
         self._scattered = False
         self._lock = threading.Lock()
@@ -127,6 +131,7 @@ class ShardSink:
                 self._drop_maintenance(wait=False)
                 self._driver = self._run = None
                 if isinstance(error, HeadgateError):
+                    self._drop_progress(wait=False)
                     self.error = error.located(batch=batch_id)
                 raise
 
@@ -154,6 +159,7 @@ class ShardSink:
         """
         with self._lock:
             self._drop_maintenance(wait=True)
+            self._drop_progress(wait=True)
             held = (self._driver, self._run) if self._driver and self._run else self._stopped
             self._driver = self._run = self._stopped = None
             if held is None:
@@ -176,7 +182,7 @@ class ShardSink:
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
         del state["_lock"]
-        dropped = ("_driver", "_run", "_stopped", "_maintenance", "_ending", "last", "error")
+        dropped = ("_driver", "_run", "_stopped", "_maintenance", "_progress", "_ending", "last", "error")
         return {**state, **dict.fromkeys(dropped)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -194,6 +200,7 @@ class ShardSink:
         if self._driver is None or self._maintenance is None:
             self._driver = self._open(run, sources, decide)
             self._maintenance = self._maintained(self._driver, run)
+            self._tell(self._driver, run)
         driver, maintenance = self._driver, self._maintenance
         decision = decide(driver.head)
         if isinstance(decision, Skip):
@@ -214,6 +221,7 @@ class ShardSink:
             mode="memtable" if run.options.enable_memtable else "wal",
         )
         self.last = driver.commit(batch)
+        self._tell(driver, run)
         _log.info(
             "batch committed",
             stream=driver.stream,
@@ -299,6 +307,19 @@ class ShardSink:
             pause=self._pause,
         )
 
+    def _tell(self, driver: StreamDriver, run: _Run) -> None:
+        """To Kafka, what the commit records say; beside the stream, and whether Kafka listens or not."""
+        if run.group is not None:
+            if self._progress is None:
+                self._progress = KafkaProgress(run.group, str(run.options.commit_to_kafka), driver.stream)
+            self._progress.tell(driver.head.ends)
+
+    def _drop_progress(self, *, wait: bool) -> None:
+        """`wait`: until Kafka has the last offsets, for a while."""
+        progress, self._progress = self._progress, None
+        if progress is not None:
+            progress.stop(LAST_TRY if wait else 0.0)
+
     @property
     def _shares_shards(self) -> bool:
         """Spark may give partitions that share a shard to different tasks; our own reading never does."""
@@ -340,9 +361,11 @@ class ShardSink:
         query_id = checkpoint.query_id() if options.checkpoint_location or facts.query_id is None else facts.query_id
         frame_checks.check_checkpoint(facts, query_id, checkpoint.uri)
         consumer = None if self._source is None else self._source.consumer
-        self._run = run = _Run(facts, options, checkpoint, query_id, consumer, frame.sparkSession)
+        group = None if options.commit_to_kafka is None else self._cluster(facts)
+        self._run = run = _Run(facts, options, checkpoint, query_id, consumer, group, frame.sparkSession)
         if before is None or before.key != run.key:
             self._drop_maintenance(wait=False)
+            self._drop_progress(wait=False)
             self._driver = self.error = None
         return run
 
@@ -377,6 +400,17 @@ class ShardSink:
         if facts.kafka_options is not None:
             return ConsumerConfig.from_spark(facts.kafka_options)
         return None
+
+    def _cluster(self, facts: QueryFacts) -> ConsumerConfig:
+        """Where the offsets of `commit_to_kafka` go. Raises InvalidInput where that is not known here."""
+        if self._source is not None:
+            return self._source.consumer
+        if facts.cluster_options is None:
+            raise InvalidInput(
+                "commit_to_kafka= needs to know the cluster, and the query does not tell it.",
+                advice="read the topic with headgate.kafka.source(…) and pass source=, or leave out commit_to_kafka=",
+            )
+        return ConsumerConfig.from_spark(facts.cluster_options)
 
     def _earliest(self, facts: QueryFacts, topic: str, partition: int) -> int:
         return topic_offsets.earliest(self._consumer(facts), topic, partition)

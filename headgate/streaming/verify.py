@@ -26,7 +26,7 @@ from headgate.shards.sharding import ByPartition, single
 from headgate.streaming.committed import CommittedRange, History, committed_ranges, heads_of, history_of
 from headgate.streaming.compare import Difference, Prints, compare, newest
 from headgate.streaming.dead_letters import read_dead_letters
-from headgate.streaming.decode import Decoder
+from headgate.streaming.decoded import Decoder
 from headgate.streaming.rows import RowMaker
 from headgate.table import Table
 
