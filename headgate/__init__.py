@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headgate.streaming import decode
     from headgate.streaming import kafka_source as kafka
     from headgate.streaming.data_source import HeadgateDataSource, register
+    from headgate.streaming.replay import replay_dead_letters
     from headgate.streaming.search_df import search_df
     from headgate.streaming.sink import ShardSink
     from headgate.table import Table, create_table, open_table
@@ -32,6 +33,7 @@ __all__ = [
     "kafka",
     "open_table",
     "register",
+    "replay_dead_letters",
     "search_df",
     "single",
 ]
@@ -49,6 +51,7 @@ _PLACES = {
     "kafka": "headgate.streaming.kafka_source:",
     "open_table": "headgate.table:open_table",
     "register": "headgate.streaming.data_source:register",
+    "replay_dead_letters": "headgate.streaming.replay:replay_dead_letters",
     "search_df": "headgate.streaming.search_df:search_df",
     "single": "headgate.shards.sharding:single",
 }

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headgate.checkpoints.log_state import Head
 from headgate.connectors.kafka.options import ConsumerConfig
@@ -244,7 +245,9 @@ def _dead_letters(
     """How many are lost, and how many there are too many, of what was committed by then."""
     ends = {(part.stream, part.topic, part.partition): part.until for part in ranges}
     found: dict[tuple[str, str, int], list[int]] = {}
-    for rows in read_dead_letters(table.home):
+    for letters in read_dead_letters(table.home):
+        # Those that a replay made rows of are rows by now.
+        rows = letters.filter(pc.invert(letters.column("replayed")))
         places = zip(
             *(rows.column(name).to_pylist() for name in ("stream", "topic", "partition", "offset")), strict=True
         )
