@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headgate.streaming import decode
     from headgate.streaming import kafka_source as kafka
     from headgate.streaming.data_source import HeadgateDataSource, register
+    from headgate.streaming.logs import configure_logs
     from headgate.streaming.replay import replay_dead_letters
     from headgate.streaming.search_df import search_df
     from headgate.streaming.sink import ShardSink
@@ -28,6 +29,7 @@ __all__ = [
     "WriterConfig",
     "bucket",
     "by_partition",
+    "configure_logs",
     "create_table",
     "decode",
     "kafka",
@@ -46,6 +48,7 @@ _PLACES = {
     "WriterConfig": "headgate.shards.config:WriterConfig",
     "bucket": "headgate.shards.sharding:bucket",
     "by_partition": "headgate.shards.sharding:by_partition",
+    "configure_logs": "headgate.streaming.logs:configure_logs",
     "create_table": "headgate.table:create_table",
     "decode": "headgate.streaming.decode:",
     "kafka": "headgate.streaming.kafka_source:",

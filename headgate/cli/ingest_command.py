@@ -27,6 +27,7 @@ from headgate.shards.schema import RowSchema
 from headgate.streaming.decode_schema import arrow_schema
 from headgate.streaming.kafka_source import MAX_OFFSETS_PER_TRIGGER, KafkaSource, source
 from headgate.streaming.kafka_source import read as kafka_frame
+from headgate.streaming.logs import Form, configure_logs
 from headgate.streaming.running import Done, RunningStream
 from headgate.streaming.session import SparkFailed, local_session
 from headgate.streaming.sink import ShardSink
@@ -113,6 +114,18 @@ Example:
     metavar="GROUP",
     help="Write the stream's offsets to Kafka under this consumer group, for lag tools.",
 )
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Show counts to Prometheus at this port of 127.0.0.1; 0: any free one.",
+)
+@click.option(
+    "--log",
+    "log_form",
+    type=click.Choice(["text", "json"]),
+    help="Log lines on stderr, one a batch. Default: only warnings.",
+)
 @decoder_options
 @click.option("--cores", type=click.IntRange(min=1), metavar="N", help="Cores for Spark. Default: all.")
 @kafka_option
@@ -137,6 +150,8 @@ def ingest(
     max_offsets: int,
     on_bad_record: str,
     commit_to_kafka: str | None,
+    metrics_port: int | None,
+    log_form: Form | None,
     decode_as: str,
     registry: str | None,
     registry_auth: str | None,
@@ -155,7 +170,10 @@ def ingest(
         raise InvalidInput("--once and --trigger exclude each other.")
     name = _stream_name(stream, topics, topic_pattern)
     wanted = _Topics(servers, topics or None, topic_pattern, parse_start(start), max_offsets, kafka_options)
-    quiet_logs()
+    if log_form is None:
+        quiet_logs()
+    else:
+        configure_logs(log_form)
     with stop_signals() as stop:
         kafka = _source(wanted, direct)
         for topic in kafka.topics if kafka is not None else ():
@@ -171,6 +189,7 @@ def ingest(
             enable_memtable=memtable,
             on_bad_record=on_bad_record,
             commit_to_kafka=commit_to_kafka,
+            metrics_port=metrics_port,
             storage_options=options,
         )
         place = checkpoint or default_checkpoint(table, name)

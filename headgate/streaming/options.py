@@ -92,6 +92,12 @@ def _parse_group(text: str) -> str:
     return text
 
 
+def _parse_port(text: str) -> int:
+    if not text.strip().isdecimal() or int(text) >= 1 << 16:
+        raise ValueError
+    return int(text)
+
+
 def _parse_count(text: str) -> int:
     if not text.strip().isdecimal() or not int(text):
         raise ValueError
@@ -130,6 +136,11 @@ _SIZE_IN_BYTES = Kind(
     "a number of bytes above zero, such as 268435456 or 256m",
     _parse_size,
     lambda value: isinstance(value, int) and not isinstance(value, bool) and value > 0,
+)
+_PORT = Kind(
+    "a port number, or 0",
+    _parse_port,
+    lambda value: isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 16,
 )
 _COUNT = Kind(
     "a number of at least 1",
@@ -225,6 +236,14 @@ class SinkOptions:
         "never ahead of it. For ShardSink.",
         "query",
     )
+    metrics_port: int | None = _option(
+        "metricsPort",
+        _PORT,
+        None,
+        "Show the stream's counts to Prometheus at this port of the process that runs the sink; 0: any free one. "
+        "Without it nothing listens. For ShardSink.",
+    )
+    metrics_host: str = _option("metricsHost", _TEXT, "127.0.0.1", "The address that the port is of.")
     checkpoint_location: str | None = _option(
         "checkpointLocation",
         _TEXT,
