@@ -122,6 +122,7 @@ class StreamMetrics:
         self._driver: StreamDriver | None = None
         self._maintenance: Callable[[], MaintenanceState | None] = lambda: None
         self._kafka_failures: Callable[[], int] = lambda: 0
+        self._progress: Callable[[], Mapping[str, Any] | None] = lambda: None
         self.table = ""
         self.stream = ""
 
@@ -133,11 +134,13 @@ class StreamMetrics:
         driver: StreamDriver,
         maintenance: Callable[[], MaintenanceState | None],
         kafka_failures: Callable[[], int],
+        progress: Callable[[], Mapping[str, Any] | None] = lambda: None,
     ) -> None:
         """Whose shards and maintenance are shown from now on."""
         with self._lock:
             self.table, self.stream = table, driver.stream
             self._driver, self._maintenance, self._kafka_failures = driver, maintenance, kafka_failures
+            self._progress = progress
 
     def committed(self, record: BatchRecord) -> None:
         """A batch that is in the table now."""
@@ -190,7 +193,9 @@ class StreamMetrics:
     # -- looking -------------------------------------------------------------------
 
     def samples(self) -> Iterator[Sample]:
-        """All values as they are now. Reads nothing of the table."""
+        """All values as they are now. Asks Spark for its last progress, and reads nothing of the table."""
+        if (told := self._progress()) is not None:
+            self.progress(told)
         with self._lock:
             counts = dict(self._counts)
             phases = {phase: one.told() for phase, one in self._phases.items()}

@@ -6,8 +6,10 @@ sink. Picklable as a sink is: without what it has started, and counting from zer
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headgate.checkpoints.records import BatchRecord
@@ -20,10 +22,7 @@ from headgate.streaming.metrics import StreamMetrics
 from headgate.streaming.options import SinkOptions
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from headgate.streaming.metrics_server import Serving
-    from headgate.streaming.progress_listener import ProgressListener
 
 
 class Reporting:
@@ -33,7 +32,6 @@ class Reporting:
         self.metrics = StreamMetrics()
         self._progress: KafkaProgress | None = None
         self._serving: Serving | None = None
-        self._listener: tuple[SparkSession, ProgressListener] | None = None
 
     @staticmethod
     def check(options: SinkOptions) -> None:
@@ -49,23 +47,17 @@ class Reporting:
         options: SinkOptions,
         maintenance: Callable[[], MaintenanceState | None],
         group: ConsumerConfig | None,
-        session: SparkSession,
-        query_id: str,
+        run: Any,
     ) -> None:
-        """A run has its stream."""
+        """A run has its stream. `run` is Spark's own object for it, None where there is none here."""
         if group is not None:
             self._progress = KafkaProgress(group, str(options.commit_to_kafka), driver.stream)
             self._progress.tell(driver.head.ends)
-        self.metrics.watch(driver.home.uri, driver, maintenance, self._kafka_failures)
-        if options.metrics_port is not None:
+        self.metrics.watch(driver.home.uri, driver, maintenance, self._kafka_failures, partial(_progress_of, run))
+        if options.metrics_port is not None and self._serving is None:
             from headgate.streaming.metrics_server import serve
-            from headgate.streaming.progress_listener import listen
 
-            if self._serving is None:
-                self._serving = serve(self.metrics, options.metrics_host, options.metrics_port)
-            self._drop_listener()
-            listener = listen(session, query_id, self.metrics)
-            self._listener = None if listener is None else (session, listener)
+            self._serving = serve(self.metrics, options.metrics_host, options.metrics_port)
 
     def written(self, written: Written) -> None:
         """The tasks of a batch are done."""
@@ -91,7 +83,6 @@ class Reporting:
     def close(self) -> None:
         """The stream has ended: nothing listens any more."""
         self.end_run(wait=True)
-        self._drop_listener()
         serving, self._serving = self._serving, None
         if serving is not None:
             serving.close()
@@ -102,10 +93,12 @@ class Reporting:
     def _kafka_failures(self) -> int:
         return 0 if self._progress is None else self._progress.failures
 
-    def _drop_listener(self) -> None:
-        before, self._listener = self._listener, None
-        if before is not None:
-            session, listener = before
-            # A session that has ended has no listeners.
-            with suppress(Exception):
-                session.streams.removeListener(listener)
+
+def _progress_of(run: Any) -> Mapping[str, Any] | None:
+    """Spark's progress of the last trigger. A JVM that is gone says nothing."""
+    if run is None:
+        return None
+    with suppress(Exception):
+        last = run.lastProgress()
+        return None if last is None else dict(json.loads(last.json()))
+    return None

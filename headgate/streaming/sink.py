@@ -213,9 +213,7 @@ class ShardSink:
             if self._driver is None or self._maintenance is None:
                 self._driver = self._open(run, sources, decide)
                 self._maintenance = self._maintained(self._driver, run)
-                self.reporting.begin(
-                    self._driver, run.options, lambda: self.maintenance, run.group, run.session, run.query_id
-                )
+                self.reporting.begin(self._driver, run.options, lambda: self.maintenance, run.group, run.facts.run)
             driver, maintenance = self._driver, self._maintenance
             decision = decide(driver.head)
         if isinstance(decision, Skip):
