@@ -194,8 +194,8 @@ class StreamMetrics:
 
     def samples(self) -> Iterator[Sample]:
         """All values as they are now. Asks Spark for its last progress, and reads nothing of the table."""
-        if (told := self._progress()) is not None:
-            self.progress(told)
+        if (last := self._progress()) is not None:
+            self.progress(last)
         with self._lock:
             counts = dict(self._counts)
             phases = {phase: one.told() for phase, one in self._phases.items()}
