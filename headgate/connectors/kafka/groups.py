@@ -1,7 +1,7 @@
 """The offsets of a consumer group, written and read without joining it: for lag tools, never for reading.
 
 A group that has members of its own refuses them; nobody else is disturbed. Made of a plain consumer, as every client
-does it: librdkafka's administrative call for the same crashed the process when a broker went away under it.
+does it: with the administrative call for the same, the process died in a test that kills the broker; why is not known.
 """
 
 from __future__ import annotations
