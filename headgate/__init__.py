@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from headgate.streaming import kafka_source as kafka
     from headgate.streaming.data_source import HeadgateDataSource, register
     from headgate.streaming.log_source import read_log
+    from headgate.streaming.logs import configure_logs
+    from headgate.streaming.replay import replay_dead_letters
     from headgate.streaming.search_df import search_df
     from headgate.streaming.sink import ShardSink
     from headgate.table import Table, create_table, open_table
@@ -28,12 +30,14 @@ __all__ = [
     "WriterConfig",
     "bucket",
     "by_partition",
+    "configure_logs",
     "create_table",
     "decode",
     "kafka",
     "open_table",
     "read_log",
     "register",
+    "replay_dead_letters",
     "search_df",
     "single",
 ]
@@ -46,12 +50,14 @@ _PLACES = {
     "WriterConfig": "headgate.shards.config:WriterConfig",
     "bucket": "headgate.shards.sharding:bucket",
     "by_partition": "headgate.shards.sharding:by_partition",
+    "configure_logs": "headgate.streaming.logs:configure_logs",
     "create_table": "headgate.table:create_table",
     "decode": "headgate.streaming.decode:",
     "kafka": "headgate.streaming.kafka_source:",
     "open_table": "headgate.table:open_table",
     "read_log": "headgate.streaming.log_source:read_log",
     "register": "headgate.streaming.data_source:register",
+    "replay_dead_letters": "headgate.streaming.replay:replay_dead_letters",
     "search_df": "headgate.streaming.search_df:search_df",
     "single": "headgate.shards.sharding:single",
 }

@@ -44,7 +44,7 @@ from headgate.errors import (
     Transient,
 )
 from headgate.shards.appender import Pause, no_pause
-from headgate.shards.retry import Retry
+from headgate.shards.retry import Retry, note_retry
 
 OPEN_TRIES = 16
 """As for a shard's claim. Each lost try means that another record came, so more would be a war."""
@@ -239,6 +239,7 @@ class CommitLog:
                 raise self._unknown(record) from error
             if (delay := next(delays, None)) is None:
                 raise self._unknown(record) from cause
+            note_retry()
             time.sleep(delay)
 
     def _taken(self, record: Record) -> Record | None:

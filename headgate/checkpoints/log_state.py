@@ -214,10 +214,13 @@ class _Builder:
             if part.positions[0] <= self._listed.get(part.shard_id, -1):
                 raise Corrupt(f"Record {record.sequence} lists a position a second time.", shard=name)
             self._listed[part.shard_id] = part.positions[-1]
+        self._opaque.update({r.source: r.until for r in record.opaque})
+        if record.is_replay:
+            # No batch of a query: what the next one is judged by is still the one before.
+            return
         self._last = record
         self._starts |= {key: r.start for r in record.sources if (key := (r.topic, r.partition)) not in self._ends}
         self._ends.update({(r.topic, r.partition): r.until for r in record.sources})
-        self._opaque.update({r.source: r.until for r in record.opaque})
         self._recent.pop((record.query_id, record.batch_id), None)
         self._recent[record.query_id, record.batch_id] = record
         if len(self._recent) > RECENT:

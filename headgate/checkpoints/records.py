@@ -30,6 +30,10 @@ FORMAT = 1
 """Version of the JSON. Raised when an older release would misread what a newer one means."""
 
 
+DEAD_LETTERS = "dead-letters:"
+"""What the names of dead-letter logs begin with, in records."""
+
+
 @dataclass(frozen=True, slots=True)
 class ShardClaim:
     """What a driver holds of one shard: epoch, claim id, and the position of its barrier."""
@@ -89,6 +93,13 @@ class Batch:
     def nbytes(self) -> int:
         """Bytes of the entries in the shards."""
         return sum(part.nbytes for part in self.shards.values())
+
+    @property
+    def is_replay(self) -> bool:
+        """Whether its rows are of the stream's own dead letters: then it is no batch of a query, and says nothing of
+        where a source stands.
+        """
+        return bool(self.opaque) and not self.sources and all(is_dead_letters(part.source) for part in self.opaque)
 
     def parts(self) -> Iterable[tuple[str, ShardPart]]:
         """Shards, then dead-letter logs: visibility treats them alike."""
@@ -155,6 +166,11 @@ class Fold:
 
 
 Record: TypeAlias = OpenRecord | BatchRecord
+
+
+def is_dead_letters(source: str) -> bool:
+    """Whether a source is a dead-letter log of the stream. Spark's sources never have such a name."""
+    return source.startswith(DEAD_LETTERS)
 
 
 # -- encoding ------------------------------------------------------------------

@@ -16,6 +16,7 @@ from typing import Literal, TypeVar
 
 from headgate.checkpoints.decisions import BatchSources, Refuse, Skip, decide_batch
 from headgate.checkpoints.log_state import Head
+from headgate.checkpoints.records import is_dead_letters
 from headgate.checkpoints.spark_checkpoint import SourceOffsets, SparkCheckpoint
 from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound
 
@@ -156,7 +157,8 @@ def _between_batches(head: Head, spark: SparkLook, done: int) -> Standing:
     ours = {(r.topic, r.partition): r.until for r in head.last.sources}
     theirs = spark.kafka_ends()
     opaque = {one.source: one.text for one in spark.ends if one.kafka is None and one.text is not None}
-    if theirs == ours and opaque == dict(head.opaque_ends):
+    known = {source: end for source, end in head.opaque_ends.items() if not is_dead_letters(source)}
+    if theirs == ours and opaque == known:
         return Standing("aligned", f"Spark is done with batch {done}, and the table has everything up to there.")
     differing = sorted(place for place in {*ours, *theirs} if ours.get(place) != theirs.get(place))
     told = ", ".join(f"{t}/{p}: Spark {theirs.get((t, p))}, table {ours.get((t, p))}" for t, p in differing[:5])

@@ -51,7 +51,7 @@ COMMANDS = {
     "table": Lazy("headgate.cli.table_command:table", "Make tables, and read them."),
     "shard": Lazy("headgate.cli.shard_command:shard", "Look at shards: who owns them, and what they hold."),
     "wal": Lazy("headgate.cli.wal_command:wal", "Look at a shard's write-ahead log."),
-    "dead-letters": Lazy("headgate.cli.dead_letters_command:dead_letters", "Read the records that were refused."),
+    "dead-letters": Lazy("headgate.cli.dead_letters_command:dead_letters", "The records that were refused."),
     "checkpoint": Lazy("headgate.cli.checkpoint_command:checkpoint", "Name and pin a table as it is now."),
     "clone": Lazy("headgate.cli.clone_command:clone", "Make a table of its own out of another, fresh rows included."),
     "compact": Lazy("headgate.cli.compact_command:compact", "Take SSTables into the base."),

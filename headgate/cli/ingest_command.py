@@ -6,6 +6,8 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,7 @@ import click
 
 from headgate.checkpoints.streams import ROOT, stream_folder
 from headgate.cli import storage_option
+from headgate.cli.decoder_options import decoder_for, decoder_options
 from headgate.cli.kafka_options import kafka_option
 from headgate.cli.output import Column, Output, output_option
 from headgate.cli.processes import Stop, quiet_logs, stop_signals
@@ -21,17 +24,17 @@ from headgate.cli.table_command import parse_sharding
 from headgate.connectors.kafka.reader import offsets
 from headgate.errors import InvalidInput, NotFound
 from headgate.shards.schema import RowSchema
-from headgate.streaming.decode import json as json_decoder
 from headgate.streaming.decode_schema import arrow_schema
 from headgate.streaming.kafka_source import MAX_OFFSETS_PER_TRIGGER, KafkaSource, source
 from headgate.streaming.kafka_source import read as kafka_frame
+from headgate.streaming.logs import Form, configure_logs
 from headgate.streaming.running import Done, RunningStream
 from headgate.streaming.session import SparkFailed, local_session
 from headgate.streaming.sink import ShardSink
 from headgate.table import Table, create_table, open_table
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def _ranges(sources: list[dict[str, Any]]) -> str:
@@ -59,9 +62,15 @@ Example:
 """
 )
 @click.option("--servers", required=True, metavar="HOST:PORT", help="Kafka's bootstrap addresses.")
-@click.option("--topic", required=True, help="The topic to read.")
+@click.option("--topic", "topics", multiple=True, help="A topic to read; may be repeated.")
+@click.option("--topic-pattern", metavar="REGEX", help="Or all topics whose whole names match, later ones included.")
+@click.option(
+    "--start",
+    metavar="WHEN",
+    help="Where a new stream begins: earliest (default), latest, or an instant in ISO 8601 with its zone.",
+)
 @click.option("--table", "uri", required=True, metavar="URI", help="The table to write to.")
-@click.option("--stream", metavar="NAME", help="The stream's name in the table. Default: the topic's.")
+@click.option("--stream", metavar="NAME", help="The stream's name in the table. Default: the one topic's.")
 @click.option("--create", "ddl", metavar="DDL", help="Make the table with these columns where it is not there yet.")
 @click.option("--primary-key", multiple=True, metavar="COLUMN", help="With --create: a key column; may be repeated.")
 @click.option("--sharding", default="by_partition", show_default=True, metavar="HOW", help="With --create.")
@@ -100,13 +109,33 @@ Example:
     show_default=True,
     help="Keep what cannot become a row beside the table, or stop at the first one.",
 )
+@click.option(
+    "--commit-to-kafka",
+    metavar="GROUP",
+    help="Write the stream's offsets to Kafka under this consumer group, for lag tools.",
+)
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Show counts to Prometheus at this port of 127.0.0.1; 0: any free one.",
+)
+@click.option(
+    "--log",
+    "log_form",
+    type=click.Choice(["text", "json"]),
+    help="Log lines on stderr, one a batch. Default: only warnings.",
+)
+@decoder_options
 @click.option("--cores", type=click.IntRange(min=1), metavar="N", help="Cores for Spark. Default: all.")
 @kafka_option
 @storage_option
 @output_option
 def ingest(
     servers: str,
-    topic: str,
+    topics: tuple[str, ...],
+    topic_pattern: str | None,
+    start: str | None,
     uri: str,
     stream: str | None,
     ddl: str | None,
@@ -120,12 +149,18 @@ def ingest(
     memtable: bool,
     max_offsets: int,
     on_bad_record: str,
+    commit_to_kafka: str | None,
+    metrics_port: int | None,
+    log_form: Form | None,
+    decode_as: str,
+    registry: str | None,
+    registry_auth: str | None,
     cores: int | None,
     kafka_options: dict[str, str],
     storage_options: dict[str, str],
     output: Output,
 ) -> None:
-    """Stream the JSON records of a topic into a table, exactly once, and print one line per batch.
+    """Stream the records of topics into a table, exactly once, and print one line per batch.
 
     Starting takes the stream over: a driver that still runs it elsewhere is fenced and stops. SIGTERM
     finishes or abandons the batch and exits 0, Ctrl-C does the same and exits 130; after either, and
@@ -133,28 +168,35 @@ def ingest(
     """
     if once and trigger is not None:
         raise InvalidInput("--once and --trigger exclude each other.")
-    quiet_logs()
+    name = _stream_name(stream, topics, topic_pattern)
+    wanted = _Topics(servers, topics or None, topic_pattern, parse_start(start), max_offsets, kafka_options)
+    if log_form is None:
+        quiet_logs()
+    else:
+        configure_logs(log_form)
     with stop_signals() as stop:
-        kafka = _source(servers, topic, max_offsets, kafka_options, direct)
-        if kafka is not None:
+        kafka = _source(wanted, direct)
+        for topic in kafka.topics if kafka is not None else ():
+            assert kafka is not None
             offsets(kafka.consumer, topic)  # a topic or broker that is not there is told before anything is written
         options = storage_options or None
         table = _table(uri, options, ddl, primary_key, sharding, key_is_partitioned)
-        name = stream or topic
         sink = ShardSink(
             table,
-            decode=json_decoder(table.schema),
+            decode=decoder_for(table, decode_as, registry, registry_auth),
             source=kafka if direct else None,
             stream=name,
             enable_memtable=memtable,
             on_bad_record=on_bad_record,
+            commit_to_kafka=commit_to_kafka,
+            metrics_port=metrics_port,
             storage_options=options,
         )
         place = checkpoint or default_checkpoint(table, name)
         schedule = {"availableNow": True} if once else {"processingTime": f"{trigger or 0} seconds"}
         with _spark(cores, stop) as (spark, log_file):
             if not stop.asked():
-                frame = kafka_frame(spark, servers, topic, max_offsets, **kafka_options)
+                frame = wanted.frame(spark)
                 running = RunningStream.start(sink, kafka, frame, place, schedule, log_file)
                 output.rows(_COLUMNS, (told(done) for done in running.batches(stop.asked)))
     if stop.interrupted:
@@ -180,10 +222,56 @@ def told(done: Done) -> dict[str, Any]:
     return {**batch_value(done.record), "seconds": round(done.seconds, 3), "skipped": done.skipped}
 
 
-def _source(servers: str, topic: str, max_offsets: int, options: Mapping[str, str], direct: bool) -> KafkaSource | None:
-    """The topic for our own client. None: only Spark's can honour the options, and it is the one that reads."""
+@dataclass(frozen=True)
+class _Topics:
+    """What is read, as it was asked for. Options may hold credentials."""
+
+    servers: str
+    topics: tuple[str, ...] | None
+    pattern: str | None
+    start: str | datetime | None
+    max_offsets: int
+    options: Mapping[str, str] = field(repr=False)
+
+    def source(self) -> KafkaSource:
+        """For our own client. Raises InvalidInput for what it cannot honour."""
+        return source(
+            self.servers, self.topics, self.max_offsets, pattern=self.pattern, start=self.start, **self.options
+        )
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        """Spark's own source."""
+        return kafka_frame(
+            spark, self.servers, self.topics, self.max_offsets, pattern=self.pattern, start=self.start, **self.options
+        )
+
+
+def _stream_name(stream: str | None, topics: tuple[str, ...], pattern: str | None) -> str:
+    if bool(topics) == (pattern is not None):
+        raise InvalidInput("Name topics with --topic, or give a --topic-pattern: one of the two.")
+    if stream is not None:
+        return stream
+    if len(topics) != 1 or "," in topics[0]:
+        raise InvalidInput("A stream of several topics needs a name.", advice="give it one with --stream")
+    return topics[0]
+
+
+def parse_start(text: str | None) -> str | datetime | None:
+    """What --start says. Raises InvalidInput."""
+    if text is None or text in ("earliest", "latest"):
+        return text
     try:
-        return source(servers, topic, max_offsets, **options)
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidInput(
+            f"--start is earliest, latest or an instant, not {text[:40]!r}.", advice="write 2026-11-16T20:00:00Z"
+        ) from None
+
+
+def _source(wanted: _Topics, direct: bool) -> KafkaSource | None:
+    """The topics for our own client. None: only Spark's can honour the options, and it is the one that reads."""
+    try:
+        return wanted.source()
     except InvalidInput as error:
         if direct:
             error.advice = error.advice or "correct the option, or read through Spark's own source with --no-direct"

@@ -23,7 +23,7 @@ from headgate.shards.decisions import Slot, claim_stands, entry_in_the_way, sear
 from headgate.shards.entry import Chunk, EncodedEntry, EntryHeader, Tags
 from headgate.shards.manifest import Manifest
 from headgate.shards.manifest_store import ManifestStore
-from headgate.shards.retry import Retry
+from headgate.shards.retry import Retry, note_retry
 from headgate.shards.shard import Claim, Shard
 from headgate.shards.tip import find_tip, listed_tip
 
@@ -208,6 +208,7 @@ class WalAppender:
                 self._poisoned("A WAL entry could not be stored; whether it was is unknown.", position)
             ) from error
         self.retries += 1
+        note_retry()
         if self.on_retry is not None:
             self.on_retry()
         time.sleep(delay)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,6 +12,22 @@ from typing import TypeVar
 from headgate.errors import InvalidInput, Transient
 
 T = TypeVar("T")
+
+_counting = threading.Lock()
+_count = 0
+os.register_at_fork(after_in_child=lambda: globals().__setitem__("_counting", threading.Lock()))
+
+
+def retries() -> int:
+    """How often this process has tried something of a store again."""
+    return _count
+
+
+def note_retry() -> None:
+    """Once for every further try."""
+    global _count
+    with _counting:
+        _count += 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,5 +58,6 @@ class Retry:
             try:
                 return operation()
             except Transient:
+                note_retry()
                 time.sleep(delay)
         return operation()

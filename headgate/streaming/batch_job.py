@@ -15,6 +15,7 @@ from headgate.shards.sharding import Bucket, ByPartition, Single
 from headgate.streaming import task
 from headgate.streaming.dead_letters import dead_letter_name
 from headgate.streaming.payloads import PAYLOAD
+from headgate.streaming.phases import Phases
 from headgate.streaming.routing import Ranges, balanced, shards_of, size, task_count
 from headgate.streaming.task import RESULT, WritePlan
 
@@ -33,6 +34,10 @@ class Written:
     results: tuple[dict[str, Any], ...] = ()
     operations: Mapping[str, int] = field(default_factory=dict)
     """What all tasks asked of the stores."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """What all tasks took together, by phase."""
+    retries: Mapping[str, int] = field(default_factory=dict)
+    """What was tried again: of the store, and whole tasks."""
 
     @property
     def out_of_place(self) -> str | None:
@@ -135,5 +140,13 @@ def _written(frame: DataFrame) -> Written:
     errors = [from_json(line["error"]) for line in lines if "error" in line]
     if errors:
         raise next((error for error in errors if isinstance(error, task.FINAL)), errors[0])
-    operations = sum((Counter(line["operations"]) for line in lines if "operations" in line), Counter[str]())
-    return Written(tuple(line for line in lines if "shard" in line), dict(operations))
+    told = [line for line in lines if "operations" in line]
+    phases = Phases()
+    for line in told:
+        phases.add(line.get("seconds"))
+    return Written(
+        tuple(line for line in lines if "shard" in line),
+        dict(sum((Counter(line["operations"]) for line in told), Counter[str]())),
+        phases.seconds,
+        dict(sum((Counter(line.get("retries", {})) for line in told), Counter[str]())),
+    )

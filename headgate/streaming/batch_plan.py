@@ -10,7 +10,7 @@ from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.errors import InvalidInput
 from headgate.shards.config import WriterConfig
 from headgate.shards.sharding import ByPartition, Sharding
-from headgate.streaming.decode import Decoder
+from headgate.streaming.decoded import Decoder
 from headgate.streaming.driver import Planned
 from headgate.streaming.options import SinkOptions
 from headgate.streaming.routing import Ranges, check_routing

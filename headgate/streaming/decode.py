@@ -1,7 +1,7 @@
 """Decoders: the values of Kafka records become rows inside the task that writes them.
 
 Promises of every decoder:
-1. Each position of the input is in exactly one of good, bad and null; order is kept.
+1. Each position of the input is in exactly one of good, deleted, bad and null; order is kept.
 2. One bad record costs no other row, and its fate does not depend on its neighbours.
 3. No silent wrong value: what a column cannot hold exactly is a bad record. (A JSON
    number in a float or double column is the nearest such number, as everywhere.)
@@ -34,60 +34,36 @@ and Z or an offset; without one it is UTC |
 Numbers are never times: the unit would be a guess. Declare int64 and convert later. A
 fraction finer than the column's unit is bad, not cut. Dictionary, time, duration, null,
 half-float, view, union and extension types are refused when the decoder is made.
+
+`raw` keeps the values as they are, `debezium` reads change events in JSON, `avro` reads Avro in the wire format of a
+schema registry: see `decode_raw`, `decode_debezium` and `decode_avro`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
-from headgate.errors import InvalidInput
-from headgate.streaming.decode_pass import Pass
+from headgate.streaming.decode_avro import AvroDecoder, WriterSchemas
+from headgate.streaming.decode_debezium import DebeziumDecoder, key_of
+from headgate.streaming.decode_json import JsonDecoder
+from headgate.streaming.decode_raw import RawDecoder
 from headgate.streaming.decode_schema import arrow_schema
-from headgate.streaming.decode_types import check_types
+from headgate.streaming.decoded import BadRecords, Decoded, Decoder, KeyDecoder
 
-__all__ = ["BadRecords", "Decoded", "Decoder", "JsonDecoder", "json"]
-
-
-@dataclass(frozen=True, eq=False)
-class BadRecords:
-    """Positions in the input, ascending, and for each one why it is bad."""
-
-    indices: pa.Int64Array
-    errors: pa.StringArray
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-
-@dataclass(frozen=True, eq=False)
-class Decoded:
-    """Where every value of the input went. All positions are ascending."""
-
-    rows: pa.RecordBatch
-    """The good rows, of the decoder's schema."""
-    indices: pa.Int64Array
-    """For each row its position in the input."""
-    bad: BadRecords
-    nulls: pa.Int64Array
-    """Positions of the null values: tombstones."""
-
-
-@runtime_checkable
-class Decoder(Protocol):
-    """Turns record values into rows. A picklable value without state; may be used by many threads."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The schema of the rows."""
-        ...
-
-    def decode(self, values: pa.Array) -> Decoded:
-        """The rows of the values (binary or string). Never raises for what a value holds."""
-        ...
+__all__ = [
+    "BadRecords",
+    "Decoded",
+    "Decoder",
+    "JsonDecoder",
+    "KeyDecoder",
+    "avro",
+    "debezium",
+    "json",
+    "raw",
+]
 
 
 def json(schema: Any) -> JsonDecoder:
@@ -100,44 +76,31 @@ def json(schema: Any) -> JsonDecoder:
     return JsonDecoder(arrow_schema(schema))
 
 
-@dataclass(frozen=True)
-class JsonDecoder:
-    """Decodes JSON objects by the table above."""
+def raw(column: str = "value", kind: pa.DataType | None = None) -> RawDecoder:
+    """A decoder that keeps each value as it is, in one column: binary, or text that must be UTF-8 (`kind`).
 
-    schema: pa.Schema
-
-    def __post_init__(self) -> None:
-        check_types(self.schema)
-
-    def decode(self, values: pa.Array) -> Decoded:
-        """The rows of the values. Raises InvalidInput only for an array that holds neither bytes nor text.
-
-        1. Null values are set aside.
-        2. Window by window: what is no JSON object is refused, the rest joined and parsed in one go.
-        3. A window that does not parse is parsed in pieces; where a piece does not, its records
-           are looked at one by one, and those that fit are parsed again together.
-        """
-        values = _as_bytes(values)
-        is_null = values.is_null().to_numpy(zero_copy_only=False)
-        found = Pass(self.schema)
-        found.decode(values.drop_null() if values.null_count else values, np.flatnonzero(~is_null))
-        bad = sorted(found.bad.items())
-        return Decoded(
-            found.rows(),
-            pa.array(found.positions(), pa.int64()),
-            BadRecords(pa.array([at for at, _ in bad], pa.int64()), pa.array([why for _, why in bad], pa.string())),
-            pa.array(np.flatnonzero(is_null), pa.int64()),
-        )
+    For tables whose other columns may all be null. Raises InvalidInput for another kind.
+    """
+    return RawDecoder(column, pa.binary() if kind is None else kind)
 
 
-def _as_bytes(values: pa.Array) -> pa.Array:
-    if isinstance(values, pa.ChunkedArray):
-        values = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
-    kind = getattr(values, "type", None)
-    if kind in (pa.binary(), pa.large_binary()):
-        return values
-    if kind in (pa.string(), pa.binary_view(), pa.string_view()):
-        return values.cast(pa.binary())
-    if kind == pa.large_string():
-        return values.cast(pa.large_binary())
-    raise InvalidInput(f"Record values are binary or string, not {kind or type(values).__name__}.")
+def debezium(schema: Any, primary_key: str | Sequence[str] | None = None) -> DebeziumDecoder:
+    """A decoder for Debezium's change events in JSON, for tables with a key.
+
+    `schema` is as for `json`: the columns of `after`. `primary_key` are the key columns; without it, those that the
+    schema itself names, as `table.schema` does. Raises InvalidInput where there is no key.
+    """
+    columns = arrow_schema(schema)
+    given = (primary_key,) if isinstance(primary_key, str) else primary_key
+    return DebeziumDecoder(columns, key_of(columns) if given is None else tuple(given))
+
+
+def avro(
+    schema: Any, registry: str | None = None, *, schemas: Mapping[int, str] | None = None, auth: str | None = None
+) -> AvroDecoder:
+    """A decoder for Avro in the wire format of a schema registry: a zero byte, the schema's id, the value.
+
+    `schema` are the columns wanted, as for `json`. Writers' schemas come from `registry` (its URL; `auth` is
+    "user:password") or are given by id. Needs no further package. Raises InvalidInput where neither is given.
+    """
+    return AvroDecoder(arrow_schema(schema), WriterSchemas.of(registry, schemas, auth))

@@ -17,7 +17,7 @@ def fitted(column: pa.Array, schema: RowSchema, name: str) -> pa.Array:
     if column.type == kind:
         return column
     refusal = InvalidInput(f"Column {name!r} is {column.type} in the frame and cannot become {kind} without a change.")
-    if not _keeps_values(column.type, kind):
+    if not keeps_values(column.type, kind):
         raise refusal
     try:
         return column.cast(kind)
@@ -25,7 +25,7 @@ def fitted(column: pa.Array, schema: RowSchema, name: str) -> pa.Array:
         raise refusal from error
 
 
-def _keeps_values(old: pa.DataType, new: pa.DataType) -> bool:
+def keeps_values(old: pa.DataType, new: pa.DataType) -> bool:
     """Whether Arrow's checked cast either keeps every value or refuses. It would also round, parse and drop zones."""
     if old == new or kinds.is_null(old):
         return True
@@ -36,13 +36,13 @@ def _keeps_values(old: pa.DataType, new: pa.DataType) -> bool:
     if kinds.is_timestamp(old):
         return bool(kinds.is_timestamp(new) and (old.tz is None) == (new.tz is None))
     if _is_list(old) and _is_list(new):
-        return _keeps_values(old.value_type, new.value_type)
+        return keeps_values(old.value_type, new.value_type)
     if kinds.is_map(old) and kinds.is_map(new):
-        return _keeps_values(old.key_type, new.key_type) and _keeps_values(old.item_type, new.item_type)
+        return keeps_values(old.key_type, new.key_type) and keeps_values(old.item_type, new.item_type)
     if kinds.is_struct(old) and kinds.is_struct(new):
         fields = [(old.field(i), new.field(i)) for i in range(min(old.num_fields, new.num_fields))]
         same = old.num_fields == new.num_fields and all(a.name == b.name for a, b in fields)
-        return same and all(_keeps_values(a.type, b.type) for a, b in fields)
+        return same and all(keeps_values(a.type, b.type) for a, b in fields)
     return any(is_kind(old) and is_kind(new) for is_kind in (_is_text, _is_bytes, kinds.is_decimal, kinds.is_date))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NoReturn
 
 from headgate.errors import InvalidInput
-from headgate.streaming.decode import Decoder
+from headgate.streaming.decoded import Decoder
 from headgate.streaming.kafka_source import KafkaSource
 from headgate.streaming.options import Spelling, as_argument
 from headgate.streaming.ordering import ORDER
@@ -94,6 +94,9 @@ def check_columns(
 def check_decoder(decode: Decoder, table: Table) -> None:
     """What it makes must be columns of the table. Raises InvalidInput."""
     logical = table.home.schema.logical
+    key = getattr(decode, "primary_key", None)
+    if key is not None and set(key) != set(table.primary_key):
+        raise InvalidInput(f"The decoder's key is {list(key)}, and the table's is {list(table.primary_key)}.")
     made = {field.name: field.type for field in decode.schema}
     _check_known(made, table)
     for field in logical:

@@ -3,13 +3,20 @@
 `read` is Spark's own Kafka source. `source` makes the same frame and is also passed to ShardSink,
 whose tasks then read their offset ranges themselves: Spark still plans, schedules and checkpoints,
 but the rows never pass through the JVM.
+
+Topics are one name, a list of names, or a pattern (a Java regular expression over whole names; topics that appear
+later are read from their earliest offset). `start` is where a stream without a checkpoint begins: "earliest",
+"latest", or an instant. Options for security (`kafka.security.protocol`, `kafka.sasl.…`, `kafka.ssl.…`) are Spark's;
+they are translated for our own client, and none of their values is shown in a repr, a log or an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from datetime import datetime
+from typing import TYPE_CHECKING, TypeAlias
 
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.errors import InvalidInput
@@ -20,18 +27,27 @@ if TYPE_CHECKING:
 MAX_OFFSETS_PER_TRIGGER = 200_000
 """Bounds a batch after a pause: about a second of work per core."""
 
+Topics: TypeAlias = "str | Sequence[str]"
+"""A name, several separated by commas, or a list of names."""
+
+Start: TypeAlias = "str | datetime"
+"""Where a new stream begins: "earliest", "latest", or the first records at or after an instant (with a zone)."""
+
 _DEFAULTS = {
     "kafka.isolation.level": "read_committed",
     "failOnDataLoss": "true",
     "startingOffsets": "earliest",
 }
+_STARTS = ("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp")
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 @dataclass(frozen=True)
 class KafkaSource:
-    """A topic as Spark and the tasks read it. Options may hold credentials: they are not shown."""
+    """Topics as Spark and the tasks read them. Options may hold credentials: they are not shown."""
 
     topic: str
+    """The names, separated by commas, or the pattern."""
     options: Mapping[str, str] = field(repr=False)
 
     def read(self, spark: SparkSession) -> DataFrame:
@@ -43,16 +59,27 @@ class KafkaSource:
         """The same for the tasks' own client. Raises InvalidInput for an option it cannot honour."""
         return ConsumerConfig.from_spark(self.options)
 
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The names; none where a pattern says which."""
+        return tuple(self.topic.split(",")) if "subscribe" in self.options else ()
+
 
 def source(
-    servers: str, topic: str, max_offsets_per_trigger: int | None = MAX_OFFSETS_PER_TRIGGER, **options: str
+    servers: str,
+    topic: Topics | None = None,
+    max_offsets_per_trigger: int | None = MAX_OFFSETS_PER_TRIGGER,
+    *,
+    pattern: str | None = None,
+    start: Start | None = None,
+    **options: str,
 ) -> KafkaSource:
-    """A topic (or several, separated by commas) to be read directly by the tasks.
+    """Topics to be read directly by the tasks: `topic` names them, or `pattern` does.
 
     Further options are those of Spark's Kafka source; dotted names go in as `**{"kafka.security.protocol": "SSL"}`.
     Raises InvalidInput for an option that the direct reader cannot honour.
     """
-    made = KafkaSource(topic, _merged(servers, topic, max_offsets_per_trigger, options))
+    made = _made(servers, topic, max_offsets_per_trigger, pattern, start, options)
     made.consumer  # noqa: B018 - refuses options before anything runs
     return made
 
@@ -60,25 +87,74 @@ def source(
 def read(
     spark: SparkSession,
     servers: str,
-    topic: str,
+    topic: Topics | None = None,
     max_offsets_per_trigger: int | None = MAX_OFFSETS_PER_TRIGGER,
+    *,
+    pattern: str | None = None,
+    start: Start | None = None,
     **options: str,
 ) -> DataFrame:
-    """A streaming frame of a topic (or several, separated by commas), with sound defaults.
+    """A streaming frame of topics, with sound defaults.
 
     Committed transactions only, an error where offsets are gone, a bounded batch, from the earliest offset.
     """
-    return KafkaSource(topic, _merged(servers, topic, max_offsets_per_trigger, options)).read(spark)
+    return _made(servers, topic, max_offsets_per_trigger, pattern, start, options).read(spark)
 
 
-def _merged(servers: str, topic: str, max_offsets: int | None, options: Mapping[str, str]) -> dict[str, str]:
+def _made(
+    servers: str,
+    topic: Topics | None,
+    max_offsets: int | None,
+    pattern: str | None,
+    start: Start | None,
+    options: Mapping[str, str],
+) -> KafkaSource:
     """Given options over our defaults. Spark takes names in any case, so one that is given replaces its default."""
-    named = {"kafka.bootstrap.servers": servers, "subscribe": topic}
+    subscription = _subscription(topic, pattern)
+    named = {"kafka.bootstrap.servers": servers, **subscription, **_starting(start)}
     if max_offsets is not None:
         named["maxOffsetsPerTrigger"] = str(max_offsets)
-    taken = {name.lower() for name in named}
+    taken = {name.lower() for name in named} | {"subscribe", "subscribepattern"}
+    if start is not None:
+        taken |= set(_STARTS)
     if twice := [name for name in options if name.lower() in taken]:
         raise InvalidInput(f"The option {twice[0]!r} has an argument of its own.", advice="leave the option out")
-    given = {name.lower() for name in options}
-    defaults = {name: value for name, value in _DEFAULTS.items() if name.lower() not in given}
-    return {**defaults, **options, **named}
+    given = {name.lower() for name in options} | {name.lower() for name in named}
+    # Spark takes one way to say where to begin, and refuses two.
+    without = {"startingoffsets"} if given & set(_STARTS) else set()
+    defaults = {name: value for name, value in _DEFAULTS.items() if name.lower() not in given | without}
+    return KafkaSource(next(iter(subscription.values())), {**defaults, **options, **named})
+
+
+def _subscription(topic: Topics | None, pattern: str | None) -> dict[str, str]:
+    if (topic is None) == (pattern is None):
+        raise InvalidInput(
+            "Name the topics or give a pattern, one of the two.", advice="pass topic=… or pattern=…; nothing was read"
+        )
+    if pattern is not None:
+        if not pattern.strip():
+            raise InvalidInput("The pattern of topics is empty.")
+        return {"subscribePattern": pattern}
+    assert topic is not None
+    names = [name.strip() for name in (topic.split(",") if isinstance(topic, str) else topic)]
+    if wrong := [name for name in names if not _NAME.fullmatch(name)]:
+        raise InvalidInput(f"There can be no topic {wrong[0]!r}.", advice="several names are separated by commas")
+    if len(set(names)) < len(names) or not names:
+        raise InvalidInput(f"Topics must be there, and each once, not {names}.")
+    return {"subscribe": ",".join(names)}
+
+
+def _starting(start: Start | None) -> dict[str, str]:
+    if start is None:
+        return {}
+    if isinstance(start, datetime):
+        if start.tzinfo is None:
+            raise InvalidInput("The instant to start from has no zone.", advice="give it one, such as timezone.utc")
+        # A partition without a record since then has nothing to be read of: its end is where it starts, not an error.
+        return {
+            "startingTimestamp": str(round(start.timestamp() * 1000)),
+            "startingOffsetsByTimestampStrategy": "latest",
+        }
+    if start not in ("earliest", "latest"):
+        raise InvalidInput(f"start is 'earliest', 'latest' or a datetime, not {start[:40]!r}.")
+    return {"startingOffsets": start}

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headgate.shards.schema import RowSchema
-from headgate.streaming.decode import BadRecords, Decoded, JsonDecoder
+from headgate.streaming.decode_json import JsonDecoder
+from headgate.streaming.decoded import BadRecords, Decoded
 
 _NO_KEY = "a record without a value has no key, so there is nothing to delete"
 

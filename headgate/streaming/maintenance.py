@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import structlog
+from structlog.contextvars import bind_contextvars
 
 from headgate.checkpoints.base_upkeep import RunMerge, tidy_base
 from headgate.checkpoints.columns import current_schema, difference
@@ -259,6 +260,8 @@ class Maintenance:
 
     def _loop(self, chores: list[_Chore]) -> None:
         """One job after the other, the first that is due; rest where none is. A query that ended leaves nothing due."""
+        opened = self._driver.head.opened
+        bind_contextvars(query=None if opened is None else opened.query_id)
         while not self._is_over():
             active = self._is_active()
             if (chore := self._next_of(chores)) is not None:

@@ -86,6 +86,18 @@ def _parse_size(text: str) -> int:
     return int(match[1]) << 10 * (" kmgt".index(match[2].lower()) if match[2] else 0)
 
 
+def _parse_group(text: str) -> str:
+    if not text.strip():
+        raise ValueError
+    return text
+
+
+def _parse_port(text: str) -> int:
+    if not text.strip().isdecimal() or int(text) >= 1 << 16:
+        raise ValueError
+    return int(text)
+
+
 def _parse_count(text: str) -> int:
     if not text.strip().isdecimal() or not int(text):
         raise ValueError
@@ -116,11 +128,19 @@ def _one_of(*known: str) -> Kind:
 
 
 _TEXT = Kind("text", str, lambda value: isinstance(value, str))
+_GROUP = Kind(
+    "the name of a consumer group", _parse_group, lambda value: isinstance(value, str) and bool(value.strip())
+)
 _FLAG = Kind("true or false", _parse_flag, lambda value: isinstance(value, bool))
 _SIZE_IN_BYTES = Kind(
     "a number of bytes above zero, such as 268435456 or 256m",
     _parse_size,
     lambda value: isinstance(value, int) and not isinstance(value, bool) and value > 0,
+)
+_PORT = Kind(
+    "a port number, or 0",
+    _parse_port,
+    lambda value: isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 16,
 )
 _COUNT = Kind(
     "a number of at least 1",
@@ -208,6 +228,22 @@ class SinkOptions:
     keep_checkpoints: int = _option(
         "keepCheckpoints", _COUNT, 2, "So many of the checkpoints that the stream takes by itself stay."
     )
+    commit_to_kafka: str | None = _option(
+        "commitToKafka",
+        _GROUP,
+        None,
+        "A consumer group whose offsets follow the stream in Kafka, for lag tools: written after each commit record, "
+        "never ahead of it. For ShardSink.",
+        "query",
+    )
+    metrics_port: int | None = _option(
+        "metricsPort",
+        _PORT,
+        None,
+        "Show the stream's counts to Prometheus at this port of the process that runs the sink; 0: any free one. "
+        "Without it nothing listens. For ShardSink.",
+    )
+    metrics_host: str = _option("metricsHost", _TEXT, "127.0.0.1", "The address that the port is of.")
     checkpoint_location: str | None = _option(
         "checkpointLocation",
         _TEXT,

@@ -6,16 +6,19 @@ has to exist in Spark. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 import pyarrow as pa
 
 from headgate.streaming.ordering import in_order
+from headgate.streaming.phases import Phases
 from headgate.streaming.rows import Routed
 
 PAYLOAD = "task int, shard string, dead boolean, rows binary, ordering binary"
-"""As a Spark schema. One without a shard is an error of the first stage, as text."""
+"""As a Spark schema. One without a shard is an error of the first stage, as text; or, where it is dead, what the stage
+took, by phase."""
 
 Payloads: TypeAlias = dict[tuple[str, bool], list[tuple[pa.RecordBatch, pa.RecordBatch | None]]]
 """Per log its rows and what they are ordered by, as they came."""
@@ -33,16 +36,29 @@ def payload_of_error(text: str) -> pa.RecordBatch:
     return _payload(0, None, False, text.encode(), None)
 
 
-def gathered(batches: Iterable[pa.RecordBatch]) -> tuple[Payloads, str | None]:
-    """All payloads, for every one of a shard must be there before the first row of it can be placed; or an error."""
+def payload_of_seconds(seconds: Mapping[str, float]) -> pa.RecordBatch:
+    """What the first stage took, on its way to the first task, which tells it."""
+    return _payload(0, None, True, json.dumps(dict(seconds)).encode(), None)
+
+
+def gathered(batches: Iterable[pa.RecordBatch]) -> tuple[Payloads, str | None, dict[str, float]]:
+    """All payloads, for every one of a shard must be there before the first row of it can be placed; or an error.
+
+    Last what the first stage took, by phase.
+    """
     found: Payloads = {}
+    phases = Phases()
     for batch in batches:
         for _, shard, dead, rows, ordering in zip(*batch.columns, strict=True):
             if not shard.is_valid:
-                return {}, bytes(rows.as_buffer()).decode()
+                text = bytes(rows.as_buffer()).decode()
+                if not dead.as_py():
+                    return {}, text, {}
+                phases.add(json.loads(text))
+                continue
             order = _unpacked(ordering) if ordering.is_valid else None
             found.setdefault((shard.as_py(), dead.as_py()), []).append((_unpacked(rows), order))
-    return found, None
+    return found, None, phases.seconds
 
 
 def placed(payloads: Payloads) -> Iterator[Routed]:

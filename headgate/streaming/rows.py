@@ -20,7 +20,7 @@ from headgate.shards.bucket import bucket_ids
 from headgate.shards.schema import RowSchema
 from headgate.shards.sharding import Bucket, ByPartition, Sharding
 from headgate.streaming.dead_letters import SCHEMA as DEAD_LETTERS
-from headgate.streaming.decode import Decoded, Decoder
+from headgate.streaming.decoded import Decoded, Decoder, KeyDecoder
 from headgate.streaming.fitting import fitted
 from headgate.streaming.keys import decode_keys
 from headgate.streaming.ordering import ORDER, SEQUENCE
@@ -38,6 +38,15 @@ class Routed:
 
 
 @dataclass(frozen=True)
+class Made:
+    """What records became."""
+
+    parts: tuple[Routed, ...]
+    bad: Mapping[int, str]
+    """Why, by position in the batch."""
+
+
+@dataclass(frozen=True)
 class RowMaker:
     """How the records of one stream become rows. Picklable."""
 
@@ -51,21 +60,28 @@ class RowMaker:
 
     def from_kafka(self, batch: pa.RecordBatch) -> Iterator[Routed]:
         """Records as Kafka has them: value, partition, offset, and key and topic where they matter."""
+        made = self.made(batch)
+        yield from made.parts
+        if made.bad:
+            yield from self._dead(batch, self._origin(batch), made.bad)
+
+    def made(self, batch: pa.RecordBatch) -> Made:
+        """The same with bad records told and not yet routed."""
         assert self.decode is not None
         decoded = self.decode.decode(batch.column("value"))
         rows, indices, bad = self._without_null_keys(decoded)
         parts = [(stored, indices) for stored in self.schema.stored_rows(rows)]
+        if decoded.deletes is not None and decoded.deleted is not None and decoded.deletes.num_rows:
+            parts += [(stored, decoded.deleted.to_numpy()) for stored in self.schema.stored_deletes(decoded.deletes)]
         if len(decoded.nulls):
             deletes, where, more = self._deletes(batch, decoded.nulls)
             parts += [(stored, where) for stored in deletes]
             bad = bad + more
-        topics = batch.column("topic") if self.topic is None else self.topic
-        origin = _Origin(topics, batch.column("partition"), batch.column("offset"))
+        routed: list[Routed] = []
         if parts:
             stored, positions = _interleaved(parts)
-            yield from self._route(stored, origin.at(positions))
-        if bad:
-            yield from self._dead(batch, origin, dict(bad))
+            routed = list(self._route(stored, self._origin(batch).at(positions)))
+        return Made(tuple(routed), dict(bad))
 
     def from_typed(self, batch: pa.RecordBatch) -> Iterator[Routed]:
         """Rows as the table has them, with their origin beside them where the frame kept it."""
@@ -76,6 +92,10 @@ class RowMaker:
         origin = _typed_origin(batch, self.sequence_by)
         for stored in self.schema.stored_rows(pa.RecordBatch.from_arrays(columns, names=names)):
             yield from self._route(stored, origin)
+
+    def _origin(self, batch: pa.RecordBatch) -> _Origin:
+        topics = batch.column("topic") if self.topic is None else self.topic
+        return _Origin(topics, batch.column("partition"), batch.column("offset"))
 
     # -- decoding ----------------------------------------------------------------
 
@@ -97,7 +117,9 @@ class RowMaker:
         at = nulls.to_numpy()
         if not self.schema.primary_key:
             return [], at[:0], [(int(i), "the record has no value, and the table no key to delete by") for i in at]
-        keys = decode_keys(batch.column("key").take(nulls), self.schema)
+        named = batch.column("key").take(nulls)
+        own = self.decode
+        keys = own.decode_keys(named, self.schema) if isinstance(own, KeyDecoder) else decode_keys(named, self.schema)
         bad = zip(keys.bad.indices.to_pylist(), keys.bad.errors.to_pylist(), strict=True)
         stored = self.schema.stored_deletes(keys.rows)
         return stored, at[keys.indices.to_numpy()], [(int(at[i]), error) for i, error in bad]

@@ -134,17 +134,19 @@ class RunningStream:
             return None
         with suppress(HeadgateError):
             head = self._watched.head()
-            there = offsets(self._source.consumer, self._source.topic, deadline=5.0)
-            for (topic, partition), end in sorted(head.ends.items()):
-                first = there.get(partition, (0, 0))[0]
-                if topic == self._source.topic and first > end:
-                    return DataLoss(
-                        f"Kafka no longer has offsets [{end}, {first}) of {topic!r} partition {partition}.",
-                        topic=topic,
-                        partition=partition,
-                        lost=f"[{end}, {first})",
-                        advice="restore the topic, or rewind the stream deliberately; what was committed stays",
-                    )
+            for topic in sorted({topic for topic, _ in head.ends}):
+                there = offsets(self._source.consumer, topic, deadline=5.0)
+                ends = {number: end for (name, number), end in head.ends.items() if name == topic}
+                for partition, end in sorted(ends.items()):
+                    first = there.get(partition, (0, 0))[0]
+                    if first > end:
+                        return DataLoss(
+                            f"Kafka no longer has offsets [{end}, {first}) of {topic!r} partition {partition}.",
+                            topic=topic,
+                            partition=partition,
+                            lost=f"[{end}, {first})",
+                            advice="restore the topic, or rewind the stream deliberately; what was committed stays",
+                        )
         return None
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
+from structlog.contextvars import bound_contextvars
 
 from headgate.checkpoints.decisions import BatchSources, Skip, Write
 from headgate.checkpoints.flush_job import Flushed, FlushJob, run_here
@@ -24,7 +25,7 @@ from headgate.shards.sharding import ByPartition
 from headgate.streaming import frame_checks, topic_offsets
 from headgate.streaming.batch_job import BatchJob, Written
 from headgate.streaming.batch_plan import decided, shard_names, write_plan
-from headgate.streaming.decode import Decoder
+from headgate.streaming.decoded import Decoder
 from headgate.streaming.driver import StreamDriver
 from headgate.streaming.flush import flush
 from headgate.streaming.kafka_source import KafkaSource
@@ -32,6 +33,8 @@ from headgate.streaming.maintenance import Maintenance
 from headgate.streaming.maintenance_spark import maintenance_on, schedule_of, tasks_on
 from headgate.streaming.maintenance_state import MaintenanceState
 from headgate.streaming.options import DEFAULT_STREAM, SinkOptions, sink_options
+from headgate.streaming.phases import Phases
+from headgate.streaming.reporting import Reporting
 from headgate.streaming.routing import Ranges, shards_of, shards_of_made_rows
 from headgate.streaming.spark_query import QueryFacts, is_untouched, query_facts
 from headgate.streaming.task import WritePlan
@@ -53,6 +56,8 @@ class _Run:
     query_id: str
     consumer: ConsumerConfig | None
     """For tasks that read Kafka themselves."""
+    group: ConsumerConfig | None
+    """The cluster that is told how far the stream is; None: nobody asked for that."""
     session: SparkSession
     """Of its batches; maintenance runs its jobs there."""
 
@@ -97,6 +102,8 @@ class ShardSink:
         self._ending: Maintenance | None = None
         self._scattered = False
         self._lock = threading.Lock()
+        self.reporting = Reporting()
+        """What it counts and tells the outside."""
         self.last: BatchRecord | None = None
         """The record of the last batch, for metrics."""
         self.task_operations: Mapping[str, int] = {}
@@ -117,9 +124,13 @@ class ShardSink:
         the table's, DataLoss where Kafka no longer has an offset; nothing of the batch is visible then.
         """
         with self._lock:
+            phases = Phases()
             try:
-                self._write(frame, batch_id)
+                with phases.in_phase("total"):
+                    self._write(frame, batch_id, phases)
+                self.reporting.metrics.took(phases.seconds)
             except BaseException as error:
+                self.reporting.metrics.failed(error)
                 if self._driver and self._run and not isinstance(error, HeadgateError):
                     # Spark ended the batch, and the driver is what it was: `close` may still use it.
                     self._stopped = self._driver, self._run
@@ -127,6 +138,7 @@ class ShardSink:
                 self._drop_maintenance(wait=False)
                 self._driver = self._run = None
                 if isinstance(error, HeadgateError):
+                    self.reporting.end_run(wait=False)
                     self.error = error.located(batch=batch_id)
                 raise
 
@@ -154,6 +166,7 @@ class ShardSink:
         """
         with self._lock:
             self._drop_maintenance(wait=True)
+            self.reporting.close()
             held = (self._driver, self._run) if self._driver and self._run else self._stopped
             self._driver = self._run = self._stopped = None
             if held is None:
@@ -185,23 +198,35 @@ class ShardSink:
 
     # -- one batch -----------------------------------------------------------------
 
-    def _write(self, frame: DataFrame, batch_id: int) -> None:
+    def _write(self, frame: DataFrame, batch_id: int, phases: Phases) -> None:
         self._pause("batch")
         run = self._begun(frame)
-        bare = self._is_bare(frame, run)
-        sources = run.checkpoint.sources(batch_id)
-        decide = partial(self._decided, run, batch_id, sources)
-        if self._driver is None or self._maintenance is None:
-            self._driver = self._open(run, sources, decide)
-            self._maintenance = self._maintained(self._driver, run)
-        driver, maintenance = self._driver, self._maintenance
-        decision = decide(driver.head)
+        with bound_contextvars(query=run.query_id, batch=batch_id):
+            self._batch(frame, batch_id, run, phases)
+
+    def _batch(self, frame: DataFrame, batch_id: int, run: _Run, phases: Phases) -> None:
+        metrics = self.reporting.metrics
+        with phases.in_phase("plan"):
+            bare = self._is_bare(frame, run)
+            sources = run.checkpoint.sources(batch_id)
+            decide = partial(self._decided, run, batch_id, sources)
+            if self._driver is None or self._maintenance is None:
+                self._driver = self._open(run, sources, decide)
+                self._maintenance = self._maintained(self._driver, run)
+                self.reporting.begin(self._driver, run.options, lambda: self.maintenance, run.group, run.facts.run)
+            driver, maintenance = self._driver, self._maintenance
+            decision = decide(driver.head)
         if isinstance(decision, Skip):
             self.last = decision.record
-            _log.info("batch was committed before", batch=batch_id, sequence=decision.record.sequence)
+            metrics.skipped()
+            _log.info("batch was committed before", stream=driver.stream, sequence=decision.record.sequence)
             return
-        maintenance.wait_for_room()
-        plan, written = self._append(frame, driver, decision, run, bare)
+        with phases.in_phase("wait"):
+            maintenance.wait_for_room()
+        with phases.in_phase("tasks"):
+            plan, written = self._append(frame, driver, decision, run, bare)
+        phases.add(written.seconds)
+        self.reporting.written(written)
         shards, dead = written.parts(plan)
         self.task_operations = written.operations
         batch = Batch(
@@ -213,15 +238,18 @@ class ShardSink:
             dead_letters=dead,
             mode="memtable" if run.options.enable_memtable else "wal",
         )
-        self.last = driver.commit(batch)
+        with phases.in_phase("commit"):
+            self.last = driver.commit(batch)
+        self.reporting.committed(driver, self.last)
         _log.info(
             "batch committed",
             stream=driver.stream,
-            batch=batch_id,
+            shards={name: part.rows for name, part in shards.items()},
             sequence=self.last.sequence,
             rows=self.last.rows,
             bytes=self.last.nbytes,
             dead_letters=sum(part.rows for part in dead.values()),
+            seconds={phase: round(took, 3) for phase, took in phases.seconds.items()},
         )
         if not run.options.checkpoint_seconds:
             self._checkpoint_each(maintenance, driver, run)
@@ -337,13 +365,16 @@ class ShardSink:
         self._table = self.table.refreshed()
         self._check(frame, facts, options)
         schedule_of(options)
+        Reporting.check(options)
         checkpoint = self._checkpoint(facts, options)
         query_id = checkpoint.query_id() if options.checkpoint_location or facts.query_id is None else facts.query_id
         frame_checks.check_checkpoint(facts, query_id, checkpoint.uri)
         consumer = None if self._source is None else self._source.consumer
-        self._run = run = _Run(facts, options, checkpoint, query_id, consumer, frame.sparkSession)
+        group = None if options.commit_to_kafka is None else self._cluster(facts)
+        self._run = run = _Run(facts, options, checkpoint, query_id, consumer, group, frame.sparkSession)
         if before is None or before.key != run.key:
             self._drop_maintenance(wait=False)
+            self.reporting.end_run(wait=False)
             self._driver = self.error = None
         return run
 
@@ -378,6 +409,17 @@ class ShardSink:
         if facts.kafka_options is not None:
             return ConsumerConfig.from_spark(facts.kafka_options)
         return None
+
+    def _cluster(self, facts: QueryFacts) -> ConsumerConfig:
+        """Where the offsets of `commit_to_kafka` go. Raises InvalidInput where that is not known here."""
+        if self._source is not None:
+            return self._source.consumer
+        if facts.cluster_options is None:
+            raise InvalidInput(
+                "commit_to_kafka= needs to know the cluster, and the query does not tell it.",
+                advice="read the topic with headgate.kafka.source(…) and pass source=, or leave out commit_to_kafka=",
+            )
+        return ConsumerConfig.from_spark(facts.cluster_options)
 
     def _earliest(self, facts: QueryFacts, topic: str, partition: int) -> int:
         return topic_offsets.earliest(self._consumer(facts), topic, partition)

@@ -26,6 +26,12 @@ class Settings:
         """From the options of the stream and the session's defaults. Raises InvalidInput."""
         known = parse_options(given, defaults)
         _refuse_memtables(parse_options(given))
+        if known.get("commit_to_kafka") is not None:
+            raise InvalidInput(
+                "format('headgate') cannot write a consumer group's offsets: none of its processes lives beside the "
+                "stream, and a commit must not wait for Kafka.",
+                advice="leave out commitToKafka, or use foreachBatch with headgate.ShardSink(commit_to_kafka=…)",
+            )
         table, checkpoint = known.pop("table", None), known.pop("checkpoint_location", None)
         query_name, kafka = known.pop("query_name", None), known.pop("kafka", {})
         decodes = known.pop("decode", None) is not None

@@ -38,6 +38,9 @@ class QueryFacts:
     """Whether the query is Spark's Kafka source and nothing else."""
     kafka_options: dict[str, str] | None = field(default=None, repr=False)
     """The source's options where the query reads one bare Kafka source. They may hold credentials."""
+    cluster_options: dict[str, str] | None = field(default=None, repr=False)
+    """The options of the query's Kafka sources, whatever is done to their rows, where all of them name one cluster.
+    They may hold credentials."""
     cores: int = 2
     task_tries: int = 1
     """How often Spark tries a task before it gives the job up."""
@@ -92,6 +95,7 @@ def query_facts(frame: DataFrame) -> QueryFacts:
         output_mode=plan.outputMode().toString().lower(),
         bare_kafka=options is not None,
         kafka_options=options,
+        cluster_options=options if options is not None else _cluster_options(plan),
         run=query,
     )
 
@@ -117,9 +121,24 @@ def _query_id(session: SparkSession) -> str | None:
 def _kafka_options(plan: Any) -> dict[str, str] | None:
     """The options of the Kafka scan right below the writing node; None where anything else is there."""
     children = _sequence(plan.children())
-    if len(children) != 1 or "ScanRelation" not in children[0].getClass().getSimpleName():
+    return _scanned(children[0]) if len(children) == 1 else None
+
+
+def _cluster_options(plan: Any) -> dict[str, str] | None:
+    """Those of the Kafka scans anywhere below; None where there is none, or where they are of different clusters."""
+    leaves = [_scanned(leaf) for leaf in _sequence(plan.collectLeaves())]
+    found = [
+        {name: text for name, text in options.items() if name.lower().startswith("kafka.")}
+        for options in leaves
+        if options is not None
+    ]
+    return found[0] if found and all(options == found[0] for options in found) else None
+
+
+def _scanned(scan: Any) -> dict[str, str] | None:
+    """The options of a Kafka scan; None for any other node."""
+    if "ScanRelation" not in scan.getClass().getSimpleName():
         return None
-    scan = children[0]
     if "Kafka" not in scan.stream().getClass().getSimpleName():
         return None
     options = scan.relation().options().asCaseSensitiveMap()

@@ -25,10 +25,12 @@ from headgate.errors import DataLoss, Fenced, HeadgateError, InvalidInput, Trans
 from headgate.shards.config import WriterConfig
 from headgate.shards.entry import SourceRange, Tags
 from headgate.shards.flusher import Put
+from headgate.shards.retry import retries
 from headgate.shards.shard import Claim
 from headgate.shards.writer import ShardWriter
 from headgate.streaming.ordering import OrderWatch
-from headgate.streaming.payloads import gathered, payload_of, payload_of_error, placed
+from headgate.streaming.payloads import gathered, payload_of, payload_of_error, payload_of_seconds, placed
+from headgate.streaming.phases import Phases
 from headgate.streaming.rows import Routed, RowMaker
 
 RESULT = "result string"
@@ -127,6 +129,8 @@ class Attempt:
         self._plan = plan
         self._id = attempt_id or uuid.uuid4().hex
         self._logs: dict[tuple[str, bool], _ShardRows] = {}
+        self._retries = retries()
+        self.phases = Phases()
 
     def add(self, part: Routed) -> None:
         """Rows or dead letters of a shard."""
@@ -137,7 +141,8 @@ class Attempt:
             log = self._logs[part.shard, part.dead] = self._attach(part.shard, part.dead)
         log.add(part)
         if sum(other.held for other in self._logs.values()) >= self._plan.max_entry_bytes:
-            max(self._logs.values(), key=lambda other: other.held).append()
+            with self.phases.in_phase("append"):
+                max(self._logs.values(), key=lambda other: other.held).append()
 
     def finish(self) -> list[dict[str, Any]]:
         """Append what is held; per log what was written, then what all of it asked of the stores.
@@ -145,17 +150,22 @@ class Attempt:
         Entries of different logs are written side by side; those of one log one after the other (R10).
         """
         logs = list(self._logs.values())
-        if len(logs) == 1:
-            logs[0].append()
-        elif logs:
-            with ThreadPoolExecutor(min(len(logs), APPENDERS), thread_name_prefix="headgate-append") as pool:
-                list(pool.map(_ShardRows.append, logs))
+        with self.phases.in_phase("append"):
+            if len(logs) == 1:
+                logs[0].append()
+            elif logs:
+                with ThreadPoolExecutor(min(len(logs), APPENDERS), thread_name_prefix="headgate-append") as pool:
+                    list(pool.map(_ShardRows.append, logs))
         return [
             *(
                 {"shard": shard, "dead": dead, "attempt": self._id, **log.told()}
                 for (shard, dead), log in self._logs.items()
             ),
-            {"operations": self._operations()},
+            {
+                "operations": self._operations(),
+                "seconds": self.phases.seconds,
+                "retries": {"store": retries() - self._retries, "task": _earlier_tries()},
+            },
         ]
 
     def __enter__(self) -> Attempt:
@@ -223,21 +233,25 @@ def prepare_ranges(
 
 def write_payloads(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """What came out of the shuffle, put in order and written; or the error that the first stage met."""
-    payloads, error = gathered(batches)
+    payloads, error, seconds = gathered(batches)
     if error is not None:
         yield _lines([error])
     else:
-        yield from _write(plan, placed(payloads))
+        yield from _write(plan, placed(payloads), seconds)
 
 
 # -- what they are made of ---------------------------------------------------------
 
 
-def _write(plan: WritePlan, parts: Iterable[Routed]) -> Iterator[pa.RecordBatch]:
+def _write(
+    plan: WritePlan, parts: Iterable[Routed], earlier: Mapping[str, float] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """`earlier` is what an earlier stage took, by phase."""
     try:
         with Attempt(plan) as attempt:
-            for part in parts:
+            for part in attempt.phases.over("decode", parts):
                 attempt.add(part)
+            attempt.phases.add(earlier)
             lines = [json.dumps(result) for result in attempt.finish()]
     except HeadgateError as error:
         if not _ends_here(error, plan):
@@ -266,6 +280,14 @@ def _ends_here(error: HeadgateError, plan: WritePlan) -> bool:
 
     context = TaskContext.get()
     return plan.tries is not None and context is not None and context.attemptNumber() + 1 >= plan.tries
+
+
+def _earlier_tries() -> int:
+    """How often Spark has run this task before."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return 0 if context is None else context.attemptNumber()
 
 
 def _read(
@@ -298,10 +320,12 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def _payloads(plan: WritePlan, parts: Iterable[Routed]) -> Iterator[pa.RecordBatch]:
+    phases = Phases()
     try:
-        for part in parts:
+        for part in phases.over("decode", parts):
             # A shard that was not planned goes anywhere: the task that gets it says so.
             yield payload_of(part, plan.tasks.get(part.shard, 0))
+        yield payload_of_seconds(phases.seconds)
     except HeadgateError as error:
         if not _ends_here(error, plan):
             raise

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headgate.checkpoints.expiring import read_expired
 from headgate.checkpoints.log_state import Head
@@ -28,7 +29,7 @@ from headgate.shards.sharding import ByPartition, single
 from headgate.streaming.committed import CommittedRange, History, committed_ranges, heads_of, history_of
 from headgate.streaming.compare import Difference, Prints, compare, newest
 from headgate.streaming.dead_letters import read_dead_letters
-from headgate.streaming.decode import Decoder
+from headgate.streaming.decoded import Decoder
 from headgate.streaming.rows import RowMaker
 from headgate.table import Table
 
@@ -257,7 +258,9 @@ def _dead_letters(
     """How many are lost, and how many there are too many, of what was committed by then."""
     ends = {(part.stream, part.topic, part.partition): part.until for part in ranges}
     found: dict[tuple[str, str, int], list[int]] = {}
-    for rows in read_dead_letters(table.home):
+    for letters in read_dead_letters(table.home):
+        # Those that a replay made rows of are rows by now.
+        rows = letters.filter(pc.invert(letters.column("replayed")))
         places = zip(
             *(rows.column(name).to_pylist() for name in ("stream", "topic", "partition", "offset")), strict=True
         )

@@ -191,6 +191,11 @@ def test_create_with_other_columns_than_the_table_has_is_refused(
         (("--once", "--trigger", "1"), "exclude"),
         (("--kafka-option", "kafka.sasl.password=s3cret"), "kafka.sasl.password"),
         (("--kafka-option", "=s3cret"), "KEY=VALUE"),
+        (("--topic-pattern", "t.*"), "one of the two"),
+        (("--topic", "u"), "needs a name"),
+        (("--start", "soon"), "instant"),
+        (("--start", "2026-01-01T00:00:00", "--stream", "s"), "zone"),
+        (("--kafka-option", "startingOffsets=latest", "--start", "earliest"), "argument of its own"),
     ],
 )
 def test_a_call_that_cannot_be_is_refused_without_repeating_values(

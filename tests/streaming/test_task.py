@@ -167,7 +167,9 @@ def test_a_task_tells_what_it_asked_of_the_store(store: ObjectStore) -> None:
     plan = write_plan(driver, ranges_of(0))
     store.reset_operations()
     output = run_task(plan, ranges_of(0))
-    assert output[-1] == {"operations": {"put": 4}}
+    assert output[-1]["operations"] == {"put": 4}
+    assert output[-1]["retries"] == {"store": 0, "task": 0}
+    assert set(output[-1]["seconds"]) == {"decode", "append"}
 
 
 def test_a_shard_that_is_slow_does_not_hold_up_the_others_of_its_task(store: ObjectStore) -> None:

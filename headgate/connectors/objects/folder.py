@@ -61,6 +61,11 @@ class FolderStore(ObjectStore):
         """As the inner store does."""
         return self._inner.locate(self._prefix + checked_key(key) if key else self._prefix.rstrip("/"))
 
+    @property
+    def counting(self) -> ObjectStore:
+        """The inner store's."""
+        return self._inner.counting
+
     def operations(self) -> Mapping[str, int]:
         """The inner store's."""
         return self._inner.operations()

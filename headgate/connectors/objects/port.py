@@ -106,6 +106,11 @@ class ObjectStore(ABC):
 
     # -- counting ------------------------------------------------------------
 
+    @property
+    def counting(self) -> ObjectStore:
+        """The store that counts the requests of this one: itself, or the one that it is a folder of."""
+        return self
+
     def operations(self) -> Mapping[str, int]:
         """Requests of this instance by verb: "put", "get", "head", "list", "delete", "copy"."""
         with self._counter_lock:

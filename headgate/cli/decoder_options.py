@@ -1,0 +1,55 @@
+"""`--decode …`: how the values of records become rows, for commands that read them."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import click
+
+from headgate.errors import InvalidInput
+from headgate.streaming import decode
+from headgate.streaming.decoded import Decoder
+from headgate.table import Table
+
+F = TypeVar("F")
+
+DECODERS = ("json", "debezium", "avro", "raw")
+
+
+def decoder_options(command: F) -> F:
+    """The command gets `decode_as`, `registry` and `registry_auth`; see `decoder_for`."""
+    options: list[Any] = [
+        click.option(
+            "--decode",
+            "decode_as",
+            type=click.Choice(DECODERS),
+            default="json",
+            show_default=True,
+            help="What the values are. raw keeps them in the table's one column.",
+        ),
+        click.option("--registry", metavar="URL", help="With --decode avro: the schema registry."),
+        click.option(
+            "--registry-auth",
+            envvar="HEADGATE_REGISTRY_AUTH",
+            metavar="USER:PASSWORD",
+            help="For the registry. Better in the environment, as HEADGATE_REGISTRY_AUTH.",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def decoder_for(table: Table, decode_as: str, registry: str | None, registry_auth: str | None) -> Decoder:
+    """The decoder that makes rows of the table. Raises InvalidInput."""
+    if registry is not None and decode_as != "avro":
+        raise InvalidInput("--registry belongs to --decode avro.")
+    if decode_as == "debezium":
+        return decode.debezium(table.home.schema.logical)
+    if decode_as == "avro":
+        return decode.avro(table.schema, registry, auth=registry_auth)
+    if decode_as == "raw":
+        if len(table.schema) != 1:
+            raise InvalidInput(f"--decode raw is for a table of one column; this has {table.schema.names}.")
+        return decode.raw(table.schema.names[0], table.schema.types[0])
+    return decode.json(table.schema)

@@ -1,0 +1,88 @@
+"""The offsets of a consumer group, written and read without joining it: for lag tools, never for reading.
+
+A group that has members of its own refuses them; nobody else is disturbed. Made of a plain consumer, as every client
+does it: with the administrative call for the same, the process died in a test that kills the broker; why is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from headgate.connectors.kafka.consumers import Lent, lend
+from headgate.connectors.kafka.options import ConsumerConfig
+from headgate.errors import HeadgateError, InvalidInput, PermissionDenied, Transient
+
+DEADLINE = 10.0
+"""Seconds for one answer of the group's coordinator."""
+
+_MEMBERS = (
+    KafkaError.UNKNOWN_MEMBER_ID,
+    KafkaError.ILLEGAL_GENERATION,
+    KafkaError.NON_EMPTY_GROUP,
+    KafkaError.REBALANCE_IN_PROGRESS,
+)
+_FORBIDDEN = (
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+)
+
+
+def commit_group(config: ConsumerConfig, group: str, ends: Mapping[tuple[str, int], int]) -> None:
+    """Write, per topic and partition, the offset that comes next. All of them, or an error; twice equals once.
+
+    Waits for the group's coordinator as long as the client does: call it where nobody waits for you. Raises
+    InvalidInput where the group has members, PermissionDenied, Transient where nobody answers.
+    """
+    if not ends:
+        return
+    parts = [TopicPartition(topic, partition, end) for (topic, partition), end in sorted(ends.items())]
+    with lend(_of_group(config, group)) as lent:
+        try:
+            done = lent.consumer.commit(offsets=parts, asynchronous=False)
+        except KafkaException as error:
+            raise _told(error.args[0], lent, config, group) from None
+        _check(done or (), lent, config, group)
+
+
+def group_offsets(
+    config: ConsumerConfig, group: str, partitions: Iterable[tuple[str, int]], *, deadline: float = DEADLINE
+) -> dict[tuple[str, int], int]:
+    """What the group has, of these partitions; those without an offset are left out. Raises as `commit_group` does."""
+    parts = [TopicPartition(topic, partition) for topic, partition in sorted(partitions)]
+    with lend(_of_group(config, group)) as lent:
+        try:
+            found = lent.consumer.committed(parts, timeout=deadline)
+        except KafkaException as error:
+            raise _told(error.args[0], lent, config, group) from None
+        _check(found, lent, config, group)
+    return {(part.topic, part.partition): part.offset for part in found if part.offset >= 0}
+
+
+def _of_group(config: ConsumerConfig, group: str) -> ConsumerConfig:
+    return replace(config, properties=tuple(sorted({**config.librdkafka(), "group.id": group}.items())))
+
+
+def _check(parts: Iterable[TopicPartition], lent: Lent, config: ConsumerConfig, group: str) -> None:
+    for part in parts:
+        if part.error is not None:
+            raise _told(part.error, lent, config, group).located(topic=part.topic, partition=part.partition)
+
+
+def _told(reason: KafkaError, lent: Lent, config: ConsumerConfig, group: str) -> HeadgateError:
+    """By the error's name: its text could hold more than a name should."""
+    where: dict[str, Any] = {"group": group, "servers": config.servers}
+    lent.consumer.poll(0)  # serves what the client has to say
+    if reason.code() in _MEMBERS:
+        return InvalidInput(
+            f"The consumer group {group!r} has members of its own.",
+            **where,
+            advice="give the stream a group that nobody else uses",
+        )
+    if lent.refused() or reason.code() in _FORBIDDEN:
+        return PermissionDenied(f"Kafka refused the offsets of group {group!r}: {reason.name()}.", **where)
+    return Transient(f"Kafka did not take the offsets of group {group!r}: {reason.name()}.", **where)

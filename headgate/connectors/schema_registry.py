@@ -1,0 +1,93 @@
+"""A schema registry, read: which Avro schema has an id. Knows nothing of tables.
+
+A schema never changes under its id, so one that was read is kept for as long as the process lives.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import urllib.error
+import urllib.parse
+import urllib.request
+from dataclasses import dataclass, field
+from typing import Any
+
+from headgate.errors import InvalidInput, NotFound, PermissionDenied, Transient
+
+SECONDS = 10.0
+"""For one answer."""
+TRIES = 3
+"""Of a question that nobody answered, or that the server was too busy for."""
+
+_known: dict[tuple[str, int], tuple[str, ...]] = {}
+_lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class SchemaRegistry:
+    """The registry at an address. Picklable; opens nothing before the first question. The credentials are not shown."""
+
+    url: str
+    auth: str | None = field(default=None, repr=False)
+    """User and password as "user:password"."""
+
+    def __post_init__(self) -> None:
+        parts = urllib.parse.urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InvalidInput("The address of a schema registry begins with http:// or https://.")
+        if parts.username or parts.password:
+            raise InvalidInput(
+                "The address of the schema registry holds credentials, which would be shown.",
+                advice="leave them out there, and pass auth='user:password'",
+            )
+
+    def schemas(self, number: int) -> tuple[str, ...]:
+        """The schema with this id as JSON, last, after those that it refers to.
+
+        Raises NotFound, PermissionDenied, Transient where nobody answers.
+        """
+        key = (self.url, number)
+        with _lock:
+            found = _known.get(key)
+        if found is None:
+            found = tuple(self._resolved(self._asked(f"schemas/ids/{number}"), set()))
+            with _lock:
+                _known[key] = found
+        return found
+
+    def _resolved(self, answer: dict[str, Any], seen: set[tuple[str, int]]) -> list[str]:
+        found: list[str] = []
+        if answer.get("schemaType", "AVRO") != "AVRO":
+            raise InvalidInput(f"The registry says that this is {answer['schemaType']!s:.20}, not Avro.")
+        for one in answer.get("references") or ():
+            place = (str(one["subject"]), int(one["version"]))
+            if place not in seen:
+                seen.add(place)
+                subject = urllib.parse.quote(place[0], safe="")
+                found += self._resolved(self._asked(f"subjects/{subject}/versions/{place[1]}"), seen)
+        return [*found, str(answer["schema"])]
+
+    def _asked(self, path: str) -> dict[str, Any]:
+        request = urllib.request.Request(
+            f"{self.url.rstrip('/')}/{path}", headers={"Accept": "application/vnd.schemaregistry.v1+json"}
+        )
+        if self.auth is not None:
+            request.add_header("Authorization", f"Basic {base64.b64encode(self.auth.encode()).decode()}")
+        reason = ""
+        for _ in range(TRIES):
+            try:
+                with urllib.request.urlopen(request, timeout=SECONDS) as answer:
+                    told = json.loads(answer.read())
+                return told if isinstance(told, dict) else {}
+            except urllib.error.HTTPError as error:
+                error.close()
+                if error.code == 404:
+                    raise NotFound("The schema registry does not have it.", registry=self.url, asked=path) from None
+                if error.code in (401, 403):
+                    raise PermissionDenied("The schema registry refused the credentials.", registry=self.url) from None
+                reason = f"status {error.code}"
+            except (OSError, ValueError) as error:
+                reason = type(error).__name__
+        raise Transient(f"The schema registry did not answer: {reason}.", registry=self.url, asked=path)

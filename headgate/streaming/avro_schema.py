@@ -1,0 +1,149 @@
+"""Avro schemas, parsed: what a value's bytes mean. Pure; knows nothing of columns.
+
+The specification's types, logical ones that a table can hold, names and namespaces, and types that name themselves.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from headgate.errors import InvalidInput
+
+PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
+_LOGICAL = {
+    "int": {"date", "time-millis"},
+    "long": {
+        "time-micros",
+        "timestamp-millis",
+        "timestamp-micros",
+        "timestamp-nanos",
+        "local-timestamp-millis",
+        "local-timestamp-micros",
+        "local-timestamp-nanos",
+    },
+    "bytes": {"decimal"},
+    "fixed": {"decimal"},
+    "string": {"uuid"},
+}
+
+
+@dataclass(frozen=True)
+class Primitive:
+    """null, boolean, int, long, float, double, bytes or string."""
+
+    kind: str
+    logical: str | None = None
+    precision: int = 0
+    scale: int = 0
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """So many bytes."""
+
+    size: int
+    logical: str | None = None
+    precision: int = 0
+    scale: int = 0
+
+
+@dataclass(frozen=True)
+class Enum:
+    """One of these words."""
+
+    symbols: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Items:
+    """A list."""
+
+    item: Node
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """A map with words as keys."""
+
+    value: Node
+
+
+@dataclass(frozen=True)
+class Union:
+    """One of these."""
+
+    branches: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class Record:
+    """Fields in order. They are set when all names are known: a record may hold itself."""
+
+    name: str
+    fields: list[tuple[str, Node]] = field(default_factory=list, compare=False, repr=False)
+
+
+Node: TypeAlias = Primitive | Fixed | Enum | Items | Pairs | Union | Record
+
+
+def parse(schemas: Sequence[str]) -> Node:
+    """The last of the schemas; the others are those that it refers to. Raises InvalidInput."""
+    names: dict[str, Node] = {}
+    found: Node | None = None
+    for text in schemas:
+        try:
+            found = _node(json.loads(text), "", names)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise InvalidInput(f"The Avro schema cannot be read: {type(error).__name__} {error!s:.60}.") from error
+    if found is None:
+        raise InvalidInput("There is no Avro schema.")
+    return found
+
+
+def _node(told: Any, space: str, names: dict[str, Node]) -> Node:
+    if isinstance(told, list):
+        return Union(tuple(_node(one, space, names) for one in told))
+    if isinstance(told, str):
+        if told in PRIMITIVES:
+            return Primitive(told)
+        known = names.get(_full(told, space)) or names.get(told)
+        if known is None:
+            raise ValueError(f"type {told!r:.40}")
+        return known
+    kind = told["type"]
+    if isinstance(kind, (list, dict)):
+        return _node(kind, space, names)
+    if kind in PRIMITIVES:
+        return Primitive(kind, *_logical(kind, told))
+    if kind == "array":
+        return Items(_node(told["items"], space, names))
+    if kind == "map":
+        return Pairs(_node(told["values"], space, names))
+    if kind not in ("record", "error", "enum", "fixed"):
+        return _node(kind, space, names)
+    full = _full(told["name"], told.get("namespace", space))
+    space = full.rpartition(".")[0]
+    if kind == "enum":
+        names[full] = Enum(tuple(map(str, told["symbols"])))
+    elif kind == "fixed":
+        names[full] = Fixed(int(told["size"]), *_logical(kind, told))
+    else:
+        record = Record(full)
+        names[full] = record
+        record.fields.extend((str(one["name"]), _node(one["type"], space, names)) for one in told["fields"])
+    return names[full]
+
+
+def _full(name: str, space: str | None) -> str:
+    return name if "." in name or not space else f"{space}.{name}"
+
+
+def _logical(kind: str, told: Mapping[str, Any]) -> tuple[str | None, int, int]:
+    """A logical type that is unknown, or stands where it may not, is none: so says the specification."""
+    logical = told.get("logicalType")
+    if logical not in _LOGICAL.get(kind, ()):
+        return None, 0, 0
+    return str(logical), int(told.get("precision", 0)), int(told.get("scale", 0))

@@ -1,0 +1,41 @@
+"""Log lines of a stream: one per batch at INFO, with the query, the batch and the stream in every line of it.
+
+headgate logs through structlog and configures nothing by itself: an application that has its own configuration keeps
+it. `configure_logs` is for those that have none.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any, Literal, TextIO
+
+import structlog
+
+from headgate.errors import InvalidInput
+
+Form = Literal["text", "json"]
+
+
+def configure_logs(form: Form = "text", level: str = "INFO", stream: TextIO | None = None) -> None:
+    """Send log lines from `level` on to `stream` (stderr): as text for people, or one JSON object a line.
+
+    Raises InvalidInput for a form or a level that there is not.
+    """
+    number = logging.getLevelNamesMapping().get(level.upper())
+    if number is None or form not in ("text", "json"):
+        raise InvalidInput(f"Logs are text or json from a level on (DEBUG, INFO …), not {form!r} from {level!r}.")
+    renderer: Any = (
+        structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer(colors=False)
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.PrintLoggerFactory(stream or sys.stderr),
+        cache_logger_on_first_use=False,
+    )

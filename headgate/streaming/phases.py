@@ -1,0 +1,42 @@
+"""Where the time of a batch goes, by phase, in seconds. Used by one thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Phases:
+    """Seconds by phase."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def in_phase(self, name: str) -> Iterator[None]:
+        """What the block takes, also where it fails."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.add({name: time.perf_counter() - began})
+
+    def over(self, name: str, items: Iterable[T]) -> Iterator[T]:
+        """The items; what it takes to make them counts, what is done with them does not."""
+        source = iter(items)
+        while True:
+            with self.in_phase(name):
+                try:
+                    item = next(source)
+                except StopIteration:
+                    return
+            yield item
+
+    def add(self, seconds: Mapping[str, float] | None) -> None:
+        """What somebody else has measured."""
+        for name, took in (seconds or {}).items():
+            self.seconds[name] = self.seconds.get(name, 0.0) + took

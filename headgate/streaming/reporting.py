@@ -1,0 +1,104 @@
+"""What a sink tells the outside: its counts, Prometheus, Kafka's consumer group. Never a reason for a batch to fail.
+
+Nothing listens and no thread runs before the first batch of a run; what was started is the process's that runs the
+sink. Picklable as a sink is: without what it has started, and counting from zero.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from headgate.checkpoints.records import BatchRecord
+from headgate.connectors.kafka.options import ConsumerConfig
+from headgate.streaming.batch_job import Written
+from headgate.streaming.driver import StreamDriver
+from headgate.streaming.kafka_progress import LAST_TRY, KafkaProgress
+from headgate.streaming.maintenance_state import MaintenanceState
+from headgate.streaming.metrics import StreamMetrics
+from headgate.streaming.options import SinkOptions
+
+if TYPE_CHECKING:
+    from headgate.streaming.metrics_server import Serving
+
+
+class Reporting:
+    """Of one sink, over all its runs."""
+
+    def __init__(self) -> None:
+        self.metrics = StreamMetrics()
+        self._progress: KafkaProgress | None = None
+        self._serving: Serving | None = None
+
+    @staticmethod
+    def check(options: SinkOptions) -> None:
+        """Raises InvalidInput for what was asked for and cannot be, before anything is claimed."""
+        if options.metrics_port is not None:
+            from headgate.streaming.metrics_server import check_installed
+
+            check_installed()
+
+    def begin(
+        self,
+        driver: StreamDriver,
+        options: SinkOptions,
+        maintenance: Callable[[], MaintenanceState | None],
+        group: ConsumerConfig | None,
+        run: Any,
+    ) -> None:
+        """A run has its stream. `run` is Spark's own object for it, None where there is none here."""
+        if group is not None:
+            self._progress = KafkaProgress(group, str(options.commit_to_kafka), driver.stream)
+            self._progress.tell(driver.head.ends)
+        self.metrics.watch(driver.home.uri, driver, maintenance, self._kafka_failures, partial(_progress_of, run))
+        if options.metrics_port is not None and self._serving is None:
+            from headgate.streaming.metrics_server import serve
+
+            self._serving = serve(self.metrics, options.metrics_host, options.metrics_port)
+
+    def written(self, written: Written) -> None:
+        """The tasks of a batch are done."""
+        self.metrics.tasks(written.operations, written.retries)
+
+    def committed(self, driver: StreamDriver, record: BatchRecord) -> None:
+        """A batch has its record."""
+        self.metrics.committed(record)
+        if self._progress is not None:
+            self._progress.tell(driver.head.ends)
+
+    @property
+    def port(self) -> int | None:
+        """Where Prometheus may scrape; None where nothing listens."""
+        return None if self._serving is None else self._serving.port
+
+    def end_run(self, *, wait: bool) -> None:
+        """A run has lost its stream, or another follows. `wait`: until Kafka has the last offsets, for a while."""
+        progress, self._progress = self._progress, None
+        if progress is not None:
+            progress.stop(LAST_TRY if wait else 0.0)
+
+    def close(self) -> None:
+        """The stream has ended: nothing listens any more."""
+        self.end_run(wait=True)
+        serving, self._serving = self._serving, None
+        if serving is not None:
+            serving.close()
+
+    def __reduce__(self) -> Any:
+        return Reporting, ()
+
+    def _kafka_failures(self) -> int:
+        return 0 if self._progress is None else self._progress.failures
+
+
+def _progress_of(run: Any) -> Mapping[str, Any] | None:
+    """Spark's progress of the last trigger. A JVM that is gone says nothing."""
+    if run is None:
+        return None
+    with suppress(Exception):
+        last = run.lastProgress()
+        return None if last is None else dict(json.loads(last.json()))
+    return None
