@@ -145,9 +145,10 @@ class MemTables:
     def _may_end_before(self, part: Replayed, noted: Noted) -> bool:
         """Whether a flush may reach up to this part and no further.
 
-        Never while this or a later part notes the active generation. Before a later one is noted, only at an entry
-        that notes it too, or where the budget is used up: native counts generations anew as it replays entries that
-        note none, and would pass the noted one if ours had used up numbers.
+        Never while this or a later part notes the active generation or an older one. Before a younger one is noted,
+        only at an entry that notes one itself, or where the budget is used up: an end among entries that note none
+        uses up a number, the rest of them comes into the noted generation, and a native writer that finds more there
+        than its MemTable holds refuses to open.
         """
         if part.position <= noted.reach(self._active.generation):
             return False

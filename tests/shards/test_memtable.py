@@ -468,7 +468,8 @@ def test_a_replay_ends_its_flushes_where_no_later_entry_notes_their_generation(
 ) -> None:
     """One row in each entry, three in a MemTable; a flush of generation 2 must reach the last entry that notes 1 or 2.
 
-    Before a generation that is noted later there is no end without need: native counts anew from there.
+    Before a generation that is noted later there is no end without need: it would come to hold more than native put
+    into it, and native would refuse to open.
     """
     uri = make_table(tmp_path)
     config = replace(MEMTABLE, max_memtable_rows=3, max_unflushed_memtable_bytes=budget)
