@@ -11,16 +11,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 from headgate.checkpoints.columns import current_home
 from headgate.checkpoints.log_state import Positions
 from headgate.checkpoints.visibility import Visible
 from headgate.errors import HeadgateError
+from headgate.shards.appender import read_header
 from headgate.shards.generation import commit_generation
 from headgate.shards.manifest import Manifest, SsTable
 from headgate.shards.memtable import MemTable
 from headgate.shards.replay import uncovered
+from headgate.shards.retry import Retry
 from headgate.shards.shard import Claim, Shard
 from headgate.shards.sstable import write_sstable
 from headgate.shards.tailer import WalTailer
@@ -85,15 +88,30 @@ def make(job: FlushJob) -> Made:
     table = MemTable(shard.home.schema, job.manifest.generation, job.manifest.replay_after)
     visible = Visible({shard.id: job.visible}, shard.home.uri)
     entries = visible.visible_entries(shard.id, WalTailer(shard).read(start, job.last + 1), start, job.last + 1)
-    complete = True
+    complete, reach = True, None
     for part in uncovered(shard, job.manifest, entries):
-        # A generation that native noted in its entries is never cut in two: the rest of it would be skipped.
-        if table.nbytes >= job.max_bytes and (part.generation is None or part.generation > table.generation):
-            complete = False
-            break
+        if table.nbytes >= job.max_bytes:
+            # What notes this generation behind the SSTable would be skipped: see `headgate.shards.noted`.
+            reach = _noted_reach(job, shard, part.position) if reach is None else reach
+            if part.position > reach:
+                complete = False
+                break
         table.add(part.batches, part.position)
     sstable = write_sstable(shard, (), table) if table.rows else None
     return Made(sstable, table.last_position, complete)
+
+
+def _noted_reach(job: FlushJob, shard: Shard, start: int) -> int:
+    """The last position from `start` on that notes the job's generation; -1 where there is none.
+
+    Native's entries lie below the claim's barrier, and no record lists them: the headers of the others need no look.
+    """
+    for position in range(min(job.last, job.claim.next_position - 1), start - 1, -1):
+        if not job.visible.lists(position):
+            header = Retry().run(partial(read_header, shard, position))
+            if header.generation == job.manifest.generation:
+                return position
+    return -1
 
 
 def commit(job: FlushJob, made: Made, began: float) -> Flushed:

@@ -6,8 +6,8 @@ Promises:
 3. replay_after moves only with the SSTable that covers it, in one manifest write, and only if
    replay_after and generation are what the flush started from (R9).
 4. Freezing and flushing run beside puts; only the budget makes puts wait.
-5. A generation that native noted in its entries is never cut in two: native skips entries of a
-   generation below the manifest's.
+5. A flush never leaves an entry behind that notes its generation or an older one, as native's do:
+   entries of a generation below the manifest's are skipped. See `headgate.shards.noted`.
 
 Locks: the WAL pipeline's is taken before the one in here, never after it.
 """
@@ -27,6 +27,7 @@ from headgate.shards.config import WriterConfig
 from headgate.shards.generation import commit_generation
 from headgate.shards.manifest import Manifest, SsTable
 from headgate.shards.memtable import MemTable, MemTableStats
+from headgate.shards.noted import Noted
 from headgate.shards.replay import Replayed
 from headgate.shards.shard import Claim
 
@@ -69,16 +70,16 @@ class MemTables:
 
     # -- filling ---------------------------------------------------------------
 
-    def restore(self, parts: Iterable[Replayed]) -> None:
+    def restore(self, parts: Iterable[Replayed], noted: Noted = Noted()) -> None:  # noqa: B008
         """What the WAL holds, before anybody else uses these tables. Flushes as it goes, within the budget.
 
-        Raises what `parts` raises, and the stored error.
+        `noted` is what the entries of all parts note. Raises what `parts` raises, and the stored error.
         """
         assert not self._active.rows
         assert not self._frozen
         for part in parts:
             with self._changed:
-                if part.generation is None or part.generation > self._active.generation:
+                if self._may_end_before(part, noted):
                     self._make_room()
                 self._active.add(part.batches, part.position)
         with self._changed:
@@ -140,6 +141,18 @@ class MemTables:
             raise self._error
         if self._abandoned:
             raise Closed("This writer was closed.", **self._claim.shard.where())
+
+    def _may_end_before(self, part: Replayed, noted: Noted) -> bool:
+        """Whether a flush may reach up to this part and no further.
+
+        Never while this or a later part notes the active generation or an older one. Before a younger one is noted,
+        only at an entry that notes one itself, or where the budget is used up: an end among entries that note none
+        uses up a number, the rest of them comes into the noted generation, and a native writer that finds more there
+        than its MemTable holds refuses to open.
+        """
+        if part.position <= noted.reach(self._active.generation):
+            return False
+        return part.position > noted.reach() or part.generation is not None or not self._within_budget()
 
     def _make_room(self) -> None:
         """Freeze a full table, or any where the budget is used up, and wait for the budget."""

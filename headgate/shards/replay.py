@@ -10,7 +10,7 @@ Promises:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -18,6 +18,7 @@ from headgate.errors import DataLoss, Fenced, HeadgateError
 from headgate.shards.decisions import search_start
 from headgate.shards.entry import EntryHeader
 from headgate.shards.manifest import Manifest
+from headgate.shards.noted import Noted
 from headgate.shards.retry import Retry
 from headgate.shards.shard import Shard
 from headgate.shards.tailer import WalEntry, WalTailer
@@ -33,9 +34,14 @@ def untagged(header: EntryHeader, position: int) -> bool:
 
 @dataclass(frozen=True)
 class Looked:
-    """What a look at the WAL found, as far as it was kept in memory; its rows are in today's storage schema."""
+    """What a look at the WAL found."""
 
     entries: tuple[WalEntry, ...] = ()
+    """As far as they were kept in memory; their rows are in today's storage schema."""
+    noted: Noted = field(default_factory=Noted)
+    """Of all entries."""
+    stop: int = 0
+    """The position behind the last entry."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +96,23 @@ def replay(
             yield from uncovered(shard, manifest, [found])
 
 
+def noted_generations(
+    shard: Shard,
+    manifest: Manifest,
+    stop: int,
+    *,
+    looked: Looked = Looked(),  # noqa: B008
+    retry: Retry = Retry(),  # noqa: B008
+) -> Noted:
+    """The generations that native noted in [replay_after + 1, stop), before that is replayed. Raises DataLoss, Corrupt.
+
+    Reads again what came after the look: mostly nothing.
+    """
+    later = WalTailer(shard, retry=retry).read(max(manifest.replay_after + 1, looked.stop), stop)
+    noted = looked.noted.then(Noted.of((found.position, found.entry.header.generation) for found in later))
+    return noted.since(manifest.generation)
+
+
 def uncovered(shard: Shard, manifest: Manifest, entries: Iterable[WalEntry]) -> Iterator[Replayed]:
     """The rows of entries above replay_after that no SSTable has."""
     for found in entries:
@@ -102,14 +125,17 @@ def uncovered(shard: Shard, manifest: Manifest, entries: Iterable[WalEntry]) -> 
 
 def _look(shard: Shard, manifest: Manifest | None, keep_bytes: int, retry: Retry) -> Looked:
     kept: list[WalEntry] = []
-    held = 0
-    least = search_start(manifest, None)
-    for found in WalTailer(shard, retry=retry).read(_start(manifest), least=least):
+    noted: dict[int, int] = {}
+    held, stop = 0, _start(manifest)
+    for found in WalTailer(shard, retry=retry).read(stop, least=search_start(manifest, None)):
+        stop = found.position + 1
+        if (generation := found.entry.header.generation) is not None:
+            noted[generation] = found.position
         held += found.entry.nbytes
         batches = tuple(_adopted(shard, found.position, batch) for batch in found.entry.batches)
         if held <= keep_bytes:
             kept.append(replace(found, entry=replace(found.entry, batches=batches)))
-    return Looked(tuple(kept))
+    return Looked(tuple(kept), Noted(noted), stop)
 
 
 def _start(manifest: Manifest | None) -> int:

@@ -25,7 +25,7 @@ from headgate.shards.manifest import Manifest
 from headgate.shards.memtable import MemTableStats
 from headgate.shards.memtables import MemTables
 from headgate.shards.merge import Fresh, View
-from headgate.shards.replay import IsVisible, Looked, look, replay, uncovered, untagged
+from headgate.shards.replay import IsVisible, Looked, look, noted_generations, replay, uncovered, untagged
 from headgate.shards.schema import Rows
 from headgate.shards.shard import Claim, Shard, TableHome, TableLike, table_at
 from headgate.shards.sstable import kept_indexes, write_sstable
@@ -332,7 +332,8 @@ def _replayed(appender: WalAppender, config: WriterConfig, seen: Looked, visible
         retry=config.retry,
     )
     try:
-        tables.restore(parts)
+        noted = noted_generations(shard, appender.opened, barrier, looked=seen, retry=config.retry)
+        tables.restore(parts, noted)
     except BaseException:
         tables.abandon()
         raise

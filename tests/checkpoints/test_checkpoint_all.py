@@ -6,6 +6,7 @@ from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 
+import lance
 import pytest
 from checkpoint_tables import (
     DIRECT,
@@ -183,6 +184,24 @@ def test_rows_that_a_direct_writer_left_below_the_barrier_are_flushed_too(table:
     taken(table, driver)
     check_no_gap(table, shard)
     assert ids(table) == Counter([-1, -2])
+
+
+def test_rows_that_native_left_below_the_barrier_are_flushed_with_the_generation_they_note(tmp_path: Path) -> None:
+    """Native took the direct writer's rows into its generation: an SSTable of those alone would hide native's."""
+    table = make(tmp_path, key="id")
+    shard = shard_of(table, 0)
+    with table.writer(shard.id) as writer:
+        for i in range(1, 4):
+            writer.put(rows(-i))
+    native = lance.dataset(table.uri).mem_wal_writer(str(shard.id))
+    native.put(rows(-4))  # and it crashes
+    driver = open_stream(table, [0])
+    run_batch(driver, 0, [0])
+    taken(table, driver, max_bytes=1)
+    check_no_gap(table, shard)
+    assert ids(table) == Counter([-1, -2, -3, -4]) + of_batches([0], [0])
+    assert len(manifest_of(shard).sstables) == 2
+    del native
 
 
 def test_only_the_newest_own_checkpoints_stay(table: Table) -> None:

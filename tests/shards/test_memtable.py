@@ -6,6 +6,7 @@ import threading
 import time
 import uuid
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,14 @@ from stores import PATIENCE, Fault, Operation
 from headgate.connectors import sstables as datasets
 from headgate.errors import Closed, Fenced, HeadgateError, InvalidInput, Poisoned, Transient
 from headgate.shards import writer as writer_module
+from headgate.shards.appender import WalAppender
 from headgate.shards.entry import Tags
 from headgate.shards.memtable import MemTable
 from headgate.shards.memtables import MemTables
+from headgate.shards.noted import Noted
+from headgate.shards.replay import replay
 from headgate.shards.schema import RowSchema
+from headgate.shards.sstable import write_sstable
 from headgate.shards.writer import ShardWriter
 
 SHARD = uuid.UUID(int=7)
@@ -444,6 +449,47 @@ def test_replay_flushes_on_the_way_and_stays_within_the_budget(tmp_path: Path, m
         assert sizes
         assert max(sizes) <= 4_900
         assert len(pairs(writer.scan())) == 20
+
+
+@pytest.mark.parametrize(
+    ("noting", "budget", "flushed"),
+    [
+        ([None] * 8, 1 << 20, [3, 6]),
+        ([None, None, None, None, 1, None, None, None], 1 << 20, [5, 8]),
+        ([None, None, None, None, None, 2, 2, None], 1 << 20, [5, 8]),
+        ([None, None, None, None, None, 2, 2, None], 1, [1, 7, 8]),
+        ([None, 1, None, None, 2, 2, None, None], 1 << 20, [4, 7]),
+        ([1, 2, 3, 4, 5, 6, 7, 8], 1 << 20, [3, 6]),
+    ],
+    ids=["nothing", "the first", "the second", "the second, without budget", "both", "each its own"],
+)
+def test_a_replay_ends_its_flushes_where_no_later_entry_notes_their_generation(
+    tmp_path: Path, noting: list[int | None], budget: int, flushed: list[int]
+) -> None:
+    """One row in each entry, three in a MemTable; a flush of generation 2 must reach the last entry that notes 1 or 2.
+
+    Before a generation that is noted later there is no end without need: it would come to hold more than native put
+    into it, and native would refuse to open.
+    """
+    uri = make_table(tmp_path)
+    config = replace(MEMTABLE, max_memtable_rows=3, max_unflushed_memtable_bytes=budget)
+    with ShardWriter.open(uri, SHARD, replace(MEMTABLE, enable_memtable=False)) as writer:
+        for i in range(len(noting)):
+            writer.put(batch([(i, "n")]))
+    appender = WalAppender.open(writer.shard)
+    assert appender.opened is not None
+    tables = MemTables(appender.claim, appender.opened, config, partial(write_sstable, writer.shard, ()))
+    parts = replay(writer.shard, appender.opened, appender.next_position - 1, epoch=appender.epoch)
+    tables.restore(
+        (replace(part, generation=noting[part.position - 1]) for part in parts), Noted.of(enumerate(noting, start=1))
+    )
+    tables.close()
+    ends = []
+    version = tables.manifest.version
+    while version > appender.opened.version:
+        ends.insert(0, writer.shard.manifests.read(version).replay_after)
+        version -= 1
+    assert ends == flushed
 
 
 def test_a_flush_that_fails_during_replay_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import uuid
 from dataclasses import replace
 from pathlib import Path
 
+import lance
 import pytest
 from closing import collect
 from lance_tables import MEMTABLE, PLAIN, batch, faulty, home_over, keys, make_table, native_writer, pairs, seen
@@ -259,6 +260,39 @@ def test_a_generation_that_native_noted_is_never_cut_in_two(tmp_path: Path) -> N
     assert seen(uri, SHARD) == expected
     with native_writer(uri, SHARD) as native:
         assert pairs(native.lsm_scanner().to_table()) == expected
+
+
+@pytest.mark.parametrize("native_wrote", ["before the look", "after the look"])
+def test_a_flush_reaches_every_entry_that_notes_its_generation(tmp_path: Path, native_wrote: str) -> None:
+    """Our entries note none, and native takes them into the generation that it then notes: a flush of ours alone
+    would raise the manifest's generation above native's entries, and the next opener would skip them."""
+    uri = make_table(tmp_path)
+    with ShardWriter.open(uri, SHARD, MEMTABLE) as writer:
+        for i in range(4):
+            writer.put(batch([(i, "ours")]))
+    crashed = []
+
+    def native_writes(step: str) -> None:
+        if step == "looked":
+            native = lance.dataset(uri).mem_wal_writer(str(SHARD))
+            native.put(batch([(10, "native")]))
+            crashed.append(native)
+
+    small = replace(MEMTABLE, max_memtable_rows=3)
+    expected = [*((i, "ours") for i in range(4)), (10, "native")]
+    if native_wrote == "before the look":
+        native_writes("looked")
+        opened = ShardWriter.open(uri, SHARD, small)
+    else:
+        opened = ShardWriter.open(uri, SHARD, small, pause=native_writes)
+    with opened:
+        assert pairs(opened.scan()) == expected
+    assert seen(uri, SHARD) == expected
+    with native_writer(uri, SHARD) as native:
+        assert pairs(native.lsm_scanner().to_table()) == expected
+    manifest = opened.shard.manifests.latest()
+    assert manifest is not None
+    assert [sstable.physical_rows for sstable in manifest.sstables] == [5]
 
 
 def test_a_crash_between_claim_and_replay_costs_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,34 @@
+"""The generations that native noted in WAL entries, and how far each reaches.
+
+Native and we skip entries of a generation below the manifest's: their rows are taken for flushed. So a flush of a
+generation must reach the last entry that notes it, or one below it; the entries before that may note none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Noted:
+    """Per generation the last position whose entry notes it."""
+
+    last: Mapping[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, entries: Iterable[tuple[int, int | None]]) -> Noted:
+        """From positions, rising, each with what its entry notes."""
+        return cls({generation: position for position, generation in entries if generation is not None})
+
+    def then(self, later: Noted) -> Noted:
+        """With what entries at higher positions note."""
+        return Noted({**self.last, **later.last})
+
+    def since(self, generation: int) -> Noted:
+        """Without those below it, which are skipped."""
+        return Noted({noted: position for noted, position in self.last.items() if noted >= generation})
+
+    def reach(self, generation: int | None = None) -> int:
+        """The last position that notes this generation or a lower one (None: any); -1 where there is none."""
+        return max((at for noted, at in self.last.items() if generation is None or noted <= generation), default=-1)
