@@ -37,7 +37,7 @@ TEST_ENV = $(if $(TEST_ROOT),PYTEST_DEBUG_TEMPROOT=$(TEST_ROOT))
 # Spark and Kafka tests stay on one worker (tests/conftest.py), so one Spark and one broker serve them all.
 # The gate is silent when it holds: the last line is pytest's own.
 test: setup ## Run the tests, with branch coverage
-	@$(BIN)/python tests/servers.py versitygw toxiproxy
+	@$(BIN)/python tests/servers.py versitygw
 	@$(BIN)/coverage erase
 	@$(TEST_ENV) $(BIN)/pytest -n 2 --dist loadgroup --cov --cov-report=term
 	@$(BIN)/coverage report --include='$(GATED)' --fail-under=$(GATE) >/dev/null || { \
@@ -45,7 +45,7 @@ test: setup ## Run the tests, with branch coverage
 		echo "Branch coverage of $(GATED) is below $(GATE) %."; exit 1; }
 
 test-deep: setup ## Run the tests that take minutes
-	@$(BIN)/python tests/servers.py versitygw minio toxiproxy
+	@$(BIN)/python tests/servers.py versitygw minio
 	@$(TEST_ENV) $(BIN)/pytest -m deep
 
 check: setup ## Check style, types and the direction of imports

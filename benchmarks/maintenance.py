@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tempfile
 import time
@@ -30,6 +29,7 @@ import pyarrow as pa
 import headgate
 from benchmarks.report import output_option, show_all
 from headgate.checkpoints.compact_choice import BasePolicy
+from headgate.connectors.lance_log import quiet_lance
 from headgate.shards.config import WriterConfig
 from headgate.table import Table, create_table
 
@@ -58,7 +58,7 @@ Row = dict[str, Any]
 @output_option
 def main(rows: int, base: str, batches: int, batch_rows: int, rounds: int, no_spark: bool, output: str) -> None:
     """Write amplification, cost by size, and batch times beside maintenance."""
-    os.environ.setdefault("LANCE_LOG", "warn,lance::index=off")
+    quiet_lance()
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         written = [_amplification(root / f"w{kind}", kind, rows) for kind in KINDS]

@@ -18,6 +18,7 @@ import click
 
 from headgate.cli.errors import INTERRUPTED, exit_code, exit_table, usage_error
 from headgate.cli.output import output_asked_for
+from headgate.connectors.lance_log import quiet_lance
 from headgate.errors import HeadgateError
 
 F = TypeVar("F")
@@ -98,6 +99,7 @@ class Root(LazyGroup):
         """
         arguments = list(sys.argv[1:] if args is None else args)
         options["standalone_mode"] = False
+        quiet_lance()
         try:
             code = super().main(arguments, *rest, **options)
         except click.exceptions.NoArgsIsHelpError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import click
@@ -16,9 +15,6 @@ from headgate.cli.output import Output, output_option
 from headgate.cli.progress import bars, stages_on
 from headgate.errors import InvalidInput
 from headgate.table import open_table
-
-QUIET = "warn,lance::index=off"
-"""Lance logs an error for every merge into a table with MemWAL, and there is none."""
 
 
 @click.command(
@@ -64,7 +60,6 @@ def compact(
             f"Somebody who reads now may need versions that were replaced less than {MIN_AGE} ago.",
             advice="use --keep-versions 1h or more, or say --nothing-else-runs; nothing was written",
         )
-    os.environ.setdefault("LANCE_LOG", QUIET)
     table = open_table(uri, storage_options or None)
     if not apply:
         found = [_waiting(one) for one in table.waiting()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import click
@@ -13,9 +12,6 @@ from headgate.cli.output import Marked, Output, output_option
 from headgate.search.query import Marker
 from headgate.shards.text_parts import SCORE
 from headgate.table import open_table
-
-LOGGING = "warn,lance::index=off"
-"""Lance's own log, unless it was set: with each search it calls the MemWAL of a table an index without fields."""
 
 
 @click.command(
@@ -56,7 +52,6 @@ def search(
 
     Ranked by BM25 over everything that counts: base, SSTables and what is committed in the WALs. Writes nothing.
     """
-    os.environ.setdefault("LANCE_LOG", LOGGING)
     table = open_table(uri, storage_options)
     columns = [name.strip() for name in show.split(",")] if show is not None else None
     searcher = table.searcher()

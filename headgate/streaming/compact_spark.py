@@ -7,7 +7,6 @@ is, and what it promises, is in `headgate.checkpoints.compact`.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
@@ -18,15 +17,13 @@ from headgate.checkpoints.base_upkeep import RunMerge
 from headgate.checkpoints.compact import CompactJob, RunCompaction, TakenIn
 from headgate.connectors import base_tidy
 from headgate.connectors.base_tidy import MergePlan
+from headgate.connectors.lance_log import quiet_lance
 from headgate.errors import HeadgateError
 from headgate.shards.shard import TableHome
 from headgate.streaming.spark_jobs import run_pieces
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-QUIET = "warn,lance::index=off"
-"""Lance logs an error for every merge into a table with MemWAL, and there is none."""
 
 
 def take_in_on(spark: SparkSession, tasks: int) -> RunCompaction:
@@ -73,7 +70,7 @@ def _checked(done: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def _taken_in(pieces: tuple[CompactJob, ...], number: int) -> dict[str, Any]:
-    os.environ.setdefault("LANCE_LOG", QUIET)
+    quiet_lance()
     return asdict(compact.take_in(pieces[number]))
 
 
