@@ -178,6 +178,7 @@ def test_a_session_that_does_not_schedule_fairly_is_told_once(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spark_jobs, "_told", set())
+    structlog.reset_defaults()  # a command that another test called may have raised the level
     with structlog.testing.capture_logs() as logs:
         for _ in range(3):
             with named(spark, "headgate: a test"):
