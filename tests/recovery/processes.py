@@ -93,9 +93,19 @@ class Driver:
         found = [one for one in self._children() if "pyspark.daemon" in " ".join(_command(one))]
         return [one for one in found if one.ppid() in {other.pid for other in found}]
 
-    def signal(self, number: signal.Signals) -> None:
-        """To the driver's own process."""
-        os.kill(self.process.pid, number)
+    def pause(self) -> None:
+        """SIGSTOP of the driver and its JVM; nothing of them runs when this returns."""
+        for pid in (self.process.pid, self.jvm().pid):
+            os.kill(pid, signal.SIGSTOP)
+            end = time.monotonic() + PATIENCE
+            while not _stands_still(pid):
+                assert time.monotonic() < end, f"process {pid} goes on"
+                time.sleep(0.01)
+
+    def wake(self) -> None:
+        """What was paused goes on."""
+        for pid in (self.jvm().pid, self.process.pid):
+            os.kill(pid, signal.SIGCONT)
 
     def tail(self) -> str:
         """The end of its log."""
@@ -108,6 +118,12 @@ class Driver:
 
     def _note_family(self) -> None:
         self._family |= set(self._children())
+
+
+def _stands_still(pid: int) -> bool:
+    """Whether every thread is stopped: the signal reaches them one by one."""
+    stats = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
 
 
 def _command(process: psutil.Process) -> list[str]:

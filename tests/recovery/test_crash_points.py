@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -103,8 +102,7 @@ def test_a_driver_that_wakes_after_its_successor_committed_five_batches_is_fence
     go = tmp_path / "go"
     with driver(facts, step="commit", go=str(go)) as paused:
         paused.wait_for("stands")
-        paused.signal(signal.SIGSTOP)
-        paused.jvm().suspend()
+        paused.pause()
         go.touch()
         stood = batches_done(table)
         topic.put_numbers(range(100, 600))
@@ -112,8 +110,7 @@ def test_a_driver_that_wakes_after_its_successor_committed_five_batches_is_fence
             assert successor.finish() == 0, successor.tail()
         assert batches_done(table) - stood >= 5
         after = head(table).sequence
-        paused.jvm().resume()
-        paused.signal(signal.SIGCONT)
+        paused.wake()
         assert paused.wait_for("error") == "Fenced"
         assert paused.process.wait(60) != 0
     assert head(table).sequence == after, "nothing of it is in the log"
