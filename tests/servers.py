@@ -1,4 +1,4 @@
-"""Servers that tests start as processes of this machine: versitygw and MinIO (S3), toxiproxy (faults of a network).
+"""Servers that tests start as processes of this machine: versitygw and MinIO (S3).
 
 A server is the one on PATH, else the one that was built into the cache directory, else (S3) a container of a local
 image. `python tests/servers.py NAME …` builds what is on neither with `go install`; `make test` and `make test-deep`
@@ -73,8 +73,6 @@ SOURCES = {
             on_path="minio",
             image="minio/minio:latest",
         ),
-        # The newest that `go install` takes.
-        Source("toxiproxy", "github.com/Shopify/toxiproxy/v2/cmd/server", "v2.5.0", on_path="toxiproxy-server"),
     )
 }
 

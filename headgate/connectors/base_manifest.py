@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
+from headgate.connectors.messages import message_classes
 from headgate.connectors.objects import ObjectStore
 from headgate.errors import Corrupt, NotFound
 
@@ -74,12 +74,8 @@ def _parsed(kind: Any, data: bytes) -> Any:
     return message
 
 
-def _message_classes() -> Any:
-    """The few fields of Lance's messages that matter here: `name=number:type`, `*` for repeated, `?` for optional."""
-    kind_of = descriptor_pb2.FieldDescriptorProto
-    kinds = {"u64": kind_of.TYPE_UINT64, "u32": kind_of.TYPE_UINT32}
-    kinds |= {"bytes": kind_of.TYPE_BYTES, "str": kind_of.TYPE_STRING}
-    messages = {
+_MESSAGES = message_classes(
+    {
         "UUID": "uuid=1:bytes",
         "Any": "value=2:bytes",
         "Manifest": "index_section=6:u64 max_fragment_id=11:u32?",
@@ -88,29 +84,5 @@ def _message_classes() -> Any:
         "Compacted": "shard=1:UUID generation=2:u64",
         "Details": "compacted=9:Compacted*",
     }
-    file = descriptor_pb2.FileDescriptorProto(name="base_manifest.proto", package="headgate.base", syntax="proto3")
-    for message_name, text in messages.items():
-        message = file.message_type.add(name=message_name)
-        for part in text.split():
-            name, _, rest = part.partition("=")
-            number, _, kind = rest.partition(":")
-            label = kind_of.LABEL_REPEATED if kind.endswith("*") else kind_of.LABEL_OPTIONAL
-            field = message.field.add(name=name, number=int(number), label=label)
-            if kind.endswith("?"):
-                field.proto3_optional, field.oneof_index = True, len(message.oneof_decl)
-                message.oneof_decl.add(name=f"_{name}")
-            kind = kind.rstrip("*?")
-            if kind in kinds:
-                field.type = kinds[kind]
-            else:
-                field.type, field.type_name = kind_of.TYPE_MESSAGE, f".headgate.base.{kind}"
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-
-    def named(name: str) -> Any:
-        return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"headgate.base.{name}"))
-
-    return named("Manifest"), named("IndexSection"), named("Details")
-
-
-_Manifest, _IndexSection, _Details = _message_classes()
+)
+_Manifest, _IndexSection, _Details = (_MESSAGES[name] for name in ("Manifest", "IndexSection", "Details"))

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
+from headgate.connectors.messages import message_classes
 from headgate.errors import Corrupt, InvalidInput
 
 CLAIM_ID = "headgate.claim_id"
@@ -258,15 +258,8 @@ def _fields_fault(manifest: Manifest) -> str | None:
     return None
 
 
-def _message_class() -> Any:
-    """Native's messages, described in code: `name=number:type`, with `?` for optional and `*` for repeated.
-
-    In a pool of their own: another package in this process may register Lance's.
-    """
-    kind_of = descriptor_pb2.FieldDescriptorProto
-    kinds = {"u32": kind_of.TYPE_UINT32, "u64": kind_of.TYPE_UINT64, "i32": kind_of.TYPE_INT32}
-    kinds |= {"bytes": kind_of.TYPE_BYTES, "str": kind_of.TYPE_STRING}
-    messages = {
+_ShardManifest = message_classes(
+    {
         "UUID": "uuid=1:bytes",
         "ShardFieldEntry": "field_id=1:str value=2:bytes",
         "SsTable": "generation=1:u64 path=2:str in_memory_bytes=3:u64? physical_rows=4:u64? primary_key_bytes=5:u64?",
@@ -274,25 +267,4 @@ def _message_class() -> Any:
         " wal_entry_position_last_seen=4:u64 current_generation=6:u64 sstables=8:SsTable* shard_spec_id=10:u32"
         " shard_id=11:UUID shard_field_entries=14:ShardFieldEntry* status=15:i32",
     }
-    file = descriptor_pb2.FileDescriptorProto(name="shard_manifest.proto", package="lance.table", syntax="proto3")
-    for message_name, text in messages.items():
-        message = file.message_type.add(name=message_name)
-        for part in text.split():
-            name, _, rest = part.partition("=")
-            number, _, kind = rest.partition(":")
-            field = message.field.add(name=name, number=int(number))
-            field.label = kind_of.LABEL_REPEATED if kind.endswith("*") else kind_of.LABEL_OPTIONAL
-            if kind.endswith("?"):
-                field.proto3_optional, field.oneof_index = True, len(message.oneof_decl)
-                message.oneof_decl.add(name=f"_{name}")
-            kind = kind.rstrip("?*")
-            if kind in kinds:
-                field.type = kinds[kind]
-            else:
-                field.type, field.type_name = kind_of.TYPE_MESSAGE, f".lance.table.{kind}"
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("lance.table.ShardManifest"))
-
-
-_ShardManifest = _message_class()
+)["ShardManifest"]
