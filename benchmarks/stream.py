@@ -63,6 +63,9 @@ WANTED = ((DIRECT, RAW, 1.1), (DIRECT, DELTA, 3.0), (ARROW, PARSED, 1.1), (ARROW
 WANTED_P50 = 1.15
 """At small batches: the median batch of the direct sink over that of raw → noop, at most."""
 
+TRIGGER_PARTS = ("latestOffset", "getBatch", "queryPlanning", "walCommit", "addBatch", "commitOffsets")
+"""Of a trigger, in Spark's words."""
+
 Row = dict[str, Any]
 
 
@@ -77,6 +80,8 @@ class Measured:
     """Per batch, by verb."""
     counted: list[Batch]
     """By the store's own count, the batch that took the stream over left out."""
+    phases: Mapping[str, float]
+    """Milliseconds of a batch: Spark's own parts of a trigger, then the sink's parts of `addBatch`."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +117,9 @@ def _run(bench: Bench, sink: Sink, rows: int, clock: Clock) -> Measured:
         query = writer.trigger(availableNow=True).start()
         query.awaitTermination()
         took, used = time.perf_counter() - began, clock.seconds() - cpu
-        batches = [float(p.durationMs["triggerExecution"]) for p in query.recentProgress if "addBatch" in p.durationMs]
+        triggers = [p.durationMs for p in query.recentProgress if "addBatch" in p.durationMs]
+        batches = [float(parts["triggerExecution"]) for parts in triggers]
+        phases = {part: statistics.median(float(parts.get(part, 0)) for parts in triggers) for part in TRIGGER_PARTS}
         if prepared.stored is not None and (found := prepared.stored()) != rows:
             raise click.ClickException(f"{found:,} of {rows:,} rows are there.")
         counted = [batch for batch in prepared.batches if not batch.opened]
@@ -120,7 +127,8 @@ def _run(bench: Bench, sink: Sink, rows: int, clock: Clock) -> Measured:
         operations = {verb: number / max(1, len(counted)) for verb, number in spent.items()}
         if prepared.files is not None:
             operations = {"put": prepared.files() / len(batches)}
-        return Measured(rows / took, used, batches, operations, counted)
+        phases |= {f"· {name}": ms for name, ms in (prepared.phases() if prepared.phases else {}).items()}
+        return Measured(rows / took, used, batches, operations, counted, phases)
     finally:
         shutil.rmtree(bench.folder)
 
@@ -154,6 +162,21 @@ def _line(name: str, taken: list[Measured]) -> Row:
             if taken[0].operations
         },
     }
+
+
+def _profile(runs: Mapping[str, list[Measured]]) -> list[Row]:
+    """Where a batch's time goes, in milliseconds: a column per sink, medians of the rounds."""
+    parts = dict.fromkeys(part for taken in runs.values() for m in taken for part in m.phases)
+    return [
+        {
+            "part": part,
+            **{
+                name: statistics.median(m.phases[part] for m in taken) if part in taken[0].phases else ""
+                for name, taken in runs.items()
+            },
+        }
+        for part in parts
+    ]
 
 
 def _ratio(runs: Mapping[str, list[Measured]], name: str, base: str) -> float:
@@ -273,7 +296,11 @@ def _compared(
     base = next(iter(chosen))
     lines = [{**_line(name, taken), f"rows/s / {base}": _ratio(runs, name, base)} for name, taken in runs.items()]
     sizes = f"{rows:,} rows, {bench.batch_rows:,} per batch"
-    return [(f"{sizes}, medians of {rounds} rounds", lines), (f"Wanted, {sizes}", _wanted(runs, bench.batch_rows))]
+    return [
+        (f"{sizes}, medians of {rounds} rounds", lines),
+        (f"Where a batch goes, ms, {sizes}", _profile(runs)),
+        (f"Wanted, {sizes}", _wanted(runs, bench.batch_rows)),
+    ]
 
 
 def _grown(bench: Bench, rows: int, rounds: int, clock: Clock) -> list[tuple[str, list[Row]]]:

@@ -86,6 +86,8 @@ class Prepared:
     """By the store's own count, where the sink has one."""
     files: Callable[[], int] | None = None
     """Files that were stored, where the sink does not count: each took a PUT at least."""
+    phases: Callable[[], dict[str, float]] | None = None
+    """Where the sink says it: mean milliseconds of a batch, by phase."""
 
 
 Sink = Callable[[Bench], Prepared]
@@ -108,7 +110,9 @@ def shards(bench: Bench, sharding: Sharding, *, direct: bool = True, memtable: b
     options: dict[str, Any] = {"enable_memtable": memtable, "max_memtable_size": MEMTABLE_BYTES}
     frame = source.read(bench.spark) if direct else bench.frame()
     counted = _Counted(table, source if direct else None, options)
-    return Prepared(frame.writeStream.foreachBatch(counted), lambda: counted.rows, counted.batches)
+    return Prepared(
+        frame.writeStream.foreachBatch(counted), lambda: counted.rows, counted.batches, phases=counted.phases
+    )
 
 
 class _Counted:
@@ -141,6 +145,15 @@ class _Counted:
         spent = own + Counter(self._sink.task_operations)
         self.batches.append(Batch(spent, sum(len(part.positions) for part in logs), opened=not self.batches))
         self.rows += sum(part.rows for part in logs)
+
+    def phases(self) -> dict[str, float]:
+        """As the sink's own metrics have them. `decode` and `append` add up what tasks took side by side."""
+        found: dict[str, float] = {}
+        for sample in self._sink.reporting.metrics.samples():
+            if sample.metric.name == "headgate_batch_seconds" and isinstance(sample.value, tuple):
+                counts, seconds = sample.value
+                found[sample.labels[0]] = 1000 * seconds / counts[-1][1]
+        return found
 
 
 def delta(bench: Bench) -> Prepared:
