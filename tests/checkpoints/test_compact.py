@@ -266,7 +266,7 @@ def test_a_crash_after_every_store_operation_of_a_flush_and_a_compaction_then_ag
         table.flush()
         table.compact()
 
-    assert _crash_after_every_operation(tmp_path, models, kind, life) > 150, "the walk went through all of it"
+    assert _crash_after_every_operation(tmp_path, models, kind, life) > 100, "the walk went through all of it"
 
 
 @pytest.mark.parametrize("fault", [Fault.FAIL, Fault.LOST, Fault.LOST_EXISTS])
