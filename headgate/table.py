@@ -36,6 +36,7 @@ from headgate.checkpoints.taking import check_name, drop, take
 from headgate.connectors import lance as lance_connector
 from headgate.connectors.lance import Base, MemWal
 from headgate.connectors.objects import ObjectStore, open_store, redact
+from headgate.connectors.objects.split_options import joined_options, own_options, wal_options
 from headgate.errors import AlreadyExists, Corrupt, HeadgateError, InvalidInput, NotFound
 from headgate.search.finalize import Report, no_report
 from headgate.search.index_build import IndexBuild, build_index
@@ -393,6 +394,7 @@ class Table:
         checkpoint: str | None = None,
         deep: bool = False,
         wal_uri: str | None = None,
+        wal_storage_options: Mapping[str, str] | None = None,
         names: Sequence[str] = (),
         progress: Progress = no_progress,
         pause: Pause = no_pause,
@@ -401,11 +403,12 @@ class Table:
 
         Fences nobody. Shallow: the base reads this table's files, which a tag on it holds; `deep` copies them. The
         WAL store is not inherited: `wal_uri` names one, without it the clone's first writer may still choose one (see
-        `open_table`). `names` are names of shards that only the caller knows. After a crash the same call completes
-        it. See `checkpoints.clone.clone_table`.
+        `open_table`); it is reached with `wal_storage_options`, else as this table's is. `names` are names of shards
+        that only the caller knows. After a crash the same call completes it. See `checkpoints.clone.clone_table`.
         """
         store = _table_store(uri, self.storage_options)
-        wal_store = _wal_store(store, wal_uri, self.storage_options)
+        options = joined_options(self.storage_options, wal_storage_options)
+        wal_store = _wal_store(store, wal_uri, options)
 
         def record(table_id: uuid.UUID) -> tuple[str, bytes]:
             own = None if wal_store is store else wal_store.uri
@@ -423,7 +426,7 @@ class Table:
         target = CloneTarget(store, wal_store, deep, TABLE_ID, record)
         at = self.at.name if checkpoint is None and self.at is not None else checkpoint
         clone_table(source, target, checkpoint=at, progress=progress, pause=pause)
-        return open_table(uri, self.storage_options)
+        return open_table(uri, options)
 
     def shard_ids(self) -> frozenset[uuid.UUID]:
         """Every shard that has an object. One LIST."""
@@ -478,9 +481,11 @@ def create_table(
     wal_uri: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     *,
+    wal_storage_options: Mapping[str, str] | None = None,
     pause: Pause = no_pause,
 ) -> Table:
-    """Make a table. Key columns become non-null; `sharding` is single() unless given.
+    """Make a table. Key columns become non-null; `sharding` is single() unless given. The store at `wal_uri` is reached
+    with `wal_storage_options`, else with `storage_options`; neither is kept anywhere.
 
     1. check the definition, and rehearse it in memory; nothing is written.
     2. look: a table, a dataset that is none of ours, or other columns are refused.
@@ -492,6 +497,7 @@ def create_table(
     After a crash at any point the same call completes it, under an id of its own. Of two
     calls at once one wins. Raises InvalidInput (nothing that exists was changed), StoreError.
     """
+    storage_options = joined_options(storage_options, wal_storage_options)
     store = _table_store(uri, storage_options)
     wal_store = _wal_store(store, wal_uri, storage_options)
     schema = _with_key(schema, _names(primary_key))
@@ -538,8 +544,13 @@ def open_table(
     storage_options: Mapping[str, str] | None = None,
     wal_uri: str | None = None,
     checkpoint: str | None = None,
+    *,
+    wal_storage_options: Mapping[str, str] | None = None,
 ) -> Table:
     """The table at a place; writes nothing. `wal_uri` may be left out: it is in the record.
+
+    A separate WAL store is reached with `wal_storage_options`, which may also stand in `storage_options` under names
+    that begin with `wal.`; without any, with the options of the table.
 
     With `checkpoint`, exactly as that checkpoint has it, whatever came since; writers are refused.
 
@@ -548,6 +559,7 @@ def open_table(
     Raises NotFound where there is no dataset or checkpoint, InvalidInput where it is not a table (yet, or any more),
     WalStoreMismatch where `wal_uri` is another one than recorded.
     """
+    storage_options = joined_options(storage_options, wal_storage_options)
     store = _table_store(uri, storage_options)
     base = lance_connector.look(store.uri, storage_options)
     if base is None:
@@ -573,14 +585,15 @@ def open_wal(
     """
     if record.wal_undecided and (chosen := read_choice(store, record.table_id)) is not None:
         record = replace(record, wal_uri=None if chosen == store.uri else chosen, wal_undecided=False)
-    given = None if wal_uri is None else open_store(redact(wal_uri), storage_options)
+    options = wal_options(storage_options)
+    given = None if wal_uri is None else open_store(redact(wal_uri), options)
     if record.wal_undecided:
-        opener = partial(open_store, storage_options=storage_options)
+        opener = partial(open_store, storage_options=options)
         return record, UndecidedWal(store, record.table_id, given, opener)
     recorded = record.wal_uri or store.uri
     if given is not None and given.uri != recorded:
         raise mismatch(store.uri, recorded, given.uri)
-    return record, open_store(record.wal_uri, storage_options) if record.wal_uri else store
+    return record, open_store(record.wal_uri, options) if record.wal_uri else store
 
 
 def full_text_index(column: str) -> str:
@@ -723,7 +736,13 @@ def _wal_store(store: ObjectStore, wal_uri: str | None, options: Mapping[str, st
             f"The WAL store {redact(wal_uri)} was given with credentials or options in its URI.",
             advice="put them into storage_options; the table's record keeps the URI only",
         )
-    given = open_store(wal_uri, options)
+    given = open_store(wal_uri, wal_options(options))
+    if given.uri == store.uri and wal_options(options) != own_options(options):
+        raise InvalidInput(
+            f"The WAL store has options of its own and the same URI as the table, {store.uri}: "
+            "the record could not tell them apart.",
+            advice="give the WAL store another bucket or prefix; nothing was written",
+        )
     return store if given.uri == store.uri else given
 
 

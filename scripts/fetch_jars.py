@@ -1,4 +1,5 @@
-"""Bring the jars of jars/*.xml to the cache directory, with the Ivy that Spark ships.
+"""Bring the jars of jars/*.xml to the cache directory, with the Ivy that Spark ships. Lists of jars/optional/ only come
+where they are named.
 
 `$HEADGATE_CACHE/jars/<list>` holds exactly the jars of its list. A receipt, written last, names the list and the
 size of every jar; without a receipt that agrees with what is there, the jars are fetched again. Ivy writes into a
@@ -28,8 +29,16 @@ def main() -> int:
     """Fetch what is missing. Prints nothing when nothing is."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--java", default="java", help="the java to run Ivy with")
-    java = arguments.parse_args().java
+    arguments.add_argument("lists", nargs="*", help="names of lists (spark, kafka, s3a …); default: all of jars/*.xml")
+    given = arguments.parse_args()
+    java = given.java
     lists = sorted((ROOT / "jars").glob("*.xml"))
+    if given.lists:
+        known = {jar_list.stem: jar_list for jar_list in [*lists, *(ROOT / "jars" / "optional").glob("*.xml")]}
+        if unknown := sorted(set(given.lists) - set(known)):
+            print(f"There is no list {unknown[0]!r} of jars; there are {', '.join(sorted(known))}.", file=sys.stderr)
+            return 1
+        lists = [known[name] for name in dict.fromkeys(given.lists)]
     cache = cache_directory()
     if all(is_complete(jar_list, cache / "jars" / jar_list.stem) for jar_list in lists):
         return 0

@@ -168,13 +168,17 @@ class LocalServer:
                 env={**os.environ, **self.environment},
             )
         end = time.monotonic() + START_SECONDS
-        while not answers(self.endpoint):
+        while not self.ready():
             if time.monotonic() > end:
                 self.kill()
                 told = self.log.read_text(errors="replace")[-2000:]
                 raise AssertionError(f"{self.command[0]} did not start within {START_SECONDS:.0f} s:\n{told}")
             time.sleep(0.05)
         return self
+
+    def ready(self) -> bool:
+        """Whether it answers."""
+        return answers(self.endpoint)
 
     def kill(self) -> None:
         """SIGKILL. One that is not running is fine."""

@@ -169,14 +169,14 @@ def make_bucket(s3_endpoint: str) -> Callable[[], str]:
     return make
 
 
-def create_bucket(endpoint: str, name: str) -> None:
+def create_bucket(endpoint: str, name: str, secrets: tuple[str, str] = S3_SECRETS) -> None:
     """A bucket, by a signed request: nothing else here can make one. A server that has just begun may be busy."""
     from botocore.auth import S3SigV4Auth
     from botocore.awsrequest import AWSRequest
     from botocore.credentials import Credentials
 
     request = AWSRequest("PUT", f"{endpoint}/{name}", data=b"")
-    S3SigV4Auth(Credentials(*S3_SECRETS), "s3", "us-east-1").add_auth(request)
+    S3SigV4Auth(Credentials(*secrets), "s3", "us-east-1").add_auth(request)
     signed = urllib.request.Request(request.url, method="PUT", headers=dict(request.headers.items()))
     end = time.monotonic() + START_SECONDS
     while True:

@@ -31,7 +31,7 @@ from headgate.checkpoints.streams import NUMBERED, list_streams
 from headgate.checkpoints.table_checkpoint import TAG_PREFIX, CheckpointStore, StoredCheckpoint, checkpoint_key
 from headgate.connectors import lance_versions
 from headgate.connectors.objects import ObjectInfo, ObjectStore
-from headgate.errors import AlreadyExists, HeadgateError, NotFound
+from headgate.errors import AlreadyExists, HeadgateError, NotFound, StoreFull
 from headgate.shards import names
 from headgate.shards.appender import Pause, no_pause, read_header
 from headgate.shards.generation import JOB_LIMIT
@@ -149,7 +149,20 @@ def collect(
 
 
 def store_time(home: TableHome) -> datetime:
-    """A small object tells the store's time."""
+    """A small object tells the store's time. Where the store is full, so that there is no room for one, the newest
+    object of the table does: what the store has stamped is not later than its now, and an earlier now keeps more.
+    (Files that were copied with their times may be later than any clock; then this machine's counts.)
+    """
+    try:
+        return _time_of_a_new_object(home)
+    except StoreFull:
+        stamped = [info.modified for info in Retry().run(partial(_list, home.store, ""))]
+        if not stamped:
+            raise
+        return min(max(stamped), datetime.now(UTC))
+
+
+def _time_of_a_new_object(home: TableHome) -> datetime:
     key, text = f"clock/{uuid.uuid4().hex}", b"The store's clock is read from this; garbage otherwise.\n"
     # Nobody else knows the name, so an object there is ours, and the response to its put was lost.
     with suppress(AlreadyExists):

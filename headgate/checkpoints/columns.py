@@ -4,19 +4,20 @@ Promises:
 1. Rows that were stored before, in entries, SSTables or the base, are told by field id: they show the new columns, and
    an added one is null in them. Nothing is rewritten.
 2. What cannot be followed is refused before anything is written: another type, a column that may not be null, a column
-   that rows are keyed, routed or indexed by.
+   that rows are keyed, routed or indexed by, a name by which Lance would not find it.
 3. A stream that runs goes on with the columns it began with; a restart picks the new ones up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
 from headgate.connectors.base_files import base_files, sync_base
+from headgate.connectors.lance import rehearse_change
 from headgate.connectors.native_errors import native_error
 from headgate.connectors.objects import bare
 from headgate.connectors.sstables import field_ids, open_dataset
@@ -45,7 +46,12 @@ def add_column(home: TableHome, column: pa.Field) -> None:
     """Add a column, null in all rows that are there. Raises InvalidInput, Transient."""
     rows = current_schema(home)
     check_added(rows, column)
-    _change(home, lambda dataset: dataset.add_columns(column), lambda names: column.name in names)
+    _change(
+        home,
+        lambda dataset: dataset.add_columns(column),
+        lambda names: column.name in names,
+        [*rows.logical.names, column.name],
+    )
 
 
 def rename_column(home: TableHome, name: str, to: str, bound: Collection[str] = ()) -> None:
@@ -57,6 +63,7 @@ def rename_column(home: TableHome, name: str, to: str, bound: Collection[str] = 
         home,
         lambda dataset: dataset.alter_columns({"path": name, "name": to}),
         lambda names: to in names and name not in names,
+        [to if one == name else one for one in rows.logical.names],
     )
 
 
@@ -64,7 +71,12 @@ def drop_column(home: TableHome, name: str, bound: Collection[str] = ()) -> None
     """Drop a column and its values. `bound` are columns that rows are routed or indexed by. Raises as above."""
     rows = current_schema(home)
     check_bound(rows, name, bound, "dropped")
-    _change(home, lambda dataset: dataset.drop_columns([name]), lambda names: name not in names)
+    _change(
+        home,
+        lambda dataset: dataset.drop_columns([name]),
+        lambda names: name not in names,
+        [one for one in rows.logical.names if one != name],
+    )
 
 
 # -- what may be -----------------------------------------------------------------------
@@ -94,6 +106,9 @@ def check_free(rows: RowSchema, name: str) -> None:
     """Raises InvalidInput where a column cannot have this name."""
     if not name or name == TOMBSTONE or name.startswith("_row"):
         raise InvalidInput(f"A column may not be named {name!r}: the storage format uses such names.")
+    if "\0" in name:
+        # Lance renames to it, and then ends the process that reads it.
+        raise InvalidInput(f"A column may not be named {name[:80]!r}: it has a zero byte in it; nothing was written.")
     if name in rows.logical.names:
         raise InvalidInput(f"There is already a column {name!r}.", advice="choose another name; nothing was written")
 
@@ -125,8 +140,14 @@ def _numbered(rows: RowSchema) -> list[tuple[int, pa.Field]]:
     return [(int((column.metadata or {})[b"lance:field_id"]), column) for column in rows.logical]
 
 
-def _change(home: TableHome, change: Callable[[Any], Any], stands: Callable[[list[str]], bool]) -> None:
-    """After an error it is looked whether the change stands: a lost response and a rival's equal change look alike."""
+def _change(
+    home: TableHome, change: Callable[[Any], Any], stands: Callable[[list[str]], bool], names: Sequence[str]
+) -> None:
+    """Rehearsed in memory first: Lance takes names that it cannot find again. `names` are what the columns are then.
+
+    After an error it is looked whether the change stands: a lost response and a rival's equal change look alike.
+    """
+    rehearse_change(plain_schema(home), change, names)
     known = base_files(home.store)
     try:
         change(open_dataset(home.store))

@@ -141,7 +141,8 @@ def storage_option(command: F) -> F:
     return key_value_option(
         "--storage-option",
         "storage_options",
-        "An option of S3 under pylance's name (region, endpoint, access_key_id …); may be repeated.",
+        "An option of S3 under pylance's name (region, endpoint, access_key_id …), for a separate WAL store with wal. "
+        "before it; may be repeated.",
     )(command)
 
 

@@ -118,7 +118,14 @@ Example:
     "--metrics-port",
     type=click.IntRange(0, 65535),
     metavar="PORT",
-    help="Show counts to Prometheus at this port of 127.0.0.1; 0: any free one.",
+    help="Show counts to Prometheus at this port; 0: any free one.",
+)
+@click.option(
+    "--metrics-host",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="ADDRESS",
+    help="The address that the port is of; 0.0.0.0 for those on other machines.",
 )
 @click.option(
     "--log",
@@ -151,6 +158,7 @@ def ingest(
     on_bad_record: str,
     commit_to_kafka: str | None,
     metrics_port: int | None,
+    metrics_host: str,
     log_form: Form | None,
     decode_as: str,
     registry: str | None,
@@ -190,6 +198,7 @@ def ingest(
             on_bad_record=on_bad_record,
             commit_to_kafka=commit_to_kafka,
             metrics_port=metrics_port,
+            metrics_host=metrics_host,
             storage_options=options,
         )
         place = checkpoint or default_checkpoint(table, name)

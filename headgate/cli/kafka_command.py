@@ -1,4 +1,4 @@
-"""`headgate kafka …`: a Kafka of one node on this machine, for trying things out."""
+"""`headgate kafka …`: a Kafka of one node on this machine, and topics of any, for trying things out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headgate.connectors.jars import cache_directory
 
 @click.group()
 def kafka() -> None:
-    """Run a Kafka of one node on this machine, for trying things out."""
+    """Run a Kafka of one node on this machine, and make topics, for trying things out."""
 
 
 _directory = click.option(
@@ -79,4 +79,26 @@ def stop(directory: Path, output: Output) -> None:
             "dir": str(directory.absolute()),
             "was_running": stopped is not None,
         },
+    )
+
+
+@kafka.command()
+@click.argument("name")
+@click.option("--servers", required=True, metavar="HOST:PORT", help="Kafka's bootstrap addresses.")
+@click.option("--partitions", type=click.IntRange(min=1), default=1, show_default=True, metavar="N")
+@click.option("--replication", type=click.IntRange(min=1), default=1, show_default=True, metavar="N")
+@output_option
+def topic(name: str, servers: str, partitions: int, replication: int, output: Output) -> None:
+    """Make the topic NAME. Where it is there already, says so and changes nothing.
+
+    \b
+    Example:
+      headgate kafka topic orders --servers 127.0.0.1:9092 --partitions 4
+    """
+    from headgate.connectors.kafka.topics import ensure_topic
+
+    made = ensure_topic(servers, name, partitions, replication=replication)
+    output.record(
+        "Topic made" if made else "The topic is there already",
+        {"topic": name, "servers": servers, "already_there": not made},
     )

@@ -33,9 +33,15 @@ def spark_jars() -> list[Path]:
     return sorted(jars.glob("*.jar"))
 
 
-def _jar_set(name: str, witness: str) -> Path:
+def s3a_jars() -> list[Path]:
+    """The jars that Spark needs to keep its own checkpoint on S3. Raises JarsMissing: they come only when asked for."""
+    fetch = "run `python scripts/fetch_jars.py s3a`; HEADGATE_CACHE names the cache directory where it is another"
+    return sorted(_jar_set("s3a", "hadoop-aws-*.jar", fetch).parent.glob("*.jar"))
+
+
+def _jar_set(name: str, witness: str, advice: str | None = None) -> Path:
     directory = cache_directory() / "jars" / name
     found = next(directory.glob(witness), None)
     if found is None:
-        raise JarsMissing(f"The {name} jars are not in {directory}.")
+        raise JarsMissing(f"The {name} jars are not in {directory}.", advice=advice)
     return found

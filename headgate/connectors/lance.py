@@ -6,7 +6,7 @@ change stands, because a lost response and a rival's equal change look the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from headgate.connectors.native_errors import native_error
 from headgate.connectors.objects import bare, open_store, redact, scrubbed
+from headgate.connectors.objects.split_options import own_options
 from headgate.errors import InvalidInput, NotFound, StoreError
 
 if TYPE_CHECKING:
@@ -93,6 +94,26 @@ def rehearse(schema: pa.Schema, full_text: Mapping[str, str], sharding: NativeSh
     if read != schema.names or dataset.schema.names != schema.names:
         raise InvalidInput("Lance would call a column by another name.", advice="use names without control characters")
     return dataset.schema
+
+
+def rehearse_change(schema: pa.Schema, change: Callable[[LanceDataset], object], names: Sequence[str]) -> None:
+    """Make a change of columns on an empty dataset in memory. Raises InvalidInput where Lance refuses it, or where it
+    could not read by name what the dataset then has: exactly these names.
+    """
+    import lance
+
+    try:
+        dataset = lance.write_dataset(schema.empty_table(), "memory://")
+        change(dataset)
+        dataset.checkout_latest()  # type: ignore[no-untyped-call]
+        read = dataset.scanner(columns=list(names)).to_table().schema.names
+    except Exception as error:
+        raise InvalidInput(f"Lance refuses such columns: {_reason(error)}.", advice=_UNCHANGED) from bare(error)
+    if not read == dataset.schema.names == list(names):
+        raise InvalidInput("Lance would call a column by another name.", advice=_UNCHANGED)
+
+
+_UNCHANGED = "use plain names, without dots, quotes or control characters; nothing was written"
 
 
 def ensure_base(uri: str, schema: pa.Schema, storage_options: Options = None) -> None:
@@ -250,7 +271,7 @@ def _ids(field: Any) -> Iterator[int]:
 
 
 def _options(storage_options: Options) -> dict[str, str] | None:
-    return dict(storage_options) if storage_options else None
+    return own_options(storage_options) or None
 
 
 def _failed(verb: str, uri: str, error: Exception) -> StoreError:

@@ -19,6 +19,7 @@ from headgate.connectors.compacted import compacted_marks
 from headgate.connectors.lance import Base, look
 from headgate.connectors.objects import ObjectStore, open_store
 from headgate.connectors.objects.folder import FolderStore
+from headgate.connectors.objects.split_options import wal_options
 from headgate.connectors.sstables import open_dataset
 from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound, StoreError
 from headgate.shards.retry import Retry
@@ -78,7 +79,7 @@ def _home(
     try:
         return open_table(store.uri, options).home
     except HeadgateError:
-        wal_store = open_store(record.wal_uri, options) if record is not None and record.wal_uri else store
+        wal_store = open_store(record.wal_uri, wal_options(options)) if record is not None and record.wal_uri else store
         schema = RowSchema.of(pa.schema([])) if base is None else RowSchema.of(base.schema, base.field_ids)
         return TableHome(schema, store, wal_store, table_id)
 

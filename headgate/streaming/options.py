@@ -252,7 +252,12 @@ class SinkOptions:
         "query",
     )
     storage_options: Mapping[str, str] | None = _option(
-        "storage.", _NAMED, None, "For the object store, under pylance's names.", "query", secret=True
+        "storage.",
+        _NAMED,
+        None,
+        "For the object store, under pylance's names; `wal.` before a name is for a separate WAL store.",
+        "query",
+        secret=True,
     )
 
     def __post_init__(self) -> None:
@@ -347,7 +352,12 @@ class ReadOptions:
         "pollInterval", _INTERVAL, 1.0, "readStream: how often the logs are looked at, at most.", "query"
     )
     storage_options: Mapping[str, str] | None = _option(
-        "storage.", _NAMED, None, "For the object store, under pylance's names.", "query", secret=True
+        "storage.",
+        _NAMED,
+        None,
+        "For the object store, under pylance's names; `wal.` before a name is for a separate WAL store.",
+        "query",
+        secret=True,
     )
 
     @property

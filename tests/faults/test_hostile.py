@@ -114,6 +114,34 @@ def test_columns_of_any_name_work_or_are_refused(place: Path, name: str) -> None
 
 
 @NAMES
+def test_columns_that_are_added_or_renamed_to_any_name_work_or_are_refused(place: Path, name: str) -> None:
+    table = create_table(str(place / "t"), pa.schema([pa.field("id", pa.int64()), pa.field("note", pa.string())]))
+    with table.writer("single", CONFIG) as writer:
+        writer.put(pa.record_batch({"id": [1], "note": ["one"]}))
+    changes: list[Callable[[Table], Table]] = [
+        lambda table: table.add_column(pa.field(name, pa.string())),
+        lambda table: table.drop_column(name) if name in table.schema.names else table,
+        lambda table: table.rename_column("note", name),
+    ]
+    for change in changes:
+        before = table.schema
+        try:
+            table = change(table)
+        except InvalidInput:
+            assert table.refreshed().schema == before, "nothing was written"
+            continue
+        with table.writer("single", CONFIG) as writer:
+            batch = [[len(before)] if one == "id" else ["new"] for one in table.schema.names]
+            writer.put(pa.record_batch(batch, names=table.schema.names))
+        table.flush()
+        table.compact()
+        found = open_table(table.uri).scan(table.schema.names).read_all()
+        assert found.schema.names == table.schema.names
+        assert "new" in found[table.schema.names[-1]].to_pylist()
+    clean(table)
+
+
+@NAMES
 def test_checkpoints_of_any_name_work_or_are_refused(place: Path, name: str) -> None:
     table = create_table(str(place / "t"), SCHEMA)
     with table.writer("single", CONFIG) as writer:

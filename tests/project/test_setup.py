@@ -132,12 +132,12 @@ class Jars:
             "</dependencies></ivy-module>"
         )
 
-    def fetch(self, *names: str) -> subprocess.CompletedProcess[str]:
-        """Run the script while Ivy can get these jars."""
+    def fetch(self, *names: str, lists: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+        """Run the script for these lists, by default all, while Ivy can get these jars."""
         (self.home / "ivy.py").write_text(FAKE_IVY.format(names=names))
         java = executable(self.home / "java", f'exec "{sys.executable}" "{self.home}/ivy.py" "$@"')
         return subprocess.run(
-            [sys.executable, self.home / "scripts" / "fetch_jars.py", "--java", java],
+            [sys.executable, self.home / "scripts" / "fetch_jars.py", "--java", java, *lists],
             env=os.environ | {"HEADGATE_CACHE": str(self.cache)},
             capture_output=True,
             text=True,
@@ -189,6 +189,18 @@ def test_a_jar_that_left_the_list_leaves_the_cache(jars: Jars) -> None:
     assert jars.names() == ["one-1.jar"]
 
 
+def test_an_optional_list_comes_only_where_it_is_named(jars: Jars) -> None:
+    optional = jars.home / "jars" / "optional"
+    optional.mkdir()
+    shutil.copy(jars.home / "jars" / "small.xml", optional / "more.xml")
+    assert jars.fetch().returncode == 0
+    assert not (jars.cache / "jars" / "more").exists()
+    assert jars.fetch(*BOTH, lists=("more",)).returncode == 0
+    assert sorted(jar.name for jar in (jars.cache / "jars" / "more").glob("*.jar")) == list(BOTH)
+    unknown = jars.fetch(lists=("less",))
+    assert (unknown.returncode, unknown.stderr) == (1, "There is no list 'less' of jars; there are more, small.\n")
+
+
 def test_jars_that_cannot_be_had_are_named_and_what_is_there_stays(jars: Jars) -> None:
     (jars.folder / ".receipt.json").unlink()
     result = jars.fetch("one-1.jar")
@@ -198,7 +210,7 @@ def test_jars_that_cannot_be_had_are_named_and_what_is_there_stays(jars: Jars) -
 
 
 def test_the_checked_in_lists_name_each_jar_once() -> None:
-    for jar_list in (ROOT / "jars").glob("*.xml"):
+    for jar_list in (ROOT / "jars").rglob("*.xml"):
         names = re.findall(r'name="([^"]+)" rev="[^"]+" transitive="false"', jar_list.read_text())
         assert names
         assert len(names) == len(set(names)) == jar_list.read_text().count("<dependency ")

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
@@ -35,6 +35,18 @@ def create_topic(
     client = admin_client(servers)  # held until the answer is there: without it the request is dropped
     with _told(f"The topic {name!r} was not created", servers):
         client.create_topics([topic], operation_timeout=_SECONDS)[name].result(_SECONDS + 5)
+
+
+def ensure_topic(servers: str, name: str, partitions: int = 1, *, replication: int = 1) -> bool:
+    """Make a topic unless it is there, with however many partitions. Whether it was made. Raises as `create_topic`."""
+    try:
+        create_topic(servers, name, partitions, replication=replication)
+    except InvalidInput as error:
+        reason = error.__cause__
+        if isinstance(reason, KafkaException) and reason.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+            return False
+        raise
+    return True
 
 
 def grow_topic(servers: str, name: str, partitions: int) -> None:

@@ -10,6 +10,7 @@ from headgate.connectors.objects.memory import MemoryStore
 from headgate.connectors.objects.port import ObjectInfo, ObjectStore
 from headgate.connectors.objects.s3 import S3Store
 from headgate.connectors.objects.secrets import bare, redact, scrubbed
+from headgate.connectors.objects.split_options import own_options
 from headgate.errors import InvalidInput
 
 __all__ = ["ObjectInfo", "ObjectStore", "bare", "open_store", "redact", "scrubbed"]
@@ -20,7 +21,8 @@ _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
 def open_store(uri: str, storage_options: Mapping[str, object] | None = None) -> ObjectStore:
     """The store at a path, file://, s3:// or memory:// URI. Opens, connects and writes nothing.
 
-    Storage options are those of S3 under pylance's names; the other stores need none and ignore them.
+    Storage options are those of S3 under pylance's names; the other stores need none and ignore them. Those named
+    `wal.…` are for another store, see `split_options`.
     Raises InvalidInput for any other scheme and for an unknown option.
     """
     scheme = match[1].lower() if (match := _SCHEME.match(uri)) else ""
@@ -29,7 +31,7 @@ def open_store(uri: str, storage_options: Mapping[str, object] | None = None) ->
     if scheme in ("", "file"):
         return LocalStore(uri)
     if scheme == "s3":
-        return S3Store(uri, storage_options)
+        return S3Store(uri, own_options(storage_options))
     if scheme == "memory":
         return MemoryStore(uri)
     raise InvalidInput(

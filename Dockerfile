@@ -1,0 +1,30 @@
+# syntax=docker/dockerfile:1
+# headgate with its Spark: `headgate ingest` and every other command, on one machine.
+# bookworm: the last Debian with Java 17.
+FROM python:3.11-slim-bookworm
+
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends openjdk-17-jre-headless procps \
+    && rm -rf /var/lib/apt/lists/*
+
+ENV HEADGATE_CACHE=/opt/headgate PIP_CACHE_DIR=/var/cache/pip PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONUNBUFFERED=1
+WORKDIR /src
+
+# What builds comes under the constraints as well; pyspark comes as source only.
+COPY constraints.txt ./
+RUN --mount=type=cache,target=/var/cache/pip pip install -c constraints.txt hatchling setuptools wheel
+
+COPY pyproject.toml LICENSE ./
+COPY headgate headgate
+RUN --mount=type=cache,target=/var/cache/pip pip install -c constraints.txt --no-build-isolation ".[kafka,spark,s3,metrics]"
+
+# What Spark needs to read Kafka; JARS="spark s3a" also lets its checkpoint lie on S3 (docs/s3.md).
+ARG JARS=spark
+COPY scripts/fetch_jars.py scripts/
+COPY jars jars
+RUN python scripts/fetch_jars.py ${JARS}
+
+RUN useradd --create-home headgate && mkdir /state && chown headgate /state
+USER headgate
+WORKDIR /home/headgate
+ENTRYPOINT ["headgate"]
