@@ -26,7 +26,7 @@ from headgate.checkpoints import garbage
 from headgate.checkpoints.commit_log import CommitLog
 from headgate.checkpoints.consumer_pins import ConsumerPin, PinStore, StoredPin, needed_above, read_upto
 from headgate.checkpoints.garbage import ListedManifest
-from headgate.checkpoints.records import OpenRecord
+from headgate.checkpoints.records import BatchRecord
 from headgate.checkpoints.streams import NUMBERED, list_streams
 from headgate.checkpoints.table_checkpoint import TAG_PREFIX, CheckpointStore, StoredCheckpoint, checkpoint_key
 from headgate.connectors import lance_versions
@@ -283,8 +283,8 @@ def _log(
             listed[match[1]][int(match[2])] = info
     folds = {sequence: info.modified for sequence, info in listed["folds"].items()}
     records, old_folds = garbage.collectable_records(listed["log"], folds, before, needed)
-    for sequence, opens in zip(records, pool.map(partial(_is_open, log), records), strict=True):
-        if not opens:
+    for sequence, stays in zip(records, pool.map(partial(_is_kept, log), records), strict=True):
+        if not stays:
             info = listed["log"][sequence]
             yield Garbage("commit record", home.records, info.key, info.size, f"a fold of stream {stream!r} has it")
     for sequence in old_folds:
@@ -292,9 +292,10 @@ def _log(
         yield Garbage("fold", home.records, info.key, info.size, f"a later fold of stream {stream!r} has it")
 
 
-def _is_open(log: CommitLog, sequence: int) -> bool:
+def _is_kept(log: CommitLog, sequence: int) -> bool:
+    """Only batches go: an open record fences (R5), a rewind is there to be read by people."""
     try:
-        return isinstance(log.record(sequence), OpenRecord)
+        return not isinstance(log.record(sequence), BatchRecord)
     except NotFound:
         return False
     except HeadgateError:

@@ -28,7 +28,16 @@ from uuid import UUID
 from headgate.checkpoints import records as codec
 from headgate.checkpoints.decisions import check_listable, is_own, log_end
 from headgate.checkpoints.log_state import Head, LogState, empty, replayed, unfolded
-from headgate.checkpoints.records import Batch, BatchRecord, Fold, OpenRecord, Record, ShardClaim
+from headgate.checkpoints.records import (
+    Batch,
+    BatchRecord,
+    Fold,
+    Moved,
+    OpenRecord,
+    Record,
+    RewindRecord,
+    ShardClaim,
+)
 from headgate.checkpoints.streams import NUMBERED, stream_folder
 from headgate.connectors.objects import ObjectStore
 from headgate.errors import (
@@ -356,6 +365,29 @@ class OpenedLog:
         log._pause("commit record")
         stored = self._append(record)
         return stored if isinstance(stored, BatchRecord) else record
+
+    def rewind(self, offsets: tuple[Moved, ...], *, by: str = "", reason: str = "") -> RewindRecord:
+        """Let the stream go on at other offsets: one record where this driver's next one belongs, and nowhere else.
+
+        Raises Fenced and Poisoned, both final, and Corrupt where the offsets are not where the stream stands.
+        """
+        if self._error is not None:
+            raise self._error
+        record = RewindRecord(
+            record_id=uuid.uuid4().hex,
+            sequence=self._head.sequence + 1,
+            stream=self.log.stream,
+            open_id=self.record.record_id,
+            query_id=self.record.query_id,
+            offsets=offsets,
+            rewound_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            by=by,
+            reason=reason,
+        )
+        self._head.after(record)  # refuses what no reader could follow, before anything is written
+        self.log._pause("rewind record")
+        stored = self._append(record)
+        return stored if isinstance(stored, RewindRecord) else record
 
     def _append(self, record: Record) -> Record:
         """The record as it is stored at the next sequence. Raises Fenced, Poisoned; both are final."""

@@ -82,11 +82,12 @@ def decide_batch(head: Head, query_id: str, batch_id: int, sources: BatchSources
     """Step 2, for a batch that arrives.
 
     1. No topic partition and no source may be there twice.
-    2. The log has (query, batch): Skip where the sources are equal, otherwise refuse (R8).
+    2. The log has (query, batch): Skip where the sources are equal, otherwise refuse (R8). Refuse it as well where
+       the stream was rewound since: to skip it would leave out what was to be read again.
        The start of a partition that is new in this batch is not compared: Spark asks Kafka
        for it anew each time, and retention moves it.
     3. The query already committed a later batch: refuse.
-    4. Each partition starts where its last record ended; one that no record has, at its
+    4. Each partition starts where its last record ended, or a rewind put it; one that no record has, at its
        earliest offset (R17). The first batch of a stream may start anywhere.
     5. Otherwise: Write. A new query id is welcome if it continues exactly.
     """
@@ -96,6 +97,8 @@ def decide_batch(head: Head, query_id: str, batch_id: int, sources: BatchSources
         )
     record = head.recent.get((query_id, batch_id))
     if record is not None:
+        if head.rewound is not None and record.sequence < head.rewound.sequence:
+            return Refuse(_refusal(head, query_id, batch_id, sources, "it is a batch of the time before"))
         if _same(record, sources):
             return Skip(record)
         what = f"the log has this batch with other offsets: {_told(record.sources, record.opaque)}"
@@ -299,6 +302,9 @@ def _refusal(
             "restore the Spark checkpoint or let `headgate recover` rebuild it; or start a new checkpoint directory "
             f"with .option('startingOffsets', '{offsets}'); nothing was written"
         )
+    if head.rewound is not None and (head.is_rewound or (head.last is not None and head.last.query_id != query_id)):
+        when = f" at {head.rewound.rewound_at}" if head.rewound.rewound_at else ""
+        why = f"it was rewound by record {head.rewound.sequence}{when}; {why}"
     return InvalidInput(
         f"Batch {batch_id} does not continue stream {head.stream!r}: {why}.",
         query_id=query_id,

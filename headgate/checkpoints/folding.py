@@ -2,8 +2,8 @@
 
 Promises:
 1. A fold says what the records say; a reader that starts from it sees the same table.
-2. The log that LIST shows stays short: what an older fold than the last one sums up is deleted, open records stay (R5),
-   and so does what a consumer of the log has not read (R15).
+2. The log that LIST shows stays short: what an older fold than the last one sums up is deleted; open records (R5) and
+   rewinds stay, and so does what a consumer of the log has not read (R15).
    No age is waited for: a reader that misses a record lists the log once more and finds the fold that has it.
 """
 
@@ -99,8 +99,8 @@ def tidy(store: ObjectStore, log: CommitLog, batches: set[int] | None = None, re
     """Delete the records that the last fold but one sums up, and the folds before it. The sequences that went.
 
     `batches` are sequences known to be of batches; what went is taken out of it. Others are read first: open records
-    stay (R5), and so does what a consumer has not read; pins are read after the records were listed. A crash anywhere
-    leaves a log that reads as before.
+    (R5) and rewinds stay, and so does what a consumer has not read; pins are read after the records were listed. A
+    crash anywhere leaves a log that reads as before.
     """
     records: dict[int, str] = {}
     folds: dict[int, str] = {}

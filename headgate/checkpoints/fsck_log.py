@@ -18,7 +18,7 @@ from headgate.checkpoints import records as codec
 from headgate.checkpoints.findings import Finding, finding
 from headgate.checkpoints.listed import Fences, Listed, ListedPart
 from headgate.checkpoints.read_ahead import in_order
-from headgate.checkpoints.records import BatchRecord, Fold, OpenRecord, Record
+from headgate.checkpoints.records import BatchRecord, Fold, OpenRecord, Record, RewindRecord
 from headgate.checkpoints.streams import NUMBERED, ROOT, stream_folder
 from headgate.connectors.objects import ObjectStore
 from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound
@@ -183,6 +183,8 @@ class _LogCheck:
             elif isinstance(found, OpenRecord):
                 self._take_fences(found)
                 walk.opened, walk.opened_known = found, True
+            elif isinstance(found, RewindRecord):
+                self._take_rewind(walk, found)
             else:
                 self._take_batch(walk, found)
 
@@ -192,9 +194,7 @@ class _LogCheck:
 
     def _take_batch(self, walk: _Walk, record: BatchRecord) -> None:
         place = self._key("log", record.sequence)
-        if walk.opened_known and (walk.opened is None or walk.opened.record_id != record.open_id):
-            held = "nobody" if walk.opened is None else f"query {walk.opened.query_id}"
-            self._find("log-fenced-batch", place, f"Batch {record.batch_id} of {record.query_id}; {held} had the log.")
+        self._check_holder(walk, record, place, f"Batch {record.batch_id}")
         for name, part in record.parts():
             claim = walk.opened.claim_of(part.shard_id) if walk.opened is not None and walk.opened_known else None
             if part.positions[0] <= walk.last.get(part.shard_id, -1):
@@ -206,6 +206,22 @@ class _LogCheck:
             listed = self._listed.setdefault(part.shard_id, Listed(name))
             listed.add(ListedPart(record.sequence, record.batch_id, part.positions, part.attempt_id, part.rows))
         self._check_sources(walk, record, place)
+
+    def _take_rewind(self, walk: _Walk, record: RewindRecord) -> None:
+        """The one discontinuity that is meant: it must begin where the stream stood."""
+        place = self._key("log", record.sequence)
+        self._check_holder(walk, record, place, "A rewind")
+        for moved in record.offsets:
+            where = (moved.topic, moved.partition)
+            if (stood := walk.ends.get(where, moved.before)) != moved.before:
+                what = f"It rewinds {moved.topic}/{moved.partition} from {moved.before}, which stood at {stood}."
+                self._find("log-offsets-jump", place, what)
+            walk.ends[where] = moved.after
+
+    def _check_holder(self, walk: _Walk, record: BatchRecord | RewindRecord, place: str, what: str) -> None:
+        if walk.opened_known and (walk.opened is None or walk.opened.record_id != record.open_id):
+            held = "nobody" if walk.opened is None else f"query {walk.opened.query_id}"
+            self._find("log-fenced-batch", place, f"{what} of {record.query_id}; {held} had the log.")
 
     def _check_sources(self, walk: _Walk, record: BatchRecord, place: str) -> None:
         for part in record.sources:
@@ -271,7 +287,7 @@ class _LogCheck:
             return error.what
         flushed = {shard_id: shard.replay_after for shard_id, shard in base.shards.items() if shard.replay_after}
         again = log_state.fold(state, flushed)
-        for name in ("sequence", "stream", "opened", "last", "ends", "opaque_ends", "shards"):
+        for name in ("sequence", "stream", "opened", "last", "ends", "opaque_ends", "rewound", "shards"):
             if getattr(again, name) != getattr(base, name):
                 return f"Its {name.replace('_', ' ')} is not what the records {summed[0]} to {summed[-1]} add up to."
         return None

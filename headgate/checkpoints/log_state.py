@@ -15,7 +15,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
-from headgate.checkpoints.records import BatchRecord, Fold, FoldedShard, OpenRecord, Record, Run
+from headgate.checkpoints.records import (
+    BatchRecord,
+    Fold,
+    FoldedShard,
+    OpenRecord,
+    Pass,
+    Record,
+    RewindRecord,
+    Run,
+)
 from headgate.errors import Corrupt
 
 RECENT = 100
@@ -62,11 +71,28 @@ class Head:
     """Per topic and partition, where the next batch must start."""
     opaque_ends: Mapping[str, str] = field(default_factory=dict)
     starts: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    """Per topic and partition, where the stream's first batch of it started, as far as that is known."""
+    """Per topic and partition, where the stream's first batch of it since a rewind started, as far as that is known."""
     listed: Mapping[UUID, int] = field(default_factory=dict)
     """Per shard, the highest position that a record lists."""
     recent: Mapping[tuple[str, int], BatchRecord] = field(default_factory=dict)
     """The last batches by query and batch id, oldest first, the last one included."""
+    rewound: RewindRecord | None = None
+    """The last rewind."""
+    passes: tuple[Pass, ...] = ()
+    """What was read before rewinds, in the order of the log."""
+
+    @property
+    def is_rewound(self) -> bool:
+        """Whether a rewind is newer than the last batch."""
+        return self.rewound is not None and (self.last is None or self.last.sequence < self.rewound.sequence)
+
+    def next_starts(self) -> dict[tuple[str, int], int]:
+        """Where the partitions go on that the last batch had, or a rewind after it. (`ends` has those of topics that
+        the query no longer reads as well.)
+        """
+        if self.is_rewound and self.rewound is not None:
+            return {(one.topic, one.partition): one.after for one in self.rewound.offsets}
+        return {} if self.last is None else {(one.topic, one.partition): one.until for one in self.last.sources}
 
     def after(self, record: Record) -> Head:
         """Where it stands after one more record. Raises Corrupt for one that cannot follow."""
@@ -112,6 +138,8 @@ def unfolded(fold: Fold) -> LogState:
         starts={(topic, partition): start for topic, partition, start in fold.starts},
         listed={shard_id: shard.last for shard_id, shard in fold.shards.items()},
         recent={} if fold.last is None else {(fold.last.query_id, fold.last.batch_id): fold.last},
+        rewound=fold.rewound,
+        passes=fold.passes,
     )
     # Nothing was ever flushed where replay_after is 0, and a dead-letter log has its first entry at position 0.
     shards = {
@@ -162,6 +190,8 @@ def fold(state: LogState, replay_after: Mapping[UUID, int]) -> Fold:
         ends=tuple(sorted((topic, partition, end) for (topic, partition), end in head.ends.items())),
         opaque_ends=tuple(sorted(head.opaque_ends.items())),
         shards=shards,
+        rewound=head.rewound,
+        passes=head.passes,
     )
 
 
@@ -198,6 +228,8 @@ class _Builder:
         self._starts = dict(head.starts)
         self._listed = dict(head.listed)
         self._recent = dict(head.recent)
+        self._rewound = head.rewound
+        self._passes = list(head.passes)
 
     def take_head(self, record: Record) -> None:
         if record.stream != self._head.stream:
@@ -209,7 +241,10 @@ class _Builder:
             self._opened = record
             return
         if self._opened is None or record.open_id != self._opened.record_id:
-            raise Corrupt(f"Record {record.sequence} is a batch of a driver that did not hold the log.")
+            raise Corrupt(f"Record {record.sequence} is of a driver that did not hold the log.")
+        if isinstance(record, RewindRecord):
+            self._take_rewind(record)
+            return
         for name, part in record.parts():
             if part.positions[0] <= self._listed.get(part.shard_id, -1):
                 raise Corrupt(f"Record {record.sequence} lists a position a second time.", shard=name)
@@ -226,6 +261,20 @@ class _Builder:
         if len(self._recent) > RECENT:
             del self._recent[next(iter(self._recent))]
 
+    def _take_rewind(self, record: RewindRecord) -> None:
+        """A partition that moves begins anew; what was read of it before is kept as a pass."""
+        for moved in record.offsets:
+            place = (moved.topic, moved.partition)
+            if (stood := self._ends.get(place)) != moved.before:
+                what = f"{moved.topic}/{moved.partition} from {moved.before}, and it stood at {stood}"
+                raise Corrupt(f"Record {record.sequence} rewinds {what}.")
+            if moved.before == moved.after:
+                continue
+            if moved.before is not None and (start := self._starts.get(place)) != moved.before:
+                self._passes.append(Pass(*place, start, moved.before, record.sequence))
+            self._starts[place] = self._ends[place] = moved.after
+        self._rewound = record
+
     def head(self) -> Head:
         return Head(
             self._head.stream,
@@ -237,4 +286,6 @@ class _Builder:
             self._starts,
             self._listed,
             self._recent,
+            self._rewound,
+            tuple(self._passes),
         )

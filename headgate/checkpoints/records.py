@@ -26,9 +26,12 @@ Mode = Literal["wal", "memtable"]
 Run: TypeAlias = tuple[int, int]
 """Positions from the first to the last, both included."""
 
-FORMAT = 1
-"""Version of the JSON. Raised when an older release would misread what a newer one means."""
+FORMAT = 2
+"""Newest version of the JSON that is read. Raised when an older release would misread what a newer one means.
 
+2 has rewinds. Content says the lowest version that it needs, so that a release without rewinds reads a log without.
+"""
+FIRST_FORMAT = 1
 
 DEAD_LETTERS = "dead-letters:"
 """What the names of dead-letter logs begin with, in records."""
@@ -136,6 +139,57 @@ class OpenRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Moved:
+    """Where a partition stood at a rewind, and where it goes on. `before` is None where the stream had not read it."""
+
+    topic: str
+    partition: int
+    before: int | None
+    after: int
+
+    @property
+    def again(self) -> int:
+        """Offsets that will be read a second time."""
+        return 0 if self.before is None else max(0, self.before - self.after)
+
+    @property
+    def skipped(self) -> int:
+        """Offsets that will not be read, as far as is known: of a partition that is new, nothing is."""
+        return 0 if self.before is None else max(0, self.after - self.before)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewindRecord:
+    """Somebody moved the stream, deliberately: the next batch starts at other offsets than the last one ended at."""
+
+    record_id: str
+    sequence: int
+    stream: str
+    open_id: str
+    """The open record under which it was put."""
+    query_id: str
+    offsets: tuple[Moved, ...]
+    """Every partition that the next batch is judged by, those that stay included."""
+    rewound_at: str = ""
+    """As `by` and `reason` for people. Nothing depends on them."""
+    by: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One reading of a partition, from its start until a rewind ended it."""
+
+    topic: str
+    partition: int
+    start: int | None
+    """None: an earlier release folded that away."""
+    until: int
+    ended_by: int
+    """The sequence of the rewind."""
+
+
+@dataclass(frozen=True, slots=True)
 class FoldedShard:
     """What is left of a shard's listed positions: those above `replay_after`, as runs without attempt ids.
 
@@ -162,10 +216,16 @@ class Fold:
     opaque_ends: tuple[tuple[str, str], ...]
     shards: Mapping[UUID, FoldedShard]
     starts: tuple[tuple[str, int, int], ...] = ()
-    """Per topic and partition, where the first batch started; left out where an earlier release folded that away."""
+    """Per topic and partition, where the first batch since a rewind started; left out where an earlier release folded
+    that away.
+    """
+    rewound: RewindRecord | None = None
+    """The last rewind."""
+    passes: tuple[Pass, ...] = ()
+    """What was read before rewinds."""
 
 
-Record: TypeAlias = OpenRecord | BatchRecord
+Record: TypeAlias = OpenRecord | BatchRecord | RewindRecord
 
 
 def is_dead_letters(source: str) -> bool:
@@ -178,12 +238,18 @@ def is_dead_letters(source: str) -> bool:
 
 def encode(record: Record | Fold) -> bytes:
     """One key a line, values compact."""
-    return text_of(plain(record))
+    return text_of(plain(record), format_of(record))
 
 
-def text_of(content: Mapping[str, Any]) -> bytes:
+def format_of(*records: Record | Fold) -> int:
+    """The lowest version whose readers understand the records."""
+    with_rewinds = any(isinstance(one, RewindRecord) or getattr(one, "rewound", None) for one in records)
+    return FORMAT if with_rewinds else FIRST_FORMAT
+
+
+def text_of(content: Mapping[str, Any], version: int = FIRST_FORMAT) -> bytes:
     """JSON with a format, the release that wrote it and a checksum: one key a line, values compact."""
-    fields = {"format": FORMAT, "release": release(), **content}
+    fields = {"format": version, "release": release(), **content}
     fields["checksum"] = _checksum(fields)
     lines = ",\n".join(f"  {json.dumps(key)}: {_compact(value)}" for key, value in fields.items())
     return f"{{\n{lines}\n}}\n".encode()
@@ -235,6 +301,19 @@ def plain(record: Record | Fold) -> dict[str, Any]:
             "shards": {name: _plain_part(part) for name, part in record.shards.items()},
             "dead_letters": {name: _plain_part(part) for name, part in record.dead_letters.items()},
         }
+    if isinstance(record, RewindRecord):
+        return {
+            "kind": "rewind",
+            "stream": record.stream,
+            "sequence": record.sequence,
+            "record_id": record.record_id,
+            "open_id": record.open_id,
+            "query_id": record.query_id,
+            "rewound_at": record.rewound_at,
+            "by": record.by,
+            "reason": record.reason,
+            "offsets": [[one.topic, one.partition, one.before, one.after] for one in record.offsets],
+        }
     return {
         "kind": "fold",
         "stream": record.stream,
@@ -253,7 +332,13 @@ def plain(record: Record | Fold) -> dict[str, Any]:
             }
             for shard_id, folded in record.shards.items()
         },
+        **({} if record.rewound is None else _plain_rewinds(record, record.rewound)),
     }
+
+
+def _plain_rewinds(fold: Fold, rewound: RewindRecord) -> dict[str, Any]:
+    passes = [[one.topic, one.partition, one.start, one.until, one.ended_by] for one in fold.passes]
+    return {"rewound": plain(rewound), "passes": passes}
 
 
 def _plain_part(part: ShardPart) -> dict[str, Any]:
@@ -333,6 +418,8 @@ def _record(fields: Mapping[str, Any]) -> Record | Fold:
         return _open(fields)
     if kind == "batch":
         return _batch(fields)
+    if kind == "rewind":
+        return _rewind(fields)
     if kind == "fold":
         return fold_from(fields)
     raise ValueError(f"kind {kind!r}")
@@ -379,6 +466,23 @@ def _batch(fields: Mapping[str, Any]) -> BatchRecord:
     return record
 
 
+def _rewind(fields: Mapping[str, Any]) -> RewindRecord:
+    return RewindRecord(
+        record_id=_text(fields["record_id"]),
+        sequence=_number(fields["sequence"]),
+        stream=_text(fields["stream"]),
+        open_id=_text(fields["open_id"]),
+        query_id=_text(fields["query_id"]),
+        offsets=tuple(
+            Moved(_text(topic), _number(partition), _known(before), _number(after))
+            for topic, partition, before, after in fields["offsets"]
+        ),
+        rewound_at=_text(fields["rewound_at"]),
+        by=_text(fields["by"]),
+        reason=_text(fields["reason"]),
+    )
+
+
 def _part(part: Mapping[str, Any]) -> ShardPart:
     positions = tuple(_number(position) for position in part["positions"])
     rows, nbytes = _number(part["rows"]), _number(part["nbytes"])
@@ -405,7 +509,16 @@ def fold_from(fields: Mapping[str, Any]) -> Fold:
             )
             for shard_id, folded in fields["shards"].items()
         },
+        rewound=None if fields.get("rewound") is None else _rewind(fields["rewound"]),
+        passes=tuple(
+            Pass(_text(topic), _number(partition), _known(start), _number(until), _number(ended_by))
+            for topic, partition, start, until, ended_by in fields.get("passes", ())
+        ),
     )
+
+
+def _known(value: Any) -> int | None:
+    return None if value is None else _number(value)
 
 
 def _offsets(values: Iterable[Any]) -> tuple[tuple[str, int, int], ...]:

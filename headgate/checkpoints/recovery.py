@@ -18,6 +18,7 @@ from headgate.checkpoints.findings import Finding
 from headgate.checkpoints.fsck import look_over
 from headgate.checkpoints.fsck_wal import list_wal
 from headgate.checkpoints.log_state import Head
+from headgate.checkpoints.rewinding import stream_head
 from headgate.checkpoints.spark_checkpoint import SparkCheckpoint
 from headgate.checkpoints.spark_look import SparkLook, Standing, look_at_spark, standing
 from headgate.checkpoints.spark_rebuild import Layout, rebuilt_files, write_files
@@ -74,10 +75,7 @@ def diagnose(home: TableHome, stream: str, checkpoint: SparkCheckpoint) -> Diagn
 
     Raises NotFound for a stream that never was, DataLoss or Corrupt where the log itself cannot be read.
     """
-    head = CommitLog(home.records, stream, home.uri).read().head
-    if head.sequence == 0:
-        known = ", ".join(list_streams(home.records)) or "none"
-        raise NotFound(f"The table has no stream {stream!r}.", table=home.uri, advice=f"it has {known}")
+    head = stream_head(home, stream)
     spark = look_at_spark(checkpoint)
     claims = {} if head.opened is None else head.opened.shards
     findings = look_over(home, [claim.shard_id for claim in claims.values()])
@@ -111,9 +109,8 @@ def rebuild(
     head = CommitLog(home.records, stream, home.uri).read().head
     spark = look_at_spark(checkpoint)
     _check_needed(home, head, spark)
-    layout = _layout(head, spark, sources)
     query_id = str(uuid.uuid4())
-    rebuilt_files(head, query_id, layout)  # refuses what cannot be, before anything is fenced
+    rebuilt_files(head, query_id, _layout(head, spark, sources))  # refuses what cannot be, before anything is fenced
     aside = None if not spark.is_there else move or _mover(checkpoint)
     pause("take over")
     head = StreamDriver.open(home, stream, query_id, (), pause=pause).head
@@ -126,6 +123,23 @@ def rebuild(
     write_files(target, files, pause)
     pause("rebuilt")
     return Rebuilt(query_id, head, moved_to)
+
+
+def check_rebuildable(
+    home: TableHome, head: Head, checkpoint: SparkCheckpoint, *, sources: Sequence[Iterable[str]] = ()
+) -> bool:
+    """Whether `rebuild` would have to make the directory anew for a stream that stands there. Writes nothing.
+
+    Raises InvalidInput where it could not.
+    """
+    spark = look_at_spark(checkpoint)
+    if not standing(head, spark).needs_rebuild:
+        return False
+    _check_needed(home, head, spark)
+    rebuilt_files(head, str(uuid.uuid4()), _layout(head, spark, sources))
+    if spark.is_there:
+        _mover(checkpoint)
+    return True
 
 
 def choose_stream(home: TableHome, spark: SparkLook, given: str | None) -> str:

@@ -154,14 +154,20 @@ def _between_batches(head: Head, spark: SparkLook, done: int) -> Standing:
     if head.last is None:
         why = f"Spark is done with batch {done}, and the table has no batch of this stream."
         return Standing("spark ahead", f"{why} Is it the right table, stream and directory?", True)
-    ours = {(r.topic, r.partition): r.until for r in head.last.sources}
+    ours = head.next_starts()
     theirs = spark.kafka_ends()
     opaque = {one.source: one.text for one in spark.ends if one.kafka is None and one.text is not None}
     known = {source: end for source, end in head.opaque_ends.items() if not is_dead_letters(source)}
+    if head.last.query_id == spark.query_id and done < head.last.batch_id:
+        why = f"The Spark checkpoint is an old copy: it ends at batch {done}, the table at {head.last.batch_id}."
+        return Standing("lost", why, True)
     if theirs == ours and opaque == known:
         return Standing("aligned", f"Spark is done with batch {done}, and the table has everything up to there.")
     differing = sorted(place for place in {*ours, *theirs} if ours.get(place) != theirs.get(place))
     told = ", ".join(f"{t}/{p}: Spark {theirs.get((t, p))}, table {ours.get((t, p))}" for t, p in differing[:5])
+    if differing and head.is_rewound and head.rewound is not None:
+        record = f"record {head.rewound.sequence} ({head.rewound.rewound_at})"
+        return Standing("lost", f"{record} rewound the stream; the Spark checkpoint is of before ({told}).", True)
     if differing and all(theirs.get(place, 0) >= ours.get(place, 0) for place in differing):
         return Standing("spark ahead", f"Spark is done with offsets that the table does not have ({told}).", True)
     if differing and all(theirs.get(place, 0) <= ours.get(place, 0) for place in differing):

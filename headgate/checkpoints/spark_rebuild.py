@@ -82,7 +82,7 @@ def rebuilt_files(
     layout = layout or Layout.given(
         [topics] if (topics := {part.topic for part in last.sources}) else [], _opaque(last)
     )
-    lines = _offset_lines(last, layout)
+    lines = _offset_lines(head, last, layout)
     batch = last.batch_id
     stamp = int(time.time() * 1000) if now_ms is None else now_ms
     meta = {"batchWatermarkMs": 0, "batchTimestampMs": stamp, "conf": {}}
@@ -111,11 +111,11 @@ def write_files(target: ObjectStore, files: Iterable[tuple[str, bytes]], pause: 
                 ) from error
 
 
-def _offset_lines(last: BatchRecord, layout: Layout) -> dict[str, str]:
+def _offset_lines(head: Head, last: BatchRecord, layout: Layout) -> dict[str, str]:
     """Per source its offsets as Spark writes them."""
     ends: dict[str, dict[str, int]] = {}
-    for part in last.sources:
-        ends.setdefault(part.topic, {})[str(part.partition)] = part.until
+    for (topic, partition), start in sorted(head.next_starts().items()):
+        ends.setdefault(topic, {})[str(partition)] = start
     opaque: Mapping[str, str] = {part.source: part.until for part in last.opaque}
     lines: dict[str, str] = {}
     for name, topics in layout.sources:

@@ -27,7 +27,7 @@ from headgate.checkpoints.flush_job import Flushed, FlushJob, RunJobs
 from headgate.checkpoints.folding import Folding
 from headgate.checkpoints.gap import close_gap, unseal
 from headgate.checkpoints.log_state import Head, LogState, Positions
-from headgate.checkpoints.records import Batch, BatchRecord, Fold, Mode
+from headgate.checkpoints.records import Batch, BatchRecord, Fold, Mode, Moved, RewindRecord
 from headgate.checkpoints.unflushed import Unflushed
 from headgate.errors import Fenced, HeadgateError, InvalidInput
 from headgate.shards.appender import Pause, no_pause
@@ -213,6 +213,13 @@ class StreamDriver:
                 # Without MemTables nothing ever leaves the WAL, and a list of it would grow with every batch.
                 for name, part in record.shards.items():
                     self._unflushed[name].add(part)
+        return record
+
+    def rewind(self, offsets: tuple[Moved, ...], *, by: str = "", reason: str = "") -> RewindRecord:
+        """Let the stream go on at other offsets: one PUT. Not while a batch runs. Raises Fenced or Poisoned."""
+        record = self._log.rewind(offsets, by=by, reason=reason)
+        with self._guard:
+            self._folding.add(record)
         return record
 
     # -- maintenance ---------------------------------------------------------------

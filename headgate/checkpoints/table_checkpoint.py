@@ -177,7 +177,8 @@ def encode(checkpoint: TableCheckpoint) -> bytes:
             "base_version": checkpoint.base_version,
             "shards": {str(shard_id): _plain_shard(shard) for shard_id, shard in checkpoint.shards.items()},
             "streams": {name: codec.plain(fold) for name, fold in checkpoint.streams.items()},
-        }
+        },
+        codec.format_of(*checkpoint.streams.values()),
     )
 
 

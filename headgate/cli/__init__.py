@@ -60,7 +60,10 @@ COMMANDS = {
     "index": Lazy("headgate.cli.index_command:index", "Build full-text indexes."),
     "search": Lazy("headgate.cli.search_command:search", "Find rows by their words, fresh ones included."),
     "recover": Lazy("headgate.cli.recover_command:recover", "How Spark's checkpoint stands to the table, and mend it."),
+    "rewind": Lazy("headgate.cli.rewind_command:rewind", "Let a stream read again, or skip, deliberately."),
     "fsck": Lazy("headgate.cli.fsck_command:fsck", "Check every object of a table."),
+    "doctor": Lazy("headgate.cli.doctor_command:doctor", "Whether this machine, a store and Kafka are fit."),
+    "cost": Lazy("headgate.cli.cost_command:cost", "Requests and dollars per month of a stream on S3."),
     "kafka": Lazy("headgate.cli.kafka_command:kafka", "Run a broker on this machine, to try things out."),
 }
 

@@ -78,7 +78,7 @@ def diagnosis_value(found: Diagnosis, done: Rebuilt | None = None, *, apply: boo
     head, spark = found.head, found.spark
     last = head.last
     theirs = spark.kafka_ends()
-    ours = {} if last is None else {(part.topic, part.partition): part.until for part in last.sources}
+    ours = head.next_starts()
     logged = found.standing.upcoming
     return {
         "state": found.standing.state,

@@ -11,10 +11,12 @@ import click
 from rich.console import Console
 from rich.live import Live
 
+from headgate.checkpoints.log_state import Head
 from headgate.checkpoints.records import BatchRecord
 from headgate.cli import storage_option
 from headgate.cli.kafka_options import kafka_option
 from headgate.cli.output import Output, TextOutput, output_option
+from headgate.cli.rewind_value import rewind_value
 from headgate.cli.shard_command import Place, look_at
 from headgate.cli.status_tables import status_tables
 from headgate.errors import InvalidInput
@@ -144,7 +146,14 @@ def _stream(status: StreamStatus) -> dict[str, Any]:
         ),
         "lag": status.lag,
         "opened_at": opened and opened.opened_at,
+        "rewound": None if head.rewound is None else {**rewind_value(head.rewound), "batches_since": _since(head)},
     }
+
+
+def _since(head: Head) -> int:
+    """Batches since the last rewind, as far as the log remembers them one by one."""
+    rewound = 0 if head.rewound is None else head.rewound.sequence
+    return sum(record.sequence > rewound for record in head.recent.values())
 
 
 def _maintenance(table: Table, streams: tuple[StreamStatus, ...]) -> list[dict[str, Any]]:

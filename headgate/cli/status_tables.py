@@ -22,6 +22,7 @@ def status_tables(status: Value) -> RenderableType:
     title = Text(f"{status['uri']}  ({', '.join(status['primary_key']) or 'no key'}, {status['sharding']['kind']})")
     parts: list[RenderableType] = [title, Text()]
     parts.append(_streams(status["streams"]) if status["streams"] else Text("No stream has written to it yet."))
+    parts += [_cell(told_rewind(one["stream"], one["rewound"])) for one in status["streams"] if one["rewound"]]
     if status["partitions"]:
         parts.append(_partitions(status["partitions"]))
     if status["shards"]:
@@ -77,6 +78,17 @@ def _streams(streams: Sequence[Value]) -> Padding:
     columns = ["stream", ">batch", ">commit", ">rows", "recent rows", ">lag", "query", "opened"]
     keys = ("stream", "batch", "sequence", "rows", "recent", "lag", "query", "opened_at")
     return _filled("Streams", columns, keys, [{**one, **_shortened(one)} for one in streams])
+
+
+def told_rewind(stream: str, rewound: Value) -> str:
+    """One line of the last rewind, with who, when and why."""
+    who = f" by {rewound['by']}" if rewound["by"] else ""
+    why = f" ({rewound['reason']})" if rewound["reason"] else ""
+    again, skipped = rewound["offsets_again"], rewound["offsets_skipped"]
+    return (
+        f"{stream}: rewound by record {rewound['record']} at {rewound['rewound_at']}{who}{why}: {again:,} offsets "
+        f"again, {skipped:,} skipped; {rewound['batches_since']} batches since"
+    )
 
 
 def _shortened(stream: Value) -> Value:

@@ -11,6 +11,7 @@ from headgate.cli.errors import exit_code
 from headgate.cli.kafka_options import kafka_option
 from headgate.cli.output import Output, output_option
 from headgate.cli.progress import bars
+from headgate.cli.rewind_value import rewind_value
 from headgate.errors import DataLoss
 from headgate.streaming.decode import json as json_decoder
 from headgate.streaming.kafka_source import source
@@ -44,7 +45,8 @@ def verify(
     On a table with a key: the newest row of each key, deletes included. Dead letters must be exactly the
     records that cannot become rows. Exits 6 where a row is lost, there twice or wrong, and shows a few.
     Streams may go on meanwhile; rows that others than streams wrote count as wrong. Rows that `headgate wal expire`
-    let go count as lost: where that alone may be it, this says so and exits 1.
+    let go count as lost: where that alone may be it, this says so and exits 1. What a rewind let come again is
+    expected again; what it skipped is not expected: `ranges` has every pass.
     """
     table = open_table(uri, storage_options or None)
     report = run_verify(table, servers, topics, kafka_options)
@@ -54,7 +56,7 @@ def verify(
 
 def _title(report: Report) -> str:
     if report.holds:
-        return "Every row is there, once"
+        return "Every row is there, once" + (" in each pass: the stream was rewound" if report.rewinds else "")
     if report.may_be_expired:
         return "Rows are not there, perhaps those that `headgate wal expire` let go; nothing is there twice or wrong"
     return "NOT as committed"
@@ -98,8 +100,10 @@ def report_value(report: Report) -> dict[str, Any]:
                 "from": part.start,
                 "until": part.until,
                 "start_known": part.start_known,
+                "ended_by_rewind": part.ended_by,
             }
             for part in report.ranges
         ],
+        "rewinds": [rewind_value(one) for one in report.rewinds],
         "examples": list(report.examples),
     }

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from headgate.checkpoints.commit_log import READERS, CommitLog
 from headgate.checkpoints.log_state import Head
-from headgate.checkpoints.records import BatchRecord
+from headgate.checkpoints.records import BatchRecord, Pass
 from headgate.checkpoints.streams import list_streams
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.connectors.kafka.reader import offsets
@@ -18,7 +18,7 @@ from headgate.table import Table
 
 @dataclass(frozen=True)
 class CommittedRange:
-    """What one stream has committed of one partition."""
+    """What one stream has committed of one partition in one pass: between two rewinds, or since the last."""
 
     stream: str
     topic: str
@@ -27,6 +27,14 @@ class CommittedRange:
     until: int
     start_known: bool
     """False: the log no longer has its first records, and the topic's earliest offset is taken."""
+    after: int = 0
+    """The sequence of the rewind that it began with; 0: it is the first pass."""
+    ended_by: int | None = None
+    """The sequence of the rewind that it ended with; None: it is the last pass."""
+
+    def is_of(self, sequence: int) -> bool:
+        """Whether a record is of this pass."""
+        return self.after < sequence and (self.ended_by is None or sequence < self.ended_by)
 
 
 def heads_of(table: Table) -> tuple[Head, ...]:
@@ -61,13 +69,27 @@ def history_of(table: Table, head: Head) -> History:
 
 
 def committed_ranges(heads: Sequence[Head], topics: Mapping[str, ConsumerConfig]) -> tuple[CommittedRange, ...]:
-    """Per stream and partition what was committed. Asks Kafka only where a log does not say where it began."""
+    """Per stream and partition what was committed, pass by pass. Asks Kafka only where a log does not say where it
+    began.
+    """
     ranges = []
     for head in heads:
         for (topic, partition), until in sorted(head.ends.items()):
-            start = head.starts.get((topic, partition))
-            known = start is not None
-            if start is None:
-                start = offsets(topics[topic], topic)[partition][0] if topic in topics else 0
-            ranges.append(CommittedRange(head.stream, topic, partition, min(start, until), until, known))
+            earlier = [one for one in head.passes if (one.topic, one.partition) == (topic, partition)]
+            began = 0
+            for one in earlier:
+                ranges.append(_range(head, one.start, one, began, topics))
+                began = one.ended_by
+            last = Pass(topic, partition, head.starts.get((topic, partition)), until, 0)
+            ranges.append(_range(head, last.start, last, began, topics))
     return tuple(ranges)
+
+
+def _range(
+    head: Head, start: int | None, part: Pass, began: int, topics: Mapping[str, ConsumerConfig]
+) -> CommittedRange:
+    known = start is not None
+    if start is None:
+        start = offsets(topics[part.topic], part.topic)[part.partition][0] if part.topic in topics else 0
+    place = (head.stream, part.topic, part.partition)
+    return CommittedRange(*place, min(start, part.until), part.until, known, began, part.ended_by or None)

@@ -145,7 +145,7 @@ class RunningStream:
                             topic=topic,
                             partition=partition,
                             lost=f"[{end}, {first})",
-                            advice="restore the topic, or rewind the stream deliberately; what was committed stays",
+                            advice="restore the topic, or skip what is gone with `headgate rewind`; the table stays",
                         )
         return None
 

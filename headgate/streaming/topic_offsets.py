@@ -49,6 +49,6 @@ def loss(consumer: ConsumerConfig, ranges: Iterable[SourceRange]) -> DataLoss | 
                 range=f"[{part.start},{part.until})",
                 lost_from=gone[0],
                 lost_until=gone[1],
-                advice="restore the topic, or accept the loss by recording a new start for this partition",
+                advice="restore the topic, or skip what is gone deliberately with `headgate rewind`",
             )
     return None

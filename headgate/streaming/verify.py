@@ -10,6 +10,7 @@ were let go by `headgate wal expire` are in the topic and not in the table: the 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -17,10 +18,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from headgate.checkpoints.commit_log import CommitLog
 from headgate.checkpoints.expiring import read_expired
 from headgate.checkpoints.log_state import Head
+from headgate.checkpoints.records import RewindRecord
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.connectors.kafka.reader import offsets, read_range
 from headgate.errors import InvalidInput, Transient
@@ -28,7 +30,7 @@ from headgate.shards.schema import TOMBSTONE
 from headgate.shards.sharding import ByPartition, single
 from headgate.streaming.committed import CommittedRange, History, committed_ranges, heads_of, history_of
 from headgate.streaming.compare import Difference, Prints, compare, newest
-from headgate.streaming.dead_letters import read_dead_letters
+from headgate.streaming.dead_letters import dead_entries, dead_letter_home
 from headgate.streaming.decoded import Decoder
 from headgate.streaming.rows import RowMaker
 from headgate.table import Table
@@ -65,6 +67,8 @@ class Report:
     examples: tuple[dict[str, Any], ...] = ()
     expired: int = 0
     """Entries that were let go by `headgate wal expire`: their rows count as lost, and nobody can tell these apart."""
+    rewinds: tuple[RewindRecord, ...] = ()
+    """Of each stream the last one: what was read twice for it is expected twice, what it skipped is not expected."""
 
     @property
     def may_be_expired(self) -> bool:
@@ -104,7 +108,7 @@ def verify_table(
         reading.read(part, topics[part.topic])
     records, expected = reading.records, reading.expected()
     difference = compare(expected, found, keyed=bool(table.primary_key))
-    lost, extra = _dead_letters(table, ranges, reading.dead)
+    lost, extra = _dead_letters(table, heads, reading.dead)
     examples: tuple[dict[str, Any], ...] = ()
     if difference:
         examples = tuple(_examples(table, difference, ranges, topics, reading))
@@ -119,6 +123,7 @@ def verify_table(
         dead_letters_extra=extra,
         examples=examples,
         expired=sum(one["entries"] for shard_id in table.shard_ids() for one in read_expired(table.home, shard_id)),
+        rewinds=tuple(head.rewound for head in heads if head.rewound is not None),
     )
 
 
@@ -208,7 +213,7 @@ class _Reading:
         cuts = self._cuts(part)
         what = f"{part.topic}/{part.partition}"
         for batch in read_range(consumer, part.topic, part.partition, part.start, part.until, columns=_COLUMNS):
-            for sequence, piece in _pieces(batch, cuts):
+            for sequence, piece in _pieces(batch, cuts, part.after):
                 for routed in maker.from_kafka(piece):
                     yield sequence, routed.rows, routed.dead
             self.records += batch.num_rows
@@ -232,14 +237,16 @@ class _Reading:
         return [
             (one.until, batch.sequence)
             for batch in self.histories[part.stream].batches
+            if part.is_of(batch.sequence)
             for one in batch.sources
             if (one.topic, one.partition) == (part.topic, part.partition) and one.until > one.start
         ]
 
 
-def _pieces(batch: pa.RecordBatch, cuts: Sequence[tuple[int, int]]) -> Iterator[tuple[int, pa.RecordBatch]]:
+def _pieces(batch: pa.RecordBatch, cuts: Sequence[tuple[int, int]], began: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """`began` is the sequence that the pass began with: of more than that nothing is known without cuts."""
     if not cuts:
-        yield 0, batch
+        yield began, batch
         return
     # What follows the last one was committed by a record that is gone since.
     cuts = [*cuts, (np.iinfo(np.int64).max, cuts[-1][1] + 1)]
@@ -253,25 +260,26 @@ def _pieces(batch: pa.RecordBatch, cuts: Sequence[tuple[int, int]]) -> Iterator[
 
 
 def _dead_letters(
-    table: Table, ranges: Sequence[CommittedRange], expected: Mapping[tuple[str, str, int], Sequence[int]]
+    table: Table, heads: Sequence[Head], expected: Mapping[tuple[str, str, int], Sequence[int]]
 ) -> tuple[int, int]:
     """How many are lost, and how many there are too many, of what was committed by then."""
-    ends = {(part.stream, part.topic, part.partition): part.until for part in ranges}
-    found: dict[tuple[str, str, int], list[int]] = {}
-    for letters in read_dead_letters(table.home):
-        # Those that a replay made rows of are rows by now.
-        rows = letters.filter(pc.invert(letters.column("replayed")))
-        places = zip(
-            *(rows.column(name).to_pylist() for name in ("stream", "topic", "partition", "offset")), strict=True
-        )
-        for stream, topic, partition, offset in places:
-            if offset < ends.get((stream, topic, partition), 0):
-                found.setdefault((stream, topic, partition), []).append(offset)
+    home = table.home
+    found: dict[tuple[str, str, int], Counter[int]] = {}
+    for head in heads:
+        logs = dead_letter_home(home, head.stream)
+        for entry in dead_entries(home, CommitLog(home.records, head.stream, home.uri).read()):
+            if entry.position > head.listed.get(logs.shard(f"{entry.log} of {head.stream}").id, -1):
+                continue
+            # Those that a replay made rows of are rows by now.
+            rows = entry.rows.filter(pa.array(entry.waiting))
+            places = zip(*(rows.column(name).to_pylist() for name in ("topic", "partition", "offset")), strict=True)
+            for topic, partition, offset in places:
+                found.setdefault((head.stream, topic, partition), Counter())[offset] += 1
     lost = extra = 0
     for place in {*found, *expected}:
-        there, wanted = found.get(place, []), set(expected.get(place, ()))
-        lost += len(wanted - set(there))
-        extra += len(there) - len(wanted & set(there))
+        there, wanted = found.get(place, Counter()), Counter(expected.get(place, ()))
+        lost += (wanted - there).total()
+        extra += (there - wanted).total()
     return lost, extra
 
 

@@ -84,6 +84,15 @@ def partitions(config: ConsumerConfig, topic: str, *, deadline: float = DEADLINE
         return _partitions(lent, config, topic, time.monotonic() + deadline)
 
 
+def cluster(config: ConsumerConfig, *, deadline: float = DEADLINE) -> tuple[int, int]:
+    """How many brokers and topics there are. Raises Transient, PermissionDenied."""
+    with lend(config) as lent:
+        found = _ask(
+            lent, config, "any", time.monotonic() + deadline, lambda timeout: lent.consumer.list_topics(timeout=timeout)
+        )
+        return len(found.brokers), len(found.topics)
+
+
 def offsets(config: ConsumerConfig, topic: str, *, deadline: float = DEADLINE) -> dict[int, tuple[int, int]]:
     """Per partition the earliest offset and the one after the last that this isolation level may read.
 
@@ -94,6 +103,28 @@ def offsets(config: ConsumerConfig, topic: str, *, deadline: float = DEADLINE) -
         return {
             partition: _watermarks(lent, config, topic, partition, until)
             for partition in _partitions(lent, config, topic, until)
+        }
+
+
+def offsets_at(config: ConsumerConfig, topic: str, instant_ms: int, *, deadline: float = DEADLINE) -> dict[int, int]:
+    """Per partition the first offset whose record is of that instant (in milliseconds) or later; where there is none,
+    the end.
+
+    Raises NotFound, Transient, PermissionDenied.
+    """
+    until = time.monotonic() + deadline
+    with lend(config) as lent:
+        numbers = _partitions(lent, config, topic, until)
+        wanted = [TopicPartition(topic, number, instant_ms) for number in numbers]
+        answers = _ask(lent, config, topic, until, lambda timeout: lent.consumer.offsets_for_times(wanted, timeout))
+        for answer in answers:
+            if answer.error is not None:
+                _raise_for(answer.error, lent, config, topic)
+        return {
+            answer.partition: answer.offset
+            if answer.offset >= 0
+            else _watermarks(lent, config, topic, answer.partition, until)[1]
+            for answer in answers
         }
 
 
@@ -232,7 +263,7 @@ class _Reading:
             f"partition {self._wanted.partition}.",
             lost_from=lost[0],
             lost_until=lost[1],
-            advice="restore the topic, or accept the loss by recording a new start for this partition",
+            advice="restore the topic, or skip what is gone deliberately with `headgate rewind`",
         )
 
     def _lost(self) -> tuple[int, int] | None:

@@ -1,0 +1,77 @@
+"""Rewinding a stream: it goes on at other offsets than its last batch ended at, deliberately and on record.
+
+Nothing of the table is taken back. What is read again is written again: on a table without a key the rows are there
+twice, on one with a key they replace themselves. What is skipped is never read.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headgate.checkpoints.commit_log import CommitLog
+from headgate.checkpoints.log_state import Head
+from headgate.checkpoints.records import Moved, RewindRecord
+from headgate.checkpoints.rewind_plan import Place, moving, plan_rewind
+from headgate.checkpoints.stream_driver import StreamDriver
+from headgate.checkpoints.streams import list_streams
+from headgate.errors import NotFound
+from headgate.shards.appender import Pause, no_pause
+from headgate.shards.retry import Retry
+from headgate.shards.shard import TableHome
+
+
+@dataclass(frozen=True)
+class Rewound:
+    """A stream that was rewound."""
+
+    head: Head
+    moves: tuple[Moved, ...]
+    record: RewindRecord | None
+    """None: it stood there already, and nothing was written."""
+
+
+def stream_head(home: TableHome, stream: str) -> Head:
+    """Where a stream stands. Reads only. Raises NotFound for one that never was."""
+    head = CommitLog(home.records, stream, home.uri).read().head
+    if head.sequence == 0:
+        known = ", ".join(list_streams(home.records)) or "none"
+        raise NotFound(f"The table has no stream {stream!r}.", table=home.uri, advice=f"it has {known}")
+    return head
+
+
+def rewind(
+    home: TableHome,
+    stream: str,
+    wanted: Mapping[Place, int],
+    *,
+    by: str = "",
+    reason: str = "",
+    retry: Retry = Retry(),  # noqa: B008
+    pause: Pause = no_pause,
+) -> Rewound:
+    """Send a stream to these offsets. THIS WRITES, AND IT FENCES A DRIVER THAT STILL RUNS THE STREAM.
+
+    1. read the log: what cannot be is refused, and where the stream stands there already, that is all.
+    2. take the stream over: claims, barriers, open record. From here nobody else commits.
+    3. plan again from where that open record fixed the stream: whoever ran it may have gone on meanwhile.
+    4. put the rewind record at the log's next sequence. From here the next batch must start at the new offsets.
+
+    A crash before 4 leaves the stream where it was, one after 4 leaves it rewound; the same call completes it. Spark's
+    checkpoint is not touched: it no longer goes with the stream, and `rebuild` makes it anew. Raises InvalidInput,
+    NotFound, Fenced, Poisoned, DataLoss, Transient.
+    """
+    pause("rewind look")
+    head = stream_head(home, stream)
+    moves = plan_rewind(head, wanted)
+    if not moving(moves):
+        return Rewound(head, moves, None)
+    pause("take over")
+    driver = StreamDriver.open(home, stream, str(uuid.uuid4()), (), retry=retry, pause=pause)
+    moves = plan_rewind(driver.head, wanted)
+    if not moving(moves):
+        return Rewound(driver.head, moves, None)
+    record = driver.rewind(moves, by=by, reason=reason)
+    pause("rewound")
+    return Rewound(driver.head, moves, record)

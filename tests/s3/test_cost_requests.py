@@ -1,0 +1,164 @@
+"""What `headgate cost` takes one job to cost, against the requests that an S3 server really gets, of both clients."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from urllib.parse import parse_qs
+
+import pytest
+from services import create_bucket, s3_options_for
+from stream_life import QUERY, SCHEMA, batch_of, ranges_of, run_task, write_plan, written
+
+import headgate
+from headgate.checkpoints.base_upkeep import tidy_base
+from headgate.checkpoints.collect import collect
+from headgate.checkpoints.columns import current_schema
+from headgate.checkpoints.compact_choice import BasePolicy, CompactLimits
+from headgate.checkpoints.flush_job import run_here
+from headgate.checkpoints.stream_checkpoint import checkpoint_stream
+from headgate.checkpoints.stream_driver import StreamDriver
+from headgate.cli import cost_model
+from headgate.cli.cost_model import Requests
+from headgate.search.index_plan import Limits
+from headgate.search.index_upkeep import neglected
+from headgate.shards.sharding import ByPartition
+
+pytestmark = pytest.mark.s3
+
+ENTRIES = 3
+"""Per shard and flush."""
+
+
+class Counted:
+    """A WSGI application, with its requests counted by what they cost."""
+
+    def __init__(self, inner: Callable[..., Iterable[bytes]]) -> None:
+        self._inner = inner
+        self._lock = threading.Lock()
+        self.seen: Counter[str] = Counter()
+
+    def __call__(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        verb, query = environ["REQUEST_METHOD"], parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True)
+        kind = {"PUT": "put", "POST": "put", "HEAD": "get", "GET": "get"}.get(verb, "free")
+        if verb == "GET" and ("list-type" in query or "prefix" in query):
+            kind = "list"
+        if verb == "POST" and "delete" in query:
+            kind = "free"
+        with self._lock:
+            self.seen[kind] += 1
+        return self._inner(environ, start)
+
+    @contextmanager
+    def counting(self, found: dict[str, Requests], name: str) -> Iterator[None]:
+        """The requests that come meanwhile, put down under a name."""
+        before = Counter(self.seen)
+        yield
+        came = self.seen - before
+        found[name] = Requests(came["put"], came["get"], came["list"])
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[tuple[str, Counted]]:
+    from moto.server import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import make_server
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    counted = Counted(DomainDispatcherApplication(create_backend_app))
+    server = make_server("127.0.0.1", 0, counted, threaded=True)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", counted
+    server.shutdown()
+    thread.join()
+
+
+def jobs(server: tuple[str, Counted], shards: int, sstables: int) -> dict[str, Requests]:
+    """One of each, on a table with so many shards; the compaction takes so many SSTables of each."""
+    endpoint, counted = server
+    bucket = f"cost-{shards}-{sstables}"
+    create_bucket(endpoint, bucket)
+    table = headgate.create_table(
+        f"s3://{bucket}/t",
+        SCHEMA,
+        primary_key="id",
+        sharding=headgate.by_partition(key_is_partitioned=True),
+        storage_options=s3_options_for(endpoint),
+    )
+    parts = range(shards)
+    names = [ByPartition().shard_name("orders", part) for part in parts]
+    found: dict[str, Requests] = {}
+
+    def batches(first: int) -> int:
+        """A flush's worth, and how many entries of dead letters."""
+        dead = 0
+        for number in range(first, first + ENTRIES):
+            ranges = ranges_of(number, size=9, partitions=parts)
+            plan = write_plan(driver, ranges)
+            done = written(*(run_task(plan, some) for some in plan.sources.values()))
+            batch = driver.commit(replace(batch_of(plan, done, number, ranges), mode="memtable"))
+            dead += len(batch.dead_letters)
+        return dead
+
+    def flush() -> None:
+        driver.flushed(run_here(driver.flush_jobs(1 << 28, names)))
+
+    StreamDriver.open(table.home, "s", QUERY, names)
+    with counted.counting(found, "open"):
+        driver = StreamDriver.open(table.home, "s", QUERY, names)
+    with counted.counting(found, "batches"):
+        dead = batches(0)
+    found["batches"] += Requests(put=-dead)
+    with counted.counting(found, "fold"):
+        driver.fold()
+    with counted.counting(found, "flush"):
+        flush()
+    for number in range(1, sstables):
+        batches(ENTRIES * number)
+        flush()
+    with counted.counting(found, "compaction"):
+        assert driver.compact(CompactLimits()) is not None
+    with counted.counting(found, "tidying"):
+        tidy_base(table.home, BasePolicy())
+    with counted.counting(found, "look at indexes"):
+        neglected(table.home.store, Limits())
+    with counted.counting(found, "look"):
+        current_schema(table.home)
+    with counted.counting(found, "checkpoint"):
+        checkpoint_stream(driver, table.shard_ids(), run_here, max_bytes=1 << 28, keep=2)
+    with counted.counting(found, "gc"):
+        collect(table.home, table.shard_ids())
+    return found
+
+
+def test_what_the_model_takes_one_job_to_cost_is_what_the_server_gets(server: tuple[str, Counted]) -> None:
+    shards, sstables = 3, 2
+    seen = jobs(server, shards, sstables)
+    model = {
+        "open": cost_model.opening(shards),
+        "batches": (cost_model.ENTRY.times(shards) + cost_model.RECORD).times(ENTRIES),
+        "fold": cost_model.FOLD,
+        "flush": (cost_model.FLUSH + Requests(get=ENTRIES)).times(shards),
+        "compaction": cost_model.compaction(shards, sstables),
+        "tidying": cost_model.TIDYING,
+        "look at indexes": cost_model.LOOK,
+        "look": cost_model.LOOK,
+        "checkpoint": cost_model.checkpoint(shards),
+        "gc": cost_model.collection(shards),
+    }
+    assert seen.keys() == model.keys()
+    told = {name: (one, model[name]) for name, one in seen.items()}
+    assert seen["batches"] == model["batches"], "a PUT per entry and one for the record, no GET, no LIST"
+    assert [name for name, (one, wanted) in told.items() if one.put != wanted.put] == [], told
+    far = [name for name, (one, wanted) in told.items() if not _near(one.get, wanted.get, one.list, wanted.list)]
+    assert far == [], told
+
+
+def _near(*pairs: float) -> bool:
+    """Reads are no promise: a fifth more or less, or one, is the same."""
+    return all(abs(a - b) <= max(1, 0.2 * b) for a, b in zip(pairs[::2], pairs[1::2], strict=True))
