@@ -106,6 +106,7 @@ class LedgerFeed:
         for record in records:
             if isinstance(record, OpenRecord):
                 self._opens[record.record_id] = record
+            if not isinstance(record, BatchRecord):
                 continue
             opened = self._opened(record, taken_at)
             epochs: dict[UUID, int] = {}

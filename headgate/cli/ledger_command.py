@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
 import click
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from headgate.checkpoints.streams import list_streams
 from headgate.cli import storage_option
@@ -54,17 +58,30 @@ def rebuild(uri: str, stream: str, target: str, apply: bool, storage_options: di
             advice=f"its streams are: {', '.join(known) or 'none yet'}",
         )
     DeltaName(target, "ledger")
-    with tempfile.NamedTemporaryFile(prefix="headgate-spark-", suffix=".log", delete=False) as log:
-        log_file = Path(log.name)
-    spark = local_session(2, log_file=log_file, settings=delta_settings())
-    from pyspark.errors import PySparkException
-
-    try:
-        done = rebuild_ledger(spark, table, stream, target, apply=apply)
-    except PySparkException as error:
-        raise SparkFailed(f"The ledger could not be rebuilt: {told(error)}", log=str(log_file)) from error
-    finally:
-        spark.stop()
-    log_file.unlink()
+    with _spark() as (spark, log_file):
+        try:
+            done = rebuild_ledger(spark, table, stream, target, apply=apply)
+        except PySparkException as error:
+            raise SparkFailed(f"The ledger could not be rebuilt: {told(error)}", log=str(log_file)) from error
     title = f"{'Rebuilt' if apply else 'Would rebuild'} the ledger of stream {stream} of {table.uri}"
     output.record(title + ("" if apply else " (nothing was written; --apply does it)"), asdict(done))
+
+
+@contextmanager
+def _spark() -> Iterator[tuple[SparkSession, Path]]:
+    """A Spark with Delta that ends with the block. Its log is kept only where it is needed to understand a failure."""
+    with tempfile.NamedTemporaryFile(prefix="headgate-spark-", suffix=".log", delete=False) as log:
+        log_file = Path(log.name)
+    kept = False
+    try:
+        spark = local_session(2, log_file=log_file, settings=delta_settings())
+        try:
+            yield spark, log_file
+        finally:
+            spark.stop()
+    except SparkFailed:
+        kept = True
+        raise
+    finally:
+        if not kept:
+            log_file.unlink()

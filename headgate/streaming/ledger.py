@@ -59,8 +59,10 @@ class Ledger(Follower[int]):
         return max(0, (self._wanted or 0) - (self._at or 0))
 
     def stop(self, seconds: float = LAST_ROWS) -> bool:
-        """End the thread, after the last rows or so many seconds. Whether they are in the ledger."""
-        told = super().stop(seconds)
+        """End the thread, after the last rows or so many seconds; one that fails now is not waited for. Whether they
+        are in the ledger.
+        """
+        told = super().stop(0.0 if self._failing else seconds)
         if told and self._at is not None:
             with suppress(HeadgateError):
                 self._pin.move(self._at, now=True)

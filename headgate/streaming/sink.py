@@ -213,9 +213,14 @@ class ShardSink:
             if self._driver is None or self._maintenance is None:
                 self._driver = self._open(run, sources, decide)
                 self._maintenance = self._maintained(self._driver, run)
-                state = partial(getattr, self, "maintenance")
                 self.reporting.begin(
-                    run.session, self.table, self._driver, run.options, state, run.group, run.facts.run
+                    run.session,
+                    self.table,
+                    self._driver,
+                    run.options,
+                    lambda: self.maintenance,
+                    run.group,
+                    run.facts.run,
                 )
             driver, maintenance = self._driver, self._maintenance
             decision = decide(driver.head)
