@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from headgate.streaming.data_source import HeadgateDataSource, register
     from headgate.streaming.log_source import read_log
     from headgate.streaming.logs import configure_logs
+    from headgate.streaming.mirror import DeltaMirror
     from headgate.streaming.replay import replay_dead_letters
     from headgate.streaming.search_df import search_df
     from headgate.streaming.sink import ShardSink
     from headgate.table import Table, create_table, open_table
 
 __all__ = [
+    "DeltaMirror",
     "HeadgateDataSource",
     "ShardSink",
     "ShardWriter",
@@ -43,6 +45,7 @@ __all__ = [
 ]
 
 _PLACES = {
+    "DeltaMirror": "headgate.streaming.mirror:DeltaMirror",
     "HeadgateDataSource": "headgate.streaming.data_source:HeadgateDataSource",
     "ShardSink": "headgate.streaming.sink:ShardSink",
     "ShardWriter": "headgate.shards.writer:ShardWriter",

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from headgate.streaming.delta_tables import delta_settings
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -21,6 +23,9 @@ SETTINGS = {
     "spark.executorEnv.PYTHONPATH": ":".join(str(HERE / name) for name in WORKER_FOLDERS),
     # Rows that pass through the driver would not fit.
     "spark.driver.maxResultSize": "1m",
+    # Delta for the tests that use it: one JVM serves all. Its own default of 50 tasks a snapshot is for clusters.
+    **delta_settings(),
+    "spark.databricks.delta.snapshotPartitions": "2",
 }
 
 _running: list[tuple[Mapping[str, str], SparkSession]] = []

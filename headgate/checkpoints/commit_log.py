@@ -127,6 +127,14 @@ class CommitLog:
         """Of the records that are there. One LIST; what is put meanwhile may be left out."""
         return self._list()[0]
 
+    def taken_at(self) -> dict[int, datetime]:
+        """Of the records that are there, when the store took each. One LIST; as `sequences` otherwise."""
+        found = {}
+        for info in self._retry.run(lambda: list(self._store.list(self.folder + "/log/"))):
+            if match := NUMBERED.fullmatch(info.key.removeprefix(self.folder + "/")):
+                found[int(match[2])] = info.modified
+        return found
+
     # -- opening ---------------------------------------------------------------
 
     def open(self, query_id: str, claims: Mapping[str, ShardClaim], known: LogState | None = None) -> OpenedLog:

@@ -42,6 +42,10 @@ class ConsumerPin:
     """Per shard the last position that it needs no more; of one that is left out, all committed entries are held."""
     expires_after: float
     """Seconds after the store took the record."""
+    records_of: str | None = None
+    """Where set, it holds the records of that one stream, and no entry: for those who read the log and not the rows."""
+    note: str = ""
+    """For people: what reads, and how it fares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +74,15 @@ class StoredPin:
 
 def needed_above(pins: Iterable[ConsumerPin], stream: str) -> int | None:
     """The sequence above which every record of the stream is held; None: nobody holds any."""
-    return min((pin.done.get(stream, 0) for pin in pins), default=None)
+    held = (pin for pin in pins if pin.records_of in (None, stream))
+    return min((pin.done.get(stream, 0) for pin in held), default=None)
 
 
 def read_upto(pins: Iterable[ConsumerPin], shard_id: UUID) -> tuple[int | None, bool]:
     """The position up to which all consumers that know the shard have read it (None: nobody knows it), and whether
     there is one that does not know it: of such a shard every entry that a stream wrote is held.
     """
-    known = [pin.positions.get(shard_id) for pin in pins]
+    known = [pin.positions.get(shard_id) for pin in pins if pin.records_of is None]
     return min((one for one in known if one is not None), default=None), None in known
 
 
@@ -180,6 +185,9 @@ def encode(pin: ConsumerPin) -> bytes:
             "expires_after": pin.expires_after,
             "done": dict(pin.done),
             "positions": {str(shard_id): position for shard_id, position in pin.positions.items()},
+            # An earlier release takes such a pin for one that holds everything, which is safe.
+            **({} if pin.records_of is None else {"records_of": pin.records_of}),
+            **({"note": pin.note} if pin.note else {}),
         }
     )
 
@@ -203,4 +211,6 @@ def _pin(fields: Mapping[str, Any]) -> ConsumerPin:
         done={str(stream): int(sequence) for stream, sequence in fields["done"].items()},
         positions={UUID(shard_id): int(position) for shard_id, position in fields["positions"].items()},
         expires_after=float(fields["expires_after"]),
+        records_of=None if fields.get("records_of") is None else str(fields["records_of"]),
+        note=str(fields.get("note", "")),
     )

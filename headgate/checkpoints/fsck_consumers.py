@@ -65,6 +65,8 @@ class _Held:
         except HeadgateError:
             return  # the check of the logs tells
         for stream in streams:
+            if pin.records_of not in (None, stream):
+                continue
             log = CommitLog(self.home.records, stream, self.home.uri)
             tip = max(log.sequences(), default=0)
             for sequence in range(pin.done.get(stream, 0) + 1, tip + 1):
@@ -77,7 +79,9 @@ class _Held:
                     break
                 except HeadgateError:
                     continue  # the check of the logs tells
-                if isinstance(record, BatchRecord) and (lost := next(self._lost(record), None)) is not None:
+                if not isinstance(record, BatchRecord) or pin.records_of is not None:
+                    continue
+                if (lost := next(self._lost(record), None)) is not None:
                     shard, position = lost
                     what = f"Consumer {pin.consumer!r} has not read entry {position}, and it is missing."
                     yield finding("consumer-broken", f"{shard.wal_key(position)} (position {position})", what)

@@ -53,6 +53,7 @@ COMMANDS = {
     "shard": Lazy("headgate.cli.shard_command:shard", "Look at shards: who owns them, and what they hold."),
     "wal": Lazy("headgate.cli.wal_command:wal", "Look at a shard's write-ahead log."),
     "dead-letters": Lazy("headgate.cli.dead_letters_command:dead_letters", "The records that were refused."),
+    "ledger": Lazy("headgate.cli.ledger_command:ledger", "The commit log as a Delta table."),
     "checkpoint": Lazy("headgate.cli.checkpoint_command:checkpoint", "Name and pin a table as it is now."),
     "clone": Lazy("headgate.cli.clone_command:clone", "Make a table of its own out of another, fresh rows included."),
     "compact": Lazy("headgate.cli.compact_command:compact", "Take SSTables into the base."),

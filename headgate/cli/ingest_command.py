@@ -25,6 +25,7 @@ from headgate.connectors.kafka.reader import offsets
 from headgate.errors import InvalidInput, NotFound
 from headgate.shards.schema import RowSchema
 from headgate.streaming.decode_schema import arrow_schema
+from headgate.streaming.delta_tables import delta_settings
 from headgate.streaming.kafka_source import MAX_OFFSETS_PER_TRIGGER, KafkaSource, source
 from headgate.streaming.kafka_source import read as kafka_frame
 from headgate.streaming.logs import Form, configure_logs
@@ -115,6 +116,11 @@ Example:
     help="Write the stream's offsets to Kafka under this consumer group, for lag tools.",
 )
 @click.option(
+    "--ledger",
+    metavar="DELTA",
+    help="Keep the commit log as rows of this Delta table: a path, or schema.table.",
+)
+@click.option(
     "--metrics-port",
     type=click.IntRange(0, 65535),
     metavar="PORT",
@@ -157,6 +163,7 @@ def ingest(
     max_offsets: int,
     on_bad_record: str,
     commit_to_kafka: str | None,
+    ledger: str | None,
     metrics_port: int | None,
     metrics_host: str,
     log_form: Form | None,
@@ -197,13 +204,14 @@ def ingest(
             enable_memtable=memtable,
             on_bad_record=on_bad_record,
             commit_to_kafka=commit_to_kafka,
+            ledger=ledger,
             metrics_port=metrics_port,
             metrics_host=metrics_host,
             storage_options=options,
         )
         place = checkpoint or default_checkpoint(table, name)
         schedule = {"availableNow": True} if once else {"processingTime": f"{trigger or 0} seconds"}
-        with _spark(cores, stop) as (spark, log_file):
+        with _spark(cores, stop, {} if ledger is None else delta_settings()) as (spark, log_file):
             if not stop.asked():
                 frame = wanted.frame(spark)
                 running = RunningStream.start(sink, kafka, frame, place, schedule, log_file)
@@ -319,13 +327,13 @@ def _table(
 
 
 @contextmanager
-def _spark(cores: int | None, stop: Stop) -> Iterator[tuple[SparkSession, Path]]:
+def _spark(cores: int | None, stop: Stop, settings: Mapping[str, str]) -> Iterator[tuple[SparkSession, Path]]:
     """A Spark that ends with the block. Its log is kept only where it is needed to understand a failure."""
     number, name = tempfile.mkstemp(prefix="headgate-spark-", suffix=".log")
     os.close(number)
     log_file = Path(name)
     try:
-        spark = local_session(cores, log_file=log_file)
+        spark = local_session(cores, log_file=log_file, settings=settings)
         stop.listen()
         try:
             yield spark, log_file

@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 from rich.live import Live
 
+from headgate.checkpoints.consumer_pins import PinStore
 from headgate.checkpoints.log_state import Head
 from headgate.checkpoints.records import BatchRecord
 from headgate.cli import storage_option
@@ -105,6 +106,7 @@ def status_of(table: Table, consumer: Consumer | None = None, batches: int = 5) 
         ],
         "shards": _shards(table, streams),
         "maintenance": _maintenance(table, streams),
+        "readers": _readers(table, streams),
         "batches": [batch_value(record) for record in recent],
     }
 
@@ -160,6 +162,28 @@ def _maintenance(table: Table, streams: tuple[StreamStatus, ...]) -> list[dict[s
     """As the drivers last said: a stream that stopped, or runs without MemTables, may have said nothing."""
     found = (read_state(table.home.records, one.head.stream) for one in streams)
     return [asdict(state) for state in found if state is not None]
+
+
+def _readers(table: Table, streams: tuple[StreamStatus, ...]) -> list[dict[str, Any]]:
+    """Who reads the commit logs, and how far each is; a ledger and a mirror are among them."""
+    found = []
+    for one in PinStore(table.home.records, table.uri).list():
+        pin = one.pin
+        for stream in streams:
+            head = stream.head
+            if pin.records_of in (None, head.stream):
+                read = pin.done.get(head.stream, 0)
+                found.append(
+                    {
+                        "reader": pin.consumer,
+                        "stream": head.stream,
+                        "read": read,
+                        "behind": max(0, head.sequence - read),
+                        "held_until": one.expires_at.isoformat(timespec="seconds"),
+                        "note": pin.note,
+                    }
+                )
+    return found
 
 
 def _shards(table: Table, streams: tuple[StreamStatus, ...]) -> list[dict[str, Any]]:

@@ -30,6 +30,8 @@ def status_tables(status: Value) -> RenderableType:
     if status["maintenance"]:
         parts.append(_maintenance(status["maintenance"]))
         parts += [_cell(line) for one in status["maintenance"] for line in _trouble(one)]
+    if status["readers"]:
+        parts.append(_readers(status["readers"]))
     if status["batches"]:
         parts.append(batches_table(status["batches"]))
     return Group(*parts)
@@ -119,6 +121,11 @@ def _maintenance(states: Sequence[Value]) -> Padding:
     columns = ["stream", ">unflushed B", *told, "running", "as of"]
     keys = ("stream", "unflushed_bytes", *counts, "running", "at")
     return _filled("Maintenance", columns, keys, [{**one, "running": list(one["running"])} for one in states])
+
+
+def _readers(readers: Sequence[Value]) -> Padding:
+    columns = ["reader of the log", "stream", ">read", ">behind", "held until", "note"]
+    return _filled("Readers", columns, ("reader", "stream", "read", "behind", "held_until", "note"), readers)
 
 
 def _trouble(state: Value) -> Iterable[str]:

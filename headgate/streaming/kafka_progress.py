@@ -13,8 +13,6 @@ late, after its successor told newer ones; the successor's next batch mends that
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,97 +20,38 @@ import structlog
 
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.errors import HeadgateError
+from headgate.streaming.follower import Follower
 
 _log = structlog.get_logger("headgate.streaming")
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
-"""Seconds between tries while Kafka does not take the offsets: doubled from the first to the longest."""
 
-LAST_TRY = 5.0
-"""Seconds that a clean stop waits for the last offsets."""
-
-
-class KafkaProgress:
-    """The offsets of one consumer group, as one stream tells them."""
+class KafkaProgress(Follower[Mapping[tuple[str, int], int]]):
+    """The offsets of one consumer group, as one stream tells them: per topic and partition, where the next batch
+    starts, as the last commit record says.
+    """
 
     def __init__(self, config: ConsumerConfig, group: str, stream: str) -> None:
+        super().__init__("headgate-kafka-progress", self._commit, self._told)
         self._config = config
         self._group = group
         self._stream = stream
-        self._wanted: Mapping[tuple[str, int], int] = {}
-        self._told: Mapping[tuple[str, int], int] = {}
-        self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
-        self._stopped = False
         self._failing = False
-        self.failures = 0
-        """Tries that failed since the start."""
 
-    def tell(self, ends: Mapping[tuple[str, int], int]) -> None:
-        """Per topic and partition, where the next batch starts, as the last commit record says. Returns at once."""
-        with self._changed:
-            self._wanted = dict(ends)
-            if self._thread is None and not self._stopped:
-                self._thread = threading.Thread(target=self._run, name="headgate-kafka-progress", daemon=True)
-                self._thread.start()
-            self._changed.notify_all()
-
-    @property
-    def is_told(self) -> bool:
-        """Whether Kafka has what was told last."""
-        with self._changed:
-            return self._told == self._wanted
-
-    def stop(self, seconds: float = LAST_TRY) -> bool:
-        """End the thread, after the last offsets or so many seconds. Whether Kafka has them."""
-        until = time.monotonic() + seconds
-        with self._changed:
-            self._changed.wait_for(lambda: self._thread is None or self._told == self._wanted, seconds)
-            self._stopped = True
-            self._changed.notify_all()
-        if self._thread is not None:
-            self._thread.join(max(0.0, until - time.monotonic()))
-        return self.is_told
-
-    # -- the thread ----------------------------------------------------------------
-
-    def _run(self) -> None:
-        pause = 0.0
-        while (wanted := self._next(pause)) is not None:
-            failed = self._try(wanted)
-            pause = 0.0 if failed is None else min(LONGEST_PAUSE, max(FIRST_PAUSE, 2 * pause))
-            self._say(failed, first=failed is not None and pause == FIRST_PAUSE)
-
-    def _next(self, pause: float) -> Mapping[tuple[str, int], int] | None:
-        """What to tell next, after a pause; None at the end."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._stopped, pause)
-            self._changed.wait_for(lambda: self._stopped or self._told != self._wanted)
-            return None if self._stopped else self._wanted
-
-    def _try(self, wanted: Mapping[tuple[str, int], int]) -> Exception | None:
+    def _commit(self, ends: Mapping[tuple[str, int], int]) -> None:
         # Loaded here: a process that only plans or pickles the sink needs no client.
         from headgate.connectors.kafka.groups import commit_group
 
-        try:
-            commit_group(self._config, self._group, wanted)
-        except Exception as error:  # whatever it is, the stream goes on
-            self.failures += 1
-            return error
-        with self._changed:
-            self._told = wanted
-            self._changed.notify_all()
-        return None
+        commit_group(self._config, self._group, ends)
 
-    def _say(self, failed: Exception | None, *, first: bool) -> None:
+    def _told(self, failed: Exception | None, first: bool) -> None:
         facts: dict[str, Any] = {"stream": self._stream, "group": self._group}
         if failed is None and self._failing:
             _log.info("the offsets of the consumer group are in Kafka again", **facts)
-        elif first:
-            _log.warning("the offsets of the consumer group were not taken; tried again", error=_short(failed), **facts)
+        elif failed is not None and first:
+            _log.warning("the offsets of the consumer group were not taken; tried again", error=short(failed), **facts)
         self._failing = failed is not None
 
 
-def _short(error: Exception | None) -> str:
+def short(error: Exception | None) -> str:
     """The text of an error that is not ours might hold a credential."""
     return str(error) if isinstance(error, HeadgateError) else type(error).__name__

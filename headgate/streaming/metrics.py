@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from headgate.checkpoints.records import BatchRecord
 from headgate.errors import Fenced
@@ -64,7 +64,8 @@ METRICS = {
         Metric("headgate_sstables", "gauge", "SSTables that the base has not taken in.", ("shard",)),
         Metric("headgate_epoch", "gauge", "The epoch that the driver holds.", ("shard",)),
         Metric("headgate_fences_total", "counter", "Times that a successor had taken the stream over."),
-        Metric("headgate_retries_total", "counter", "What was tried again: store, task or kafka.", ("what",)),
+        Metric("headgate_retries_total", "counter", "What was tried again: store, task, kafka or ledger.", ("what",)),
+        Metric("headgate_ledger_behind", "gauge", "Records of the commit log that the ledger does not have yet."),
         Metric(
             "headgate_store_operations_total",
             "counter",
@@ -87,6 +88,16 @@ class Sample:
     metric: Metric
     labels: tuple[str, ...]
     value: float | tuple[tuple[tuple[str, float], ...], float]
+
+
+class Behind(Protocol):
+    """What follows the stream, and may fall behind."""
+
+    failures: int
+
+    @property
+    def behind(self) -> int:
+        """Records of the commit log that it does not have yet."""
 
 
 class _Histogram:
@@ -123,6 +134,7 @@ class StreamMetrics:
         self._maintenance: Callable[[], MaintenanceState | None] = lambda: None
         self._kafka_failures: Callable[[], int] = lambda: 0
         self._progress: Callable[[], Mapping[str, Any] | None] = lambda: None
+        self._ledger: Callable[[], Behind | None] = lambda: None
         self.table = ""
         self.stream = ""
 
@@ -135,12 +147,13 @@ class StreamMetrics:
         maintenance: Callable[[], MaintenanceState | None],
         kafka_failures: Callable[[], int],
         progress: Callable[[], Mapping[str, Any] | None] = lambda: None,
+        ledger: Callable[[], Behind | None] = lambda: None,
     ) -> None:
         """Whose shards and maintenance are shown from now on."""
         with self._lock:
             self.table, self.stream = table, driver.stream
             self._driver, self._maintenance, self._kafka_failures = driver, maintenance, kafka_failures
-            self._progress = progress
+            self._progress, self._ledger = progress, ledger
 
     def committed(self, record: BatchRecord) -> None:
         """A batch that is in the table now."""
@@ -201,12 +214,12 @@ class StreamMetrics:
             phases = {phase: one.told() for phase, one in self._phases.items()}
             lag, trigger = dict(self._lag), dict(self._trigger)
             driver, maintenance, kafka = self._driver, self._maintenance(), self._kafka_failures()
-            caught_up, committed_at = self._caught_up, self._committed_at
+            caught_up, committed_at, ledger = self._caught_up, self._committed_at, self._ledger()
         for name in ("rows", "bytes", "dead_letters", "fences"):
             counts.setdefault((f"headgate_{name}_total", ()), 0)
         for outcome in ("committed", "skipped", "failed"):
             counts.setdefault(("headgate_batches_total", (outcome,)), 0)
-        again = Counter({"store": retries(), "task": 0, "kafka": kafka})
+        again = Counter({"store": retries(), "task": 0, "kafka": kafka, "ledger": ledger.failures if ledger else 0})
         for what in again:
             again[what] += counts.pop(("headgate_retries_total", (what,)), 0)
             counts["headgate_retries_total", (what,)] = again[what]
@@ -223,6 +236,8 @@ class StreamMetrics:
             yield Sample(METRICS["headgate_trigger_seconds"], (part,), seconds)
         if committed_at is not None:
             yield Sample(METRICS["headgate_last_commit_timestamp_seconds"], (), committed_at)
+        if ledger is not None:
+            yield Sample(METRICS["headgate_ledger_behind"], (), float(ledger.behind))
         if driver is not None:
             yield from _of_driver(driver)
         if maintenance is not None:

@@ -236,6 +236,14 @@ class SinkOptions:
         "never ahead of it. For ShardSink.",
         "query",
     )
+    ledger: str | None = _option(
+        "ledger",
+        _TEXT,
+        None,
+        "A Delta table, by path or as schema.table, that gets each commit record as rows: which WAL positions hold "
+        "which offsets. Written beside the batches, never a reason for one to fail. For ShardSink.",
+        "query",
+    )
     metrics_port: int | None = _option(
         "metricsPort",
         _PORT,

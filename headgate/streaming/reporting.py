@@ -1,4 +1,5 @@
-"""What a sink tells the outside: its counts, Prometheus, Kafka's consumer group. Never a reason for a batch to fail.
+"""What a sink tells the outside: its counts, Prometheus, Kafka's consumer group, a ledger. Never a reason for a batch
+to fail.
 
 Nothing listens and no thread runs before the first batch of a run; what was started is the process's that runs the
 sink. Picklable as a sink is: without what it has started, and counting from zero.
@@ -15,13 +16,19 @@ from typing import TYPE_CHECKING, Any
 from headgate.checkpoints.records import BatchRecord
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.streaming.batch_job import Written
+from headgate.streaming.delta_tables import DeltaName, check_delta
 from headgate.streaming.driver import StreamDriver
-from headgate.streaming.kafka_progress import LAST_TRY, KafkaProgress
+from headgate.streaming.follower import LAST_TRY
+from headgate.streaming.kafka_progress import KafkaProgress
+from headgate.streaming.ledger import Ledger
 from headgate.streaming.maintenance_state import MaintenanceState
 from headgate.streaming.metrics import StreamMetrics
 from headgate.streaming.options import SinkOptions
+from headgate.table import Table
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from headgate.streaming.metrics_server import Serving
 
 
@@ -32,17 +39,23 @@ class Reporting:
         self.metrics = StreamMetrics()
         self._progress: KafkaProgress | None = None
         self._serving: Serving | None = None
+        self._ledger: Ledger | None = None
 
     @staticmethod
-    def check(options: SinkOptions) -> None:
+    def check(options: SinkOptions, session: SparkSession) -> None:
         """Raises InvalidInput for what was asked for and cannot be, before anything is claimed."""
         if options.metrics_port is not None:
             from headgate.streaming.metrics_server import check_installed
 
             check_installed()
+        if options.ledger is not None:
+            DeltaName(options.ledger, "ledger")
+            check_delta(session, "ledger=")
 
     def begin(
         self,
+        session: SparkSession,
+        table: Table,
         driver: StreamDriver,
         options: SinkOptions,
         maintenance: Callable[[], MaintenanceState | None],
@@ -53,7 +66,17 @@ class Reporting:
         if group is not None:
             self._progress = KafkaProgress(group, str(options.commit_to_kafka), driver.stream)
             self._progress.tell(driver.head.ends)
-        self.metrics.watch(driver.home.uri, driver, maintenance, self._kafka_failures, partial(_progress_of, run))
+        if options.ledger is not None:
+            self._ledger = Ledger(session, table, driver.stream, DeltaName(options.ledger, "ledger"))
+            self._ledger.tell(driver.head.sequence)
+        self.metrics.watch(
+            driver.home.uri,
+            driver,
+            maintenance,
+            kafka_failures=self._kafka_failures,
+            progress=partial(_progress_of, run),
+            ledger=lambda: self._ledger,
+        )
         if options.metrics_port is not None and self._serving is None:
             from headgate.streaming.metrics_server import serve
 
@@ -68,6 +91,13 @@ class Reporting:
         self.metrics.committed(record)
         if self._progress is not None:
             self._progress.tell(driver.head.ends)
+        if self._ledger is not None:
+            self._ledger.tell(record.sequence)
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """The ledger that this run keeps."""
+        return self._ledger
 
     @property
     def port(self) -> int | None:
@@ -75,10 +105,13 @@ class Reporting:
         return None if self._serving is None else self._serving.port
 
     def end_run(self, *, wait: bool) -> None:
-        """A run has lost its stream, or another follows. `wait`: until Kafka has the last offsets, for a while."""
+        """A run has lost its stream, or another follows. `wait`: a while, until Kafka and the ledger have it all."""
         progress, self._progress = self._progress, None
         if progress is not None:
             progress.stop(LAST_TRY if wait else 0.0)
+        ledger, self._ledger = self._ledger, None
+        if ledger is not None:
+            ledger.stop() if wait else ledger.stop(0.0)
 
     def close(self) -> None:
         """The stream has ended: nothing listens any more."""

@@ -213,7 +213,15 @@ class ShardSink:
             if self._driver is None or self._maintenance is None:
                 self._driver = self._open(run, sources, decide)
                 self._maintenance = self._maintained(self._driver, run)
-                self.reporting.begin(self._driver, run.options, lambda: self.maintenance, run.group, run.facts.run)
+                self.reporting.begin(
+                    run.session,
+                    self.table,
+                    self._driver,
+                    run.options,
+                    lambda: self.maintenance,
+                    run.group,
+                    run.facts.run,
+                )
             driver, maintenance = self._driver, self._maintenance
             decision = decide(driver.head)
         if isinstance(decision, Skip):
@@ -365,7 +373,7 @@ class ShardSink:
         self._table = self.table.refreshed()
         self._check(frame, facts, options)
         schedule_of(options)
-        Reporting.check(options)
+        Reporting.check(options, frame.sparkSession)
         checkpoint = self._checkpoint(facts, options)
         query_id = checkpoint.query_id() if options.checkpoint_location or facts.query_id is None else facts.query_id
         frame_checks.check_checkpoint(facts, query_id, checkpoint.uri)

@@ -32,6 +32,11 @@ class Settings:
                 "stream, and a commit must not wait for Kafka.",
                 advice="leave out commitToKafka, or use foreachBatch with headgate.ShardSink(commit_to_kafka=…)",
             )
+        if known.get("ledger") is not None:
+            raise InvalidInput(
+                "format('headgate') cannot keep a ledger: none of its processes lives beside the stream.",
+                advice="leave out ledger, or use foreachBatch with headgate.ShardSink(ledger=…)",
+            )
         table, checkpoint = known.pop("table", None), known.pop("checkpoint_location", None)
         query_name, kafka = known.pop("query_name", None), known.pop("kafka", {})
         decodes = known.pop("decode", None) is not None

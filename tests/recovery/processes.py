@@ -24,9 +24,8 @@ PATIENCE = 120.0
 class Driver:
     """A driver process. Its JVM and its workers are found by what they are."""
 
-    def __init__(self, told: dict[str, Any]) -> None:
+    def __init__(self, told: dict[str, Any], script: Path = Path(__file__).parent / "driver_process.py") -> None:
         self.log = Path(told["log"])
-        script = Path(__file__).parent / "driver_process.py"
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, str(script), json.dumps(told)],

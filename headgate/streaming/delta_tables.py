@@ -1,0 +1,115 @@
+"""Delta Lake beside headgate: whether a session has it, and how a Delta table is named in SQL.
+
+Delta is optional: nothing here imports its package, and everything goes through Spark SQL. Writes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headgate.connectors.objects import redact
+from headgate.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+
+_PART = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def delta_settings() -> dict[str, str]:
+    """What a Spark session must be started with for Delta, beside Delta's jars."""
+    return {"spark.sql.extensions": EXTENSION, "spark.sql.catalog.spark_catalog": CATALOG}
+
+
+def check_delta(spark: SparkSession, what: str) -> None:
+    """Raises InvalidInput where the session cannot write Delta tables; `what` wants to."""
+    settings = {name: str(spark.conf.get(name, "")) for name in delta_settings()}
+    missing = missing_settings(settings)
+    if not missing and not _has_jars(spark):
+        missing = "Delta's jars"
+    if missing:
+        raise InvalidInput(
+            f"{what} needs a Spark session with Delta Lake, and this one has no {missing}.",
+            advice="pip install 'headgate[delta]' and build the session with delta.configure_spark_with_delta_pip"
+            f"(builder), with {', '.join(f'{name}={value}' for name, value in delta_settings().items())}",
+        )
+
+
+def missing_settings(settings: Mapping[str, str]) -> str | None:
+    """The first setting that Delta needs and a session does not have; None: it has both."""
+    for name, wanted in delta_settings().items():
+        if wanted not in [part.strip() for part in settings.get(name, "").split(",")]:
+            return f"{name}={wanted}"
+    return None
+
+
+def _has_jars(spark: SparkSession) -> bool:
+    """Spark starts without an extension that it cannot find. Spark Connect does not tell: the first write does."""
+    if getattr(spark, "_jsparkSession", None) is None:
+        return True
+    jvm: Any = spark._jvm
+    try:
+        jvm.java.lang.Class.forName(EXTENSION, False, jvm.java.lang.Thread.currentThread().getContextClassLoader())
+    except Exception:
+        return False
+    return True
+
+
+class DeltaName:
+    """A Delta table by its path, or by its name in a catalog: `schema.table` or `catalog.schema.table`."""
+
+    def __init__(self, given: str, what: str = "target") -> None:
+        """Raises InvalidInput for a word that could be either, and for what is neither."""
+        parts = given.split(".")
+        named = 2 <= len(parts) <= 3 and all(map(_PART.fullmatch, parts))
+        if not named and "/" not in given:
+            raise InvalidInput(
+                f"The {what} {redact(given)[:200]!r} is neither a path nor a name in a catalog.",
+                advice="write a path with a slash in it, such as ./ledger, or schema.table",
+            )
+        self.given = str(Path(given).absolute()) if not named and ":" not in given else given
+        """A path of this machine is absolute: Spark's processes have different working directories."""
+        self.path = None if named else self.given
+
+    @property
+    def shown(self) -> str:
+        """For people: without credentials."""
+        return redact(self.given)
+
+    @property
+    def sql(self) -> str:
+        """As SQL names it."""
+        if self.path is None:
+            return ".".join(f"`{part}`" for part in self.given.split("."))
+        return f"delta.`{self.path.replace('`', '``')}`"
+
+    def exists(self, spark: SparkSession) -> bool:
+        """Whether there is such a Delta table. Another kind of table at that name is InvalidInput."""
+        if self.path is not None:
+            return bool(_is_delta(spark, self))
+        if not spark.catalog.tableExists(self.given):
+            return False
+        if not _is_delta(spark, self):
+            raise InvalidInput(f"{self.shown} is not a Delta table.", advice="choose another name; nothing was written")
+        return True
+
+
+def _is_delta(spark: SparkSession, name: DeltaName) -> bool:
+    from pyspark.errors import AnalysisException
+
+    try:
+        return bool(spark.sql(f"DESCRIBE DETAIL {name.sql}").collect()[0]["format"] == "delta")
+    except AnalysisException:
+        return False
+
+
+def text(value: str) -> str:
+    """A text as SQL writes it."""
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

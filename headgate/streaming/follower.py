@@ -1,0 +1,109 @@
+"""A thread that brings something outside up to date with a stream, and never holds the stream up.
+
+Promises: `tell` notes and returns; what failed is tried again after a pause that doubles, and only the newest is tried;
+no thread before the first `tell`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+Wanted = TypeVar("Wanted")
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
+"""Seconds between tries: doubled from the first to the longest."""
+
+LAST_TRY = 5.0
+"""Seconds that a clean stop waits for the last news."""
+
+
+class Follower(Generic[Wanted]):
+    """`work` is done with what was told last, in the thread; whatever it raises is told to `say`, and tried again.
+
+    `say` gets None after a success, and the error after a failure, with whether it is the first in a row.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        work: Callable[[Wanted], None],
+        say: Callable[[Exception | None, bool], None],
+    ) -> None:
+        self._name = name
+        self._work = work
+        self._say = say
+        self._wanted: Wanted | None = None
+        self._done: Wanted | None = None
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._stopped = False
+        self.failures = 0
+        """Tries that failed since the start."""
+
+    def tell(self, wanted: Wanted) -> None:
+        """What the outside should know. Returns at once."""
+        with self._changed:
+            self._wanted = wanted
+            if self._thread is None and not self._stopped:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the outside has what was told last."""
+        with self._changed:
+            return self._done == self._wanted
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether nothing more is tried."""
+        return self._stopped
+
+    def stop(self, seconds: float = LAST_TRY) -> bool:
+        """End the thread, after the last news or so many seconds. Whether the outside has them."""
+        until = time.monotonic() + seconds
+        with self._changed:
+            self._changed.wait_for(lambda: self._thread is None or self._stopped or self._done == self._wanted, seconds)
+            self._stopped = True
+            self._changed.notify_all()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(max(0.0, until - time.monotonic()))
+        return self.is_told
+
+    def give_up(self) -> None:
+        """From the work itself: nothing more is to be tried."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    # -- the thread ----------------------------------------------------------------
+
+    def _run(self) -> None:
+        pause = 0.0
+        while (wanted := self._next(pause)) is not None:
+            failed = self._try(wanted)
+            first = failed is not None and not pause
+            pause = 0.0 if failed is None else min(LONGEST_PAUSE, max(FIRST_PAUSE, 2 * pause))
+            self._say(failed, first)
+
+    def _next(self, pause: float) -> Wanted | None:
+        """What to do next, after a pause; None at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped, pause)
+            self._changed.wait_for(lambda: self._stopped or self._done != self._wanted)
+            return None if self._stopped else self._wanted
+
+    def _try(self, wanted: Wanted) -> Exception | None:
+        try:
+            self._work(wanted)
+        except Exception as error:  # whatever it is, the stream goes on
+            self.failures += 1
+            return error
+        with self._changed:
+            self._done = wanted
+            self._changed.notify_all()
+        return None

@@ -1,0 +1,163 @@
+"""The ledger of a stream: its commit log as rows of a Delta table, for Spark SQL to answer where an offset lies.
+
+Promises:
+1. Off the hot path: a batch notes that there is a record more; a thread of its own reads it back from the commit log
+   and writes the rows. A ledger that fails is tried again, and never fails, delays or stops a batch.
+2. The commit log stays the truth. A ledger has the rows of each record once, whatever crashed: it goes on above the
+   last sequence that the Delta table has, and a pin keeps the records above from being collected (see `ledger_feed`).
+3. What it cannot have (records that were folded before it began, or after the pin had expired) it tells as rows of the
+   kind `folded`; no offset that the stream has read is outside all rows.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import structlog
+
+from headgate.checkpoints.ledger_feed import Chunk, LedgerFeed, LedgerPin
+from headgate.checkpoints.ledger_rows import LedgerKey, ledger_table
+from headgate.connectors.objects import scrubbed
+from headgate.errors import Fenced, HeadgateError
+from headgate.streaming.delta_tables import DeltaName, check_delta
+from headgate.streaming.follower import Follower
+from headgate.streaming.ledger_table import LedgerTable
+from headgate.table import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_log = structlog.get_logger("headgate.streaming")
+
+CHUNK = 1000
+"""Records that one Delta transaction takes while a ledger catches up."""
+
+LAST_ROWS = 30.0
+"""Seconds that a clean stop waits for the last rows."""
+
+
+class Ledger(Follower[int]):
+    """Follows one stream. `tell` takes the sequence of the last record."""
+
+    def __init__(self, spark: SparkSession, table: Table, stream: str, name: DeltaName) -> None:
+        super().__init__("headgate-ledger", self._catch_up, self._say_how)
+        self._table = table
+        self._stream = stream
+        self._rows = LedgerTable(spark, name, _key(table, stream))
+        self._feed = LedgerFeed(table.home, stream)
+        self._pin = LedgerPin(table.home, stream, name.shown)
+        self._at: int | None = None
+        self._fresh = True
+        self._failing = False
+
+    @property
+    def behind(self) -> int:
+        """Records of the commit log that it does not have yet."""
+        return max(0, (self._wanted or 0) - (self._at or 0))
+
+    def stop(self, seconds: float = LAST_ROWS) -> bool:
+        """End the thread, after the last rows or so many seconds; one that fails now is not waited for. Whether they
+        are in the ledger.
+        """
+        told = super().stop(0.0 if self._failing else seconds)
+        if told and self._at is not None:
+            with suppress(HeadgateError):
+                self._pin.move(self._at, now=True)
+        return told
+
+    def _catch_up(self, sequence: int) -> None:
+        try:
+            if self._at is None:
+                self._pin.take()
+                self._rows.create()
+                self._at = self._rows.stands_at()
+            while self._at < sequence and not self.is_stopped:
+                self._at = self._put(self._at)
+            self._pin.move(self._at)
+        except Fenced as error:
+            _log.info("another run keeps the ledger now", stream=self._stream, error=str(error))
+            self.give_up()
+
+    def _put(self, at: int) -> int:
+        chunk = self._feed.read(at, lambda: self._rows.ends(at), CHUNK)
+        if chunk.parts:
+            rows = _rows_of(self._table, self._stream, chunk)
+            # The first rows of a run go over whatever is there: somebody may have taken rows out of the ledger.
+            (self._rows.replace if self._fresh else self._rows.put)(rows, at, chunk.upto)
+            self._fresh = False
+        self._pin.move(chunk.upto)
+        return chunk.upto
+
+    def _say_how(self, failed: Exception | None, first: bool) -> None:
+        facts: dict[str, Any] = {"stream": self._stream, "ledger": self._rows.name.shown}
+        if failed is None:
+            if self._failing:
+                _log.info("the ledger has caught up again", **facts, sequence=self._at)
+        else:
+            why = told(failed)
+            if first:
+                _log.warning("the ledger was not written; tried again", **facts, behind=self.behind, error=why)
+            with suppress(HeadgateError):
+                self._pin.complain(why)
+        self._failing = failed is not None
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """What a rebuild did, or would do."""
+
+    stream: str
+    ledger: str
+    applied: bool
+    records: int
+    """Commit records that the log still has."""
+    rows: int
+    """Rows that they make."""
+    replaced: int
+    """Rows of the ledger that these take the place of."""
+    kept: int
+    """Rows of records that the log no longer has: the ledger is the only place that does."""
+    lost_upto: int
+    """The last sequence that neither the log nor the ledger has; 0: none."""
+
+
+def rebuild_ledger(spark: SparkSession, table: Table, stream: str, ledger: str, *, apply: bool = False) -> Rebuilt:
+    """Make the rows of a stream in a ledger anew from its commit log. Without `apply` it only says what it would do.
+
+    Rows of records that were folded and collected since are kept: the log cannot give them again. One Delta
+    transaction: readers see the old rows or the new ones. A stream that runs meanwhile goes on. Raises InvalidInput,
+    Corrupt, Transient, and what Spark raises.
+    """
+    check_delta(spark, "A ledger")
+    name = DeltaName(ledger, "ledger")
+    rows, feed = LedgerTable(spark, name, _key(table, stream)), LedgerFeed(table.home, stream)
+    there = name.exists(spark)
+    gone = feed.lost_upto()
+    above = rows.stands_at(gone) if there and gone else 0
+    chunk = feed.read(above, lambda: rows.ends(above) if there and above else {})
+    made = _rows_of(table, stream, chunk)
+    all_rows, replaced = (rows.count(), rows.count(above)) if there else (0, 0)
+    if apply:
+        rows.create()
+        rows.replace(made, above)
+    lost = gone if gone > above else 0
+    return Rebuilt(stream, name.shown, apply, chunk.records, made.num_rows, replaced, all_rows - replaced, lost)
+
+
+def told(error: Exception) -> str:
+    """An error in one line, without credentials."""
+    if isinstance(error, HeadgateError):
+        return str(error)
+    lines = str(error).strip().splitlines() or [""]
+    return scrubbed(f"{type(error).__name__}: {lines[0]}")[:300]
+
+
+def _key(table: Table, stream: str) -> LedgerKey:
+    return LedgerKey(str(table.table_id), table.uri, stream)
+
+
+def _rows_of(table: Table, stream: str, chunk: Chunk) -> pa.Table:
+    return ledger_table(_key(table, stream), table.sharding, chunk.parts)

@@ -1,0 +1,106 @@
+"""The ledger of a stream in a real Spark, with a real topic. Rows and records without Spark: tests/checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from delta_rows import check_ledger, offset_query
+from stream_runs import Stream, Topic, make_table, until
+from wal_rows import entry_ids
+
+import headgate
+from headgate.cli.status_command import status_of
+from headgate.shards.sharding import Sharding
+from headgate.streaming.ledger import rebuild_ledger
+from headgate.table import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+
+def test_sql_says_where_an_offset_lies_after_failures_crashes_and_over_buckets(
+    spark: SparkSession, kafka_servers: str, make_topic: Any, tmp_path: Path
+) -> None:
+    topic = Topic(kafka_servers, make_topic(4), 4)
+    ledger = tmp_path / "place" / "ledger"
+    ledger.parent.write_text("a file where a folder must be: the ledger cannot be written")
+    straight = _Run(spark, topic, tmp_path / "straight", headgate.by_partition(), ledger)
+    topic.put_numbers(range(400))
+    topic.put((3, b"x", b"garbage"))
+
+    # A ledger that fails stops nobody, and is seen.
+    sink = straight.stream.run()
+    following = sink.reporting.ledger
+    assert following is not None
+    until(lambda: following.failures > 0)
+    assert following.behind > 0
+    until(lambda: ":" in _note(straight.table))
+    samples = {(one.metric.name, one.labels): one.value for one in sink.reporting.metrics.samples()}
+    assert samples["headgate_retries_total", ("ledger",)] >= 1
+    assert samples["headgate_ledger_behind", ()] == following.behind
+    ledger.parent.unlink()
+    until(lambda: following.is_told)
+    sink.close()
+    check_ledger(spark, straight.table, ledger)
+    (reader,) = status_of(straight.table)["readers"]
+    assert (reader["behind"], reader["note"]) == (0, f"ledger {ledger}")
+
+    # A crash leaves a log that is ahead of the ledger; so does a driver without one. The next one catches up.
+    topic.put_numbers(range(400, 600))
+    straight.stream.run(ledger=None).close()
+    topic.put_numbers(range(600, 700))
+    straight.stream.run().close()
+    own = check_ledger(spark, straight.table, ledger)
+    assert sum(row["row_count"] or 0 for row in own) == 700
+    assert sum(row["dead_letters"] or 0 for row in own) == 1
+
+    buckets = _Run(spark, topic, tmp_path / "buckets", headgate.bucket("id", 4), ledger)
+    buckets.stream.run().close()
+    check_ledger(spark, buckets.table, ledger)
+
+    for offset in (0, 99, 100, 101, 174):
+        # Partition 3 has the numbers 3, 7, 11 …, and the garbage after the first hundred of them.
+        number = None if offset == 100 else 4 * (offset - (offset > 100)) + 3
+        found = spark.sql(offset_query(ledger, topic.name, 3, offset)).collect()
+        (exact,) = [row for row in found if row["table_uri"] == straight.table.uri]
+        assert exact["candidates"] == 1
+        if number is None:
+            assert exact["dead_positions"]
+        else:
+            assert number in entry_ids(straight.table, exact["shard"], exact["positions"])
+        candidates = [row for row in found if row["table_uri"] == buckets.table.uri]
+        assert {row["candidates"] for row in candidates} == {len(candidates)}
+        if number is not None:
+            holding = [row for row in candidates if number in entry_ids(buckets.table, row["shard"], row["positions"])]
+            assert len(holding) == 1
+    assert spark.sql(offset_query(ledger, topic.name, 3, 176)).collect() == []
+
+    # What somebody took out of the ledger, a rebuild brings back; it leaves other tables alone.
+    spark.sql(f"DELETE FROM delta.`{ledger}` WHERE sequence % 2 = 0 AND table_uri = '{straight.table.uri}'")
+    dry = rebuild_ledger(spark, straight.table, "s", str(ledger))
+    assert (dry.applied, dry.lost_upto) == (False, 0)
+    with pytest.raises(AssertionError):
+        check_ledger(spark, straight.table, ledger)
+    done = rebuild_ledger(spark, straight.table, "s", str(ledger), apply=True)
+    assert (done.rows, done.replaced) == (dry.rows, dry.replaced)
+    check_ledger(spark, straight.table, ledger)
+    check_ledger(spark, buckets.table, ledger)
+    assert len(own) == done.rows
+
+
+class _Run:
+    """A table of its own, and the stream into it."""
+
+    def __init__(self, spark: SparkSession, topic: Topic, folder: Path, sharding: Sharding, ledger: Path) -> None:
+        self.table = make_table(folder, sharding)
+        options = {"ledger": str(ledger)}
+        self.stream = Stream(spark, self.table, [topic], folder / "checkpoint", max_offsets=200, options=options)
+
+
+def _note(table: Table) -> str:
+    readers = status_of(table)["readers"]
+    return str(readers[0]["note"]).removeprefix("ledger ") if readers else ""

@@ -1,0 +1,97 @@
+"""Delta without Spark: how tables are named, what a session must have, when a mirror can be, and how one follows."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stream_life import SCHEMA
+
+import headgate
+from headgate.errors import InvalidInput
+from headgate.streaming import follower
+from headgate.streaming.delta_tables import DeltaName, delta_settings, missing_settings, text
+from headgate.streaming.follower import Follower
+from headgate.streaming.mirror import checked_mode
+from headgate.streaming.mirror_rows import merge_statement
+
+
+def test_a_delta_table_is_a_path_or_a_name_in_a_catalog(tmp_path: Path) -> None:
+    assert DeltaName(str(tmp_path)).sql == f"delta.`{tmp_path}`"
+    assert DeltaName("./ledger").path == str(Path("ledger").absolute())
+    assert DeltaName("s3://u:p@bucket/ledger").shown == "s3://bucket/ledger"
+    assert DeltaName("lake.ledger").sql == "`lake`.`ledger`"
+    assert DeltaName("main.lake.ledger").path is None
+    assert DeltaName("/a`b/c").sql == "delta.`/a``b/c`"
+    for bad in ("ledger", "", "a.b.c.d", "a.b;drop"):
+        with pytest.raises(InvalidInput, match="neither a path nor a name"):
+            DeltaName(bad, "ledger")
+    assert text("it's \\ here") == "'it\\'s \\\\ here'"
+
+
+def test_a_session_without_delta_is_told_what_is_missing() -> None:
+    settings = delta_settings()
+    assert missing_settings(settings) is None
+    more = {**settings, "spark.sql.extensions": f"other.Extension, {settings['spark.sql.extensions']}"}
+    assert missing_settings(more) is None
+    assert "spark.sql.extensions" in (missing_settings({}) or "")
+    del settings["spark.sql.catalog.spark_catalog"]
+    assert "spark_catalog" in (missing_settings(settings) or "")
+
+
+def test_a_mode_that_cannot_keep_the_mirror_equal_is_refused(tmp_path: Path) -> None:
+    keyed = headgate.create_table(str(tmp_path / "k"), SCHEMA, primary_key="id", sharding=headgate.single())
+    plain = headgate.create_table(str(tmp_path / "p"), SCHEMA, sharding=headgate.single())
+    assert checked_mode(None, keyed) == checked_mode("merge", keyed) == "merge"
+    assert checked_mode(None, plain) == checked_mode("append", plain) == "append"
+    for mode, table in (("append", keyed), ("merge", plain), ("replace", plain)):
+        with pytest.raises(InvalidInput):
+            checked_mode(mode, table)
+    with pytest.raises(InvalidInput, match="neither a path"):
+        headgate.DeltaMirror(plain, "mirror")
+
+
+def test_a_merge_names_every_column_and_deletes_before_it_updates() -> None:
+    found = merge_statement("delta.`/m`", ["id", "a`b"], ["id"])
+    assert found.index("DELETE") < found.index("UPDATE SET t.`id` = s.`id`, t.`a``b` = s.`a``b`")
+    assert found.endswith("WHEN NOT MATCHED AND NOT s._deleted THEN INSERT (`id`, `a``b`) VALUES (s.`id`, s.`a``b`)")
+
+
+def test_a_follower_never_holds_its_stream_up_and_tries_the_newest_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follower, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(follower, "LONGEST_PAUSE", 0.02)
+    away, done, said = threading.Event(), [], []
+    away.set()
+
+    def work(wanted: int) -> None:
+        if away.is_set():
+            raise OSError("away")
+        done.append(wanted)
+
+    def say(failed: Exception | None, first: bool) -> None:
+        said.append((type(failed).__name__, first))
+
+    one: Follower[int] = Follower("test-follower", work, say)
+    before = threading.active_count()
+    assert (one.is_told, before) == (True, threading.active_count())
+    for number in range(100):
+        one.tell(number)
+    _until(lambda: one.failures > 3)
+    assert not one.is_told
+    away.clear()
+    assert one.stop(60)
+    assert done == [99]
+    assert said[0] == ("OSError", True)
+    assert [first for _, first in said].count(True) == 1
+    assert said[-1] == ("NoneType", False)
+    assert Follower("never", work, say).stop(0)
+
+
+def _until(condition: Any) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
