@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-pytest_plugins = ["services", "spark_service"]
+pytest_plugins = ["services", "spark_service", "network"]
 
 UNMEASURED = ("explorer", "test_state_machine", "test_memtable_machine", "test_commit_log_machine", "test_entry_fuzz")
 """Where tests repeat by the thousand what others do once: measuring coverage there costs minutes and finds no line."""
