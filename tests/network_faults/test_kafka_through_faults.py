@@ -12,7 +12,8 @@ import headgate
 from headgate.connectors.kafka.reader import offsets, read_range
 from headgate.errors import Transient
 
-pytestmark = pytest.mark.kafka
+# In `make test` a whole stream reads through the same faults.
+pytestmark = [pytest.mark.kafka, pytest.mark.deep]
 
 
 def test_ranges_are_read_whole_and_in_order_through_every_fault(kafka_behind_proxy: ProxiedKafka) -> None:

@@ -151,6 +151,7 @@ def test_a_stream_outlasts_every_fault_of_either_network_without_being_started_a
     run.check()
 
 
+@pytest.mark.deep
 def test_a_store_that_stays_away_ends_the_query_with_a_readable_error_and_the_next_start_goes_on(
     fired: Callable[..., Fired],
 ) -> None:
