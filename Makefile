@@ -1,6 +1,6 @@
 # Prints itself: the text behind ## is what `make help` shows.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-deep check bench clean
+.PHONY: help setup demo test test-deep soak check bench clean
 
 PYTHON ?= python3
 HEADGATE_CACHE ?= $(HOME)/.cache/headgate
@@ -37,7 +37,7 @@ TEST_ENV = $(if $(TEST_ROOT),PYTEST_DEBUG_TEMPROOT=$(TEST_ROOT))
 # Spark and Kafka tests stay on one worker (tests/conftest.py), so one Spark and one broker serve them all.
 # The gate is silent when it holds: the last line is pytest's own.
 test: setup ## Run the tests, with branch coverage
-	@$(BIN)/python tests/servers.py versitygw
+	@$(BIN)/python tests/servers.py versitygw toxiproxy
 	@$(BIN)/coverage erase
 	@$(TEST_ENV) $(BIN)/pytest -n 2 --dist loadgroup --cov --cov-report=term
 	@$(BIN)/coverage report --include='$(GATED)' --fail-under=$(GATE) >/dev/null || { \
@@ -45,8 +45,13 @@ test: setup ## Run the tests, with branch coverage
 		echo "Branch coverage of $(GATED) is below $(GATE) %."; exit 1; }
 
 test-deep: setup ## Run the tests that take minutes
-	@$(BIN)/python tests/servers.py versitygw minio
+	@$(BIN)/python tests/servers.py versitygw minio toxiproxy
 	@$(TEST_ENV) $(BIN)/pytest -m deep
+
+MINUTES ?= 30
+soak: setup ## Kill and cut off every part of a stream for MINUTES=30; in the end the table is the topic
+	@$(BIN)/python tests/servers.py versitygw toxiproxy
+	@$(BIN)/python -m tests.soak --minutes $(MINUTES)
 
 check: setup ## Check style, types and the direction of imports
 	@$(BIN)/ruff check .

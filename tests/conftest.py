@@ -9,7 +9,7 @@ BRIEF_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 if BRIEF_JVM not in (given := os.environ.get("JAVA_TOOL_OPTIONS", "")):
     os.environ["JAVA_TOOL_OPTIONS"] = f"{given} {BRIEF_JVM}".strip()
 
-pytest_plugins = ["services", "spark_service"]
+pytest_plugins = ["services", "spark_service", "network"]
 
 UNMEASURED = ("explorer", "test_state_machine", "test_memtable_machine", "test_commit_log_machine", "test_entry_fuzz")
 """Where tests repeat by the thousand what others do once: measuring coverage there costs minutes and finds no line."""

@@ -1,4 +1,4 @@
-"""Servers that tests start as processes of this machine: versitygw and MinIO (S3).
+"""Servers that tests start as processes of this machine: versitygw and MinIO (S3), toxiproxy (faults of the network).
 
 A server is the one on PATH, else the one that was built into the cache directory, else (S3) a container of a local
 image. `python tests/servers.py NAME …` builds what is on neither with `go install`; `make test` and `make test-deep`
@@ -73,6 +73,7 @@ SOURCES = {
             on_path="minio",
             image="minio/minio:latest",
         ),
+        Source("toxiproxy", "github.com/Shopify/toxiproxy/v2/cmd/server", "v2.5.0", on_path="toxiproxy-server"),
     )
 }
 
@@ -155,6 +156,11 @@ class LocalServer:
     def endpoint(self) -> str:
         """Where it answers HTTP."""
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def holder(self) -> int | None:
+        """The process whose one child it is, while it runs."""
+        return None if self._process is None else self._process.pid
 
     def start(self) -> LocalServer:
         """Start it, and return when it answers."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -44,6 +45,15 @@ class Retry:
     def __post_init__(self) -> None:
         if self.attempts < 0 or self.base < 0 or self.cap < 0:
             raise InvalidInput(f"A retry needs attempts, base and cap of 0 or more, not {self}.")
+
+    @classmethod
+    def lasting(cls, seconds: float) -> Retry:
+        """As many tries as outlast a store that is away for so long; 0 means none. What a try takes comes on top."""
+        usual = cls()
+        attempts, total, delay = 0, 0.0, usual.base
+        while total < seconds and delay < usual.cap:
+            attempts, total, delay = attempts + 1, total + delay, delay * 2
+        return cls(attempts + math.ceil(max(0.0, seconds - total) / usual.cap))
 
     def delays(self) -> Iterator[float]:
         """One pause in seconds before each further try."""

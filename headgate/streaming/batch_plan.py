@@ -71,7 +71,7 @@ def write_plan(
         claims=planned.claims,
         dead_letters=planned.dead_letters,
         sources=sources,
-        writer=WriterConfig(enable_memtable=False, compression=options.compression),
+        writer=WriterConfig(enable_memtable=False, compression=options.compression, retry=options.retry),
         max_entry_bytes=options.max_entry_bytes,
         columns=(
             "value",

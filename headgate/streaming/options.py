@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeAlias
 from headgate.checkpoints.durations import ALLOWED, seconds_of
 from headgate.errors import InvalidInput
 from headgate.shards.entry import Compression
+from headgate.shards.retry import Retry
 
 CONF_PREFIX = "spark.headgate."
 
@@ -148,6 +149,7 @@ _COUNT = Kind(
     lambda value: isinstance(value, int) and not isinstance(value, bool) and value > 0,
 )
 _INTERVAL = Kind(f"{ALLOWED}, or {NEVER!r}", _interval, _is_interval)
+_LENGTH = Kind(ALLOWED, seconds_of, lambda value: _is_interval(value) and _interval(value) < math.inf)
 _NAMED = Kind("a mapping of names to values", str, lambda value: isinstance(value, Mapping))
 
 
@@ -228,6 +230,13 @@ class SinkOptions:
     keep_checkpoints: int = _option(
         "keepCheckpoints", _COUNT, 2, "So many of the checkpoints that the stream takes by itself stay."
     )
+    store_patience: float | str | timedelta = _option(  # noqa: RUF009 - it makes a field
+        "storePatience",
+        _LENGTH,
+        30.0,
+        "How long each step of a batch waits for a store that is away or busy. Then the query ends with an error; a "
+        "restart goes on.",
+    )
     commit_to_kafka: str | None = _option(
         "commitToKafka",
         _GROUP,
@@ -280,6 +289,11 @@ class SinkOptions:
     def memtable_seconds(self) -> float:
         """The age at which a shard is flushed; infinite where age does not count."""
         return _interval(self.max_memtable_age)
+
+    @property
+    def retry(self) -> Retry:
+        """How a store that is away is asked again."""
+        return Retry.lasting(seconds_of(self.store_patience))
 
     @property
     def checkpoint_seconds(self) -> float:

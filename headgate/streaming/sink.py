@@ -279,7 +279,9 @@ class ShardSink:
         name = run.options.stream or run.facts.name or DEFAULT_STREAM
         names = shard_names(self.table.sharding, sources)
         self._stopped = None
-        return StreamDriver.open(self.table.home, name, run.query_id, names, accept=decide, pause=self._pause)
+        return StreamDriver.open(
+            self.table.home, name, run.query_id, names, accept=decide, retry=run.options.retry, pause=self._pause
+        )
 
     def _append(
         self, frame: DataFrame, driver: StreamDriver, decision: Write, run: _Run, bare: bool

@@ -19,6 +19,7 @@ from headgate.checkpoints.spark_checkpoint import SparkCheckpoint
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.connectors.objects import ObjectStore
 from headgate.errors import Fenced, InvalidInput, NotFound, Poisoned, from_json
+from headgate.shards.retry import Retry
 from headgate.streaming import decode, topic_offsets
 from headgate.streaming.batch_plan import decided, shard_names, write_plan
 from headgate.streaming.dead_letters import dead_letter_name
@@ -61,6 +62,7 @@ class Commitment:
     """Whether the rows of a shard must all come from one task."""
     skip: bool = False
     """The log has the batch."""
+    retry: Retry = field(default=Retry())
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,7 @@ def plan_batch(settings: Settings, columns: Sequence[str], root: str) -> BatchPl
         dead_letters={name: claim.shard.id for name, claim in planned.dead_letters.items()},
         ordered=bool(table.primary_key),
         skip=isinstance(decision, Skip),
+        retry=settings.options.retry,
     )
     return BatchPlan(commitment, write)
 
@@ -153,7 +156,7 @@ def commit_batch(results: Sequence[TaskResult], batch_id: int) -> BatchRecord | 
         if commitment.skip:
             return None
         shards, dead = _parts(commitment, results)
-        log = CommitLog(commitment.records, head.stream, commitment.table)
+        log = CommitLog(commitment.records, head.stream, commitment.table, commitment.retry)
         assert head.opened is not None
         opened = OpenedLog(log, head.opened, LogState(head, {}))
         try:
@@ -176,8 +179,8 @@ def _held(
     home, stream = table.home, settings.stream
     mine = hold.open_id()
     if mine is None:
-        return StreamDriver.open(home, stream, query_id, names, accept=accept)
-    log = CommitLog(home.records, stream, home.uri)
+        return StreamDriver.open(home, stream, query_id, names, accept=accept, retry=settings.options.retry)
+    log = CommitLog(home.records, stream, home.uri, settings.options.retry)
     place = (home.records.uri, stream)
     before = _heads.get(place)
     head = log.read(None if before is None else LogState(before, {})).head
@@ -192,7 +195,8 @@ def _held(
             successor_query_id=head.opened and head.opened.query_id,
             advice="stop this query; another driver runs the stream. Start it again only if that one should stop",
         )
-    return StreamDriver.resume(home, stream, OpenedLog(log, head.opened, LogState(head, {})))
+    opened = OpenedLog(log, head.opened, LogState(head, {}))
+    return StreamDriver.resume(home, stream, opened, retry=settings.options.retry)
 
 
 def _earliest(settings: Settings, topic: str, partition: int) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-TARGETS = ["help", "setup", "demo", "test", "test-deep", "check", "bench", "clean"]
+TARGETS = ["help", "setup", "demo", "test", "test-deep", "soak", "check", "bench", "clean"]
 STAMP = ROOT / ".venv" / ".headgate-packages"
 
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -21,18 +21,21 @@ PATIENCE = 120.0
 """Seconds until a test that waits for a process gives up."""
 
 
-class Driver:
-    """A driver process. Its JVM and its workers are found by what they are."""
+class Child:
+    """A process with a Spark of its own, which tells what it does in JSON lines. Its JVM and its workers are found by
+    what they are.
+    """
 
-    def __init__(self, told: dict[str, Any], script: Path = Path(__file__).parent / "driver_process.py") -> None:
-        self.log = Path(told["log"])
-        with self.log.open("ab") as log:
+    def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> None:
+        self.log = log
+        with log.open("ab") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, str(script), json.dumps(told)],
+                command,
                 stdout=subprocess.PIPE,
-                stderr=log,
+                stderr=errors,
                 text=True,
                 start_new_session=True,
+                env=None if environment is None else {**os.environ, **environment},
             )
         self._lines: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._seen: list[dict[str, Any]] = []
@@ -85,12 +88,12 @@ class Driver:
 
     def jvm(self) -> psutil.Process:
         """The JVM of the driver."""
-        return next(one for one in self._children() if one.name() == "java")
+        return next(one for one in self._children() if _name(one) == "java")
 
     def workers(self) -> list[psutil.Process]:
         """The Python processes that run its tasks now."""
         found = [one for one in self._children() if "pyspark.daemon" in " ".join(_command(one))]
-        return [one for one in found if one.ppid() in {other.pid for other in found}]
+        return [one for one in found if _parent(one) in {other.pid for other in found}]
 
     def pause(self) -> None:
         """SIGSTOP of the driver and its JVM; nothing of them runs when this returns."""
@@ -125,11 +128,32 @@ def _stands_still(pid: int) -> bool:
     return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
 
 
+def _name(process: psutil.Process) -> str:
+    try:
+        return process.name()
+    except psutil.Error:
+        return ""
+
+
+def _parent(process: psutil.Process) -> int | None:
+    try:
+        return process.ppid()
+    except psutil.Error:
+        return None
+
+
 def _command(process: psutil.Process) -> list[str]:
     try:
         return list(process.cmdline())
     except psutil.Error:
         return []
+
+
+class Driver(Child):
+    """A driver process: `driver_process.py`, or another script, told what to do."""
+
+    def __init__(self, told: dict[str, Any], script: Path = Path(__file__).parent / "driver_process.py") -> None:
+        super().__init__([sys.executable, str(script), json.dumps(told)], Path(told["log"]))
 
 
 @contextmanager

@@ -175,3 +175,9 @@ def test_a_retry_that_cannot_be_is_refused(bad: dict[str, Any]) -> None:
 def test_pauses_double_up_to_the_cap() -> None:
     assert list(Retry(attempts=5, base=1.0, cap=6.0).delays()) == [1.0, 2.0, 4.0, 6.0, 6.0]
     assert list(Retry(attempts=0).delays()) == []
+
+
+@pytest.mark.parametrize("seconds", [0, 0.05, 1, 30, 3600])
+def test_a_retry_that_lasts_pauses_for_so_long_and_one_pause_more_at_most(seconds: float) -> None:
+    delays = list(Retry.lasting(seconds).delays())
+    assert seconds <= sum(delays) <= seconds + max(delays, default=0)

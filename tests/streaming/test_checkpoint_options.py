@@ -8,6 +8,7 @@ import pytest
 
 from headgate.checkpoints.durations import seconds_of
 from headgate.errors import InvalidInput
+from headgate.shards.retry import Retry
 from headgate.streaming.options import parse_options, session_defaults, sink_options
 
 
@@ -49,3 +50,12 @@ def test_lengths_of_time(text: str | float | timedelta, seconds: float) -> None:
 def test_what_is_no_length_of_time(text: str | float | timedelta) -> None:
     with pytest.raises(ValueError, match="a length of time"):
         seconds_of(text)
+
+
+def test_patience_with_the_store_is_a_length_of_time_and_has_an_end() -> None:
+    assert sum(sink_options({}).retry.delays()) >= 30
+    assert sink_options({"store_patience": 0}).retry.attempts == 0
+    assert sink_options(parse_options({"storePatience": "2 minutes"})).retry == Retry.lasting(120)
+    for wrong in ("never", -1, True):
+        with pytest.raises(InvalidInput, match="store_patience is a length of time"):
+            sink_options({"store_patience": wrong})

@@ -88,7 +88,7 @@ def test_a_store_that_stays_away_is_told_by_its_own_error_after_the_last_try(
 
     def run(tries: Tries) -> None:
         if where == "entries":
-            stream.table, stream.options = behind(table, tries), {}
+            stream.table, stream.options = behind(table, tries), {"store_patience": 0.3}
         else:
             stream.options = {"decode": AwayDecoder(headgate.decode.json(SCHEMA), tries)}
         stream.run()

@@ -53,10 +53,11 @@ class BrokerFailed(HeadgateError):
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Where the broker listens on 127.0.0.1: for clients, and for its own controller."""
+    """Where the broker listens on 127.0.0.1: for clients, for its own controller, and for what a proxy passes on."""
 
     client: int
     controller: int
+    behind: int | None = None
 
 
 class LocalBroker:
@@ -69,8 +70,13 @@ class LocalBroker:
         port: int | None = None,
         config: Mapping[str, str] | None = None,
         heap_mb: int = 512,
+        proxy_port: int | None = None,
     ) -> None:
-        """Starts nothing. `port` None: the directory's earlier port, else a free one. `config` adds broker settings."""
+        """Starts nothing. `port` None: the directory's earlier port, else a free one. `config` adds broker settings.
+
+        `proxy_port` is where a proxy on 127.0.0.1 listens: the broker has a second listener for it, `behind`, and
+        tells clients that come by it to stay on the proxy. Clients of `servers` are told nothing of it.
+        """
         self.directory = Path(directory).absolute()
         self.log_file = self.directory / "broker.log"
         self._settings = self.directory / "server.properties"
@@ -78,6 +84,7 @@ class LocalBroker:
         self._wanted_port = port
         self._config = dict(config or {})
         self._heap_mb = heap_mb
+        self._proxy_port = proxy_port
         self._ports: Ports | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: subprocess.Popen[bytes] | None = None
@@ -154,6 +161,13 @@ class LocalBroker:
         return self._ports.client
 
     @property
+    def behind(self) -> int:
+        """The port that a proxy passes connections on to; known after the first start with a `proxy_port`."""
+        if self._ports is None or self._ports.behind is None:
+            raise InvalidInput("The broker has no listener behind a proxy.", advice="give it a proxy_port and start it")
+        return self._ports.behind
+
+    @property
     def servers(self) -> str:
         """The bootstrap address."""
         return f"127.0.0.1:{self.port}"
@@ -203,9 +217,12 @@ class LocalBroker:
         """The directory's earlier ports, because its data names the controller's; else free ones."""
         known = Ports(**json.loads(self._state.read_text())) if self._state.exists() else None
         client = self._wanted_port or (known.client if known else _free_port())
-        ports = Ports(client, known.controller if known else _free_port())
-        for port in (ports.client, ports.controller):
-            if not _is_free(port):
+        behind = None
+        if self._proxy_port is not None:
+            behind = known.behind if known and known.behind else _free_port()
+        ports = Ports(client, known.controller if known else _free_port(), behind)
+        for port in (ports.client, ports.controller, ports.behind):
+            if port is not None and not _is_free(port):
                 raise BrokerFailed(
                     f"Port {port} on 127.0.0.1 is taken.", port=port, advice="stop what listens there, or name another"
                 )
@@ -213,12 +230,17 @@ class LocalBroker:
         return ports
 
     def _write_configuration(self, ports: Ports) -> None:
+        listeners = {"PLAINTEXT": ports.client, "CONTROLLER": ports.controller}
+        advertised = {"PLAINTEXT": ports.client}
+        if ports.behind is not None and self._proxy_port is not None:
+            listeners["PROXIED"], advertised["PROXIED"] = ports.behind, self._proxy_port
         settings = {
             "process.roles": "broker,controller",
             "node.id": "1",
             "controller.quorum.bootstrap.servers": f"127.0.0.1:{ports.controller}",
-            "listeners": f"PLAINTEXT://127.0.0.1:{ports.client},CONTROLLER://127.0.0.1:{ports.controller}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{ports.client}",
+            "listeners": _places(listeners),
+            "advertised.listeners": _places(advertised),
+            "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in listeners),
             "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "PLAINTEXT",
             "log.dirs": str(self._data),
@@ -308,6 +330,10 @@ def _java() -> str:
 def _jvm(java: str, classpath: str, directory: Path, heap_mb: int) -> list[str]:
     logging = directory / "log4j2.properties"
     return [java, f"-Xmx{heap_mb}m", "-XX:+UseSerialGC", f"-Dlog4j2.configurationFile={logging}", "-cp", classpath]
+
+
+def _places(ports: Mapping[str, int]) -> str:
+    return ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items())
 
 
 def _cluster_id() -> str:

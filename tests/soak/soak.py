@@ -1,0 +1,197 @@
+"""A soak: a stream from Kafka by Spark into a table on S3, while every part of it is killed, paused and cut off.
+
+Beside it the table is read, cloned, checkpointed and collected. In the end the table must be the topic, row by row,
+dead letters included; fsck must be clean; and what every reader saw was a prefix of the topic.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+
+from soak_beside import Beside
+from soak_fire import Fire
+from soak_report import Report, percentiles
+from soak_topic import Cursor, Topic, difference, produce, shown
+from soak_watch import Watch
+from soak_world import STREAM, TOPIC, World
+
+import headgate
+from headgate.checkpoints.commit_log import CommitLog
+from headgate.connectors.kafka.reader import offsets
+from headgate.streaming.dead_letters import read_dead_letters
+from headgate.streaming.fsck import fsck
+from headgate.streaming.verify import verify_table
+
+CATCH_UP = 300.0
+"""Seconds that the stream has to bring the table up to the topic when the fire is out."""
+CALM_SHARE, CALM_FROM = 0.4, 240.0
+"""The last part of a soak of some minutes spares the driver, so that its memory can be measured over one life."""
+
+Tell = Callable[[str], None]
+
+
+class Soak:
+    """One run. Use `soak`."""
+
+    def __init__(self, folder: Path, seconds: float, seed: int, keyed: bool, rate: int, tell: Tell) -> None:
+        self.folder, self.seconds, self.seed, self.rate, self.tell = folder, seconds, seed, rate, tell
+        self.chance = random.Random(seed)
+        self.world = World(folder, keyed)
+        self.topic = Topic(self.world.broker.servers, keyed)
+        self.watch = Watch(self.world)
+        self.fire = Fire(self.world, self.chance, zombies=seconds >= CALM_FROM)
+        self.beside = Beside(self.world, self.topic, seed, timedelta(seconds=max(120.0, seconds / 6)))
+        self.failures: list[str] = []
+        self._stops: dict[str, threading.Event] = {}
+        self._threads: dict[str, threading.Thread] = {}
+
+    def run(self) -> Report:
+        """Everything starts; fire; the fire is out, and the stream catches up by itself; a clean stop; compare."""
+        servers = self.world.broker.servers
+        self._thread("produce", lambda stop: produce(servers, self.rate, random.Random(self.seed), stop))
+        self._thread("topic", self.topic.read)
+        self._thread("supervise", self._supervise)
+        self._thread("watch", self.watch.run)
+        if not self.world.wait_for_batch(180):
+            self.failures.append("the stream never began")
+        beside = threading.Event()
+        others = self.beside.run(beside)
+        took = self._under_fire()
+        self._end("produce")
+        beside.set()
+        for thread in others:
+            thread.join(120)
+        self._catch_up()
+        self._end("supervise")
+        if (code := self.world.stop_ingest()) != 0:
+            self.failures.append(f"a clean stop ended with exit code {code}")
+        self._end("watch")
+        report = self._compared(took)
+        self._end("topic")
+        return report
+
+    def close(self) -> None:
+        """End every thread and process."""
+        for name in list(self._threads):
+            with suppress(Exception):
+                self._end(name)
+        self.world.close()
+
+    def _under_fire(self) -> float:
+        began = time.monotonic()
+        while (spent := time.monotonic() - began) < self.seconds:
+            calm = self.seconds >= CALM_FROM and spent > self.seconds * (1 - CALM_SHARE)
+            # Mostly the stream is let come to work again before the next blow; sometimes it is hit while it rises.
+            if self.chance.random() < 0.8 and not self.world.wait_for_batch(90):
+                self.failures.append("no batch was committed for 90 s while nothing was broken")
+            time.sleep(self.chance.uniform(0.2, 3.0))
+            self.tell(f"{spent:5.0f} s  {self.fire.once(calm=calm)}")
+        return time.monotonic() - began
+
+    def _supervise(self, stop: threading.Event) -> None:
+        while not stop.wait(0.5):
+            self.world.supervise()
+
+    def _catch_up(self) -> None:
+        wanted = self._topic_ends()
+        end = time.monotonic() + CATCH_UP
+        while self._ends() != wanted:
+            if time.monotonic() > end:
+                self.failures.append(f"the stream stopped at {self._ends()} of {wanted}")
+                return
+            time.sleep(0.5)
+
+    def _ends(self) -> dict[int, int]:
+        head = CommitLog(self.world.table.home.records, STREAM, self.world.uri).read().head
+        return {partition: end for (_, partition), end in sorted(head.ends.items())}
+
+    def _topic_ends(self) -> dict[int, int]:
+        source = headgate.kafka.source(self.world.broker.servers, TOPIC)
+        return {partition: last for partition, (_, last) in sorted(offsets(source.consumer, TOPIC).items())}
+
+    # -- the end -----------------------------------------------------------------------
+
+    def _compared(self, took: float) -> Report:
+        table, topic = self.world.table, self.topic
+        ends = self._topic_ends()
+        topic.wait_for(ends)
+        found = shown(table.scan().read_all())
+        off = difference(Cursor(topic).at(ends), found)
+        dead: Counter[tuple[int, int]] = Counter()
+        for letters in read_dead_letters(table.home):
+            dead.update(zip(letters["partition"].to_pylist(), letters["offset"].to_pylist(), strict=True))
+        failures = [*self.failures, *self.beside.failures, *self.fire.late]
+        if dead != topic.bad(ends):
+            failures.append(f"dead letters: {dead - topic.bad(ends)} too many, {topic.bad(ends) - dead} lost")
+        source = headgate.kafka.source(self.world.broker.servers, TOPIC)
+        verified = verify_table(table, {TOPIC: source.consumer}, headgate.decode.json(table.schema))
+        if not verified.holds:
+            failures.append(f"headgate verify: {verified}")
+        if unexpected := self.world.unexpected_ends():
+            failures.append(f"headgate ingest ended by {unexpected}; see {self.folder / 'logs'}")
+        return Report(
+            seed=self.seed,
+            table="with a key, upserts and deletes" if self.world.keyed else "without a key, every row counts",
+            seconds=took,
+            fire=dict(self.fire.counts),
+            beside=dict(self.beside.counts),
+            starts=self.world.starts,
+            ends=dict(self.world.ends),
+            batches=len(self.world.batches.seconds),
+            batch_seconds=percentiles(self.world.batches.seconds),
+            records=sum(ends.values()),
+            rows=len(found),
+            dead_letters=dead.total(),
+            fsck=[f"{one.code}" for one in fsck(self.world.uri, self.world.options).findings],
+            slopes=self.watch.slopes(),
+            failures=failures,
+            **off,
+        )
+
+    # -- threads -------------------------------------------------------------------------
+
+    def _thread(self, name: str, work: Callable[[threading.Event], None]) -> None:
+        stop = self._stops[name] = threading.Event()
+
+        def run() -> None:
+            try:
+                work(stop)
+            except BaseException as error:
+                self.failures.append(f"{name}: {error!r}")
+
+        self._threads[name] = threading.Thread(target=run, name=name, daemon=True)
+        self._threads[name].start()
+
+    def _end(self, name: str) -> None:
+        self._stops.pop(name).set()
+        self._threads.pop(name).join(180)
+
+
+def soak(
+    folder: Path,
+    seconds: float,
+    seed: int,
+    *,
+    keyed: bool | None = None,
+    rate: int = 400,
+    tell: Tell = lambda line: None,
+) -> Report:
+    """Run one, leave its report in the folder, and return it. `keyed` None: the seed decides.
+
+    The random kind of table, what is done to the parts and how long it lasts all come from the seed.
+    """
+    kind = seed % 2 == 0 if keyed is None else keyed
+    running = Soak(folder, seconds, seed, kind, rate, tell)
+    try:
+        report = running.run()
+        report.write(folder, running.watch.samples)
+        return report
+    finally:
+        running.close()

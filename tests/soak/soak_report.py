@@ -1,0 +1,167 @@
+"""The result of a soak: one page of Markdown, the same as JSON, and the memory of every part as a picture."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from soak_watch import Sample, Slope
+
+MAX_MEGABYTES_PER_MINUTE = 8.0
+MAX_DESCRIPTORS_PER_MINUTE = 2.0
+FLAT = ("driver", "workers")
+"""Parts that are ours and must not grow; the JVMs' heaps breathe, the servers are others'."""
+
+COLOURS = {
+    "driver": "#c2410c",
+    "jvm": "#7c3aed",
+    "workers": "#15803d",
+    "broker": "#2563eb",
+    "s3": "#a16207",
+    "toxiproxy": "#64748b",
+}
+WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 900, 340, 60, 20, 40
+
+
+@dataclass(frozen=True)
+class Report:
+    """What happened, and what is left to complain about."""
+
+    seed: int
+    table: str
+    seconds: float
+    fire: Mapping[str, int]
+    """What was done, how often."""
+    beside: Mapping[str, int]
+    """What others did meanwhile."""
+    starts: int
+    ends: Mapping[str, int]
+    """How starts of the stream ended."""
+    batches: int
+    batch_seconds: Mapping[str, float]
+    records: int
+    rows: int
+    lost: int
+    duplicates: int
+    unknown: int
+    dead_letters: int
+    fsck: Sequence[str]
+    slopes: Sequence[Slope] = ()
+    failures: Sequence[str] = field(default=())
+
+    @property
+    def holds(self) -> bool:
+        """Whether every promise was kept."""
+        return not (self.failures or self.fsck or self.lost or self.duplicates or self.unknown)
+
+    @property
+    def growing(self) -> list[str]:
+        """Parts that must be flat and are not."""
+        return [
+            f"{one.part}: {one.megabytes_per_minute} MB, {one.descriptors_per_minute} descriptors a minute"
+            for one in self.slopes
+            if one.part in FLAT
+            and (
+                one.megabytes_per_minute > MAX_MEGABYTES_PER_MINUTE
+                or one.descriptors_per_minute > MAX_DESCRIPTORS_PER_MINUTE
+            )
+        ]
+
+    def write(self, folder: Path, samples: Sequence[Sample]) -> None:
+        """soak.md, soak.json, memory.svg."""
+        (folder / "memory.svg").write_text(picture(samples))
+        data = {**asdict(self), "holds": self.holds, "growing": self.growing}
+        (folder / "soak.json").write_text(json.dumps({**data, "samples": [asdict(one) for one in samples]}) + "\n")
+        (folder / "soak.md").write_text(self.page())
+
+    def page(self) -> str:
+        """For people."""
+        killed = sum(count for what, count in self.fire.items() if what.startswith(("kill", "pause", "zombie")))
+        facts = {
+            "result": "every promise was kept" if self.holds else "FAILED",
+            "seed": f"`HEADGATE_SEED={self.seed}`",
+            "table": self.table,
+            "under fire": f"{self.seconds:.0f} s",
+            "kills and pauses": killed,
+            "faults of the networks": sum(self.fire.values()) - killed,
+            "starts of `headgate ingest`": f"{self.starts}; ended by {_list(self.ends)}",
+            "records in the topic": self.records,
+            "rows in the table": self.rows,
+            "dead letters": self.dead_letters,
+            "lost": self.lost,
+            "duplicates": self.duplicates,
+            "rows that nobody put": self.unknown,
+            "fsck": "clean" if not self.fsck else ", ".join(self.fsck),
+            "batches": f"{self.batches}; {_list(self.batch_seconds)} (seconds)",
+        }
+        lines = ["# Soak", "", "| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in facts.items())]
+        lines += ["", "## Done to it", "", "| what | times |", "|---|---|"]
+        lines += [f"| {what} | {count} |" for what, count in sorted(self.fire.items())]
+        lines += ["", "## Beside it", "", "| what | times |", "|---|---|"]
+        lines += [f"| {what} | {count} |" for what, count in sorted(self.beside.items())]
+        lines += ["", "## Memory and file descriptors", "", "![memory of every part](memory.svg)", ""]
+        if self.slopes:
+            lines += [
+                "| part | longest warm life, minutes | MB a minute | descriptors a minute |",
+                "|---|---|---|---|",
+            ]
+            lines += [
+                f"| {one.part} | {one.minutes} | {one.megabytes_per_minute} | {one.descriptors_per_minute} |"
+                for one in self.slopes
+            ]
+        else:
+            lines += ["No part lived long enough to say whether it grows."]
+        if self.failures:
+            lines += ["", "## What went wrong", "", *(f"```\n{one}\n```" for one in self.failures)]
+        return "\n".join(lines) + "\n"
+
+
+def _list(counts: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items())) or "nothing"
+
+
+def percentiles(seconds: Sequence[float]) -> dict[str, float]:
+    """p50, p99 and the longest."""
+    if not seconds:
+        return {}
+    ordered = sorted(seconds)
+    at = {"p50": 0.5, "p99": 0.99, "max": 1.0}
+    return {name: round(ordered[min(len(ordered) - 1, int(len(ordered) * share))], 2) for name, share in at.items()}
+
+
+def picture(samples: Sequence[Sample]) -> str:
+    """The memory of every part over time, as SVG."""
+    if not samples:
+        return '<svg xmlns="http://www.w3.org/2000/svg" width="1" height="1"/>'
+    end = max(one.at for one in samples) or 1.0
+    most = max(one.megabytes for one in samples) * 1.05
+
+    def place(one: Sample) -> tuple[float, float]:
+        return LEFT + one.at / end * (WIDTH - LEFT - 120), TOP + (1 - one.megabytes / most) * (HEIGHT - TOP - BOTTOM)
+
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" '
+        'font-size="12"><rect width="100%" height="100%" fill="white"/>'
+    ]
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        y = TOP + (1 - share) * (HEIGHT - TOP - BOTTOM)
+        lines.append(f'<line x1="{LEFT}" y1="{y:.0f}" x2="{WIDTH - 120}" y2="{y:.0f}" stroke="#e5e7eb"/>')
+        lines.append(f'<text x="{LEFT - 8}" y="{y + 4:.0f}" text-anchor="end">{most * share:.0f} MB</text>')
+        x = LEFT + share * (WIDTH - LEFT - 120)
+        lines.append(f'<text x="{x:.0f}" y="{HEIGHT - 18}" text-anchor="middle">{end * share:.0f} s</text>')
+    for number, (part, colour) in enumerate(COLOURS.items()):
+        own = [one for one in samples if one.part == part]
+        for start, stop in _lives(own):
+            points = " ".join(f"{x:.1f},{y:.1f}" for x, y in map(place, own[start:stop]))
+            lines.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
+        lines.append(f'<text x="{WIDTH - 110}" y="{TOP + 16 + number * 18}" fill="{colour}">{part}</text>')
+    return "\n".join([*lines, "</svg>"]) + "\n"
+
+
+def _lives(samples: Sequence[Sample]) -> list[tuple[int, int]]:
+    """Where one process ends and the next begins the line is broken."""
+    cuts = [number for number in range(1, len(samples)) if samples[number].pid != samples[number - 1].pid]
+    return list(zip([0, *cuts], [*cuts, len(samples)], strict=True)) if samples else []
