@@ -20,7 +20,7 @@ from headgate.errors import AlreadyExists, NotFound, Transient
 
 T = TypeVar("T")
 
-PATIENCE = 30.0
+PATIENCE = 300.0
 """Seconds until a stall that nobody ends fails the test instead of hanging it."""
 
 

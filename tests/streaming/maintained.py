@@ -13,7 +13,7 @@ from headgate.checkpoints.stream_driver import StreamDriver
 from headgate.streaming.maintenance import Maintenance, Schedule
 from headgate.streaming.maintenance_rules import MaintenanceLimits
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 NEVER = 1e9
 EAGER = MaintenanceLimits(flush_bytes=1, flush_seconds=NEVER, compact_sstables=2)
 KINDS = ["id", None]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 SCHEMA = pa.schema([pa.field("id", pa.int64(), False), pa.field("note", pa.string()), pa.field("amount", pa.float64())])
 NOW: Mapping[str, Any] = {"availableNow": True}
 PATHS = ("direct", "arrow")
-PATIENCE = 60.0
+PATIENCE = 180.0
 
 
 @dataclass
