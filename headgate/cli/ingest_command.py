@@ -29,6 +29,7 @@ from headgate.streaming.kafka_source import MAX_OFFSETS_PER_TRIGGER, KafkaSource
 from headgate.streaming.kafka_source import read as kafka_frame
 from headgate.streaming.logs import Form, configure_logs
 from headgate.streaming.running import Done, RunningStream
+from headgate.streaming.s3a import reaches
 from headgate.streaming.session import SparkFailed, local_session
 from headgate.streaming.sink import ShardSink
 from headgate.table import Table, create_table, open_table
@@ -203,7 +204,7 @@ def ingest(
         )
         place = checkpoint or default_checkpoint(table, name)
         schedule = {"availableNow": True} if once else {"processingTime": f"{trigger or 0} seconds"}
-        with _spark(cores, stop) as (spark, log_file):
+        with _spark(cores, stop, reaches(place, options)) as (spark, log_file):
             if not stop.asked():
                 frame = wanted.frame(spark)
                 running = RunningStream.start(sink, kafka, frame, place, schedule, log_file)
@@ -220,7 +221,7 @@ def default_checkpoint(table: Table, stream: str) -> str:
         raise InvalidInput(
             "The table is not on local disk, so Spark's checkpoint needs a place of its own.",
             table=table.uri,
-            advice="name it with --checkpoint: a local directory, or a URI that this Spark can write",
+            advice="name it with --checkpoint: a local directory, or s3a://… (docs/s3.md says what that needs)",
         )
     folder = stream_folder(stream).removeprefix(ROOT)
     return str(Path(table.uri) / "_headgate" / str(table.table_id) / "spark" / folder)
@@ -319,13 +320,13 @@ def _table(
 
 
 @contextmanager
-def _spark(cores: int | None, stop: Stop) -> Iterator[tuple[SparkSession, Path]]:
+def _spark(cores: int | None, stop: Stop, settings: Mapping[str, str]) -> Iterator[tuple[SparkSession, Path]]:
     """A Spark that ends with the block. Its log is kept only where it is needed to understand a failure."""
     number, name = tempfile.mkstemp(prefix="headgate-spark-", suffix=".log")
     os.close(number)
     log_file = Path(name)
     try:
-        spark = local_session(cores, log_file=log_file)
+        spark = local_session(cores, log_file=log_file, settings=settings)
         stop.listen()
         try:
             yield spark, log_file
