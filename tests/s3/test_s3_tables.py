@@ -86,7 +86,7 @@ def test_a_collection_that_dies_after_any_operation_costs_no_row(s3_options: dic
     clean(table, s3_options)
 
 
-@pytest.mark.parametrize("every", [41, pytest.param(1, marks=pytest.mark.deep)])
+@pytest.mark.parametrize("every", [41, pytest.param(7, marks=pytest.mark.deep)])
 def test_a_checkpoint_a_compaction_or_a_clone_that_dies_after_any_operation_is_completed_by_the_next(
     s3_options: dict[str, str], bucket: str, every: int
 ) -> None:
