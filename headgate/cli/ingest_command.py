@@ -30,6 +30,7 @@ from headgate.streaming.kafka_source import MAX_OFFSETS_PER_TRIGGER, KafkaSource
 from headgate.streaming.kafka_source import read as kafka_frame
 from headgate.streaming.logs import Form, configure_logs
 from headgate.streaming.running import Done, RunningStream
+from headgate.streaming.s3a import reaches
 from headgate.streaming.session import SparkFailed, local_session
 from headgate.streaming.sink import ShardSink
 from headgate.table import Table, create_table, open_table
@@ -211,7 +212,8 @@ def ingest(
         )
         place = checkpoint or default_checkpoint(table, name)
         schedule = {"availableNow": True} if once else {"processingTime": f"{trigger or 0} seconds"}
-        with _spark(cores, stop, {} if ledger is None else delta_settings()) as (spark, log_file):
+        settings = {**reaches(place, options), **({} if ledger is None else delta_settings())}
+        with _spark(cores, stop, settings) as (spark, log_file):
             if not stop.asked():
                 frame = wanted.frame(spark)
                 running = RunningStream.start(sink, kafka, frame, place, schedule, log_file)
@@ -228,7 +230,7 @@ def default_checkpoint(table: Table, stream: str) -> str:
         raise InvalidInput(
             "The table is not on local disk, so Spark's checkpoint needs a place of its own.",
             table=table.uri,
-            advice="name it with --checkpoint: a local directory, or a URI that this Spark can write",
+            advice="name it with --checkpoint: a local directory, or s3a://… (docs/s3.md says what that needs)",
         )
     folder = stream_folder(stream).removeprefix(ROOT)
     return str(Path(table.uri) / "_headgate" / str(table.table_id) / "spark" / folder)

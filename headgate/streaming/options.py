@@ -163,6 +163,9 @@ def _option(
     return field(default=default, repr=not secret, metadata={"option": (name, kind, default, doc, scope)})
 
 
+_STORAGE = "For the object store, under pylance's names; `wal.` before a name is for a separate WAL store."
+
+
 @dataclass(frozen=True)
 class SinkOptions:
     """How a stream writes: one value, merged once, and the table of the options by which it is told.
@@ -268,14 +271,7 @@ class SinkOptions:
         "Spark's checkpoint. A ShardSink finds it by itself, except on Spark Connect.",
         "query",
     )
-    storage_options: Mapping[str, str] | None = _option(
-        "storage.",
-        _NAMED,
-        None,
-        "For the object store, under pylance's names; `wal.` before a name is for a separate WAL store.",
-        "query",
-        secret=True,
-    )
+    storage_options: Mapping[str, str] | None = _option("storage.", _NAMED, None, _STORAGE, "query", secret=True)
 
     def __post_init__(self) -> None:
         for option in SINK_OPTIONS:
@@ -373,14 +369,7 @@ class ReadOptions:
     poll_interval: float | str | timedelta = _option(  # noqa: RUF009 - it makes a field
         "pollInterval", _INTERVAL, 1.0, "readStream: how often the logs are looked at, at most.", "query"
     )
-    storage_options: Mapping[str, str] | None = _option(
-        "storage.",
-        _NAMED,
-        None,
-        "For the object store, under pylance's names; `wal.` before a name is for a separate WAL store.",
-        "query",
-        secret=True,
-    )
+    storage_options: Mapping[str, str] | None = _option("storage.", _NAMED, None, _STORAGE, "query", secret=True)
 
     @property
     def hold_seconds(self) -> float | None:

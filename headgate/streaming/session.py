@@ -34,7 +34,7 @@ def local_session(
     """Start Spark in a JVM of its own, on `cores` cores (None: all of them).
 
     What the JVM and its workers print goes to `log_file` where one is given, so that a terminal
-    shows only what we say. `settings` come on top of ours. Raises JarsMissing, SparkFailed.
+    shows only what we say. `settings` come on top of ours, jars beside ours. Raises JarsMissing, SparkFailed.
     """
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
@@ -42,10 +42,12 @@ def local_session(
     # Workers must be this very interpreter: another one may lack headgate, or be another version.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     threads = cores or os.cpu_count() or 1
+    given = dict(settings or {})
+    jars = ",".join([*map(str, spark_jars()), *filter(None, [given.pop("spark.jars", "")])])
     ours = {
         "spark.master": f"local[{threads},{TASK_TRIES}]",
         "spark.app.name": "headgate",
-        "spark.jars": ",".join(map(str, spark_jars())),
+        "spark.jars": jars,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
@@ -53,7 +55,7 @@ def local_session(
         "spark.sql.shuffle.partitions": str(threads),
         # Times in a table are instants; the machine's zone has no say.
         "spark.sql.session.timeZone": "UTC",
-        **(settings or {}),
+        **given,
     }
     builder = SparkSession.builder
     for name, value in ours.items():

@@ -45,10 +45,11 @@ def main(told: dict[str, Any]) -> None:
     from stream_runs import SCHEMA
 
     import headgate
+    from headgate.streaming.s3a import reaches
     from headgate.streaming.session import local_session
 
-    workers = os.pathsep.join(sys.path[:2])
-    spark = local_session(2, log_file=Path(told["log"]), settings={"spark.executorEnv.PYTHONPATH": workers})
+    settings = {"spark.executorEnv.PYTHONPATH": os.pathsep.join(sys.path[:2]), **reaches(told["checkpoint"])}
+    spark = local_session(2, log_file=Path(told["log"]), settings=settings)
     tell(pid=os.getpid())
     table = headgate.open_table(told["table"])
     if "armed" in told:

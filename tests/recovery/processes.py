@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-PATIENCE = 120.0
+PATIENCE = 240.0
 """Seconds until a test that waits for a process gives up."""
 
 

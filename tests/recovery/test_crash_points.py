@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from processes import driver
 from producing import abort
 from services import S3_SECRETS, MakeTopic
@@ -14,10 +18,12 @@ from stream_runs import SCHEMA, Topic, check_table, make_table, scanned, until
 import headgate
 from headgate.checkpoints.commit_log import CommitLog
 from headgate.checkpoints.log_state import Head
+from headgate.cli import main
 from headgate.table import Table
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
+FETCH_JARS = Path(__file__).parents[2] / "scripts" / "fetch_jars.py"
 SHARDING = headgate.by_partition(key_is_partitioned=True)
 
 
@@ -41,17 +47,18 @@ def head(table: Table) -> Head:
     return CommitLog(table.home.records, "s", table.uri).read().head
 
 
-@pytest.mark.parametrize("path", ["direct", pytest.param("arrow", marks=pytest.mark.deep)])
-@pytest.mark.parametrize("memtable", [True, pytest.param(False, marks=pytest.mark.deep)], ids=["memtable", "wal"])
+@pytest.mark.deep
+@pytest.mark.parametrize("path", ["direct", "arrow"])
+@pytest.mark.parametrize("memtable", [True, False], ids=["memtable", "wal"])
 def test_killed_at_each_crash_point_the_stream_goes_on_exactly_once(
     tmp_path: Path, topic: Topic, path: str, memtable: bool
 ) -> None:
     kill_at_each_point(tmp_path, topic, make_table(tmp_path, SHARDING, "id"), path, memtable)
 
 
-@pytest.mark.deep
 @pytest.mark.s3
-@pytest.mark.parametrize("memtable", [True, False], ids=["memtable", "wal"])
+@pytest.mark.real_s3
+@pytest.mark.parametrize("memtable", [True, pytest.param(False, marks=pytest.mark.deep)], ids=["memtable", "wal"])
 @pytest.mark.usefixtures("s3_environment")
 def test_on_s3_killed_at_each_crash_point_the_stream_goes_on_exactly_once(
     tmp_path: Path, topic: Topic, bucket: str, memtable: bool
@@ -62,8 +69,27 @@ def test_on_s3_killed_at_each_crash_point_the_stream_goes_on_exactly_once(
     assert not any(secret in shown for secret in S3_SECRETS)
 
 
-def kill_at_each_point(tmp_path: Path, topic: Topic, table: Table, path: str, memtable: bool) -> None:
-    facts = told(tmp_path, topic, table, path=path, memtable=memtable, max_memtable_size=4 << 10)
+@pytest.mark.deep
+@pytest.mark.s3
+@pytest.mark.usefixtures("s3_environment")
+def test_with_sparks_checkpoint_on_s3_as_well_the_stream_goes_on_exactly_once(
+    tmp_path: Path, topic: Topic, bucket: str
+) -> None:
+    fetched = subprocess.run([sys.executable, str(FETCH_JARS), "s3a"], capture_output=True, text=True)
+    assert fetched.returncode == 0, fetched.stderr
+    table = headgate.create_table(f"s3://{bucket}/table", SCHEMA, primary_key="id", sharding=SHARDING)
+    kill_at_each_point(tmp_path, topic, table, "direct", True, checkpoint=f"s3a://{bucket}/checkpoint")
+    assert not (tmp_path / "checkpoint").exists()
+    # The checkpoint is there, as everybody sees it: `recover` finds that it goes with the table.
+    arguments = ["recover", table.uri, "--checkpoint", f"s3a://{bucket}/checkpoint", "--output", "json"]
+    done = CliRunner().invoke(main, arguments, catch_exceptions=False)
+    assert json.loads(done.stdout)["state"] == "aligned"
+    shown = (tmp_path / "driver.log").read_text(errors="replace")
+    assert not any(secret in shown for secret in S3_SECRETS)
+
+
+def kill_at_each_point(tmp_path: Path, topic: Topic, table: Table, path: str, memtable: bool, **more: Any) -> None:
+    facts = told(tmp_path, topic, table, path=path, memtable=memtable, max_memtable_size=4 << 10, **more)
     topic.put_orders(4000, keys=500)
     # Each process but the second stands at its point in its second batch, and is killed there. The next one
     # starts with what that left: a batch in flight, or one that Spark does not know to be done.

@@ -1,4 +1,5 @@
-"""kill -9 at random times, of the driver, a Python worker, the JVM or the broker: in the end the table is the topic.
+"""kill -9 at random times, of the driver, a Python worker, the JVM, the broker or the object store: in the end the
+table is the topic.
 
 Replay with HEADGATE_SEED=<seed>, which the failure names; the choices are the same, the machine's timing is not.
 """
@@ -13,25 +14,33 @@ from typing import Any
 
 import pytest
 from processes import Driver
-from stream_runs import Topic, check_table, make_table
+from servers import LocalServer
+from services import S3_SECRETS, S3Server
+from stream_runs import SCHEMA, Topic, check_table, make_table
 
 import headgate
 from headgate.connectors.kafka.broker import LocalBroker
+from headgate.streaming.fsck import fsck
+from headgate.table import Table
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
 VICTIMS = ("driver", "worker", "jvm", "broker")
+SHARDING = headgate.by_partition(key_is_partitioned=True)
 
 
 class Run:
     """One table under fire."""
 
-    def __init__(self, tmp_path: Path, broker: LocalBroker, chance: random.Random) -> None:
+    def __init__(
+        self, tmp_path: Path, broker: LocalBroker, chance: random.Random, table: Table, store: LocalServer | None
+    ) -> None:
         self.chance = chance
         self.broker = broker
+        self.store = store
         broker.create_topic("orders", 3)
         self.topic = Topic(broker.servers, "orders", 3)
-        self.table = make_table(tmp_path, headgate.by_partition(key_is_partitioned=True), "id")
+        self.table = table
         self.told: dict[str, Any] = {
             "table": self.table.uri,
             "servers": broker.servers,
@@ -56,6 +65,11 @@ class Run:
         elif victim == "jvm":
             driver.jvm().kill()
             driver.process.wait(60)
+        elif victim == "store":
+            assert self.store is not None
+            self.store.kill()
+            time.sleep(self.chance.random())
+            self.store.start()
         else:
             self.broker.kill()
             time.sleep(self.chance.random())
@@ -82,13 +96,16 @@ class Run:
             driver.end_family()
 
 
-def _rounds(tmp_path: Path, broker: LocalBroker, rounds: int) -> None:
+def _rounds(
+    tmp_path: Path, broker: LocalBroker, rounds: int, table: Table | None = None, store: LocalServer | None = None
+) -> None:
+    all_victims = (*VICTIMS, *(["store"] if store else []))
     seed = int(os.environ.get("HEADGATE_SEED", random.randrange(1 << 32)))
     chance = random.Random(seed)
-    victims = [*VICTIMS, *(chance.choice(VICTIMS) for _ in range(rounds - len(VICTIMS)))]
+    victims = [*all_victims, *(chance.choice(all_victims) for _ in range(rounds - len(all_victims)))]
     chance.shuffle(victims)
     print(f"HEADGATE_SEED={seed}: {victims}")
-    run = Run(tmp_path, broker, chance)
+    run = Run(tmp_path, broker, chance, table or make_table(tmp_path, SHARDING, "id"), store)
     try:
         for victim in victims:
             run.round(victim)
@@ -106,3 +123,16 @@ def test_killed_5_times_at_random_the_table_is_the_topic_row_by_row(tmp_path: Pa
 @pytest.mark.deep
 def test_killed_50_times_at_random_the_table_is_the_topic_row_by_row(tmp_path: Path, own_broker: LocalBroker) -> None:
     _rounds(tmp_path, own_broker, 50)
+
+
+@pytest.mark.deep
+@pytest.mark.s3
+@pytest.mark.usefixtures("s3_environment")
+def test_on_s3_killed_50_times_at_random_store_included_the_table_is_the_topic(
+    tmp_path: Path, own_broker: LocalBroker, s3_server: S3Server, bucket: str
+) -> None:
+    table = headgate.create_table(f"s3://{bucket}/table", SCHEMA, primary_key="id", sharding=SHARDING)
+    _rounds(tmp_path, own_broker, 50, table, s3_server.process)
+    assert [str(one) for one in fsck(table.uri).findings] == []
+    shown = (tmp_path / "driver.log").read_text(errors="replace")
+    assert not any(secret in shown for secret in S3_SECRETS)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import uuid
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -14,6 +17,7 @@ from killing import kill_again_and_again
 from lance_tables import KEYED, batch, pairs
 from services import S3Server, create_bucket, s3_options_for
 from stores import Crash, FaultyStore
+from test_hostile import LARGE
 
 from headgate.connectors.objects import ObjectStore, open_store
 from headgate.errors import Fenced, HeadgateError
@@ -164,3 +168,16 @@ def test_a_durable_group_is_one_entry(store: ObjectStore) -> None:
         writer.flush()
         assert store.operations() == {"put": 1}
     closing_checks(store, SHARD, range(50), range(50))
+
+
+@pytest.mark.deep
+@pytest.mark.usefixtures("s3_environment")
+def test_an_entry_of_a_gigabyte_is_written_read_and_flushed_in_bounded_memory(
+    bucket: str, record_property: Callable[[str, object], None]
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LARGE, f"s3://{bucket}/t"], capture_output=True, text=True, timeout=900
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    record_property("told", f"an entry of 1 GB on S3: {int(done.stdout)} MB at most")
+    assert int(done.stdout) < 6 * 1024, f"{done.stdout} MB: more than six times the entry"

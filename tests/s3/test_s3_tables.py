@@ -86,6 +86,33 @@ def test_a_collection_that_dies_after_any_operation_costs_no_row(s3_options: dic
     clean(table, s3_options)
 
 
+@pytest.mark.parametrize("every", [41, pytest.param(7, marks=pytest.mark.deep)])
+def test_a_checkpoint_a_compaction_or_a_clone_that_dies_after_any_operation_is_completed_by_the_next(
+    s3_options: dict[str, str], bucket: str, every: int
+) -> None:
+    table, _ = streamed(f"s3://{bucket}/t", storage_options=s3_options)
+    wanted = content(table)
+
+    def dies(what: Callable[[Table], object]) -> int:
+        """Do it again and again, each time for longer, until it is done. How often it died."""
+        for crash_after in range(1, 100_000, every):
+            dying = through(table, faulty(open_store(table.uri, s3_options), crash_after=crash_after))
+            try:
+                what(dying)
+            except Crash:
+                assert content(open_table(table.uri, s3_options)) == wanted
+            else:
+                return crash_after
+        raise AssertionError("it never came to an end")
+
+    assert dies(lambda one: one.checkpoint("all")) > every
+    assert dies(lambda one: one.compact()) > every
+    assert dies(lambda one: one.clone(f"s3://{bucket}/clone", deep=True, names=[DIRECT])) > every
+    for one in (table, open_table(f"s3://{bucket}/clone", s3_options)):
+        assert content(one) == wanted
+        clean(one, s3_options)
+
+
 @pytest.mark.usefixtures("s3_environment")
 def test_killed_finalizers_of_an_index_leave_what_the_next_one_finishes(bucket: str, tmp_path: Path) -> None:
     uri = f"s3://{bucket}/t"

@@ -1,0 +1,67 @@
+"""Spark's own checkpoint on S3: the jars and settings by which a Spark reaches `s3a://` places.
+
+Both come only where they are asked for; a checkpoint on a disk that outlives the driver needs neither. Keys that are
+in the environment are left there: Hadoop reads them by itself.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from headgate.connectors.jars import s3a_jars
+from headgate.connectors.objects.split_options import own_options
+
+SCHEME = "s3a://"
+"""What Hadoop calls S3. `s3://` is a scheme of Amazon's own Spark alone."""
+
+_NAMES = {
+    "access_key_id": "access.key",
+    "secret_access_key": "secret.key",
+    "session_token": "session.token",
+    "token": "session.token",
+    "endpoint": "endpoint",
+    "endpoint_url": "endpoint",
+    "endpoint_url_s3": "endpoint",
+    "region": "endpoint.region",
+    "default_region": "endpoint.region",
+}
+"""Of a storage option, Hadoop's name below fs.s3a."""
+
+_ENVIRONMENT = {
+    "endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    "endpoint.region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
+}
+"""What Hadoop does not read from the environment, and both our clients do."""
+
+
+def s3a_settings(storage_options: Mapping[str, str] | None = None) -> dict[str, str]:
+    """For `local_session(settings=…)` or a session of your own: the store that the options, else the environment,
+    name. What options hold of keys is in the settings; Spark blots such settings out where it shows any.
+    """
+    found: dict[str, str] = {}
+    for name, value in own_options(storage_options).items():
+        short = name.lower().removeprefix("aws_")
+        if short in _NAMES:
+            found[_NAMES[short]] = str(value)
+    for name, variables in _ENVIRONMENT.items():
+        given = next((os.environ[variable] for variable in variables if os.environ.get(variable)), None)
+        if given:
+            found.setdefault(name, given)
+    if "endpoint" in found:
+        # Servers of one's own rarely have a host name per bucket.
+        found["path.style.access"] = "true"
+        found["connection.ssl.enabled"] = str(not found["endpoint"].startswith("http://")).lower()
+    if "session.token" in found:
+        found["aws.credentials.provider"] = "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"
+    return {f"spark.hadoop.fs.s3a.{name}": value for name, value in found.items()}
+
+
+def reaches(place: str, storage_options: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The settings that a Spark needs for a checkpoint at a place, jars included; none where that is not on s3a.
+
+    Raises JarsMissing.
+    """
+    if not place.lower().startswith(SCHEME):
+        return {}
+    return {**s3a_settings(storage_options), "spark.jars": ",".join(map(str, s3a_jars()))}

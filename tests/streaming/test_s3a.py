@@ -1,0 +1,56 @@
+"""What lets a Spark keep its checkpoint on S3: settings out of options and environment, jars when asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headgate.connectors.jars import JarsMissing
+from headgate.streaming.s3a import reaches, s3a_settings
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def below(settings: dict[str, str]) -> dict[str, str]:
+    return {name.removeprefix("spark.hadoop.fs.s3a."): value for name, value in settings.items()}
+
+
+def test_options_come_before_the_environment_and_those_of_the_wal_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert s3a_settings() == {}
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://there:9000")
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "left-where-it-is")
+    there = {"path.style.access": "true", "connection.ssl.enabled": "false", "endpoint.region": "eu-west-1"}
+    assert below(s3a_settings()) == {"endpoint": "http://there:9000", **there}
+    given = {
+        "aws_endpoint": "https://here",
+        "ACCESS_KEY_ID": "k",
+        "wal.aws_endpoint": "http://wal",
+        "allow_http": "true",
+    }
+    here = {"endpoint": "https://here", "access.key": "k", **there, "connection.ssl.enabled": "true"}
+    assert below(s3a_settings(given)) == here
+
+
+def test_keys_with_a_token_have_the_provider_that_reads_it() -> None:
+    settings = below(s3a_settings({"access_key_id": "k", "secret_access_key": "s", "session_token": "t"}))
+    assert (settings["access.key"], settings["secret.key"], settings["session.token"]) == ("k", "s", "t")
+    assert settings["aws.credentials.provider"].endswith("TemporaryAWSCredentialsProvider")
+
+
+def test_jars_are_wanted_for_s3a_alone_and_where_they_are_missing_it_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HEADGATE_CACHE", str(tmp_path))
+    assert reaches("/state/orders") == reaches("file:///state") == reaches("s3://bucket/state") == {}
+    with pytest.raises(JarsMissing, match=r"fetch_jars.py s3a"):
+        reaches("s3a://bucket/state")
+    jar = tmp_path / "jars" / "s3a" / "hadoop-aws-1.jar"
+    jar.parent.mkdir(parents=True)
+    jar.touch()
+    assert reaches("S3A://bucket/state") == {"spark.jars": str(jar)}
