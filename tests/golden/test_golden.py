@@ -15,7 +15,8 @@ import pytest
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE)]
 
-from make import STREAM, TOPIC, changes, dead, equal, flush, open_stream, run  # noqa: E402
+from make import DIRECT, STREAM, TOPIC, changes, dead, equal, flush, open_stream, run  # noqa: E402
+from make import rows as batch_of_rows  # noqa: E402
 
 from headgate.checkpoints import records as codec  # noqa: E402
 from headgate.checkpoints.commit_log import CommitLog  # noqa: E402
@@ -100,6 +101,10 @@ def test_golden_tables_read_as_they_were_written_and_go_on(unpacked: tuple[Path,
         assert rows_of(table) == rows
         assert dead_of(table) == sorted([*expected["dead_letters"], *dead(more, keyed)])
         if keyed:
+            with table.writer(DIRECT) as writer:
+                writer.put(batch_of_rows([(9003, "direct grape"), (9100, "direct lime")]))
+            rows = sorted([*(one for one in rows if one[0] != 9003), [9003, "direct grape"], [9100, "direct lime"]])
+            assert rows_of(table) == rows
             flush(driver)
             table.flush()
             table.compact()
@@ -107,7 +112,7 @@ def test_golden_tables_read_as_they_were_written_and_go_on(unpacked: tuple[Path,
             keys = pa.record_batch({"id": [key for key, _ in rows[:3]]}, schema=pa.schema([table.schema.field("id")]))
             assert table.get([keys]).num_rows == 3
         assert rewind(table.home, STREAM, {(TOPIC, 0): start}).record is not None
-        copy = table.clone(str(root / f"{name}-clone"), deep=True, names=[] if not keyed else ["partition:direct:0"])
+        copy = table.clone(str(root / f"{name}-clone"), deep=True, names=[DIRECT] if keyed else [])
         assert rows_of(copy) == rows
         assert [f"{one.code}: {one.what}" for one in fsck(table.uri).findings] == []
         assert rows_of(open_table(table.uri)) == rows
