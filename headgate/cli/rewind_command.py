@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -225,7 +226,7 @@ def _value(
         "means": _means(table, again, skipped, [one for one in moves if one.before is None]),
         "checked_with_kafka": checked,
         "starting_offsets": offsets,
-        "next": _next(done is not None, rebuilt, spark, offsets),
+        "next": _next(done is not None, rebuilt, spark, offsets, _of_ingest(table, head.stream)),
         "record": record and record.sequence,
         "by": record and record.by,
         "reason": record and record.reason,
@@ -249,7 +250,7 @@ def _means(table: Table, again: int, skipped: int, new: Sequence[Moved]) -> str:
     return " ".join(told) or "Nothing moves."
 
 
-def _next(applied: bool, rebuilt: Rebuilt | None, spark: SparkCheckpoint | None, offsets: str) -> str:
+def _next(applied: bool, rebuilt: Rebuilt | None, spark: SparkCheckpoint | None, offsets: str, own: str | None) -> str:
     if rebuilt is not None:
         old = "" if rebuilt.moved_to is None else f" The old directory is {rebuilt.moved_to}."
         return f"start the query with this checkpoint directory; it goes on at the new offsets.{old}"
@@ -257,4 +258,16 @@ def _next(applied: bool, rebuilt: Rebuilt | None, spark: SparkCheckpoint | None,
         done = "start the query" if applied else "stop the query, then run this again with --apply"
         return f"{done}; the checkpoint directory {'goes' if applied else 'will go'} with the new offsets"
     fresh = f"start the query with an empty checkpoint directory and .option('startingOffsets', '{offsets}')"
+    if own is not None:
+        fresh = f"run this with --checkpoint {own}, which `headgate ingest` uses; or {fresh}"
     return fresh if applied else f"stop the query, run this again with --apply, then {fresh}"
+
+
+def _of_ingest(table: Table, stream: str) -> str | None:
+    """The directory that `headgate ingest` has made for the stream beside the table, if it did."""
+    from headgate.cli.ingest_command import default_checkpoint
+
+    with suppress(InvalidInput):
+        place = default_checkpoint(table, stream)
+        return place if os.path.isdir(place) else None
+    return None

@@ -1,10 +1,12 @@
-"""Three drivers of one stream that open, commit, fold, collect, stall and die in any order, over a store that
-fails in every way it may: each offset is committed exactly once, and no fenced driver commits anything.
+"""Three drivers of one stream that open, commit, rewind, fold, collect, stall and die in any order, over a store that
+fails in every way it may: each offset is committed exactly once between two rewinds, and no fenced driver commits
+anything.
 """
 
 from __future__ import annotations
 
 import uuid
+from dataclasses import dataclass, field
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -15,7 +17,7 @@ from stores import Fault, FaultyStore
 from headgate.checkpoints.commit_log import CommitLog, OpenedLog
 from headgate.checkpoints.decisions import BatchSources, Skip, Write, decide_batch, next_plan
 from headgate.checkpoints.log_state import LogState, fold
-from headgate.checkpoints.records import Batch, BatchRecord, Fold, Record, ShardClaim
+from headgate.checkpoints.records import Batch, BatchRecord, Fold, Moved, Record, RewindRecord, ShardClaim
 from headgate.checkpoints.streams import stream_folder
 from headgate.connectors.objects.memory import MemoryStore
 from headgate.errors import Fenced, Poisoned, Transient
@@ -25,17 +27,34 @@ from headgate.shards.entry import SourceRange
 DRIVERS = st.integers(0, 2)
 FAULTS = st.lists(st.sampled_from([None, *Fault]), max_size=5)
 STEPS = ["read", "open record", "prove", "commit record"]
-DEEDS = ["open", "batch", "batch", "fold and collect"]
+DEEDS = ["open", "batch", "batch", "rewind", "fold and collect"]
 FOLDER = stream_folder("orders")
+
+
+@dataclass
+class Spark:
+    """Spark's checkpoint: shared by all drivers, until a rewind makes it anew."""
+
+    rewind: str | None = None
+    """The id of the rewind that it was made for."""
+    origin: int = 0
+    offsets: list[int] = field(default_factory=list)
+    """Where each batch ends."""
+    query: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @property
+    def end(self) -> int:
+        return self.offsets[-1] if self.offsets else self.origin
 
 
 class Driver:
     """One driver process: what it holds, and the batch that its Spark would hand it next."""
 
-    def __init__(self, store: FaultyStore, opened: OpenedLog, spark_batch: int, turn: int) -> None:
+    def __init__(self, store: FaultyStore, opened: OpenedLog, spark: Spark, turn: int) -> None:
         self.store = store
         self.opened = opened
-        self.batch = spark_batch
+        self.spark = spark
+        self.batch = max(len(spark.offsets) - 1, 0)
         self.turn = turn
         """How many opens had returned before this one."""
 
@@ -47,8 +66,7 @@ class CommitLogMachine(RuleBasedStateMachine):
         self.store = MemoryStore(f"memory://{self.name}")
         self.drivers: dict[int, Driver] = {}
         self.dead: list[FaultyStore] = []
-        self.offsets: list[int] = []
-        """Spark's checkpoint, shared by all drivers: where each batch ends."""
+        self.spark = Spark()
         self.tip = 0
         """The next free position of the one shard."""
         self.turns = 0
@@ -58,15 +76,16 @@ class CommitLogMachine(RuleBasedStateMachine):
         self.late_fold: Fold | None = None
         self.refused: set[str] = set()
         self.acknowledged: set[str] = set()
+        self.acknowledged_rewinds: set[str] = set()
 
     def teardown(self) -> None:
         self.open_driver(0, [])
-        self.drivers[0].batch = max(len(self.offsets) - 1, 0)
-        while self.drivers[0].batch < len(self.offsets):
+        while self.drivers[0].batch < len(self.spark.offsets):
             self.run_batch(0, [], 1)
         self.every_offset_is_committed_at_most_once()
         ends = log(self.store).read().head.ends
-        assert ends == ({("t", 0): self.offsets[-1]} if self.offsets else {}), "everything planned is committed"
+        planned = self.spark.offsets or self.spark.rewind
+        assert ends == ({("t", 0): self.spark.end} if planned else {}), "everything planned is committed"
         MemoryStore.drop(self.name)
 
     # -- what drivers do -------------------------------------------------------------
@@ -87,19 +106,24 @@ class CommitLogMachine(RuleBasedStateMachine):
             return
         store.unscript()
         self.turns += 1
-        self.drivers[who] = Driver(store, opened, max(len(self.offsets) - 1, 0), self.turns)
+        rewound = opened.head.rewound
+        if rewound is not None and self.spark.rewind != rewound.record_id:
+            # Whoever asked for it may have died before Spark's checkpoint was made anew.
+            self.spark = Spark(rewound.record_id, opened.head.ends["t", 0])
+        self.drivers[who] = Driver(store, opened, self.spark, self.turns)
 
     @rule(who=DRIVERS, faults=FAULTS, size=st.integers(0, 3))
     def run_batch(self, who: int, faults: list[Fault | None], size: int) -> None:
         driver = self.drivers.get(who)
         if driver is None:
             return
-        if driver.batch == len(self.offsets):
-            self.offsets.append((self.offsets[-1] if self.offsets else 0) + size)
-        start = self.offsets[driver.batch - 1] if driver.batch else 0
-        planned = SourceRange("t", 0, start, self.offsets[driver.batch])
+        spark = driver.spark
+        if driver.batch == len(spark.offsets):
+            spark.offsets.append(spark.end + size)
+        start = spark.offsets[driver.batch - 1] if driver.batch else spark.origin
+        planned = SourceRange("t", 0, start, spark.offsets[driver.batch])
         head = driver.opened.head
-        decision = decide_batch(head, "q", driver.batch, BatchSources((planned,)), lambda topic, partition: 0)
+        decision = decide_batch(head, spark.query, driver.batch, BatchSources((planned,)), lambda topic, partition: 0)
         if isinstance(decision, Skip):
             driver.batch += 1
             return
@@ -111,7 +135,7 @@ class CommitLogMachine(RuleBasedStateMachine):
             self.tip = position + 1
             shards = {"s0": part(position, attempt=attempt)}
         driver.store.script("put_if_absent", *faults)
-        batch = Batch(query_id="q", batch_id=driver.batch, sources=decision.ranges, shards=shards)
+        batch = Batch(query_id=spark.query, batch_id=driver.batch, sources=decision.ranges, shards=shards)
         try:
             record = driver.opened.commit(batch, {})
         except Fenced:
@@ -125,6 +149,26 @@ class CommitLogMachine(RuleBasedStateMachine):
         assert driver.turn == self.turns, "a driver committed after its successor's open had returned"
         self.acknowledged.add(record.record_id)
         driver.batch += 1
+
+    @rule(who=DRIVERS, faults=FAULTS, to=st.integers(0, 5))
+    def rewind(self, who: int, faults: list[Fault | None], to: int) -> None:
+        """An operator takes the stream over and sends it elsewhere; then nobody runs it."""
+        self.open_driver(who, [])
+        driver = self.drivers.pop(who, None)
+        if driver is None:
+            return
+        self.dead.append(driver.store)
+        end = driver.opened.head.ends.get(("t", 0))
+        if end is None or end == to:
+            return
+        driver.store.script("put_if_absent", *faults)
+        try:
+            record = driver.opened.rewind((Moved("t", 0, end, to),))
+        except (Fenced, Poisoned):
+            return
+        driver.store.unscript()
+        assert driver.turn == self.turns, "a driver rewound after its successor's open had returned"
+        self.acknowledged_rewinds.add(record.record_id)
 
     @rule(who=DRIVERS, other=DRIVERS, step=st.sampled_from(STEPS), deeds=st.lists(st.sampled_from(DEEDS), max_size=6))
     def stall(self, who: int, other: int, step: str, deeds: list[str]) -> None:
@@ -150,6 +194,8 @@ class CommitLogMachine(RuleBasedStateMachine):
                 self.open_driver(other, [])
             elif deed == "batch":
                 self.run_batch(other, [], 1)
+            elif deed == "rewind":
+                self.rewind(other, [], 1)
             else:
                 if self.history:
                     self.fold_log(late=False)
@@ -182,13 +228,19 @@ class CommitLogMachine(RuleBasedStateMachine):
     @invariant()
     def every_offset_is_committed_at_most_once(self) -> None:
         state = self.learn()
-        batches = [record for _, record in sorted(self.history.items()) if isinstance(record, BatchRecord)]
+        records = [record for _, record in sorted(self.history.items())]
+        batches = [record for record in records if isinstance(record, BatchRecord)]
         end = 0
-        for record in batches:
-            assert record.sources[0].start == end, (
-                f"batch {record.batch_id} starts at {record.sources[0].start}, not {end}"
-            )
-            end = record.sources[0].until
+        for record in records:
+            if isinstance(record, RewindRecord):
+                assert record.offsets[0].before == end, "a rewind says where the stream stood"
+                end = record.offsets[0].after
+            elif isinstance(record, BatchRecord):
+                assert record.sources[0].start == end, (
+                    f"batch {record.batch_id} starts at {record.sources[0].start}, not {end}"
+                )
+                end = record.sources[0].until
+        assert self.acknowledged_rewinds <= {one.record_id for one in records if isinstance(one, RewindRecord)}
         listed = [position for record in batches for _, one in record.parts() for position in one.positions]
         assert len(listed) == len(set(listed))
         assert state.head.ends == ({("t", 0): end} if batches else {})

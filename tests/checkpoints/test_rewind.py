@@ -237,6 +237,18 @@ def test_what_is_skipped_is_never_read_and_standing_there_already_writes_nothing
         rewind(home, "x", {(TOPIC, 0): 0})
 
 
+def test_a_partition_that_is_new_to_the_stream_may_begin_in_the_middle_only_on_record(home: TableHome) -> None:
+    streamed(home)
+    jump = (*ranges_of(BATCHES), SourceRange(TOPIC, 2, 7, 20))
+    with pytest.raises(InvalidInput, match="its earliest offset is 0"):
+        run_batch(open_driver(home), BATCHES, jump)
+    done = rewind(home, "s", {(TOPIC, 2): 7})
+    assert done.record is not None
+    assert done.record.offsets[-1] == Moved(TOPIC, 2, None, 7)
+    run_batch(open_driver(home), BATCHES, jump)
+    check_exactly_once(home, [*(part for number in range(BATCHES) for part in ranges_of(number)), *jump])
+
+
 def test_a_driver_that_slept_through_a_rewind_is_fenced_and_nothing_of_it_is_visible(home: TableHome) -> None:
     streamed(home)
     zombie = open_driver(home)

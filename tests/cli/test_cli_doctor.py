@@ -17,6 +17,7 @@ from stream_tables import COLUMNS
 from headgate.cli import main
 from headgate.cli.doctor_checks import Check, _wanted, check_packages, room_of
 from headgate.cli.doctor_store import PROBES, check_store
+from headgate.connectors.objects import open_store
 from headgate.connectors.objects.memory import MemoryStore
 from headgate.connectors.objects.port import Bytes, ObjectInfo
 from headgate.errors import PermissionDenied
@@ -74,6 +75,20 @@ def test_kafka_and_its_topics_are_looked_at(headgate: Headgate, kafka_servers: s
     assert checks["kafka", "reach"]["state"] == "ok"
     assert checks["kafka", topic]["seen"] == "3 partitions, 0 offsets"
     assert checks["kafka", "no-such-topic"]["state"] == "bad"
+
+
+@pytest.mark.s3
+def test_a_prefix_on_s3_is_probed_and_left_as_it_was(
+    headgate: Headgate, s3_options: dict[str, str], bucket: str
+) -> None:
+    options = [word for key, value in s3_options.items() for word in ("--storage-option", f"{key}={value}")]
+    code, checks = told(headgate, "--store", f"s3://{bucket}/new", *options)
+    assert code == 0, checks
+    for name in ("write", "put if absent, twice", "read", "list", "clock", "delete"):
+        assert checks["store", name]["state"] == "ok", checks["store", name]
+    assert list(open_store(f"s3://{bucket}/new", s3_options).list("")) == []
+    code, checks = told(headgate, "--store", "s3://no-such-bucket-here/new", *options)
+    assert (code, checks["store", "write"]["state"]) == (1, "bad")
 
 
 # -- stores that are not what they should be ------------------------------------------------

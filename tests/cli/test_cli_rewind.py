@@ -13,6 +13,7 @@ from stream_tables import COLUMNS, QUERY, Record, Stream
 import headgate as product
 from headgate.checkpoints.commit_log import CommitLog
 from headgate.checkpoints.records import RewindRecord
+from headgate.cli.ingest_command import default_checkpoint
 from headgate.shards.sharding import by_partition
 from headgate.table import Table, create_table
 
@@ -90,6 +91,12 @@ def test_without_a_checkpoint_directory_it_says_what_to_start_with(headgate: Hea
     done = told(headgate, table, "--to-offsets", BACK, "--apply")
     assert done["rebuilt"] is None
     assert f".option('startingOffsets', '{BACK}')" in done["next"]
+    own = Path(default_checkpoint(table, "orders"))
+    own.mkdir(parents=True)
+    (own / "metadata").write_text("{}")
+    assert f"--checkpoint {own}" in told(headgate, table, "--to-offsets", BACK)["next"]
+    rebuilt = told(headgate, table, "--to-offsets", BACK, "--checkpoint", str(own), "--apply")
+    assert (rebuilt["applied"], rebuilt["rebuilt"]["checkpoint"]) == (False, str(own)), "it was rewound before"
 
 
 def test_a_clone_and_a_checkpoint_know_of_it(headgate: Headgate, table: Table, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from confluent_kafka import Producer
 from stream_tables import COLUMNS, Record, Stream
 
 from headgate.checkpoints.expiring import BeforePosition, expire
+from headgate.checkpoints.rewinding import rewind
 from headgate.shards.sharding import by_partition
 from headgate.table import Table, create_table
 
@@ -151,6 +152,25 @@ def test_an_old_version_and_a_row_that_came_back_are_wrong(tmp_path: Path, send:
         ("wrong", {"id": 1, "note": "a"}),
         ("wrong", {"id": 2, "note": "a"}),
     ]
+
+
+@pytest.mark.parametrize("keys", [False, True], ids=["append", "keyed"])
+def test_after_a_rewind_each_pass_is_expected_as_far_as_it_came(
+    tmp_path: Path, send: Send, verify: Any, keys: bool
+) -> None:
+    table = keyed(tmp_path) if keys else keyless(tmp_path)
+    topic, records = send(CHANGES if keys else ROWS)
+    Stream(table, topic).commit([(0, 0, 5)], records[:5])
+    rewind(table.home, topic, {(topic, 0): 1})
+    assert verify(table, topic)[1]["holds"], "nothing was read again yet"
+    # Keys show older values until the stream has caught up: that is what was asked for.
+    Stream(table, topic).commit([(0, 1, 3)], records[1:3])
+    code, told = verify(table, topic)
+    assert (code, told["holds"], len(told["rewinds"])) == (0, True, 1), told
+    assert [(part["from"], part["until"]) for part in told["ranges"]] == [(0, 5), (1, 3)]
+    assert told["rows"] == (3 if keys else 5)
+    Stream(table, topic).commit([(0, 3, 5)], [])
+    assert verify(table, topic)[0] == 6, "what is missing from the second pass is missed"
 
 
 def test_all_topics_of_a_table_are_verified_together(tmp_path: Path, send: Send, verify: Any) -> None:
