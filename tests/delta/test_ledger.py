@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from delta_rows import check_ledger, offset_query
-from stream_runs import Stream, Topic, make_table, until
+from delta_rows import check_ledger, offset_query, until
+from stream_runs import Stream, Topic, make_table
 from wal_rows import entry_ids
 
 import headgate
