@@ -182,7 +182,7 @@ class LedgerPin:
         self._troubled = False
 
     def take(self) -> None:
-        """Hold what the last run held, or all that is there. THIS WRITES, and fences an earlier run of the ledger. Twice
+        """Hold what the last run held, or all that is there. THIS WRITES, and fences an earlier run of it. Twice
         equals once.
         """
         if self._pin is not None:

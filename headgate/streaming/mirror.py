@@ -118,8 +118,9 @@ class DeltaMirror:
         properties = {_QUERY: query_id, _TABLE: str(self._table.table_id)}
         told = ", ".join(f"{text(name)} = {text(value)}" for name, value in properties.items())
         try:
+            # Not CREATE TABLE: to Delta a folder that a killed start left without a commit is a table that exists.
             spark.sql(
-                f"CREATE TABLE {self._name.sql} USING delta TBLPROPERTIES ({told}) AS SELECT * FROM {view}"
+                f"CREATE OR REPLACE TABLE {self._name.sql} USING delta TBLPROPERTIES ({told}) AS SELECT * FROM {view}"
             ).collect()
         finally:
             spark.catalog.dropTempView(view)
