@@ -182,7 +182,11 @@ class LedgerPin:
         self._troubled = False
 
     def take(self) -> None:
-        """Hold what the last run held, or all that is there. THIS WRITES, and fences an earlier run of the ledger."""
+        """Hold what the last run held, or all that is there. THIS WRITES, and fences an earlier run of it. Twice
+        equals once.
+        """
+        if self._pin is not None:
+            return
         before = self._pins.newest(self.consumer)
         done = 0 if before is None else before.pin.done.get(self._stream, 0)
         older = [] if before is None else [*before.older, before.key]

@@ -151,8 +151,10 @@ def told(error: Exception) -> str:
     """An error in one line, without credentials."""
     if isinstance(error, HeadgateError):
         return str(error)
-    lines = str(error).strip().splitlines() or [""]
-    return scrubbed(f"{type(error).__name__}: {lines[0]}")[:300]
+    lines = [line.strip(": ") for line in str(error).splitlines() if line.strip(": ")] or [""]
+    # What the JVM says stands below the call that it was.
+    line = lines[min(1, len(lines) - 1)] if type(error).__name__ == "Py4JJavaError" else lines[0]
+    return scrubbed(f"{type(error).__name__}: {line}")[:300]
 
 
 def _key(table: Table, stream: str) -> LedgerKey:

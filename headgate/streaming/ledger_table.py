@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-PROPERTIES = {"delta.autoOptimize.autoCompact": "true", "headgate.ledger": "1"}
-"""Every append is a small file: Delta puts them together by itself. Our own says what the table is."""
+PROPERTIES = {"delta.autoOptimize.autoCompact": "true"}
+"""Every batch is a small file: Delta puts them together by itself."""
 
 
 class LedgerTable:
@@ -33,13 +33,10 @@ class LedgerTable:
         self._key = key
 
     def create(self) -> None:
-        """Make the table where it is not there. THIS WRITES."""
-        columns = ", ".join(
-            f"`{field.name}` {field.dataType.simpleString()} COMMENT {text(LEDGER[field.name][1])}"
-            for field in _columns().fields
-        )
-        properties = ", ".join(f"{text(key)} = {text(value)}" for key, value in PROPERTIES.items())
-        self._sql(f"CREATE TABLE IF NOT EXISTS {self.name.sql} ({columns}) USING delta TBLPROPERTIES ({properties})")
+        """Make the table where it is not there: by putting no rows, which two drivers may do. THIS WRITES."""
+        if not self.name.exists(self._spark):
+            empty = self._spark.createDataFrame([], _columns())
+            self._saved(empty.write.format("delta").mode("append").options(**PROPERTIES))
 
     def stands_at(self, upto: int | None = None) -> int:
         """The last sequence that has rows, up to one; 0 before the first."""
@@ -75,6 +72,9 @@ class LedgerTable:
         if version is not None:
             app = f"headgate-ledger:{self._key.table_id}:{self._key.stream}"
             writer = writer.option("txnAppId", app).option("txnVersion", str(version))
+        self._saved(writer)
+
+    def _saved(self, writer: Any) -> None:
         with named(self._spark, f"headgate: ledger of {self._key.table_uri}"):
             if self.name.path is not None:
                 writer.save(self.name.path)
@@ -92,6 +92,9 @@ class LedgerTable:
 
 def _columns() -> StructType:
     # Loaded here: a process that only plans or pickles a sink needs no Spark.
+    from pyspark.sql.types import StructField, StructType
+
     from headgate.streaming.read_types import spark_schema
 
-    return spark_schema(LEDGER_SCHEMA)
+    plain = spark_schema(LEDGER_SCHEMA)
+    return StructType([StructField(one.name, one.dataType, True, {"comment": LEDGER[one.name][1]}) for one in plain])

@@ -118,8 +118,9 @@ class DeltaMirror:
         properties = {_QUERY: query_id, _TABLE: str(self._table.table_id)}
         told = ", ".join(f"{text(name)} = {text(value)}" for name, value in properties.items())
         try:
+            # Not CREATE TABLE: to Delta a folder that a killed start left without a commit is a table that exists.
             spark.sql(
-                f"CREATE TABLE {self._name.sql} USING delta TBLPROPERTIES ({told}) AS SELECT * FROM {view}"
+                f"CREATE OR REPLACE TABLE {self._name.sql} USING delta TBLPROPERTIES ({told}) AS SELECT * FROM {view}"
             ).collect()
         finally:
             spark.catalog.dropTempView(view)
@@ -162,20 +163,20 @@ class DeltaMirror:
             spark.sql(f"ALTER TABLE {self._name.sql} ADD COLUMNS ({added})")
 
     def _frame(self, spark: SparkSession, *, stream: bool, **options: str) -> DataFrame:
-        from pyspark.errors import AnalysisException
+        from headgate.streaming.data_source import NAME, register
 
-        from headgate.streaming.data_source import register
-
+        if not _knows(spark, NAME):
+            register(spark)
         options |= {f"storage.{name}": value for name, value in self._storage.items()}
         reader: Any = spark.readStream if stream else spark.read
-        try:
-            frame: DataFrame = reader.format("headgate").options(**options).load(self._table.uri)
-        except AnalysisException as error:
-            if error.getCondition() != "DATA_SOURCE_NOT_FOUND":
-                raise
-            register(spark)
-            frame = reader.format("headgate").options(**options).load(self._table.uri)
+        frame: DataFrame = reader.format(NAME).options(**options).load(self._table.uri)
         return frame
+
+
+def _knows(spark: SparkSession, source: str) -> bool:
+    """Whether a data source was registered. Spark Connect does not tell: registering twice does no harm."""
+    session: Any = getattr(spark, "_jsparkSession", None)
+    return session is not None and bool(session.sessionState().dataSourceManager().dataSourceExists(source))
 
 
 def checked_mode(mode: str | None, table: Table) -> Mode:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DOCS = Path(__file__).parents[2] / "docs" / "delta.md"
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for what a thread does; the first Delta transaction of a JVM takes seconds, on a busy machine many."""
+    end = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.1)
 
 
 def rows_of(spark: SparkSession, path: Path | str) -> Counter[str]:

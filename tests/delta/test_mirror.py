@@ -39,6 +39,8 @@ def test_a_mirror_begins_with_the_table_as_it_is_and_follows_updates_deletes_and
     driver.compact(CompactLimits())
     commit_changes(table, driver, [(3, None), (4, "fresh"), (30, "fresh")])
     target, place = tmp_path / "mirror", str(tmp_path / "mirror-checkpoint")
+    (target / "_delta_log" / "_staged_commits").mkdir(parents=True)
+    (target / "part-00000.snappy.parquet").write_bytes(b"left by a start that was killed")
     mirror = headgate.DeltaMirror(table.uri, str(target), maxBatchesPerTrigger=3)
     assert mirror.mode == "merge"
     mirror.run_once(spark, place)
@@ -143,7 +145,7 @@ class Killed:
         driver = Driver(self.told, Path(SCRIPT))
         try:
             driver.wait_for("batch")
-            time.sleep(self.chance.random() * 8)
+            time.sleep(self.chance.random() * 6)
             driver.kill()
             # Its JVM may live a little longer, as a driver does that lost its connection.
             time.sleep(self.chance.random())
