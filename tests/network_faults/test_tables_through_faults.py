@@ -20,6 +20,8 @@ from network import LOST, RESET, Fault, Proxy, seed_of_run
 from services import S3_SECRETS, s3_options_for
 from stream_life import ranges_of
 
+from headgate.checkpoints.read_parts import part_batches
+from headgate.checkpoints.read_plan import plan_read
 from headgate.connectors.dataset_health import look_over
 from headgate.connectors.lance import look
 from headgate.connectors.objects import open_store
@@ -82,12 +84,15 @@ def test_what_lance_cannot_reach_is_away_and_neither_lost_nor_damaged(
     options = s3_options_for(s3_proxy.endpoint)
     store = open_store(uri, options)
     dataset = open_dataset(store)
+    table = open_table(uri, options)
+    plan = plan_read(table.home, table.shard_ids(), None)
     asks: dict[str, Callable[[], object]] = {
         "open": lambda: open_dataset(store),
         "look": lambda: look(uri, options),
         "health": lambda: look_over(store),
         "scan": lambda: list(scan_dataset(dataset, None, None)),
         "rows": lambda: list(numbered_batches(dataset, ["id"])),
+        "a read that holds nothing": lambda: [list(part_batches(plan, part)) for part in plan.parts],
     }
     s3_proxy.cut()
     for name, ask in asks.items():
