@@ -18,7 +18,7 @@ from headgate.checkpoints.read_plan import BasePart, ReadPart, ReadPlan, SsTable
 from headgate.checkpoints.reading_back import tail_batches
 from headgate.checkpoints.table_checkpoint import CheckpointStore
 from headgate.checkpoints.visibility import Visible
-from headgate.errors import Corrupt, DataLoss, Expired, NotFound, StoreError
+from headgate.errors import Corrupt, DataLoss, Expired, NotFound, StoreError, Transient
 from headgate.shards.manifest import SsTable
 from headgate.shards.merge import alive, batch_rows, check_filter, result_schema, shown
 from headgate.shards.newest import KeySet, living, newest_rows
@@ -32,7 +32,8 @@ def part_batches(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a part that count, and that an SQL filter lets through.
 
-    Raises InvalidInput for a column or filter that cannot be, Expired where the instant was collected, DataLoss.
+    Raises InvalidInput for a column or filter that cannot be, Expired where the instant was collected, DataLoss,
+    Transient.
     """
     result = result_schema(plan.home.schema, columns)
     if filter is not None:
@@ -44,7 +45,7 @@ def part_batches(
             yield from _sstable(plan, part, result, filter)
         else:
             yield from _tail(plan, part, result, filter)
-    except Corrupt:
+    except (Corrupt, Transient):
         raise
     except (DataLoss, StoreError) as error:
         if _is_held(plan):

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from headgate.connectors.objects import ObjectStore
+from headgate.connectors.native_errors import is_away
+from headgate.connectors.objects import ObjectStore, bare
 from headgate.connectors.sstables import open_dataset
-from headgate.errors import HeadgateError
+from headgate.errors import HeadgateError, Transient
 
 BATCH_ROWS = 8192
 """Rows read at once: memory is bounded by a few of these."""
@@ -52,11 +53,15 @@ def _guarded(store: ObjectStore, key: str, version: int | None, read: Any) -> Da
         read(dataset)
         rows = sum(fragment.physical_rows for fragment in dataset.get_fragments())
         named = dict(_own_indexes(dataset))
+    except Transient:
+        raise
     except HeadgateError as error:
         return DatasetHealth(_reason(error.__cause__) if error.__cause__ is not None else error.what)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # native code that panics raises what is no Exception
+        if is_away(error):
+            raise Transient("A Lance dataset could not be read.", store=store.uri, key=key or None) from bare(error)
         return DatasetHealth(_reason(error))
     missing = tuple(
         name for name, folders in named.items() if any(not _has_files(store, key, folder) for folder in folders)

@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from headgate.connectors.index_part import Partition, StoredPostings, open_file, read_file
+from headgate.connectors.native_errors import reading
 from headgate.connectors.objects import ObjectStore, bare
 from headgate.connectors.postings import BLOCK
 from headgate.connectors.token_map import TokenMap
@@ -147,10 +148,8 @@ def best_matches(dataset: Any, text: str, column: str, match: str, columns: Sequ
     else:
         operator = FullTextOperator.AND if match == "all" else FullTextOperator.OR
         query = MatchQuery(text, column, operator=operator)
-    try:
+    with reading("A full-text index could not be read.", uri=dataset.uri):
         return dataset.scanner(columns=[*columns, "_score"], full_text_query=query, limit=limit).to_table()
-    except OSError as error:
-        raise StoreError("A full-text index could not be read.", uri=dataset.uri) from bare(error)
 
 
 def query_words(text: str, parameters: Mapping[str, Any]) -> tuple[Word, ...]:

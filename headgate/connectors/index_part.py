@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.connectors.byte_cache import ByteCache
+from headgate.connectors.native_errors import native_error
 from headgate.connectors.objects import bare
 from headgate.connectors.postings import BLOCK, NONE, Numbers, Offsets, Postings, decode_positions, decode_postings
 from headgate.connectors.row_ids import RowIds
@@ -193,7 +194,8 @@ def _reading(uri: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:
-        raise DataLoss("A file of a full-text index is missing or damaged.", file=uri) from bare(error)
+        what = "A file of a full-text index is missing or damaged."
+        raise native_error(what, error, DataLoss, file=uri) from bare(error)
     except BaseException as error:
         # On bytes that are no Lance file at all native panics, and its class of panics cannot be imported.
         if type(error).__name__ != "PanicException":

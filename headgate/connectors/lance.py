@@ -15,7 +15,7 @@ import pyarrow as pa
 from headgate.connectors.native_errors import native_error
 from headgate.connectors.objects import bare, open_store, redact, scrubbed
 from headgate.connectors.objects.split_options import own_options
-from headgate.errors import InvalidInput, NotFound, StoreError
+from headgate.errors import HeadgateError, InvalidInput, NotFound, StoreError
 
 if TYPE_CHECKING:
     from lance import LanceDataset
@@ -65,7 +65,10 @@ def look(uri: str, storage_options: Options = None) -> Base | None:
         dataset = _open(uri, storage_options)
     except NotFound:
         return None
-    return _described(dataset)
+    try:
+        return _described(dataset)
+    except (ValueError, OSError) as error:
+        raise _failed("describe the dataset", uri, error) from bare(error)
 
 
 def read_schema(uri: str, storage_options: Options = None) -> tuple[pa.Schema, list[int]]:
@@ -274,7 +277,7 @@ def _options(storage_options: Options) -> dict[str, str] | None:
     return own_options(storage_options) or None
 
 
-def _failed(verb: str, uri: str, error: Exception) -> StoreError:
+def _failed(verb: str, uri: str, error: Exception) -> HeadgateError:
     return native_error(f"Lance could not {verb}: {_reason(error)}.", error, StoreError, table=redact(uri))
 
 

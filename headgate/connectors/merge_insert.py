@@ -22,7 +22,7 @@ import pyarrow as pa
 from headgate.connectors.alignment import aligned
 from headgate.connectors.native_errors import native_error
 from headgate.connectors.objects import bare
-from headgate.errors import StoreError, Transient
+from headgate.errors import HeadgateError, Transient
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,5 +66,5 @@ def merge_rows(dataset: Any, key: Sequence[str], rows: pa.Table, generations: Ma
         raise _failed(dataset, "Rows could not be merged into the base.", error) from bare(error)
 
 
-def _failed(dataset: Any, what: str, error: Exception) -> StoreError:
+def _failed(dataset: Any, what: str, error: Exception) -> HeadgateError:
     return native_error(what, error, Transient, uri=dataset.uri, base_version=dataset.version)

@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headgate.connectors.objects import bare
-from headgate.errors import Corrupt, StoreError
+from headgate.connectors.native_errors import reading
+from headgate.errors import Corrupt
 
 ROW_ID = "_rowid"
 
@@ -38,10 +38,8 @@ def numbered_batches(
     scanner = dataset.scanner(
         columns=list(columns), filter=filter, with_row_id=True, fragments=chosen, batch_size=batch_rows
     )
-    try:
+    with reading("A Lance dataset could not be read.", uri=dataset.uri):
         yield from scanner.to_batches()
-    except OSError as error:
-        raise StoreError("A Lance dataset could not be read.", uri=dataset.uri) from bare(error)
 
 
 def row_ids(dataset: Any, filter: str | None = None, fragments: Collection[int] | None = None) -> RowIds:
@@ -52,10 +50,8 @@ def row_ids(dataset: Any, filter: str | None = None, fragments: Collection[int] 
 
 def take_rows(dataset: Any, rows: RowIds, columns: Sequence[str]) -> pa.Table:
     """The rows with these ids, in this order. Raises Corrupt where one is not living."""
-    try:
+    with reading("Rows of a Lance dataset could not be read.", uri=dataset.uri):
         found = dataset._take_rows(pa.array(rows, pa.uint64()), columns=list(columns))
-    except OSError as error:
-        raise StoreError("Rows of a Lance dataset could not be read.", uri=dataset.uri) from bare(error)
     if found.num_rows != len(rows):
         what = f"Of {len(rows)} rows that were to be there, a Lance dataset has {found.num_rows}."
         raise Corrupt(what, uri=dataset.uri, version=dataset.version)

@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 
 from headgate.connectors.alignment import aligned
 from headgate.connectors.field_ids import numbered_schema
-from headgate.connectors.native_errors import native_error
+from headgate.connectors.native_errors import native_error, reading
 from headgate.connectors.objects import ObjectStore, bare
-from headgate.errors import AlreadyExists, DataLoss, StoreError, Transient
+from headgate.errors import AlreadyExists, DataLoss, Transient
 
 READAHEAD = 4
 """Batches that Lance reads ahead of whoever consumes them: memory is bounded by these."""
@@ -37,7 +37,7 @@ class TextIndex:
 
 
 def open_dataset(store: ObjectStore, key: str = "", version: int | None = None) -> Any:
-    """The Lance dataset at a place of the store. Raises DataLoss where there is none."""
+    """The Lance dataset at a place of the store. Raises DataLoss where there is none, Transient."""
     import lance
 
     uri, options = store.locate(key)
@@ -45,7 +45,7 @@ def open_dataset(store: ObjectStore, key: str = "", version: int | None = None) 
         return lance.dataset(uri, version=version, storage_options=options or None)
     except (ValueError, OSError) as error:
         what = f"The Lance dataset {key or 'of the table'} cannot be opened."
-        raise DataLoss(what, store=store.uri, key=key or None) from bare(error)
+        raise native_error(what, error, DataLoss, store=store.uri, key=key or None) from bare(error)
 
 
 def field_ids(dataset: Any) -> list[int]:
@@ -112,10 +112,8 @@ def scan_dataset(
         batch_readahead=READAHEAD,
         fragment_readahead=1,
     )
-    try:
+    with reading("A Lance dataset could not be read.", uri=dataset.uri):
         yield from scanner.to_batches()
-    except OSError as error:
-        raise StoreError("A Lance dataset could not be read.", uri=dataset.uri) from bare(error)
 
 
 def dataset_in_memory(rows: pa.Table, indexes: Sequence[TextIndex] = ()) -> Any:

@@ -372,7 +372,7 @@ class ShardSink:
         facts = query_facts(frame)
         options = self.options = sink_options(self._given, facts.settings)
         # Somebody may have changed the columns since the table was opened: a start takes them as they are.
-        self._table = self.table.refreshed()
+        self._table = options.retry.run(self.table.refreshed)
         self._check(frame, facts, options)
         schedule_of(options)
         Reporting.check(options, frame.sparkSession)

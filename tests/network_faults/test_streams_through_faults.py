@@ -145,7 +145,7 @@ def test_a_stream_outlasts_every_fault_of_either_network_without_being_started_a
             with run.networks[where].under(fault):
                 run.topic.put_orders(200, seed=chance.randrange(1 << 30))
                 # A state that all faults reach does not exist: some let a batch through, some let nothing through.
-                time.sleep(chance.uniform(1.0, 3.0))
+                time.sleep(chance.uniform(1.0, 3.0) + fault.attributes.get("latency", 0) / 1000)
             run.catch_up()
     assert run.errors == []
     run.check()

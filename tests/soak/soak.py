@@ -29,8 +29,8 @@ from headgate.streaming.dead_letters import read_dead_letters
 from headgate.streaming.fsck import fsck
 from headgate.streaming.verify import verify_table
 
-CATCH_UP = 300.0
-"""Seconds that the stream has to bring the table up to the topic when the fire is out."""
+PATIENCE = 300.0
+"""Seconds until a stream that nothing holds up must have committed a batch, and until it must be at the topic's end."""
 CALM_SHARE, CALM_FROM = 0.4, 240.0
 """The last part of a soak of some minutes spares the driver, so that its memory can be measured over one life."""
 
@@ -59,7 +59,7 @@ class Soak:
         self._thread("topic", self.topic.read)
         self._thread("supervise", self._supervise)
         self._thread("watch", self.watch.run)
-        if not self.world.wait_for_batch(180):
+        if not self.world.wait_for_batch(PATIENCE):
             self.failures.append("the stream never began")
         beside = threading.Event()
         others = self.beside.run(beside)
@@ -89,8 +89,8 @@ class Soak:
         while (spent := time.monotonic() - began) < self.seconds:
             calm = self.seconds >= CALM_FROM and spent > self.seconds * (1 - CALM_SHARE)
             # Mostly the stream is let come to work again before the next blow; sometimes it is hit while it rises.
-            if self.chance.random() < 0.8 and not self.world.wait_for_batch(90):
-                self.failures.append("no batch was committed for 90 s while nothing was broken")
+            if self.chance.random() < 0.8 and not self.world.wait_for_batch(PATIENCE):
+                self.failures.append(f"no batch was committed for {PATIENCE:.0f} s while nothing was broken")
             time.sleep(self.chance.uniform(0.2, 3.0))
             self.tell(f"{spent:5.0f} s  {self.fire.once(calm=calm)}")
         return time.monotonic() - began
@@ -101,7 +101,7 @@ class Soak:
 
     def _catch_up(self) -> None:
         wanted = self._topic_ends()
-        end = time.monotonic() + CATCH_UP
+        end = time.monotonic() + PATIENCE
         while self._ends() != wanted:
             if time.monotonic() > end:
                 self.failures.append(f"the stream stopped at {self._ends()} of {wanted}")
