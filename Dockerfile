@@ -20,9 +20,7 @@ RUN --mount=type=cache,target=/var/cache/pip pip install -c constraints.txt --no
 
 # What Spark needs to read Kafka; JARS="spark s3a" also lets its checkpoint lie on S3 (docs/s3.md).
 ARG JARS=spark
-COPY scripts/fetch_jars.py scripts/
-COPY jars jars
-RUN python scripts/fetch_jars.py ${JARS}
+RUN headgate jars fetch ${JARS}
 
 RUN useradd --create-home headgate && mkdir /state && chown headgate /state
 USER headgate

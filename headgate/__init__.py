@@ -71,5 +71,8 @@ def __getattr__(name: str) -> Any:
         place, _, attribute = _PLACES[name].partition(":")
     except KeyError:
         raise AttributeError(f"module 'headgate' has no attribute {name!r}") from None
-    module = import_module(place)
+    from headgate.connectors.extras import needs
+
+    with needs():
+        module = import_module(place)
     return getattr(module, attribute) if attribute else module

@@ -112,6 +112,12 @@ class WalStoreMismatch(InvalidInput):
     next_step = "leave wal_uri out, or give the recorded one; nothing was written"
 
 
+class MissingExtra(InvalidInput):
+    """A feature needs a package that is not installed; nothing was changed."""
+
+    next_step = "install the extra that the message names; nothing was written"
+
+
 class Fenced(HeadgateError):
     """Another writer took the shard over. Terminal: this writer never writes again."""
 

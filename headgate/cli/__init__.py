@@ -18,6 +18,7 @@ import click
 
 from headgate.cli.errors import INTERRUPTED, exit_code, exit_table, usage_error
 from headgate.cli.output import output_asked_for
+from headgate.connectors.extras import needs
 from headgate.connectors.lance_log import quiet_lance
 from headgate.errors import HeadgateError
 
@@ -37,9 +38,10 @@ class Lazy:
         return find_spec(self.place.partition(":")[0]) is not None
 
     def load(self) -> click.Command:
-        """Import it."""
+        """Import it. Raises MissingExtra where it needs a package that is not installed."""
         module, _, name = self.place.partition(":")
-        command = getattr(import_module(module), name)
+        with needs():
+            command = getattr(import_module(module), name)
         assert isinstance(command, click.Command)
         return command
 
@@ -65,6 +67,7 @@ COMMANDS = {
     "fsck": Lazy("headgate.cli.fsck_command:fsck", "Check every object of a table."),
     "doctor": Lazy("headgate.cli.doctor_command:doctor", "Whether this machine, a store and Kafka are fit."),
     "cost": Lazy("headgate.cli.cost_command:cost", "Requests and dollars per month of a stream on S3."),
+    "jars": Lazy("headgate.cli.jars_command:jars", "The jars that Spark and the local broker need."),
     "kafka": Lazy("headgate.cli.kafka_command:kafka", "Run a broker on this machine, to try things out."),
 }
 

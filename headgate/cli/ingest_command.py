@@ -21,7 +21,7 @@ from headgate.cli.output import Column, Output, output_option
 from headgate.cli.processes import Stop, quiet_logs, stop_signals
 from headgate.cli.status_command import batch_value
 from headgate.cli.table_command import parse_sharding
-from headgate.connectors.kafka.reader import offsets
+from headgate.connectors.kafka.reading import offsets
 from headgate.errors import InvalidInput, NotFound
 from headgate.shards.schema import RowSchema
 from headgate.streaming.decode_schema import arrow_schema

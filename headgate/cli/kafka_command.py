@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from headgate.cli.output import Output, TextOutput, output_option
+from headgate.connectors.extras import needs
 from headgate.connectors.jars import cache_directory
 
 
@@ -39,8 +40,9 @@ def start(directory: Path, port: int | None, output: Output) -> None:
       headgate kafka start --dir ./broker --port 9092
       headgate kafka start --output json
     """
-    from headgate.connectors.kafka.broker import BrokerFailed
-    from headgate.connectors.kafka.detached import start_detached
+    with needs():
+        from headgate.connectors.kafka.broker import BrokerFailed
+        from headgate.connectors.kafka.detached import start_detached
 
     try:
         broker, fresh = start_detached(directory, port)
@@ -69,7 +71,8 @@ def stop(directory: Path, output: Output) -> None:
     Example:
       headgate kafka stop --dir ./broker
     """
-    from headgate.connectors.kafka.detached import stop_detached
+    with needs():
+        from headgate.connectors.kafka.detached import stop_detached
 
     stopped = stop_detached(directory)
     output.record(

@@ -1,4 +1,4 @@
-"""Where the jars are that `make setup` fetched, for Kafka's broker and for Spark.
+"""Where the jars are that `make setup` or `headgate jars fetch` brought, for Kafka's broker and for Spark.
 
 Nothing is fetched here: a set of jars that is not there is JarsMissing, which says how to get it.
 """
@@ -14,7 +14,10 @@ from headgate.errors import HeadgateError
 class JarsMissing(HeadgateError):
     """A set of jars is not in the cache directory."""
 
-    next_step = "run `make setup`; HEADGATE_CACHE names the cache directory where it is not the default one"
+    next_step = (
+        "run `headgate jars fetch`, in a checkout `make setup`; "
+        "HEADGATE_CACHE names the cache directory where it is not the default one"
+    )
 
 
 def cache_directory() -> Path:
@@ -35,7 +38,7 @@ def spark_jars() -> list[Path]:
 
 def s3a_jars() -> list[Path]:
     """The jars that Spark needs to keep its own checkpoint on S3. Raises JarsMissing: they come only when asked for."""
-    fetch = "run `python scripts/fetch_jars.py s3a`; HEADGATE_CACHE names the cache directory where it is another"
+    fetch = "run `headgate jars fetch s3a`; HEADGATE_CACHE names the cache directory where it is another"
     return sorted(_jar_set("s3a", "hadoop-aws-*.jar", fetch).parent.glob("*.jar"))
 
 

@@ -11,7 +11,7 @@ from headgate.checkpoints.log_state import Head
 from headgate.checkpoints.records import BatchRecord, Pass
 from headgate.checkpoints.streams import list_streams
 from headgate.connectors.kafka.options import ConsumerConfig
-from headgate.connectors.kafka.reader import offsets
+from headgate.connectors.kafka.reading import offsets
 from headgate.errors import NotFound
 from headgate.table import Table
 

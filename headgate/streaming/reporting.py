@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headgate.checkpoints.records import BatchRecord
+from headgate.connectors.extras import needs
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.streaming.batch_job import Written
 from headgate.streaming.delta_tables import DeltaName, check_delta
@@ -51,6 +52,9 @@ class Reporting:
         if options.ledger is not None:
             DeltaName(options.ledger, "ledger")
             check_delta(session, "ledger=")
+        if options.commit_to_kafka is not None:
+            with needs():
+                import confluent_kafka  # noqa: F401 - the thread that writes offsets would only warn
 
     def begin(
         self,

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from headgate.checkpoints.commit_log import CommitLog
 from headgate.checkpoints.log_state import Head
 from headgate.checkpoints.records import BatchRecord
-from headgate.connectors.kafka.reader import offsets
+from headgate.connectors.kafka.reading import offsets
 from headgate.errors import DataLoss, HeadgateError
 from headgate.streaming.kafka_source import KafkaSource
 from headgate.streaming.session import SparkFailed

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headgate.connectors.extras import needs
 from headgate.connectors.jars import spark_jars
 from headgate.errors import HeadgateError
 
@@ -34,10 +35,12 @@ def local_session(
     """Start Spark in a JVM of its own, on `cores` cores (None: all of them).
 
     What the JVM and its workers print goes to `log_file` where one is given, so that a terminal
-    shows only what we say. `settings` come on top of ours, jars beside ours. Raises JarsMissing, SparkFailed.
+    shows only what we say. `settings` come on top of ours, jars beside ours. Raises JarsMissing, SparkFailed,
+    MissingExtra.
     """
-    from pyspark.errors import PySparkException
-    from pyspark.sql import SparkSession
+    with needs():
+        from pyspark.errors import PySparkException
+        from pyspark.sql import SparkSession
 
     # Workers must be this very interpreter: another one may lack headgate, or be another version.
     os.environ["PYSPARK_PYTHON"] = sys.executable

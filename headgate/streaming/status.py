@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from headgate.checkpoints.log_state import Head
 from headgate.connectors.kafka.options import ConsumerConfig
-from headgate.connectors.kafka.reader import offsets
+from headgate.connectors.kafka.reading import offsets
 from headgate.streaming.committed import heads_of
 from headgate.table import Table
 

@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from headgate.connectors.kafka.options import ConsumerConfig
-from headgate.connectors.kafka.reader import read_range
+from headgate.connectors.kafka.reading import read_range
 from headgate.errors import DataLoss, Fenced, HeadgateError, InvalidInput, Transient
 from headgate.shards.config import WriterConfig
 from headgate.shards.entry import SourceRange, Tags

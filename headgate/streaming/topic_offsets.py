@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headgate.connectors.kafka.options import READ_UNCOMMITTED, ConsumerConfig
-from headgate.connectors.kafka.reader import offsets
+from headgate.connectors.kafka.reading import offsets
 from headgate.errors import DataLoss, HeadgateError, InvalidInput, NotFound, Transient
 from headgate.shards.entry import SourceRange
 

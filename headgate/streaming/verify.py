@@ -24,7 +24,7 @@ from headgate.checkpoints.expiring import read_expired
 from headgate.checkpoints.log_state import Head
 from headgate.checkpoints.records import RewindRecord
 from headgate.connectors.kafka.options import ConsumerConfig
-from headgate.connectors.kafka.reader import offsets, read_range
+from headgate.connectors.kafka.reading import offsets, read_range
 from headgate.errors import InvalidInput, Transient
 from headgate.shards.schema import TOMBSTONE
 from headgate.shards.sharding import ByPartition, single

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from headgate.checkpoints.records import Batch, BatchRecord, ShardPart
+from headgate.checkpoints.records import Batch, BatchRecord, Mode, ShardPart
 from headgate.shards.config import WriterConfig
 from headgate.shards.entry import SourceRange
 from headgate.streaming.dead_letters import dead_letter_name
@@ -35,8 +35,11 @@ class Record:
 class Stream:
     """A stream in the hands of this process."""
 
-    def __init__(self, table: Table, topic: str, partitions: int = 1, name: str | None = None) -> None:
+    def __init__(
+        self, table: Table, topic: str, partitions: int = 1, name: str | None = None, mode: Mode = "wal"
+    ) -> None:
         self._table = table
+        self._mode = mode
         self._topic = topic
         names = [table.sharding.shard_name(topic, number) for number in range(partitions)]  # type: ignore[call-arg]
         self._driver = StreamDriver.open(table.home, name or topic, QUERY, names)
@@ -72,7 +75,14 @@ class Stream:
                     )
         self._batch += 1
         return self._driver.commit(
-            Batch(query_id=QUERY, batch_id=self._batch - 1, sources=sources, shards=written, dead_letters=dead)
+            Batch(
+                query_id=QUERY,
+                batch_id=self._batch - 1,
+                sources=sources,
+                shards=written,
+                dead_letters=dead,
+                mode=self._mode,
+            )
         )
 
 

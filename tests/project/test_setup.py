@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from headgate.connectors.jar_fetch import LISTS
+
 ROOT = Path(__file__).resolve().parents[2]
 TARGETS = ["help", "setup", "demo", "test", "test-deep", "soak", "check", "bench", "clean"]
 STAMP = ROOT / ".venv" / ".headgate-packages"
@@ -118,26 +120,25 @@ for name in {names!r}:
 
 
 class Jars:
-    """The real script with a list of two jars, and in place of java a program that writes them."""
+    """The real fetching with a list of two jars, and in place of java a program that writes them."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
         self.cache = home / "cache"
         self.folder = self.cache / "jars" / "small"
-        (home / "scripts").mkdir()
         (home / "jars").mkdir()
-        shutil.copy(ROOT / "scripts" / "fetch_jars.py", home / "scripts")
         (home / "jars" / "small.xml").write_text(
             '<ivy-module><dependencies><dependency name="one" rev="1"/><dependency name="two" rev="2"/>'
             "</dependencies></ivy-module>"
         )
 
     def fetch(self, *names: str, lists: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-        """Run the script for these lists, by default all, while Ivy can get these jars."""
+        """Run it for these lists, by default all, while Ivy can get these jars."""
         (self.home / "ivy.py").write_text(FAKE_IVY.format(names=names))
         java = executable(self.home / "java", f'exec "{sys.executable}" "{self.home}/ivy.py" "$@"')
+        folder = self.home / "jars"
         return subprocess.run(
-            [sys.executable, self.home / "scripts" / "fetch_jars.py", "--java", java, *lists],
+            [sys.executable, "-m", "headgate.connectors.jar_fetch", "--java", java, "--folder", folder, *lists],
             env=os.environ | {"HEADGATE_CACHE": str(self.cache)},
             capture_output=True,
             text=True,
@@ -210,7 +211,7 @@ def test_jars_that_cannot_be_had_are_named_and_what_is_there_stays(jars: Jars) -
 
 
 def test_the_checked_in_lists_name_each_jar_once() -> None:
-    for jar_list in (ROOT / "jars").rglob("*.xml"):
+    for jar_list in LISTS.rglob("*.xml"):
         names = re.findall(r'name="([^"]+)" rev="[^"]+" transitive="false"', jar_list.read_text())
         assert names
         assert len(names) == len(set(names)) == jar_list.read_text().count("<dependency ")

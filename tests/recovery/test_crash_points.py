@@ -23,7 +23,6 @@ from headgate.table import Table
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
-FETCH_JARS = Path(__file__).parents[2] / "scripts" / "fetch_jars.py"
 SHARDING = headgate.by_partition(key_is_partitioned=True)
 
 
@@ -75,7 +74,8 @@ def test_on_s3_killed_at_each_crash_point_the_stream_goes_on_exactly_once(
 def test_with_sparks_checkpoint_on_s3_as_well_the_stream_goes_on_exactly_once(
     tmp_path: Path, topic: Topic, bucket: str
 ) -> None:
-    fetched = subprocess.run([sys.executable, str(FETCH_JARS), "s3a"], capture_output=True, text=True)
+    fetch = [sys.executable, "-m", "headgate.connectors.jar_fetch", "s3a"]
+    fetched = subprocess.run(fetch, capture_output=True, text=True)
     assert fetched.returncode == 0, fetched.stderr
     table = headgate.create_table(f"s3://{bucket}/table", SCHEMA, primary_key="id", sharding=SHARDING)
     kill_at_each_point(tmp_path, topic, table, "direct", True, checkpoint=f"s3a://{bucket}/checkpoint")

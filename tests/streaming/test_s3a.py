@@ -48,7 +48,7 @@ def test_jars_are_wanted_for_s3a_alone_and_where_they_are_missing_it_is_told(
 ) -> None:
     monkeypatch.setenv("HEADGATE_CACHE", str(tmp_path))
     assert reaches("/state/orders") == reaches("file:///state") == reaches("s3://bucket/state") == {}
-    with pytest.raises(JarsMissing, match=r"fetch_jars.py s3a"):
+    with pytest.raises(JarsMissing, match=r"jars fetch s3a"):
         reaches("s3a://bucket/state")
     jar = tmp_path / "jars" / "s3a" / "hadoop-aws-1.jar"
     jar.parent.mkdir(parents=True)

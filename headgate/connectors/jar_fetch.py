@@ -1,5 +1,5 @@
-"""Bring the jars of jars/*.xml to the cache directory, with the Ivy that Spark ships. Lists of jars/optional/ only come
-where they are named.
+"""Bring the jars of `jar_lists/*.xml` to the cache directory, with the Ivy that Spark ships. Lists of
+`jar_lists/optional/` only come where they are named.
 
 `$HEADGATE_CACHE/jars/<list>` holds exactly the jars of its list. A receipt, written last, names the list and the
 size of every jar; without a receipt that agrees with what is there, the jars are fetched again. Ivy writes into a
@@ -16,45 +16,61 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 import xml.etree.ElementTree as ElementTree
 import zipfile
+from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from headgate.connectors.jars import JarsMissing, cache_directory
+from headgate.errors import HeadgateError, InvalidInput, MissingExtra
+
+LISTS = Path(__file__).with_name("jar_lists")
 RECEIPT = ".receipt.json"
 
 
 def main() -> int:
-    """Fetch what is missing. Prints nothing when nothing is."""
+    """As a program: `python -m headgate.connectors.jar_fetch`."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--java", default="java", help="the java to run Ivy with")
-    arguments.add_argument("lists", nargs="*", help="names of lists (spark, kafka, s3a …); default: all of jars/*.xml")
+    arguments.add_argument("--folder", type=Path, default=LISTS, help="of the lists")
+    arguments.add_argument("names", nargs="*", help="of lists (spark, kafka …); default: all but the optional ones")
     given = arguments.parse_args()
-    java = given.java
-    lists = sorted((ROOT / "jars").glob("*.xml"))
-    if given.lists:
-        known = {jar_list.stem: jar_list for jar_list in [*lists, *(ROOT / "jars" / "optional").glob("*.xml")]}
-        if unknown := sorted(set(given.lists) - set(known)):
-            print(f"There is no list {unknown[0]!r} of jars; there are {', '.join(sorted(known))}.", file=sys.stderr)
-            return 1
-        lists = [known[name] for name in dict.fromkeys(given.lists)]
-    cache = cache_directory()
+    try:
+        fetch_all(given.java, given.names, given.folder)
+    except HeadgateError as error:
+        print(f"{error.what} Next: {error.advice}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def fetch_all(java: str, names: Sequence[str] = (), folder: Path = LISTS) -> None:
+    """Fetch what is missing, and say so. Prints nothing when nothing is missing.
+
+    Raises InvalidInput for a name of no list, JarsMissing, MissingExtra.
+    """
+    lists = sorted(folder.glob("*.xml"))
+    if names:
+        known = {jar_list.stem: jar_list for jar_list in [*lists, *folder.glob("optional/*.xml")]}
+        if unknown := sorted(set(names) - set(known)):
+            raise InvalidInput(
+                f"There is no list {unknown[0]!r} of jars.", advice=f"the lists are {', '.join(sorted(known))}"
+            )
+        lists = [known[name] for name in dict.fromkeys(names)]
+    cache = cache_directory().absolute()
     if all(is_complete(jar_list, cache / "jars" / jar_list.stem) for jar_list in lists):
-        return 0
+        return
+    if find_ivy() is None:
+        what = "Ivy, which fetches the jars, comes with Spark, and Spark is not installed."
+        raise MissingExtra(what, extra="spark", advice="pip install 'headgate[spark]'")
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "lock").open("w") as lock:
         # Two checkouts may share one cache; the second waits, and then finds the work done.
         fcntl.flock(lock, fcntl.LOCK_EX)
         for jar_list in lists:
             target = cache / "jars" / jar_list.stem
-            if not is_complete(jar_list, target) and not fetch(jar_list, target, cache, java):
-                return 1
-    return 0
-
-
-def cache_directory() -> Path:
-    return Path(os.environ.get("HEADGATE_CACHE") or "~/.cache/headgate").expanduser().absolute()
+            if not is_complete(jar_list, target):
+                fetch(jar_list, target, cache, java)
 
 
 def jar_names(jar_list: Path) -> set[str]:
@@ -76,9 +92,9 @@ def receipt_for(jar_list: Path, target: Path) -> dict[str, object]:
     }
 
 
-def fetch(jar_list: Path, target: Path, cache: Path, java: str) -> bool:
+def fetch(jar_list: Path, target: Path, cache: Path, java: str) -> None:
     """Stage, check, then swap: 1. Ivy into a staging directory; 2. every jar of the list is there and opens;
-    3. the old directory goes; 4. the staging directory takes its name; 5. the receipt."""
+    3. the old directory goes; 4. the staging directory takes its name; 5. the receipt. Raises JarsMissing."""
     wanted = jar_names(jar_list)
     staging = target.with_name(f".{target.name}.staging")
     log = cache / f"ivy-{jar_list.stem}.log"
@@ -94,16 +110,23 @@ def fetch(jar_list: Path, target: Path, cache: Path, java: str) -> bool:
         shutil.rmtree(cache / "ivy", ignore_errors=True)
         if attempt == 2:
             some = ", ".join(sorted(bad)[:3]) + (" …" if len(bad) > 3 else "")
-            print(f"Ivy could not fetch {len(bad)} of {len(wanted)} jars ({some}): {log} says why.", file=sys.stderr)
-            return False
+            what = f"Ivy could not fetch {len(bad)} of {len(wanted)} jars ({some})."
+            raise JarsMissing(what, advice=f"read {log}; HEADGATE_IVY_SETTINGS names a settings file for a mirror")
     shutil.rmtree(target, ignore_errors=True)
     staging.rename(target)
     (target / RECEIPT).write_text(json.dumps(receipt_for(jar_list, target), indent=1))
-    return True
+
+
+def find_ivy() -> Path | None:
+    """Spark's own Ivy, found without importing Spark."""
+    spark = find_spec("pyspark")
+    places = spark.submodule_search_locations if spark is not None else None
+    return next((jar for place in places or () for jar in Path(place).glob("jars/ivy-*.jar")), None)
 
 
 def run_ivy(jar_list: Path, staging: Path, ivy_cache: Path, log: Path, java: str, total: int) -> None:
-    ivy = next(Path(sysconfig.get_path("purelib")).glob("pyspark/jars/ivy-*.jar"))
+    ivy = find_ivy()
+    assert ivy is not None
     command = [java, "-jar", str(ivy), "-ivy", str(jar_list), "-cache", str(ivy_cache), "-confs", "default"]
     command += ["-retrieve", f"{staging}/[artifact]-[revision].[ext]"]
     # A machine that reaches its repository through a mirror names it in Ivy's own settings file.

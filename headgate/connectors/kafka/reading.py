@@ -1,0 +1,29 @@
+"""Offsets and records of topics, as `reader` has them. Kafka's client is loaded at the first call.
+
+So whoever streams from elsewhere, or only looks at a table, needs no `headgate[kafka]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from headgate.connectors.extras import needs
+from headgate.connectors.kafka.options import ConsumerConfig
+
+
+def offsets(config: ConsumerConfig, topic: str, *, deadline: float | None = None) -> dict[int, tuple[int, int]]:
+    """The offsets [first, end) of every partition; see `reader.offsets`. Raises MissingExtra as well."""
+    with needs():
+        from headgate.connectors.kafka import reader
+    return reader.offsets(config, topic, deadline=reader.DEADLINE if deadline is None else deadline)
+
+
+def read_range(
+    config: ConsumerConfig, topic: str, partition: int, start: int, until: int, *, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """The rows of [start, until) in offset order; see `reader.read_range`. Raises MissingExtra as well."""
+    with needs():
+        from headgate.connectors.kafka import reader
+    return reader.read_range(config, topic, partition, start, until, columns=columns)

@@ -1,0 +1,211 @@
+"""The code blocks of README.md, CONTRIBUTING.md and docs/*.md, and how they are run.
+
+A page is one story: its blocks run in order, in one namespace and one folder. What a page needs stands in comments
+right above its blocks, and counts for the whole page:
+
+    <!-- needs: table -->           `table`, `uri` and `schema`; what it names of lake/orders and ./orders is made
+    <!-- needs: spark, kafka -->    `spark`; a broker in place of localhost:9092, with a topic `orders`
+    <!-- needs: s3 -->              a bucket `lake`, and credentials in the environment
+    <!-- exit: 6 -->                the exit code of the commands of this block
+    <!-- run by: tests/… -->        the block is run by that test, which reads it from the page
+
+| tag | what happens |
+|---|---|
+| python | executed; streams that it started have worked off their topic before the next block begins |
+| console | each line `$ headgate …` is run, and ends with exit code 0; the other lines are output |
+| sql | one query, run by `spark.sql` |
+| sh | lines of `make TARGET` and `pip install 'headgate[…]'` are checked; anything else needs `run by` |
+| json, yaml | parsed |
+| text | nothing: no code, but a picture, a layout or output |
+
+Any other tag, none included, fails. `/lake/` is a folder of the page's own.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from click.testing import CliRunner
+
+from headgate.cli import main as headgate_command
+
+ROOT = Path(__file__).resolve().parents[2]
+TAGS = ("python", "console", "sql", "sh", "json", "yaml", "text")
+NEEDS = ("table", "spark", "kafka", "s3")
+OWN_PROCESS = ("ingest", "demo")
+"""Commands with a Spark of their own: in this process they would end the one that is there."""
+PATIENCE = 240.0
+
+_BROKER = re.compile(r"\b(localhost|127\.0\.0\.1):9092\b")
+_COMMENT = re.compile(r"<!-- (needs|exit|run by): (.+?) -->")
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block."""
+
+    page: str
+    line: int
+    tag: str
+    text: str
+    told: Mapping[str, str] = field(default_factory=dict)
+    """What the comments above it say."""
+
+    @property
+    def place(self) -> str:
+        """For messages."""
+        return f"{self.page}:{self.line}"
+
+
+def pages() -> list[str]:
+    """All that have blocks which must run."""
+    found = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+    found += [*sorted((ROOT / "docs").glob("*.md")), ROOT / "benchmarks" / "README.md"]
+    return [path.relative_to(ROOT).as_posix() for path in found if path.exists()]
+
+
+def blocks_of(page: str) -> list[Block]:
+    """Every fenced block of a page."""
+    return list(_blocks(page, (ROOT / page).read_text().splitlines()))
+
+
+def _blocks(page: str, lines: list[str]) -> Iterator[Block]:
+    told: dict[str, str] = {}
+    number = 0
+    while number < len(lines):
+        line = lines[number].strip()
+        number += 1
+        if not line.startswith("```"):
+            comment = _COMMENT.fullmatch(line)
+            told = {**told, comment[1]: comment[2]} if comment else {}
+            continue
+        start, inside = number, []
+        while number < len(lines) and lines[number].strip() != "```":
+            inside.append(lines[number])
+            number += 1
+        assert number < len(lines), f"{page}:{start}: a block without an end"
+        number += 1
+        yield Block(page, start, line[3:].strip(), "\n".join(inside) + "\n", told)
+        told = {}
+
+
+def needs_of(page: str) -> set[str]:
+    """What a page needs, by all its comments."""
+    told = [block.told.get("needs", "") for block in blocks_of(page)]
+    return {name.strip() for text in told for name in text.split(",") if name.strip()}
+
+
+@dataclass
+class PageRun:
+    """One page that is being run in a folder of its own, which is the current one."""
+
+    folder: Path
+    namespace: dict[str, Any]
+    servers: str | None = None
+
+    def run(self, block: Block) -> None:
+        """Run a block. Raises whatever it raises; AssertionError with its place where a command fails."""
+        if "run by" in block.told:
+            _check_run_by(block)
+        elif block.tag == "python":
+            self._python(block)
+        elif block.tag == "console":
+            for command in commands_of(block):
+                self._command(block, command)
+        elif block.tag == "sql":
+            self.namespace["spark"].sql(self._placed(block.text)).collect()
+        elif block.tag == "sh":
+            _check_shell(block)
+        elif block.tag == "json":
+            json.loads(block.text)
+        elif block.tag == "yaml":
+            yaml.safe_load(block.text)
+
+    def end(self) -> None:
+        """Stop what the blocks started."""
+        for query in self._queries():
+            query.stop()
+        for sink in self._of_type("ShardSink"):
+            sink.close()
+
+    def _python(self, block: Block) -> None:
+        # As many empty lines before it as there are on the page: a traceback then shows the page's own line.
+        code = compile("\n" * block.line + self._placed(block.text), block.page, "exec")
+        exec(code, self.namespace)
+        until = time.monotonic() + PATIENCE
+        for query in self._queries():
+            query.processAllAvailable()
+            # Spark was seen to find nothing in a topic at its first look: a stream has begun when it has committed.
+            while query.isActive and not self._have_begun() and time.monotonic() < until:
+                time.sleep(0.2)
+            assert query.exception() is None, f"{block.place}: {query.exception()}"
+            assert self._have_begun(), f"{block.place}: nothing was committed within {PATIENCE:.0f} s"
+
+    def _have_begun(self) -> bool:
+        return all(sink.last is not None for sink in self._of_type("ShardSink"))
+
+    def _of_type(self, name: str) -> list[Any]:
+        return [value for value in list(self.namespace.values()) if type(value).__name__ == name]
+
+    def _queries(self) -> list[Any]:
+        return self._of_type("StreamingQuery")
+
+    def _command(self, block: Block, command: str) -> None:
+        words = shlex.split(self._placed(command))
+        assert words[0] == "headgate", f"{block.place}: only headgate is run here, not {words[0]}"
+        wanted = int(block.told.get("exit", "0"))
+        if words[1] in OWN_PROCESS:
+            code = "from headgate.cli import main; main(prog_name='headgate')"
+            done = subprocess.run(
+                [sys.executable, "-c", code, *words[1:]], capture_output=True, text=True, timeout=PATIENCE
+            )
+            got, told = done.returncode, done.stdout + done.stderr
+        else:
+            result = CliRunner().invoke(headgate_command, words[1:], prog_name="headgate", catch_exceptions=False)
+            got, told = result.exit_code, result.output
+        assert got == wanted, f"{block.place}: `{command}` exits {got}, not {wanted}:\n{told}"
+
+    def _placed(self, text: str) -> str:
+        text = re.sub(r"(?<![\w./:])/lake/", f"{self.folder}/lake/", text)
+        if named := _BROKER.search(text):
+            assert self.servers is not None, f"a page that names {named[0]} needs kafka"
+        return _BROKER.sub(self.servers or "", text)
+
+
+def commands_of(block: Block) -> list[str]:
+    """The commands of a console block; a backslash at the end of a line goes on in the next."""
+    joined = block.text.replace("\\\n", " ")
+    commands = [line[2:].partition("  #")[0].strip() for line in joined.splitlines() if line.startswith("$ ")]
+    assert commands, f"{block.place}: a console block without a command is text"
+    return commands
+
+
+def _check_run_by(block: Block) -> None:
+    test = ROOT / block.told["run by"]
+    assert test.exists(), f"{block.place}: there is no {test}"
+    assert Path(block.page).name in test.read_text(), f"{block.place}: {test.name} does not read this page"
+
+
+def _check_shell(block: Block) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for line in filter(None, block.text.splitlines()):
+        words = shlex.split(line, comments=True)
+        if words[:1] == ["make"] and len(words) > 1:
+            done = subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, capture_output=True, text=True)
+            assert done.returncode == 0, f"{block.place}: {line}: {done.stderr}"
+        elif words[:2] == ["pip", "install"] and (named := re.fullmatch(r"headgate\[([a-z0-9,]+)\]", words[-1])):
+            unknown = set(named[1].split(",")) - set(project["optional-dependencies"])
+            assert not unknown, f"{block.place}: there are no extras {unknown}"
+        else:
+            raise AssertionError(f"{block.place}: nobody runs {line!r}; say who does by <!-- run by: tests/… -->")

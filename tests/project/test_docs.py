@@ -1,0 +1,143 @@
+"""Every code block of README and docs runs, every link leads somewhere, every error is in the runbook."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from doc_blocks import NEEDS, ROOT, TAGS, PageRun, blocks_of, needs_of, pages
+from doc_tables import SCHEMA, fill_topic, make_table
+from services import S3_SECRETS, create_bucket, moto_server
+
+import headgate
+from headgate.cli.demo_command import _summary
+from headgate.cli.errors import EXITS, INTERRUPTED
+from headgate.errors import HeadgateError
+
+ON_SPARK = [page for page in pages() if needs_of(page) & {"spark", "kafka"}]
+AWAITED = ("delta.md", "rewind.md", "cost.md", "doctor.md", "faults.md", "compose.md")
+"""Pages that come with what they describe."""
+RUNBOOK = ROOT / "docs" / "runbook.md"
+
+
+@pytest.mark.parametrize("page", pages())
+def test_every_block_says_what_it_is(page: str) -> None:
+    for block in blocks_of(page):
+        assert block.tag in TAGS, f"{block.place}: a block is one of {TAGS}, not {block.tag!r}"
+    assert needs_of(page) <= set(NEEDS)
+
+
+@pytest.mark.parametrize("page", [page for page in pages() if page not in ON_SPARK])
+def test_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    if "s3" in needs_of(page):
+        with _bucket(monkeypatch):
+            _run(page, tmp_path)
+    else:
+        _run(page, tmp_path)
+
+
+@pytest.mark.spark
+@pytest.mark.kafka
+def test_pages_that_need_spark_run(
+    spark: Any, kafka_servers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One test for all of them: starting Spark is what takes the time."""
+    fill_topic(kafka_servers)
+    for page in ON_SPARK:
+        folder = tmp_path / Path(page).stem
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        _run(page, folder, kafka_servers, spark=spark)
+
+
+def _run(page: str, folder: Path, servers: str | None = None, **given: Any) -> None:
+    text = (ROOT / page).read_text()
+    namespace = dict(given)
+    if "table" in needs_of(page):
+        made = [make_table(str(folder / place)) for place in ("lake/orders", "orders") if _names(text, place)]
+        namespace |= {"table": made[0], "uri": made[0].uri, "schema": SCHEMA}
+    run = PageRun(folder, namespace, servers)
+    try:
+        for block in blocks_of(page):
+            run.run(block)
+    finally:
+        run.end()
+
+
+def _names(text: str, place: str) -> bool:
+    return place in text if "/" in place else re.search(rf"(?<![\w])\./{place}\b", text) is not None
+
+
+@contextmanager
+def _bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """moto, with a bucket `lake`, and credentials in the environment."""
+    with moto_server() as endpoint:
+        create_bucket(endpoint, "lake")
+        settings = dict(zip(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), S3_SECRETS, strict=True))
+        for name, value in {**settings, "AWS_ENDPOINT": endpoint, "AWS_ALLOW_HTTP": "true"}.items():
+            monkeypatch.setenv(name, value)
+        yield
+
+
+@pytest.mark.parametrize("page", pages())
+def test_links_inside_the_repository_lead_somewhere(page: str) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", _prose(page)):
+        if "://" in target or target in AWAITED:
+            continue
+        there = (ROOT / page).parent.joinpath(target) if target else ROOT / page
+        assert there.exists(), f"{page} links to {target}"
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", _prose(str(there.resolve().relative_to(ROOT))), re.MULTILINE)
+            assert anchor in map(_slug, headings), f"{page} links to {target}#{anchor}"
+
+
+def _prose(page: str) -> str:
+    return re.sub(r"```.*?```", "", (ROOT / page).read_text(), flags=re.DOTALL)
+
+
+def _slug(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (ROOT / "docs" / "README.md").read_text()
+    missing = [path.name for path in sorted((ROOT / "docs").glob("*.md")) if f"({path.name})" not in index]
+    assert [name for name in missing if name != "README.md"] == []
+
+
+def test_every_error_and_exit_code_is_in_the_runbook() -> None:
+    headings = re.findall(r"^#+ (.*)$", RUNBOOK.read_text(), re.MULTILINE)
+    words = {word.strip("`,:") for heading in headings for word in heading.split()}
+    for module in pkgutil.walk_packages(headgate.__path__, "headgate."):
+        if "class " in (source := _source(module.name)) and "Error" in source:
+            importlib.import_module(module.name)
+    classes = {kind.__name__ for kind in _all(HeadgateError)}
+    assert classes - words == set(), "each error class has a heading in docs/runbook.md"
+    codes = {f"Exit {code}" for code in (*(row.code for row in EXITS), INTERRUPTED)}
+    assert {code for code in codes if not any(heading.startswith(f"{code}:") for heading in headings)} == set()
+
+
+def _source(module: str) -> str:
+    path = ROOT.joinpath(*module.split("."))
+    return next(file for file in (path / "__init__.py", path.with_suffix(".py")) if file.exists()).read_text()
+
+
+def _all(kind: type[HeadgateError]) -> set[type[HeadgateError]]:
+    ours = [child for child in kind.__subclasses__() if child.__module__.startswith("headgate.")]
+    return {kind, *(found for child in ours for found in _all(child))}
+
+
+def test_the_demo_in_the_readme_shows_what_the_demo_tells() -> None:
+    """Its figures are of one run; its lines are those that the command prints today."""
+    shown = (ROOT / "README.md").read_text()
+    keys = re.findall(r'^ {8}"(\w+)":', inspect.getsource(_summary), re.MULTILINE)
+    assert keys
+    assert [key for key in keys if key.replace("_", " ") not in shown] == []

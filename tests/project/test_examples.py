@@ -1,0 +1,57 @@
+"""The programs of examples/: each reads its topic to the end, once and again, and its table is what the topic says."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from services import MakeTopic
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+
+def program(name: str) -> ModuleType:
+    """The program as a module: its `main` takes the session that is there."""
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_each_example_runs_and_runs_again(
+    spark: Any, kafka_servers: str, make_topic: MakeTopic, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    samples = program("sample_records")
+
+    def ran(name: str, kind: str, count: int, *more: str) -> tuple[Any, str]:
+        topic = make_topic(samples.PARTITIONS)
+        samples.main([kind, "--servers", kafka_servers, "--topic", topic, "--count", str(count)])
+        places = ["--table", str(tmp_path / kind), "--checkpoint", str(tmp_path / f"checkpoint-{kind}")]
+        given = ["--servers", kafka_servers, "--topic", topic, *places, "--once", *more]
+        program(name).main(given)
+        return program(name).main(given), capsys.readouterr().out
+
+    table, said = ran("append_logs", "logs", 500)
+    assert said.count("500 lines") == 2
+    assert sum(1 for info in table.shards() if info.sstables) == 0, "WAL only"
+
+    table, said = ran("upserts_with_search", "orders", 400)
+    newest = {key: value for key, value in samples.orders(400)}
+    wanted = sorted(key for key, value in newest.items() if value is not None)
+    assert sorted(table.scan(columns=["id"]).read_all().column("id").to_pylist()) == wanted
+    assert "late delivery" in said
+
+    table, said = ran("cdc_debezium", "customers", 300)
+    rows = {row["id"]: row["email"] for row in table.scan().read_all().to_pylist()}
+    assert rows == {
+        key: f"new-{key}@example.com" if key % 3 == 0 else f"{key}@example.com" for key in range(300) if key % 5
+    }
+    assert said.count(f"{len(rows)} customers") == 2

@@ -1,0 +1,120 @@
+"""The wheel: what it holds, what it asks for, and that it works where nothing else of this repository is."""
+
+from __future__ import annotations
+
+import email
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from installed import ROOT, built_wheel
+
+BLOCKED = ("confluent_kafka", "pyspark", "botocore", "s3fs", "prometheus_client", "delta")
+
+WITHOUT_EXTRAS = """
+import json, sys
+
+for name in sys.argv[1].split(","):
+    sys.modules[name] = None  # as if it were not installed
+
+import pyarrow as pa
+from click.testing import CliRunner
+
+import headgate
+from headgate.cli import main
+from headgate.errors import HeadgateError
+
+def used(call):
+    try:
+        call()
+        return None
+    except HeadgateError as error:
+        return [type(error).__name__, error.advice]
+
+def command(*words):
+    result = CliRunner().invoke(main, words, prog_name="headgate", catch_exceptions=False)
+    return [result.exit_code, result.stderr.strip()]
+
+table = headgate.create_table("t", pa.schema([("id", pa.int64()), ("note", pa.string())]), full_text="note")
+with table.writer("single") as writer:
+    writer.put(pa.table({"id": [1], "note": ["late delivery"]}))
+assert table.search("delivery").num_rows == table.scan().read_all().num_rows == 1
+source = headgate.kafka.source("127.0.0.1:1", "topic")
+sink = headgate.ShardSink(table, source=source, decode=headgate.decode.json(table.schema), stream="s")
+from headgate.streaming.kafka_source import KafkaSource
+from headgate.streaming.session import local_session
+from headgate.streaming.topic_offsets import earliest
+from headgate.streaming.options import SinkOptions
+from headgate.streaming.reporting import Reporting
+print(json.dumps({
+    "status": command("status", "t"),
+    "fsck": command("fsck", "t"),
+    "gc": command("gc", "t"),
+    "compact": command("compact", "t"),
+    "ingest": command("ingest", "--servers", "127.0.0.1:1", "--topic", "t", "--table", "t"),
+    "demo": command("demo"),
+    "kafka": command("kafka", "start", "--dir", "broker"),
+    "register": used(lambda: headgate.register(None)),
+    "session": used(local_session),
+    "offsets": used(lambda: earliest(source.consumer, "topic", 0)),
+    "group": used(lambda: Reporting.check(SinkOptions(commit_to_kafka="group"))),
+    "metrics": used(lambda: Reporting.check(SinkOptions(metrics_port=0))),
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from this checkout."""
+    return built_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+def test_the_wheel_owns_one_name_and_has_all_of_it(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    version = wheel.name.split("-")[1]
+    assert {name.partition("/")[0] for name in names} == {"headgate", f"headgate-{version}.dist-info"}
+    package = ROOT / "headgate"
+    sources = {path.relative_to(ROOT).as_posix() for path in package.rglob("*") if path.suffix in (".py", ".xml")}
+    assert sources - names == set()
+    assert {"headgate/connectors/jar_lists/spark.xml", "headgate/connectors/jar_lists/kafka.xml"} <= names
+    assert [name for name in names if "__pycache__" in name or "/tests/" in name] == []
+
+
+def test_the_wheel_names_its_extras_and_its_command(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        folder = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA")).rpartition("/")[0]
+        metadata = email.message_from_bytes(archive.read(f"{folder}/METADATA"))
+        commands = archive.read(f"{folder}/entry_points.txt").decode()
+    assert {"kafka", "spark", "s3", "delta", "metrics"} <= set(metadata.get_all("Provides-Extra") or [])
+    needed = [line for line in metadata.get_all("Requires-Dist") or [] if "extra ==" not in line]
+    assert [line for line in needed if line.startswith(("confluent", "pyspark", "delta", "s3fs"))] == []
+    assert "headgate = headgate.cli:main" in commands
+
+
+def test_a_missing_extra_is_told_when_it_is_used_and_not_before(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_EXTRAS, ",".join(BLOCKED)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    for name in ("status", "fsck", "gc", "compact"):
+        assert told[name][0] == 0, (name, told[name])
+    for name, extra in {"ingest": "kafka", "demo": "kafka", "kafka": "kafka"}.items():
+        code, text = told[name]
+        assert code == 2, (name, text)
+        assert f"pip install 'headgate[{extra}]'" in text
+    for name, extra in {"register": "spark", "session": "spark", "offsets": "kafka", "group": "kafka"}.items():
+        kind, advice = told[name]
+        assert kind == "MissingExtra"
+        assert f"headgate[{extra}]" in advice
+    assert "headgate[metrics]" in told["metrics"][1]
