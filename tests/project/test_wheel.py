@@ -61,8 +61,8 @@ print(json.dumps({
     "register": used(lambda: headgate.register(None)),
     "session": used(local_session),
     "offsets": used(lambda: earliest(source.consumer, "topic", 0)),
-    "group": used(lambda: Reporting.check(SinkOptions(commit_to_kafka="group"))),
-    "metrics": used(lambda: Reporting.check(SinkOptions(metrics_port=0))),
+    "group": used(lambda: Reporting.check(SinkOptions(commit_to_kafka="group"), None)),
+    "metrics": used(lambda: Reporting.check(SinkOptions(metrics_port=0), None)),
 }))
 """
 
