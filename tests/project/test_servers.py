@@ -9,6 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
+from servers import SOURCES, s3_container
+from services import S3_SECRETS, S3_SERVERS, create_bucket, s3_options_for, why_no_container
+
+from headgate.connectors.objects import open_store
+from headgate.errors import AlreadyExists
 
 SCRIPT = Path(__file__).resolve().parents[1] / "servers.py"
 MAKES = """
@@ -81,3 +86,20 @@ def test_a_build_that_takes_too_long_is_ended_with_its_compilers(machine: Path) 
 def test_a_server_on_path_is_taken(machine: Path) -> None:
     (machine / "bin" / "versitygw").symlink_to("/bin/true")
     assert build(machine) == ""
+
+
+@pytest.mark.docker
+@pytest.mark.s3
+@pytest.mark.parametrize("name", S3_SERVERS)
+def test_where_there_is_docker_a_container_serves_s3(name: str) -> None:
+    image = SOURCES[name].image
+    assert image is not None
+    if reason := why_no_container(image):
+        pytest.skip(reason)
+    with s3_container(name, S3_SECRETS) as endpoint:
+        create_bucket(endpoint, "bucket")
+        store = open_store("s3://bucket/t", s3_options_for(endpoint))
+        store.put_if_absent("one", b"first")
+        with pytest.raises(AlreadyExists):
+            store.put_if_absent("one", b"second")
+        assert bytes(store.get("one")) == b"first"
