@@ -95,7 +95,8 @@ class Fire:
     def _taken_over(self, part: str) -> str:
         world, old = self._world, self._world.ingest
         assert old is not None
-        asleep = [*self._some(part), *self._some("jvm"), *self._some("workers")]
+        parts = world.processes()
+        asleep = [one for name in (part, "jvm", "workers") for one in parts.get(name, [])]
         if old.process.poll() is not None or not asleep:
             return "zombie: there was none"
         _send(asleep, signal.SIGSTOP)

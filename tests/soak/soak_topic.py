@@ -80,9 +80,9 @@ class Topic:
             assert time.monotonic() < until, f"the topic could not be read up to {ends}"
             time.sleep(0.05)
 
-    def ends(self) -> dict[int, int]:
-        """Per partition, what was read."""
-        return {partition: len(numbers) for partition, numbers in enumerate(self._numbers)}
+    def records(self, partition: int, start: int, end: int) -> tuple[list[int], list[int]]:
+        """Keys and numbers of some offsets."""
+        return self._keys[partition][start:end], self._numbers[partition][start:end]
 
     def bad(self, ends: Mapping[int, int]) -> Counter[tuple[int, int]]:
         """Partition and offset of what must be a dead letter: what is no row, and without a key also deletes."""
@@ -109,20 +109,18 @@ class Cursor:
             before = self._ends[partition]
             assert end >= before, f"the table went back: partition {partition} from {before} to {end}"
         self._topic.wait_for(ends)
-        keys = [self._topic._keys[partition][self._ends[partition] : end] for partition, end in ends.items()]
-        numbers = [self._topic._numbers[partition][self._ends[partition] : end] for partition, end in ends.items()]
+        before = dict(self._ends)
+        self._ends.update(ends)
         if not self._topic.keyed:
-            keys = [self._topic._keys[partition][:end] for partition, end in ends.items()]
-            numbers = [self._topic._numbers[partition][:end] for partition, end in ends.items()]
-            pairs = _pairs(np.concatenate([_array(one) for one in keys]), np.concatenate([_array(n) for n in numbers]))
+            parts = [self._topic.records(partition, 0, end) for partition, end in ends.items()]
+            pairs = _pairs(*(np.concatenate([_array(part[column]) for part in parts]) for column in (0, 1)))
             return pairs[pairs[:, 1] >= 0]
-        for some_keys, some_numbers in zip(keys, numbers, strict=True):
-            for key, number in zip(some_keys, some_numbers, strict=True):
+        for partition, end in ends.items():
+            for key, number in zip(*self._topic.records(partition, before[partition], end), strict=True):
                 if number >= 0:
                     self._newest[key] = number
                 elif number == DELETED:
                     self._newest.pop(key, None)
-        self._ends.update(ends)
         return _pairs(_array([*self._newest]), _array([*self._newest.values()]))
 
 
