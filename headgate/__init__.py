@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headgate.streaming import decode
     from headgate.streaming import kafka_source as kafka
     from headgate.streaming.data_source import HeadgateDataSource, register
+    from headgate.streaming.ledger import rebuild_ledger
     from headgate.streaming.log_source import read_log
     from headgate.streaming.logs import configure_logs
     from headgate.streaming.mirror import DeltaMirror
@@ -38,6 +39,7 @@ __all__ = [
     "kafka",
     "open_table",
     "read_log",
+    "rebuild_ledger",
     "register",
     "replay_dead_letters",
     "search_df",
@@ -59,6 +61,7 @@ _PLACES = {
     "kafka": "headgate.streaming.kafka_source:",
     "open_table": "headgate.table:open_table",
     "read_log": "headgate.streaming.log_source:read_log",
+    "rebuild_ledger": "headgate.streaming.ledger:rebuild_ledger",
     "register": "headgate.streaming.data_source:register",
     "replay_dead_letters": "headgate.streaming.replay:replay_dead_letters",
     "search_df": "headgate.streaming.search_df:search_df",

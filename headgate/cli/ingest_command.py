@@ -17,6 +17,7 @@ from headgate.checkpoints.streams import ROOT, stream_folder
 from headgate.cli import storage_option
 from headgate.cli.decoder_options import decoder_for, decoder_options
 from headgate.cli.kafka_options import kafka_option
+from headgate.cli.ledger_command import check_path
 from headgate.cli.output import Column, Output, output_option
 from headgate.cli.processes import Stop, quiet_logs, stop_signals
 from headgate.cli.status_command import batch_value
@@ -118,8 +119,8 @@ Example:
 )
 @click.option(
     "--ledger",
-    metavar="DELTA",
-    help="Keep the commit log as rows of this Delta table: a path, or schema.table.",
+    metavar="PATH",
+    help="Keep the commit log as rows of this Delta table.",
 )
 @click.option(
     "--metrics-port",
@@ -184,6 +185,8 @@ def ingest(
     """
     if once and trigger is not None:
         raise InvalidInput("--once and --trigger exclude each other.")
+    if ledger is not None:
+        check_path(ledger)
     name = _stream_name(stream, topics, topic_pattern)
     wanted = _Topics(servers, topics or None, topic_pattern, parse_start(start), max_offsets, kafka_options)
     if log_form is None:

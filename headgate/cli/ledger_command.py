@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from headgate.checkpoints.streams import list_streams
 from headgate.cli import storage_option
 from headgate.cli.output import Output, output_option
+from headgate.cli.processes import quiet_logs
 from headgate.errors import InvalidInput
 from headgate.streaming.delta_tables import DeltaName, delta_settings
 from headgate.streaming.ledger import rebuild_ledger, told
@@ -37,9 +38,7 @@ Example:
 )
 @click.argument("uri", metavar="TABLE")
 @click.option("--stream", required=True, metavar="NAME", help="Whose commit log.")
-@click.option(
-    "--ledger", "target", required=True, metavar="PATH|TABLE", help="The Delta table: a path or schema.table."
-)
+@click.option("--ledger", "target", required=True, metavar="PATH", help="The Delta table.")
 @click.option("--apply", is_flag=True, help="Do it. Without this nothing is written.")
 @storage_option
 @output_option
@@ -57,7 +56,8 @@ def rebuild(uri: str, stream: str, target: str, apply: bool, storage_options: di
             table=table.uri,
             advice=f"its streams are: {', '.join(known) or 'none yet'}",
         )
-    DeltaName(target, "ledger")
+    check_path(target)
+    quiet_logs()
     with _spark() as (spark, log_file):
         try:
             done = rebuild_ledger(spark, table, stream, target, apply=apply)
@@ -65,6 +65,16 @@ def rebuild(uri: str, stream: str, target: str, apply: bool, storage_options: di
             raise SparkFailed(f"The ledger could not be rebuilt: {told(error)}", log=str(log_file)) from error
     title = f"{'Rebuilt' if apply else 'Would rebuild'} the ledger of stream {stream} of {table.uri}"
     output.record(title + ("" if apply else " (nothing was written; --apply does it)"), asdict(done))
+
+
+def check_path(target: str) -> None:
+    """Raises InvalidInput for a name in a catalog: a Spark that a command starts has none of the user's."""
+    if DeltaName(target, "ledger").path is None:
+        raise InvalidInput(
+            f"A command has a Spark of its own, which knows no catalog with {target!r}.",
+            advice="give the ledger's path, or call headgate.rebuild_ledger(spark, …) and ShardSink(ledger=…) in a "
+            "session that has the catalog",
+        )
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,6 +57,8 @@ def local_session(
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": str(threads),
+        # Spark makes this folder as soon as SQL is asked for a table; nothing of ours lies there.
+        "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "headgate-warehouse"),
         # Times in a table are instants; the machine's zone has no say.
         "spark.sql.session.timeZone": "UTC",
         **given,

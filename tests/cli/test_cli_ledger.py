@@ -30,9 +30,12 @@ def test_a_stream_or_ledger_that_cannot_be_is_told_before_spark_starts(headgate:
     told = headgate("ledger", "rebuild", orders.uri, "--stream", "orders", "--ledger", "ledger")
     assert told.exit_code == 2
     assert "neither a path nor a name" in told.stderr
+    told = headgate("ledger", "rebuild", orders.uri, "--stream", "orders", "--ledger", "lake.ledger")
+    assert "headgate.rebuild_ledger" in told.stderr
 
 
 @pytest.mark.spark
+@pytest.mark.deep
 def test_a_ledger_is_made_of_the_commit_log_alone(orders: Table, tmp_path: Path) -> None:
     ledger = tmp_path / "ledger"
     arguments = ("ledger", "rebuild", orders.uri, "--stream", "orders", "--ledger", str(ledger), "--output", "json")
