@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
 
-from headgate.connectors.kafka.options import READ_UNCOMMITTED, ConsumerConfig
+from headgate.connectors.kafka.options import LOSS_SECONDS, READ_UNCOMMITTED, ConsumerConfig
 from headgate.connectors.kafka.reading import offsets
 from headgate.errors import DataLoss, HeadgateError, InvalidInput, NotFound, Transient
 from headgate.shards.entry import SourceRange
 
+_LOOK_AGAIN = 0.5
+"""Seconds between two looks at a log that seems to end too early."""
 _PASS_SOURCE = "read the topic with headgate.kafka.source(…) and pass source= to ShardSink"
 
 
@@ -28,8 +31,21 @@ def earliest(consumer: ConsumerConfig | None, topic: str, partition: int, *, adv
     return there[partition][0]
 
 
-def loss(consumer: ConsumerConfig, ranges: Iterable[SourceRange]) -> DataLoss | None:
-    """The first range that Kafka does not have whole, None where all are there or Kafka does not say."""
+def loss(consumer: ConsumerConfig, ranges: Sequence[SourceRange], patience: float = LOSS_SECONDS) -> DataLoss | None:
+    """The first range that Kafka does not have whole, None where all are there or Kafka does not say.
+
+    A broker that has just come back may not know the topic's end yet: that a log ends too early must be seen for
+    `patience` seconds.
+    """
+    until = time.monotonic() + patience
+    while True:
+        lost = _look(consumer, ranges)
+        if lost is None or lost.detail["earliest"] > lost.detail["lost_from"] or time.monotonic() >= until:
+            return lost
+        time.sleep(_LOOK_AGAIN)
+
+
+def _look(consumer: ConsumerConfig, ranges: Iterable[SourceRange]) -> DataLoss | None:
     everything = consumer.with_isolation(READ_UNCOMMITTED)
     for part in ranges:
         if part.until == part.start:
@@ -49,6 +65,7 @@ def loss(consumer: ConsumerConfig, ranges: Iterable[SourceRange]) -> DataLoss | 
                 range=f"[{part.start},{part.until})",
                 lost_from=gone[0],
                 lost_until=gone[1],
+                earliest=first,
                 advice="restore the topic, or skip what is gone deliberately with `headgate rewind`",
             )
     return None

@@ -199,7 +199,10 @@ def test_an_optional_list_comes_only_where_it_is_named(jars: Jars) -> None:
     assert jars.fetch(*BOTH, lists=("more",)).returncode == 0
     assert sorted(jar.name for jar in (jars.cache / "jars" / "more").glob("*.jar")) == list(BOTH)
     unknown = jars.fetch(lists=("less",))
-    assert (unknown.returncode, unknown.stderr) == (1, "There is no list 'less' of jars. Next: the lists are more, small\n")
+    assert (unknown.returncode, unknown.stderr) == (
+        1,
+        "There is no list 'less' of jars. Next: the lists are more, small\n",
+    )
 
 
 def test_jars_that_cannot_be_had_are_named_and_what_is_there_stays(jars: Jars) -> None:

@@ -15,6 +15,9 @@ from headgate.errors import InvalidInput
 
 READ_COMMITTED = "read_committed"
 READ_UNCOMMITTED = "read_uncommitted"
+LOSS_SECONDS = 10.0
+"""A broker that comes back from a crash may for seconds know neither the topic nor all of its end: that a log ends too
+early is believed when it is seen for so long. What is below its start does not come back, and is believed at once."""
 
 _SHOWN = ("bootstrap.servers", "security.protocol", "isolation.level")
 """What a repr may show; everything else may be or hold a secret."""

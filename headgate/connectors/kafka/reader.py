@@ -16,7 +16,7 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from headgate.connectors.kafka.consumers import Lent, lend
-from headgate.connectors.kafka.options import READ_UNCOMMITTED, ConsumerConfig
+from headgate.connectors.kafka.options import ConsumerConfig, LOSS_SECONDS, READ_UNCOMMITTED
 from headgate.connectors.kafka.rows import COLUMNS, row_schema, to_batch
 from headgate.errors import DataLoss, HeadgateError, InvalidInput, NotFound, PermissionDenied, Transient
 
@@ -144,6 +144,16 @@ def _batches(
                 yield to_batch(messages, wanted.topic, wanted.partition, schema)
 
 
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """Offsets that the log does not have now."""
+
+    start: int
+    until: int
+    for_good: bool = False
+    """They lie below its start."""
+
+
 class _Reading:
     """Where a read of one range stands."""
 
@@ -228,7 +238,8 @@ class _Reading:
             if not self._advance(offset) and not self.done:
                 self._last_look = 0.0  # the log ends before the range does: ask now
         elif error.code() in _GONE:
-            self._check_for_loss()
+            with contextlib.suppress(KafkaException):  # away; the deadline decides
+                self._check_for_loss()
             self._assign()
         elif error.code() in _FORBIDDEN:
             raise self._error(PermissionDenied, f"The broker refused to let this user read: {error.name()}.")
@@ -251,22 +262,26 @@ class _Reading:
 
     def _check_for_loss(self) -> None:
         """Raise DataLoss if not all of the range's rest is in the log. Raises KafkaException if nobody can say."""
-        for _ in range(_CONFIRMATIONS):
+        began, seen = time.monotonic(), 0
+        while True:
             lost = self._lost()
             if lost is None:
                 return
+            seen += 1
+            waited = time.monotonic() - began >= min(LOSS_SECONDS, self._deadline)
+            if seen >= _CONFIRMATIONS and (waited or lost.for_good):
+                break
             time.sleep(_SLICE * 10)
-        assert lost is not None
         raise self._error(
             DataLoss,
-            f"Kafka no longer has offsets [{lost[0]},{lost[1]}) of {self._wanted.topic!r} "
+            f"Kafka no longer has offsets [{lost.start},{lost.until}) of {self._wanted.topic!r} "
             f"partition {self._wanted.partition}.",
-            lost_from=lost[0],
-            lost_until=lost[1],
+            lost_from=lost.start,
+            lost_until=lost.until,
             advice="restore the topic, or skip what is gone deliberately with `headgate rewind`",
         )
 
-    def _lost(self) -> tuple[int, int] | None:
+    def _lost(self) -> _Lost | None:
         """What of [position, until) is not in the log now; open transactions are in it."""
         wanted, everything = self._wanted, self._config.with_isolation(READ_UNCOMMITTED)
         where = TopicPartition(wanted.topic, wanted.partition)
@@ -275,12 +290,12 @@ class _Reading:
                 low, high = other.consumer.get_watermark_offsets(where, timeout=2 * _LOOK_AGAIN)
             except KafkaException as error:
                 if error.args[0].code() in _NO_TOPIC:
-                    return self._position, wanted.until
+                    return _Lost(self._position, wanted.until)
                 raise
         if self._position < low:
-            return self._position, min(low, wanted.until)
+            return _Lost(self._position, min(low, wanted.until), for_good=True)
         if high < wanted.until:
-            return max(high, self._position), wanted.until
+            return _Lost(max(high, self._position), wanted.until)
         return None
 
     def _error(self, kind: type[HeadgateError], what: str, **facts: object) -> HeadgateError:

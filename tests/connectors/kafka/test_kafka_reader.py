@@ -11,6 +11,7 @@ from confluent_kafka import TopicPartition
 from producing import abort, commit, config_for, numbered, open_transaction, produce, values_of
 from services import MakeTopic
 
+from headgate.connectors.kafka import reader
 from headgate.connectors.kafka.consumers import close_idle_consumers
 from headgate.connectors.kafka.reader import offsets, partitions, read_range
 from headgate.connectors.kafka.rows import COLUMNS, row_schema
@@ -148,7 +149,26 @@ class TestHoles:
         ending.join()
 
 
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that ends too early is believed to have lost its end after a second."""
+    monkeypatch.setattr(reader, "LOSS_SECONDS", 1.0)
+
+
+@pytest.mark.usefixtures("soon")
 class TestLoss:
+    def test_a_broker_that_learns_the_end_of_the_log_later_has_lost_nothing(
+        self, kafka_servers: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """After kill -9 of a broker its clients see for a while a log that ends before what it had told them."""
+        monkeypatch.setattr(reader, "LOSS_SECONDS", 60.0)
+        topic = make_topic()
+        produce(kafka_servers, topic, numbered(4))
+        later = threading.Timer(3.0, produce, [kafka_servers, topic, numbered(5, 4)])
+        later.start()
+        assert values_of(list(read_range(config_for(kafka_servers), topic, 0, 0, 9))) == numbered(9)
+        later.join()
+
     def test_deleted_offsets_are_data_loss_that_names_them(self, kafka_servers: str, make_topic: MakeTopic) -> None:
         topic = make_topic()
         produce(kafka_servers, topic, numbered(10))
