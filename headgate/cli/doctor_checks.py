@@ -154,7 +154,7 @@ def _java() -> Check:
 
 
 def _jars() -> Iterator[Check]:
-    do = "run `make setup` in the checkout; HEADGATE_CACHE names the directory where it is not the default one"
+    do = "run `headgate jars fetch`; HEADGATE_CACHE names the directory where it is not the default one"
     try:
         found = spark_jars()
         yield Check("java", "Spark's jars", "ok", f"{len(found)} in {found[0].parent}")

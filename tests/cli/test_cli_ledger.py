@@ -1,4 +1,7 @@
-"""`headgate ledger rebuild`: what is refused before Spark starts, and one run in a process of its own."""
+"""`headgate ledger rebuild`: what is refused before Spark starts, and one run in a process of its own.
+
+The commands are those of docs/delta.md.
+"""
 
 from __future__ import annotations
 

@@ -14,11 +14,11 @@ right above its blocks, and counts for the whole page:
 | python | executed; streams that it started have worked off their topic before the next block begins |
 | console | each line `$ headgate …` is run, and ends with exit code 0; the other lines are output |
 | sql | one query, run by `spark.sql` |
-| sh | lines of `make TARGET` and `pip install 'headgate[…]'` are checked; anything else needs `run by` |
+| sh | lines of `make`, `pytest` and `pip install 'headgate[…]'` are checked; anything else needs `run by` |
 | json, yaml | parsed |
 | text | nothing: no code, but a picture, a layout or output |
 
-Any other tag, none included, fails. `/lake/` is a folder of the page's own.
+Any other tag, none included, fails. `/lake/` and `checkpoints/` are folders of the page's own.
 """
 
 from __future__ import annotations
@@ -146,7 +146,6 @@ class PageRun:
         until = time.monotonic() + PATIENCE
         for query in self._queries():
             query.processAllAvailable()
-            # Spark was seen to find nothing in a topic at its first look: a stream has begun when it has committed.
             while query.isActive and not self._have_begun() and time.monotonic() < until:
                 time.sleep(0.2)
             assert query.exception() is None, f"{block.place}: {query.exception()}"
@@ -178,6 +177,8 @@ class PageRun:
 
     def _placed(self, text: str) -> str:
         text = re.sub(r"(?<![\w./:])/lake/", f"{self.folder}/lake/", text)
+        # Spark takes a relative path from where its JVM was started, which is not this folder.
+        text = re.sub(r"(?<![\w./:])checkpoints/", f"{self.folder}/checkpoints/", text)
         if named := _BROKER.search(text):
             assert self.servers is not None, f"a page that names {named[0]} needs kafka"
         return _BROKER.sub(self.servers or "", text)
@@ -201,11 +202,16 @@ def _check_shell(block: Block) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for line in filter(None, block.text.splitlines()):
         words = shlex.split(line, comments=True)
+        while words and re.fullmatch(r"[A-Z_]+=\S*", words[0]):
+            words.pop(0)
         if words[:1] == ["make"] and len(words) > 1:
             done = subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, capture_output=True, text=True)
             assert done.returncode == 0, f"{block.place}: {line}: {done.stderr}"
         elif words[:2] == ["pip", "install"] and (named := re.fullmatch(r"headgate\[([a-z0-9,]+)\]", words[-1])):
             unknown = set(named[1].split(",")) - set(project["optional-dependencies"])
             assert not unknown, f"{block.place}: there are no extras {unknown}"
+        elif words[0].endswith("/pytest"):
+            missing = [word for word in words[1:] if not (ROOT / word).exists()]
+            assert not missing, f"{block.place}: there is no {missing}"
         else:
             raise AssertionError(f"{block.place}: nobody runs {line!r}; say who does by <!-- run by: tests/… -->")
