@@ -16,7 +16,7 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from headgate.connectors.kafka.consumers import Lent, lend
-from headgate.connectors.kafka.options import ConsumerConfig, LOSS_SECONDS, READ_UNCOMMITTED
+from headgate.connectors.kafka.options import LOSS_SECONDS, READ_UNCOMMITTED, ConsumerConfig
 from headgate.connectors.kafka.rows import COLUMNS, row_schema, to_batch
 from headgate.errors import DataLoss, HeadgateError, InvalidInput, NotFound, PermissionDenied, Transient
 
