@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import time
+import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,9 +29,19 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
+@contextmanager
+def catalog_name(spark: SparkSession) -> Iterator[str]:
+    """The name of a table in Spark's catalog, which is dropped after the block."""
+    name = f"default.t_{uuid.uuid4().hex}"
+    try:
+        yield name
+    finally:
+        spark.sql(f"DROP TABLE IF EXISTS {name}")
+
+
 def rows_of(spark: SparkSession, path: Path | str) -> Counter[str]:
-    """All rows, whatever their order."""
-    found = spark.read.format("delta").load(str(path)).collect()
+    """All rows, whatever their order, of a path or a table in the catalog."""
+    found = (spark.read.format("delta").load(str(path)) if "/" in str(path) else spark.table(str(path))).collect()
     return Counter(repr(sorted(row.asDict().items())) for row in found)
 
 

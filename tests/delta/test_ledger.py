@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from delta_rows import check_ledger, offset_query, until
+from delta_rows import catalog_name, check_ledger, offset_query, until
 from stream_runs import Stream, Topic, make_table
 from wal_rows import entry_ids
 
 import headgate
+from headgate.checkpoints.ledger_feed import LedgerFeed
 from headgate.cli.status_command import status_of
 from headgate.shards.sharding import Sharding
 from headgate.streaming.ledger import rebuild_ledger
@@ -82,17 +83,30 @@ def test_sql_says_where_an_offset_lies_after_failures_crashes_and_over_buckets(
             assert len(holding) == 1
     assert spark.sql(offset_query(ledger, topic.name, 3, 176)).collect() == []
 
-    # What somebody took out of the ledger, a rebuild brings back; it leaves other tables alone.
-    spark.sql(f"DELETE FROM delta.`{ledger}` WHERE sequence % 2 = 0 AND table_uri = '{straight.table.uri}'")
+    # What somebody took out of the ledger, a rebuild brings back, as far as the log has it: clean stops fold. It leaves
+    # other tables alone.
+    gone = LedgerFeed(straight.table.home, "s").lost_upto()
+    lately = sum(row["sequence"] > gone for row in own)
+    assert 0 < lately < len(own)
+    spark.sql(f"DELETE FROM delta.`{ledger}` WHERE sequence > {gone} AND table_uri = '{straight.table.uri}'")
     dry = rebuild_ledger(spark, straight.table, "s", str(ledger))
-    assert (dry.applied, dry.lost_upto) == (False, 0)
+    assert (dry.applied, dry.rows, dry.replaced) == (False, lately, 0)
     with pytest.raises(AssertionError):
         check_ledger(spark, straight.table, ledger)
     done = rebuild_ledger(spark, straight.table, "s", str(ledger), apply=True)
-    assert (done.rows, done.replaced) == (dry.rows, dry.replaced)
-    check_ledger(spark, straight.table, ledger)
+    assert (done.rows, done.kept, done.lost_upto) == (lately, len(own) - lately, 0)
+    assert len(check_ledger(spark, straight.table, ledger)) == len(own)
     check_ledger(spark, buckets.table, ledger)
-    assert len(own) == done.rows
+
+    # A ledger that is made anew elsewhere tells what was folded: a range per partition.
+    with catalog_name(spark) as name:
+        first = rebuild_ledger(spark, straight.table, "s", name, apply=True)
+        assert (first.rows, first.lost_upto) == (lately + 4, gone)
+        again = rebuild_ledger(spark, straight.table, "s", name, apply=True)
+        assert (again.rows, again.replaced, again.kept) == (lately, lately, 4)
+        assert spark.table(name).count() == lately + 4
+        folded = spark.table(name).where("kind = 'folded'").collect()
+        assert {row["partition"]: row["from_offset"] for row in folded} == dict.fromkeys(range(4), 0)
 
 
 class _Run:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from checkpoint_tables import commit_changes, make, open_stream, run_batch
 from delta_process import __file__ as SCRIPT
-from delta_rows import check_ledger, check_mirror, rows_of
+from delta_rows import catalog_name, check_ledger, check_mirror, rows_of
 from processes import Driver
 from stream_runs import Stream, Topic, make_table
 
@@ -102,22 +102,23 @@ def test_a_table_without_a_key_is_mirrored_by_appending(spark: SparkSession, tmp
     table = make(tmp_path)
     driver = open_stream(table)
     run_batch(driver, 0)
-    place, target = str(tmp_path / "c"), tmp_path / "mirror"
-    mirror = headgate.DeltaMirror(table, str(target), mode="append")
-    mirror.run_once(spark, place)
-    for number in range(1, 4):
-        run_batch(driver, number)
-    mirror.run_once(spark, place)
-    check_mirror(spark, table, target)
-    # Spark forgets that it was done with the last batch: as after a crash between Delta's commit and its own.
-    last = max(int(path.name) for path in Path(place, "commits").iterdir() if path.name.isdigit())
-    Path(place, "commits", str(last)).unlink()
-    Path(place, "commits", f".{last}.crc").unlink(missing_ok=True)
-    mirror.run_once(spark, place)
-    check_mirror(spark, table, target)
-    shutil.rmtree(place)
-    with pytest.raises(InvalidInput, match="another checkpoint"):
-        mirror.start(spark, place)
+    place = str(tmp_path / "c")
+    with catalog_name(spark) as target:
+        mirror = headgate.DeltaMirror(table, target, mode="append")
+        mirror.run_once(spark, place)
+        for number in range(1, 4):
+            run_batch(driver, number)
+        mirror.run_once(spark, place)
+        check_mirror(spark, table, target)
+        # Spark forgets that it was done with the last batch: as after a crash between Delta's commit and its own.
+        last = max(int(path.name) for path in Path(place, "commits").iterdir() if path.name.isdigit())
+        Path(place, "commits", str(last)).unlink()
+        Path(place, "commits", f".{last}.crc").unlink(missing_ok=True)
+        mirror.run_once(spark, place)
+        check_mirror(spark, table, target)
+        shutil.rmtree(place)
+        with pytest.raises(InvalidInput, match="another checkpoint"):
+            mirror.start(spark, place)
 
 
 class Killed:
