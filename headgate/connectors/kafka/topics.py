@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -30,11 +31,14 @@ def admin_client(servers: str) -> AdminClient:
 def create_topic(
     servers: str, name: str, partitions: int = 1, config: Mapping[str, str] | None = None, *, replication: int = 1
 ) -> None:
-    """Make a topic. Raises InvalidInput if it is there or cannot be, Transient if the broker is away."""
+    """Make a topic, and wait until brokers know it. Raises InvalidInput if it is there or cannot be, Transient if the
+    broker is away.
+    """
     topic = NewTopic(name, num_partitions=partitions, replication_factor=replication, config=dict(config or {}))
     client = admin_client(servers)  # held until the answer is there: without it the request is dropped
     with _told(f"The topic {name!r} was not created", servers):
         client.create_topics([topic], operation_timeout=_SECONDS)[name].result(_SECONDS + 5)
+        _wait_until_known(client, name, partitions)
 
 
 def ensure_topic(servers: str, name: str, partitions: int = 1, *, replication: int = 1) -> bool:
@@ -55,6 +59,17 @@ def grow_topic(servers: str, name: str, partitions: int) -> None:
     with _told(f"The topic {name!r} did not grow to {partitions} partitions", servers):
         growth = NewPartitions(name, partitions)
         client.create_partitions([growth], operation_timeout=_SECONDS)[name].result(_SECONDS + 5)
+        _wait_until_known(client, name, partitions)
+
+
+def _wait_until_known(client: AdminClient, name: str, partitions: int) -> None:
+    """The controller has answered; a broker may learn of it a moment later, and until then says that nothing is there."""
+    end = time.monotonic() + _SECONDS
+    while time.monotonic() < end:
+        there = client.list_topics(name, timeout=_SECONDS).topics[name].partitions
+        if len(there) == partitions and all(one.leader >= 0 for one in there.values()):
+            return
+        time.sleep(0.05)
 
 
 @contextmanager
