@@ -71,6 +71,5 @@ def check_routing(
         names = ", ".join(f"{topic}/{p}" for topic, p in grown[:5])
         raise InvalidInput(
             f"The topic has new partitions ({names}), and rows of one key would meet two shards.",
-            advice="flush and compact the table, then let the stream start with the new partitions; "
-            "bucket() sharding grows without that",
+            advice="stream the topic from its start into a table with bucket() sharding, which takes topics that grow",
         )

@@ -63,7 +63,7 @@ def grow_topic(servers: str, name: str, partitions: int) -> None:
 
 
 def _wait_until_known(client: AdminClient, name: str, partitions: int) -> None:
-    """The controller has answered; a broker may learn of it a moment later, and until then says that nothing is there."""
+    """The controller has answered; a broker may learn of it a moment later, and till then says that it is not there."""
     end = time.monotonic() + _SECONDS
     while time.monotonic() < end:
         there = client.list_topics(name, timeout=_SECONDS).topics[name].partitions
