@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -17,9 +14,9 @@ from headgate.checkpoints.streams import ROOT, stream_folder
 from headgate.cli import storage_option
 from headgate.cli.decoder_options import decoder_for, decoder_options
 from headgate.cli.kafka_options import kafka_option
-from headgate.cli.ledger_command import check_path
 from headgate.cli.output import Column, Output, output_option
-from headgate.cli.processes import Stop, quiet_logs, stop_signals
+from headgate.cli.own_spark import check_ledger, own_spark
+from headgate.cli.processes import quiet_logs, stop_signals
 from headgate.cli.status_command import batch_value
 from headgate.cli.table_command import parse_sharding
 from headgate.connectors.kafka.reading import offsets
@@ -32,7 +29,6 @@ from headgate.streaming.kafka_source import read as kafka_frame
 from headgate.streaming.logs import Form, configure_logs
 from headgate.streaming.running import Done, RunningStream
 from headgate.streaming.s3a import reaches
-from headgate.streaming.session import SparkFailed, local_session
 from headgate.streaming.sink import ShardSink
 from headgate.table import Table, create_table, open_table
 
@@ -186,7 +182,7 @@ def ingest(
     if once and trigger is not None:
         raise InvalidInput("--once and --trigger exclude each other.")
     if ledger is not None:
-        check_path(ledger)
+        check_ledger(ledger)
     name = _stream_name(stream, topics, topic_pattern)
     wanted = _Topics(servers, topics or None, topic_pattern, parse_start(start), max_offsets, kafka_options)
     if log_form is None:
@@ -216,7 +212,7 @@ def ingest(
         place = checkpoint or default_checkpoint(table, name)
         schedule = {"availableNow": True} if once else {"processingTime": f"{trigger or 0} seconds"}
         settings = {**reaches(place, options), **({} if ledger is None else delta_settings())}
-        with _spark(cores, stop, settings) as (spark, log_file):
+        with own_spark(cores, settings, stop.listen) as (spark, log_file):
             if not stop.asked():
                 frame = wanted.frame(spark)
                 running = RunningStream.start(sink, kafka, frame, place, schedule, log_file)
@@ -329,26 +325,3 @@ def _table(
             advice=f"leave --create out; `headgate table show {table.uri}` shows what it has",
         )
     return table
-
-
-@contextmanager
-def _spark(cores: int | None, stop: Stop, settings: Mapping[str, str]) -> Iterator[tuple[SparkSession, Path]]:
-    """A Spark that ends with the block. Its log is kept only where it is needed to understand a failure."""
-    number, name = tempfile.mkstemp(prefix="headgate-spark-", suffix=".log")
-    os.close(number)
-    log_file = Path(name)
-    try:
-        spark = local_session(cores, log_file=log_file, settings=settings)
-        stop.listen()
-        try:
-            yield spark, log_file
-        finally:
-            # A JVM that is gone has stopped.
-            with suppress(Exception):
-                spark.stop()
-    except SparkFailed:
-        raise
-    except BaseException:
-        log_file.unlink()
-        raise
-    log_file.unlink()

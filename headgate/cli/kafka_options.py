@@ -1,8 +1,10 @@
-"""`--kafka-option KEY=VALUE`, for commands that read topics."""
+"""`--kafka-option KEY=VALUE`, for commands that read topics, and `--source`, for those that rebuild a checkpoint."""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import click
 
 from headgate.cli import key_value_option
 
@@ -15,4 +17,17 @@ def kafka_option(command: F) -> F:
         "--kafka-option",
         "kafka_options",
         "An option of Spark's Kafka source (startingOffsets, kafka.security.protocol …); may be repeated.",
+    )(command)
+
+
+def source_option(command: Any) -> Any:
+    """Topics by source of a query, many times; the command gets them as its argument `sources`."""
+    return click.option(
+        "--source",
+        "sources",
+        multiple=True,
+        metavar="TOPIC,…",
+        callback=lambda _, __, given: tuple(tuple(filter(None, one.split(","))) for one in given),
+        help="The topics of one Kafka source of the query; repeat it in the query's order where it has several "
+        "sources.",
     )(command)

@@ -12,6 +12,7 @@ from headgate.checkpoints.spark_look import look_at_spark
 from headgate.cli import storage_option
 from headgate.cli.errors import exit_code
 from headgate.cli.findings_text import tell_findings
+from headgate.cli.kafka_options import source_option
 from headgate.cli.output import Output, TextOutput, output_option
 from headgate.connectors.objects import open_store
 from headgate.errors import DataLoss
@@ -28,13 +29,7 @@ Example:
 @click.argument("uri", metavar="TABLE")
 @click.option("--checkpoint", required=True, metavar="DIR", help="The query's checkpointLocation: a path or URI.")
 @click.option("--stream", metavar="NAME", help="The stream, where the table has several.")
-@click.option(
-    "--source",
-    "sources",
-    multiple=True,
-    metavar="TOPIC,…",
-    help="The topics of one Kafka source of the query; repeat it in the query's order where it has several sources.",
-)
+@source_option
 @click.option("--apply", is_flag=True, help="Rebuild it. This fences a query that still runs the stream.")
 @storage_option
 @output_option
@@ -42,7 +37,7 @@ def recover(
     uri: str,
     checkpoint: str,
     stream: str | None,
-    sources: tuple[str, ...],
+    sources: tuple[tuple[str, ...], ...],
     apply: bool,
     storage_options: dict[str, str],
     output: Output,
@@ -61,8 +56,7 @@ def recover(
     done: Rebuilt | None = None
     if apply and found.standing.needs_rebuild:
         target = open_store(spark.location, storage_options or None)
-        topics = [tuple(part for part in one.split(",") if part) for one in sources]
-        done = rebuild(home, name, spark, target, sources=topics)
+        done = rebuild(home, name, spark, target, sources=sources)
     title = "Rebuilt" if done else found.standing.state.capitalize()
     value = diagnosis_value(found, done, apply=apply)
     if isinstance(output, TextOutput) and found.findings:

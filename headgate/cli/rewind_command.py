@@ -31,7 +31,7 @@ from headgate.checkpoints.rewinding import Rewound, stream_head
 from headgate.checkpoints.rewinding import rewind as rewind_stream
 from headgate.checkpoints.spark_checkpoint import SparkCheckpoint
 from headgate.cli import storage_option
-from headgate.cli.kafka_options import kafka_option
+from headgate.cli.kafka_options import kafka_option, source_option
 from headgate.cli.output import Output, output_option
 from headgate.cli.rewind_value import moves_value
 from headgate.connectors.objects import open_store
@@ -54,13 +54,7 @@ Example:
 @click.option("--to-timestamp", metavar="TIME", help="Go on at the first records since then. Needs --servers.")
 @click.option("--servers", metavar="HOST:PORT", help="Kafka's addresses: then the offsets are looked for.")
 @click.option("--checkpoint", metavar="DIR", help="The query's checkpointLocation, to be rebuilt for the new offsets.")
-@click.option(
-    "--source",
-    "sources",
-    multiple=True,
-    metavar="TOPIC,…",
-    help="The topics of one Kafka source of the query; repeat it in the query's order where it has several sources.",
-)
+@source_option
 @click.option("--reason", default="", metavar="TEXT", help="Why. It is kept in the record.")
 @click.option("--apply", is_flag=True, help="Do it. This fences a query that still runs the stream.")
 @kafka_option
@@ -73,7 +67,7 @@ def rewind(
     to_timestamp: str | None,
     servers: str | None,
     checkpoint: str | None,
-    sources: tuple[str, ...],
+    sources: tuple[tuple[str, ...], ...],
     reason: str,
     apply: bool,
     kafka_options: dict[str, str],
@@ -99,17 +93,16 @@ def rewind(
     moves = plan_rewind(head, wanted)
     if there is not None:
         check_held(moves, there.offsets)
-    topics = [[part for part in one.split(",") if part] for one in sources]
     spark = None if checkpoint is None else SparkCheckpoint(checkpoint, storage_options or None)
     if spark is not None:
-        check_rebuildable(table.home, head_after(head, moves), spark, sources=topics)
+        check_rebuildable(table.home, head_after(head, moves), spark, sources=sources)
     done: Rewound | None = None
     rebuilt: Rebuilt | None = None
     if apply:
         done = rewind_stream(table.home, stream, wanted, by=_who(), reason=reason)
-        if spark is not None and check_rebuildable(table.home, done.head, spark, sources=topics):
+        if spark is not None and check_rebuildable(table.home, done.head, spark, sources=sources):
             target = open_store(spark.location, storage_options or None)
-            rebuilt = rebuild(table.home, stream, spark, target, sources=topics)
+            rebuilt = rebuild(table.home, stream, spark, target, sources=sources)
         moves = done.moves
     after = head_after(head, moves) if done is None else done.head
     output.record(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import email
 import json
 import os
-import re
 import subprocess
 import sys
 import zipfile
@@ -110,10 +109,10 @@ def test_a_missing_extra_is_told_when_it_is_used_and_not_before(tmp_path: Path) 
     told = json.loads(done.stdout.splitlines()[-1])
     for name in ("status", "fsck", "gc", "compact"):
         assert told[name][0] == 0, (name, told[name])
-    for name, extra in {"ingest": "(kafka|spark)", "demo": "(kafka|spark)", "kafka": "kafka"}.items():
+    for name, extra in {"ingest": "kafka", "demo": "kafka", "kafka": "kafka"}.items():
         code, text = told[name]
         assert code == 2, (name, text)
-        assert re.search(rf"pip install 'headgate\[{extra}\]'", text)
+        assert f"pip install 'headgate[{extra}]'" in text
     for name, extra in {"register": "spark", "session": "spark", "offsets": "kafka", "group": "kafka"}.items():
         kind, advice = told[name]
         assert kind == "MissingExtra"
