@@ -1,4 +1,3 @@
-# syntax=docker/dockerfile:1
 # headgate with its Spark: `headgate ingest` and every other command, on one machine.
 # bookworm: the last Debian with Java 17.
 FROM python:3.11-slim-bookworm
@@ -7,16 +6,16 @@ RUN apt-get update \
     && apt-get install --yes --no-install-recommends openjdk-17-jre-headless procps \
     && rm -rf /var/lib/apt/lists/*
 
-ENV HEADGATE_CACHE=/opt/headgate PIP_CACHE_DIR=/var/cache/pip PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONUNBUFFERED=1
+ENV HEADGATE_CACHE=/opt/headgate PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONUNBUFFERED=1
 WORKDIR /src
 
 # What builds comes under the constraints as well; pyspark comes as source only.
 COPY constraints.txt ./
-RUN --mount=type=cache,target=/var/cache/pip pip install -c constraints.txt hatchling setuptools wheel
+RUN pip install -c constraints.txt hatchling setuptools wheel
 
 COPY pyproject.toml LICENSE ./
 COPY headgate headgate
-RUN --mount=type=cache,target=/var/cache/pip pip install -c constraints.txt --no-build-isolation ".[kafka,spark,s3,metrics]"
+RUN pip install -c constraints.txt --no-build-isolation ".[kafka,spark,s3,metrics]"
 
 # What Spark needs to read Kafka; JARS="spark s3a" also lets its checkpoint lie on S3 (docs/s3.md).
 ARG JARS=spark

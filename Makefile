@@ -7,7 +7,8 @@ HEADGATE_CACHE ?= $(HOME)/.cache/headgate
 export HEADGATE_CACHE
 
 BIN := .venv/bin
-BENCHES := objects wal_write wal_replay wal_requests open_replay stream_open decode stream maintenance read
+BENCHES := objects wal_write wal_replay wal_requests open_replay stream_open decode stream maintenance read \
+	search search_query
 BENCH ?= $(BENCHES)
 # The promise lives in these rooms, so this much of their branches must be tested.
 GATED := headgate/shards/*,headgate/checkpoints/*
@@ -45,7 +46,7 @@ test: setup ## Run the tests, with branch coverage
 		echo "Branch coverage of $(GATED) is below $(GATE) %."; exit 1; }
 
 test-deep: setup ## Run the tests that take minutes
-	@$(BIN)/python tests/servers.py versitygw minio toxiproxy
+	@$(BIN)/python tests/servers.py versitygw minio toxiproxy prometheus compose
 	@$(TEST_ENV) $(BIN)/pytest -m deep
 
 MINUTES ?= 30

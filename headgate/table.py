@@ -27,6 +27,7 @@ from headgate.checkpoints.clone_wal import UndecidedWal, mismatch, read_choice
 from headgate.checkpoints.collect import MIN_AGE, Collection, collect
 from headgate.checkpoints.columns import add_column, current_home, drop_column, plain_schema, rename_column
 from headgate.checkpoints.compact_choice import BasePolicy, CompactLimits
+from headgate.checkpoints.kept import Kept
 from headgate.checkpoints.reading_back import open_at, read_checkpoint
 from headgate.checkpoints.snapshot import read_snapshot
 from headgate.checkpoints.stopped import checkpoint_stopped
@@ -135,7 +136,10 @@ class ShardInfo:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A table that exists. Holds names and options, nothing open: picklable. Make one with `open_table`."""
+    """A table that exists. Picklable and thread-safe. Make one with `open_table`.
+
+    Its reads keep what the next read would read again, see `kept`; a copy with other columns begins anew.
+    """
 
     home: TableHome
     schema: pa.Schema
@@ -143,6 +147,8 @@ class Table:
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
     at: TableCheckpoint | None = field(default=None, repr=False)
     """The checkpoint it was opened at: it shows that instant, and nothing can be written to it."""
+    kept: Kept = field(default_factory=Kept, init=False, repr=False)
+    """What reads keep in memory, WAL tails of up to 256 MB above all; `table.kept.resize(nbytes)` changes that."""
 
     @property
     def uri(self) -> str:
@@ -449,7 +455,7 @@ class Table:
     def _snapshot(self) -> View:
         if self.at is not None:
             return read_checkpoint(self.home, self.at)
-        return read_snapshot(self.home, self.shard_ids())
+        return read_snapshot(self.home, self.shard_ids(), kept=self.kept)
 
     def __repr__(self) -> str:
         return f"Table({self.uri!r}, id={str(self.table_id)!r}, sharding={self.sharding}, key={list(self.primary_key)})"

@@ -69,19 +69,30 @@ def packages_key() -> str:
 
 
 def venv_version() -> str:
-    settings = (VENV / "pyvenv.cfg").read_text()
-    version = re.search(r"^version(?:_info)? *= *(\d+\.\d+)", settings, re.MULTILINE)
+    settings = VENV / "pyvenv.cfg"
+    if not settings.exists():
+        return "unknown"  # half removed
+    version = re.search(r"^version(?:_info)? *= *(\d+\.\d+)", settings.read_text(), re.MULTILINE)
     return version[1] if version else "unknown"
 
 
 def make_venv(uv: str | None) -> None:
     say(f"Making .venv with Python {sys.version.split()[0]}")
     if uv:
-        run([uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(VENV)])
+        remove_venv()
+        run([uv, "venv", "--quiet", "--python", sys.executable, str(VENV)])
         return
     if not importlib.util.find_spec("venv") or not importlib.util.find_spec("ensurepip"):
         stop("This Python has no venv module: install it (Debian and Ubuntu: apt install python3-venv), or install uv.")
     run([sys.executable, "-m", "venv", "--clear", str(VENV)])
+
+
+def remove_venv() -> None:
+    """uv refuses a folder that lost its pyvenv.cfg, even with --clear, which the older releases ignore."""
+    if VENV.is_symlink():
+        VENV.unlink()
+    elif VENV.exists():
+        shutil.rmtree(VENV)
 
 
 def install_packages(uv: str | None) -> None:

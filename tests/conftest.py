@@ -16,9 +16,12 @@ UNMEASURED = ("explorer", "test_state_machine", "test_memtable_machine", "test_c
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Under xdist, what needs Spark or Kafka runs on one worker, so that one JVM of each serves all."""
+    """Under xdist, what needs the Spark of this process runs on one worker, so that one JVM serves all; what starts
+    processes of its own, and mostly waits for them, runs beside it on another one.
+    """
     if item.get_closest_marker("spark") or item.get_closest_marker("kafka"):
-        item.add_marker(pytest.mark.xdist_group("jvm"))
+        inside = "spark" in getattr(item, "fixturenames", ())
+        item.add_marker(pytest.mark.xdist_group("jvm" if inside else "processes"))
         item.add_marker(pytest.mark.no_cover)
     if {item.path.stem, item.path.parent.name}.intersection(UNMEASURED):
         item.add_marker(pytest.mark.no_cover)

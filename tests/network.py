@@ -41,14 +41,16 @@ LATENCY = Fault("latency", "latency", "downstream", {"latency": 3000})
 LOST = Fault("lost response", "limit_data", "downstream", {"bytes": 0})
 """The request is served, and the connection ends instead of an answer."""
 SLOW = Fault("1 KB/s", "bandwidth", "upstream", {"rate": 1})
-"""Requests crawl."""
-FAULTS = (RESET, LATENCY, LOST, SLOW)
-"""The four that every promise is tested with."""
+"""Requests crawl, and what they carry: entries of a WAL, records of a log."""
+CRAWL = Fault("answers at 1 KB/s", "bandwidth", "downstream", {"rate": 1})
+"""Answers crawl, and what they carry: records of a topic, bodies of objects."""
+FAULTS = (RESET, LATENCY, LOST, SLOW, CRAWL)
+"""The five that every promise is tested with."""
 
 
 def varied(fault: Fault, chance: random.Random) -> Fault:
-    """The same fault, now and then for some connections only or in the other direction."""
-    stream = fault.stream if fault in (LOST, LATENCY) else chance.choice(("upstream", "downstream"))
+    """The same fault, now and then for some connections only; one that breaks them, in either direction."""
+    stream = chance.choice(("upstream", "downstream")) if fault == RESET else fault.stream
     return Fault(fault.name, fault.toxic, stream, fault.attributes, chance.choice((1.0, 1.0, 0.5)))
 
 
@@ -76,16 +78,28 @@ class Toxiproxy:
         port = free_port()
         command = [str(binary), "-host", "127.0.0.1", "-port", str(port)]
         self.server = LocalServer(command, directory / "toxiproxy.log", port, {"LOG_LEVEL": "error"})
+        self._ways: dict[str, dict[str, Any]] = {}
 
     def proxy(self, name: str, upstream: str, listen: int | None = None) -> Proxy:
         """A new way to host:port."""
         port = listen or free_port()
         settings = {"name": name, "listen": f"127.0.0.1:{port}", "upstream": upstream, "enabled": True}
         self._ask("POST", "/proxies", settings)
+        self._ways[name] = settings
         return Proxy(self, name, port)
 
-    def __enter__(self) -> Toxiproxy:
+    def kill(self) -> None:
+        """SIGKILL: every connection through it breaks, and none is taken until `start`."""
+        self.server.kill()
+
+    def start(self) -> None:
+        """The process, and the ways that it had, on the ports that they had. Faults are gone."""
         self.server.start()
+        for settings in self._ways.values():
+            self._ask("POST", "/proxies", settings)
+
+    def __enter__(self) -> Toxiproxy:
+        self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -136,6 +150,7 @@ class Proxy:
     def remove(self) -> None:
         """It is no way any more."""
         self.owner._ask("DELETE", f"/proxies/{self.name}")
+        del self.owner._ways[self.name]
 
     @contextmanager
     def under(self, fault: Fault) -> Iterator[None]:

@@ -1,4 +1,5 @@
-"""Servers that tests start as processes of this machine: versitygw and MinIO (S3), toxiproxy (faults of the network).
+"""Servers that tests start as processes of this machine: versitygw and MinIO (S3), toxiproxy (faults of the network),
+Prometheus (who scrapes); and docker-compose, for the tests that have a Docker daemon.
 
 A server is the one on PATH, else the one that was built into the cache directory, else (S3) a container of a local
 image. `python tests/servers.py NAME …` builds what is on neither with `go install`; `make test` and `make test-deep`
@@ -9,6 +10,7 @@ Nothing is built while tests run.
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import signal
@@ -42,6 +44,13 @@ class Source:
     version: str
     on_path: str
     image: str | None = None
+    inside: bool = False
+    """Built inside its own module: its go.mod replaces others', which `go install` refuses."""
+
+    @property
+    def module(self) -> str:
+        """What the module proxy is asked for."""
+        return f"{self.package.partition('/cmd')[0]}@{self.version}"
 
     @property
     def built(self) -> Path:
@@ -74,6 +83,15 @@ SOURCES = {
             image="minio/minio:latest",
         ),
         Source("toxiproxy", "github.com/Shopify/toxiproxy/v2/cmd/server", "v2.5.0", on_path="toxiproxy-server"),
+        # As a Go module, 3.5.0 is 0.305.0.
+        Source(
+            "prometheus",
+            "github.com/prometheus/prometheus/cmd/prometheus",
+            "v0.305.0",
+            on_path="prometheus",
+            inside=True,
+        ),
+        Source("compose", "github.com/docker/compose/v2/cmd", "v2.39.4", on_path="docker-compose", inside=True),
     )
 }
 
@@ -98,19 +116,33 @@ def build(source: Source) -> str | None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if source.binary is not None:
             return None
-        package = f"{source.package}@{source.version}"
         staging = source.built.parent / "staging"
         print(f"Building {source.name} {source.version} for the tests, some minutes the first time", flush=True)
         settings = {"GOBIN": str(staging), "GOTOOLCHAIN": os.environ.get("GOTOOLCHAIN", "local")}
-        module = f"{source.package.partition('/cmd/')[0]}@{source.version}"
-        failed = _run([go, "list", "-m", module], FETCH_SECONDS, settings, "the module proxy")
-        failed = failed or _run([go, "install", package], BUILD_SECONDS, settings, "go install")
+        failed = _run([go, "list", "-m", source.module], FETCH_SECONDS, settings, "the module proxy")
+        if source.inside:
+            failed = failed or _build_inside(go, source, staging, settings)
+        else:
+            package = f"{source.package}@{source.version}"
+            failed = failed or _run([go, "install", package], BUILD_SECONDS, settings, "go install")
         if failed:
             return failed
         (made,) = staging.iterdir()
         made.rename(source.built)
         staging.rmdir()
     return None
+
+
+def _build_inside(go: str, source: Source, staging: Path, settings: dict[str, str]) -> str | None:
+    staging.mkdir(parents=True, exist_ok=True)
+    fetched = subprocess.run(
+        [go, "mod", "download", "-json", source.module], capture_output=True, text=True, env={**os.environ, **settings}
+    )
+    if fetched.returncode:
+        return "go mod download failed"
+    folder, package = json.loads(fetched.stdout)["Dir"], source.package.removeprefix(source.module.partition("@")[0])
+    command = [go, "-C", folder, "build", "-o", str(staging / source.name), f".{package}"]
+    return _run(command, BUILD_SECONDS, settings, "go build")
 
 
 def _run(command: list[str], seconds: float, settings: dict[str, str], what: str) -> str | None:
@@ -238,12 +270,12 @@ def s3_server(name: str, directory: Path, secrets: tuple[str, str]) -> LocalServ
 
 
 @contextmanager
-def s3_container(name: str, secrets: tuple[str, str]) -> Iterator[str]:
+def s3_container(name: str, secrets: tuple[str, str], image: str | None = None) -> Iterator[str]:
     """A server in a container of the local image: its endpoint."""
     from testcontainers.core.container import DockerContainer
 
     key, secret = secrets
-    image = SOURCES[name].image
+    image = image or SOURCES[name].image
     assert image is not None
     if name == "versitygw":
         one = DockerContainer(image).with_env("ROOT_ACCESS_KEY", key).with_env("ROOT_SECRET_KEY", secret)

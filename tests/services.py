@@ -232,11 +232,11 @@ def s3_options_for(endpoint: str) -> dict[str, str]:
 
 
 @contextmanager
-def kafka_container() -> Iterator[str]:
+def kafka_container(image: str = IMAGE) -> Iterator[str]:
     """A broker in a container, of the local image."""
-    from testcontainers.kafka import KafkaContainer
+    from testcontainers.community.kafka import KafkaContainer
 
-    with KafkaContainer(IMAGE).with_kraft() as container:
+    with KafkaContainer(image).with_kraft() as container:
         yield container.get_bootstrap_server()
 
 

@@ -107,6 +107,10 @@ class UndecidedWal(ObjectStore):
         """As the store that is chosen by now does, or the table's own."""
         return (self._look() or self._own).list(prefix)
 
+    def list_keys(self, prefix: str) -> Iterator[str]:
+        """As the store that is chosen by now does, or the table's own."""
+        return (self._look() or self._own).list_keys(prefix)
+
     def list_folders(self, prefix: str) -> Iterator[str]:
         """As the store that is chosen by now does, or the table's own."""
         return (self._look() or self._own).list_folders(prefix)

@@ -4,6 +4,8 @@ Promises:
 1. What a live or pinned reader, the fence of a stalled writer, committer or claimer, or recovery needs stays.
 2. A crash after any delete leaves a table that works, and the next collection goes on.
 3. Without `apply` nothing is deleted or written.
+4. Records of a stream that has an archive are archived before they are deleted (see `log_archive`). An archive itself
+   is never garbage.
 
 Rules of what may go are in `garbage`. Ages are the store's: `min_age` must be at least twice JOB_LIMIT, the time after
 which a flush, checkpoint or clone that has not landed gives up (R12), unless nothing else runs.
@@ -26,6 +28,7 @@ from headgate.checkpoints import garbage
 from headgate.checkpoints.commit_log import CommitLog
 from headgate.checkpoints.consumer_pins import ConsumerPin, PinStore, StoredPin, needed_above, read_upto
 from headgate.checkpoints.garbage import ListedManifest
+from headgate.checkpoints.log_archive import LogArchive
 from headgate.checkpoints.records import BatchRecord
 from headgate.checkpoints.streams import NUMBERED, list_streams
 from headgate.checkpoints.table_checkpoint import TAG_PREFIX, CheckpointStore, StoredCheckpoint, checkpoint_key
@@ -102,11 +105,12 @@ def collect(
     3. after that, read who may hold them: checkpoints, consumers of the logs and manifests (R12, R15).
     4. choose by the rules of `garbage`. Of WAL entries and commit records the header is read: barriers and open
        records stay (R5).
-    5. delete; manifests oldest first, after native's hint was written (R7). Expired checkpoints and pins of consumers
+    5. archive the commit records that go, where their stream has an archive.
+    6. delete; manifests oldest first, after native's hint was written (R7). Expired checkpoints and pins of consumers
        go before what they held, which the next collection finds.
 
-    A shard or log that cannot be read is kept whole and named in `kept`; an unreadable checkpoint or pin of a consumer
-    raises Corrupt, because it may hold anything.
+    A shard or log that cannot be read is kept whole and named in `kept`, and so are records that cannot be archived; an
+    unreadable checkpoint or pin of a consumer raises Corrupt, because it may hold anything.
     """
     pause("now")
     now = store_time(home) if apply else datetime.now(UTC)
@@ -140,6 +144,8 @@ def collect(
         found += [*_checkpoints(home, checkpoints, tags, now, before), *_consumers(home, stored, now)]
         found += _temporaries(home, before)
         if apply:
+            pause("archive")
+            found = _archived(home, logs, found, kept)
             pause("delete")
             _delete(home, found, pool, progress)
     return Collection(tuple(found), apply, tuple(kept))
@@ -283,10 +289,13 @@ def _log(
             listed[match[1]][int(match[2])] = info
     folds = {sequence: info.modified for sequence, info in listed["folds"].items()}
     records, old_folds = garbage.collectable_records(listed["log"], folds, before, needed)
+    archive = LogArchive(home.records, stream, home.uri)
+    archived = any(info.key == archive.marker for info in objects)
+    why = f"a fold of stream {stream!r} has it" + (", and it is archived before" if archived else "")
     for sequence, stays in zip(records, pool.map(partial(_is_kept, log), records), strict=True):
         if not stays:
             info = listed["log"][sequence]
-            yield Garbage("commit record", home.records, info.key, info.size, f"a fold of stream {stream!r} has it")
+            yield Garbage("commit record", home.records, info.key, info.size, why)
     for sequence in old_folds:
         info = listed["folds"][sequence]
         yield Garbage("fold", home.records, info.key, info.size, f"a later fold of stream {stream!r} has it")
@@ -300,6 +309,32 @@ def _is_kept(log: CommitLog, sequence: int) -> bool:
         return False
     except HeadgateError:
         return True
+
+
+def _archived(
+    home: TableHome,
+    logs: Sequence[tuple[str, Sequence[ObjectInfo]]],
+    found: Sequence[Garbage],
+    kept: list[str],
+) -> list[Garbage]:
+    """The garbage without the records that should be archived first and could not be; why is told in `kept`."""
+    going = {one.key for one in found if one.kind == "commit record"}
+    staying: set[str] = set()
+    for stream, objects in logs:
+        archive = LogArchive(home.records, stream, home.uri)
+        numbered = ((NUMBERED.fullmatch(one.key.removeprefix(archive.log.folder + "/")), one) for one in objects)
+        records = {int(match[2]): one for match, one in numbered if match and match[1] == "log"}
+        batches = {sequence: one.modified for sequence, one in records.items() if one.key in going}
+        try:
+            # Asked for now and not when the log was listed: the archive may have begun since.
+            if not batches or not archive.has_begun():
+                continue
+            done = archive.keep(batches, records.keys() - batches.keys())
+        except HeadgateError as error:
+            done = set()
+            kept.append(f"records of stream {stream!r}, which could not be archived: {error}")
+        staying |= {records[sequence].key for sequence in batches.keys() - done}
+    return [one for one in found if one.key not in staying]
 
 
 def _checkpoints(

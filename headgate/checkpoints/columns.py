@@ -4,7 +4,8 @@ Promises:
 1. Rows that were stored before, in entries, SSTables or the base, are told by field id: they show the new columns, and
    an added one is null in them. Nothing is rewritten.
 2. What cannot be followed is refused before anything is written: another type, a column that may not be null, a column
-   that rows are keyed, routed or indexed by, a name by which Lance would not find it.
+   that rows are keyed, routed or indexed by, a name by which Lance would not find it. Native refuses the first two as
+   well while the table has its MemWAL; nothing goes into a base that somebody overwrote, whatever columns it has.
 3. A stream that runs goes on with the columns it began with; a restart picks the new ones up.
 """
 
@@ -23,7 +24,7 @@ from headgate.connectors.objects import bare
 from headgate.connectors.sstables import field_ids, open_dataset
 from headgate.errors import InvalidInput, Transient
 from headgate.shards.schema import PRIMARY_KEY, TOMBSTONE, RowSchema
-from headgate.shards.shard import TableHome
+from headgate.shards.shard import TABLE_ID, TableHome
 
 
 def current_home(home: TableHome) -> TableHome:
@@ -32,8 +33,23 @@ def current_home(home: TableHome) -> TableHome:
 
 
 def current_schema(home: TableHome) -> RowSchema:
-    """The columns that the base has now."""
-    dataset = open_dataset(home.store)
+    """The columns that the base has now. Raises InvalidInput where it is not this table's any more."""
+    return schema_of(home, open_dataset(home.store))
+
+
+def schema_of(home: TableHome, dataset: Any) -> RowSchema:
+    """The columns of the base, as it was opened. Raises InvalidInput where it is not this table's any more: somebody
+    overwrote it, and the same field ids may mean other columns.
+    """
+    named = dataset.config().get(TABLE_ID)
+    if home.table_id is not None and (named != str(home.table_id) or dataset.mem_wal_index_details() is None):
+        raise InvalidInput(
+            "The base was overwritten by native Lance and is not this table's any more.",
+            table=home.uri,
+            version=dataset.version,
+            advice="restore the base's version from before, and the shards' rows are part of it again; or stop what "
+            "writes, and call create_table again, which leaves them behind. Nothing was written",
+        )
     return RowSchema.of(dataset.schema, field_ids(dataset))
 
 
@@ -128,11 +144,12 @@ def check_bound(rows: RowSchema, name: str, bound: Collection[str], what: str) -
 
 def difference(then: RowSchema, now: RowSchema) -> str | None:
     """What changed, in words; None where nothing did."""
-    old = {number: column.name for number, column in _numbered(then)}
-    new = {number: column.name for number, column in _numbered(now)}
-    told = [f"added {new[number]!r}" for number in new.keys() - old.keys()]
-    told += [f"dropped {old[number]!r}" for number in old.keys() - new.keys()]
-    told += [f"renamed {old[n]!r} to {new[n]!r}" for n in old.keys() & new.keys() if old[n] != new[n]]
+    old, new = dict(_numbered(then)), dict(_numbered(now))
+    both = [(old[number], new[number]) for number in old.keys() & new.keys()]
+    told = [f"added {new[number].name!r}" for number in new.keys() - old.keys()]
+    told += [f"dropped {old[number].name!r}" for number in old.keys() - new.keys()]
+    told += [f"renamed {a.name!r} to {b.name!r}" for a, b in both if a.name != b.name]
+    told += [f"changed {b.name!r} from {a.type} to {b.type}" for a, b in both if a.type != b.type]
     return ", ".join(sorted(told)) or None
 
 

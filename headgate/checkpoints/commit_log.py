@@ -117,11 +117,16 @@ class CommitLog:
 
     def record(self, sequence: int) -> Record:
         """The record at a sequence. Raises NotFound, Corrupt, InvalidInput."""
+        return self.stored(sequence)[0]
+
+    def stored(self, sequence: int) -> tuple[Record, bytes]:
+        """The record at a sequence, and its bytes. Raises as `record`."""
         key = self._key("log", sequence)
         with self._located(sequence):
-            record = codec.decode_record(self._retry.run(lambda: self._store.get(key)))
+            data = bytes(self._retry.run(lambda: self._store.get(key)))
+            record = codec.decode_record(data)
             self._check_place(record, sequence)
-            return record
+            return record, data
 
     def sequences(self) -> set[int]:
         """Of the records that are there. One LIST; what is put meanwhile may be left out."""
@@ -206,8 +211,8 @@ class CommitLog:
     def _list(self) -> tuple[set[int], set[int]]:
         """The sequences of the records and of the folds that are there."""
         listed: dict[str, set[int]] = {"log": set(), "folds": set()}
-        for info in self._retry.run(lambda: list(self._store.list(self.folder + "/"))):
-            if match := NUMBERED.fullmatch(info.key.removeprefix(self.folder + "/")):
+        for key in self._retry.run(lambda: list(self._store.list_keys(self.folder + "/"))):
+            if match := NUMBERED.fullmatch(key.removeprefix(self.folder + "/")):
                 listed[match[1]].add(int(match[2]))
         return listed["log"], listed["folds"]
 

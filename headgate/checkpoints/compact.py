@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 import structlog
 
 from headgate.checkpoints.claiming import together
+from headgate.checkpoints.columns import schema_of
 from headgate.checkpoints.compact_choice import CompactLimits, chosen, size_of
 from headgate.connectors import append_once
 from headgate.connectors import sstables as datasets
@@ -40,7 +41,7 @@ from headgate.shards.generation import JOB_LIMIT
 from headgate.shards.manifest import Manifest, SsTable
 from headgate.shards.newest import living, newest_rows
 from headgate.shards.retry import Retry
-from headgate.shards.schema import TOMBSTONE, RowSchema
+from headgate.shards.schema import TOMBSTONE
 from headgate.shards.shard import Claim, Shard, TableHome
 from headgate.shards.sstable import open_sstable
 
@@ -264,7 +265,7 @@ def _merged(job: CompactJob, home: TableHome, dataset: Any, pause: Pause) -> Tak
         note_begun(home.store, upto)
         pause("deletes")
         deleted = delete_keys(dataset, key, dead)
-    if _schema_of(dataset) != home.schema:
+    if schema_of(home, dataset) != home.schema:
         raise BaseMoved(table=home.uri)
     pause("merge")
     alive = living(rows).cast(dataset.schema)
@@ -318,11 +319,7 @@ def _is_in(job: CompactJob, marks: Mapping[UUID, int]) -> bool:
 
 def _as_of(home: TableHome, dataset: Any) -> TableHome:
     """With the columns that the base has: an SSTable may have been written with more than this holder knows."""
-    return replace(home, schema=_schema_of(dataset))
-
-
-def _schema_of(dataset: Any) -> RowSchema:
-    return RowSchema.of(dataset.schema, datasets.field_ids(dataset))
+    return replace(home, schema=schema_of(home, dataset))
 
 
 # -- committing ------------------------------------------------------------------------

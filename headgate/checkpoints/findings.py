@@ -151,6 +151,17 @@ KINDS: Mapping[str, Kind] = {
         "readers believe the fold: rows that it leaves out are hidden, rows that it adds are shown",
         "delete the fold, if the records it sums up are all there; otherwise restore it from a backup",
     ),
+    # -- archives of commit logs ---------------------------------------------------
+    "archive-damaged": Kind(
+        "error",
+        "no row of the table; a ledger that is made anew, or has not caught up yet, stops there",
+        "restore it from a backup; or delete it: a ledger then tells the batches that were in it as `folded`",
+    ),
+    "archive-hole": Kind(
+        "warning",
+        "no row of the table; a ledger that is made anew tells these batches as `folded`",
+        "restore the objects of the archive from a backup; without one a ledger that has the rows is their only place",
+    ),
     # -- manifests ---------------------------------------------------------------
     "manifest-missing": Kind(
         "error",

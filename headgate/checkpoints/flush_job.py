@@ -17,9 +17,9 @@ from typing import TypeAlias
 from headgate.checkpoints.columns import current_home
 from headgate.checkpoints.log_state import Positions
 from headgate.checkpoints.visibility import Visible
-from headgate.errors import HeadgateError
+from headgate.errors import HeadgateError, Transient
 from headgate.shards.appender import read_header
-from headgate.shards.generation import commit_generation
+from headgate.shards.generation import JOB_LIMIT, commit_generation
 from headgate.shards.manifest import Manifest, SsTable
 from headgate.shards.memtable import MemTable
 from headgate.shards.replay import uncovered
@@ -115,9 +115,17 @@ def _noted_reach(job: FlushJob, shard: Shard, start: int) -> int:
 
 
 def commit(job: FlushJob, made: Made, began: float) -> Flushed:
-    """Let the manifest name it. `began` is when the job did, by the monotonic clock. Raises Fenced, Transient."""
+    """Let the manifest name it. `began` is when the job did, by the monotonic clock. Raises Fenced, Transient.
+
+    One that took longer than JOB_LIMIT is given up (R12), and that is Transient: nobody has taken the shard over, and
+    the next flush writes an SSTable of its own.
+    """
     if made.sstable is None:
         return Flushed(job.manifest, made.complete)
+    if (age := time.monotonic() - began) > JOB_LIMIT:
+        raise Transient(
+            f"A flush took {age:.0f} s and was given up: a collection may have its SSTable.", **job.claim.shard.where()
+        )
     manifest = commit_generation(
         job.claim.shard.manifests,
         job.claim,

@@ -3,7 +3,8 @@
 Promises:
 1. A fold says what the records say; a reader that starts from it sees the same table.
 2. The log that LIST shows stays short: what an older fold than the last one sums up is deleted; open records (R5) and
-   rewinds stay, and so does what a consumer of the log has not read (R15).
+   rewinds stay, and so does what a consumer of the log has not read (R15). Where the stream has an archive, a record is
+   archived before, and they go in lots (see `log_archive`).
    No age is waited for: a reader that misses a record lists the log once more and finds the fold that has it.
 """
 
@@ -20,11 +21,12 @@ import structlog
 from headgate.checkpoints.commit_log import READERS, CommitLog
 from headgate.checkpoints.consumer_pins import live_pins, needed_above
 from headgate.checkpoints.garbage import collectable_records
+from headgate.checkpoints.log_archive import LOT, LogArchive
 from headgate.checkpoints.log_state import LogState, replayed, unfolded
 from headgate.checkpoints.log_state import fold as folded
 from headgate.checkpoints.records import BatchRecord, Fold, Record
 from headgate.checkpoints.streams import NUMBERED
-from headgate.connectors.objects import ObjectStore
+from headgate.connectors.objects import ObjectInfo, ObjectStore
 from headgate.errors import Corrupt, InvalidInput, NotFound
 from headgate.shards.retry import Retry
 
@@ -98,12 +100,16 @@ def put_fold(log: CommitLog, state: LogState, replay_after: Mapping[UUID, int]) 
 def tidy(store: ObjectStore, log: CommitLog, batches: set[int] | None = None, retry: Retry = Retry()) -> list[int]:  # noqa: B008
     """Delete the records that the last fold but one sums up, and the folds before it. The sequences that went.
 
-    `batches` are sequences known to be of batches; what went is taken out of it. Others are read first: open records
-    (R5) and rewinds stay, and so does what a consumer has not read; pins are read after the records were listed. A
-    crash anywhere leaves a log that reads as before.
+    1. LIST; then the consumers' pins: what one has not read stays.
+    2. which are batches? `batches` are known to be, what was found is put into it and what went is taken out; others
+       are read. Open records (R5) and rewinds stay.
+    3. where the stream has an archive, nothing goes before LOT of them are there and archived.
+    4. delete.
+
+    A crash anywhere leaves a log that reads as before.
     """
-    records: dict[int, str] = {}
-    folds: dict[int, str] = {}
+    records: dict[int, ObjectInfo] = {}
+    folds: dict[int, ObjectInfo] = {}
     infos = retry.run(lambda: list(store.list(log.folder + "/")))
     if not infos:
         return []
@@ -115,22 +121,29 @@ def tidy(store: ObjectStore, log: CommitLog, batches: set[int] | None = None, re
         return []
     for info in infos:
         if match := NUMBERED.fullmatch(info.key.removeprefix(log.folder + "/")):
-            (records if match[1] == "log" else folds)[int(match[2])] = info.key
+            (records if match[1] == "log" else folds)[int(match[2])] = info
     long_ago = datetime.min.replace(tzinfo=UTC)
     summed_up, old = collectable_records(
         records, dict.fromkeys(sorted(folds)[:-1], long_ago), long_ago, needed_above(pins, log.stream)
     )
     known = set() if batches is None else batches
+    archive = LogArchive(store, log.stream, log.table, retry)
 
-    def delete(sequence: int) -> bool:
-        if sequence not in known and not _is_batch(log, sequence):
-            return False
-        retry.run(lambda: store.delete(records[sequence]))
-        return True
+    def is_batch(sequence: int) -> bool:
+        return sequence in known or _is_batch(log, sequence)
+
+    def delete(info: ObjectInfo) -> None:
+        retry.run(lambda: store.delete(info.key))
 
     with ThreadPoolExecutor(READERS, thread_name_prefix="headgate-fold") as pool:
-        gone = [one for one, deleted in zip(summed_up, pool.map(delete, summed_up), strict=True) if deleted]
-        list(pool.map(lambda sequence: retry.run(lambda: store.delete(folds[sequence])), old))
+        gone = [one for one, yes in zip(summed_up, pool.map(is_batch, summed_up), strict=True) if yes]
+        known.update(gone)
+        if any(info.key == archive.marker for info in infos):
+            taken_at = {one: records[one].modified for one in gone}
+            kept = archive.keep(taken_at, records.keys() - taken_at.keys()) if len(gone) >= LOT else set()
+            gone = [one for one in gone if one in kept]
+        list(pool.map(delete, [records[one] for one in gone]))
+        list(pool.map(delete, [folds[one] for one in old]))
     known.difference_update(gone)
     return gone
 

@@ -21,6 +21,7 @@ from uuid import UUID
 from headgate.checkpoints import listed as lists
 from headgate.checkpoints.dead_letters import PREFIX, dead_letter_home
 from headgate.checkpoints.findings import Finding, confirmed, finding
+from headgate.checkpoints.fsck_archive import check_archive
 from headgate.checkpoints.fsck_consumers import check_consumers
 from headgate.checkpoints.fsck_entries import EntryJudge, read_entries
 from headgate.checkpoints.fsck_log import LogLook, check_log
@@ -71,7 +72,7 @@ def check_table(
 
     1. table checkpoints; pins of consumers; manifests of all shards; then the commit logs; then the WALs (R11).
     2. SSTables that a manifest names and the base has not taken in (`marks`, per shard).
-    3. the dead-letter logs.
+    3. the dead-letter logs, and the archives of the commit logs.
     4. where anything was found, the same once more for these shards and logs: only what is found again is told.
 
     `adopts`: the table's columns are known. Raises StoreError where the store cannot be read.
@@ -127,7 +128,7 @@ class _Look:
         manifests = self._manifests(sorted(shard_ids))
         logs = self._logs()
         for log in logs:
-            found[f"log {log.folder}"] = self._kept(log.findings)
+            found[f"log {log.folder}"] = self._kept(chain(log.findings, self._archive(log)))
         if self.only is None:
             manifests |= self._manifests(sorted({shard for log in logs for shard in log.fences} - manifests.keys()))
         for shard_id, context, listing in self._wals(manifests, logs):
@@ -165,6 +166,12 @@ class _Look:
             self.counts["records"] += looks[-1].objects
             self.progress("commit logs", number, len(folders))
         return looks
+
+    def _archive(self, log: LogLook) -> Iterator[Finding]:
+        if log.stream is not None:
+            look = check_archive(self.home.records, log.stream, self.home.uri, self._under, self.pool)
+            self.counts["archives"] += look.objects
+            yield from look.findings
 
     # -- WALs ---------------------------------------------------------------------------
 

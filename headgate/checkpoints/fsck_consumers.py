@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from uuid import UUID
 
+from headgate.checkpoints.archived import covers
 from headgate.checkpoints.commit_log import CommitLog
 from headgate.checkpoints.consumer_pins import ConsumerPin, PinStore, StoredPin, decode
 from headgate.checkpoints.findings import Finding, finding
+from headgate.checkpoints.log_archive import LogArchive
 from headgate.checkpoints.log_feed import wal_positions
-from headgate.checkpoints.records import BatchRecord
+from headgate.checkpoints.records import BatchRecord, Run
 from headgate.checkpoints.streams import list_streams
 from headgate.connectors.objects import ObjectInfo
 from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound
@@ -57,6 +59,7 @@ class _Held:
     home: TableHome
     under: str
     _entries: dict[UUID, set[int]] = field(default_factory=dict)
+    _archives: dict[str, list[Run]] = field(default_factory=dict)
 
     def missing(self, pin: ConsumerPin) -> Iterator[Finding]:
         """Of each stream the first thing that the pin should hold and that is gone."""
@@ -73,6 +76,9 @@ class _Held:
                 try:
                     record = log.record(sequence)
                 except NotFound:
+                    # A ledger reads on in the archive, which has what was collected after its pin had expired.
+                    if pin.records_of is not None and covers(self._archived(stream), sequence):
+                        continue
                     place = f"{self.under}{log.folder}/log/{sequence:020d}.json"
                     what = f"Consumer {pin.consumer!r} has not read record {sequence} of {stream!r}, and it is missing."
                     yield finding("consumer-broken", place, what)
@@ -86,6 +92,11 @@ class _Held:
                     what = f"Consumer {pin.consumer!r} has not read entry {position}, and it is missing."
                     yield finding("consumer-broken", f"{shard.wal_key(position)} (position {position})", what)
                     break
+
+    def _archived(self, stream: str) -> list[Run]:
+        if stream not in self._archives:
+            self._archives[stream] = LogArchive(self.home.records, stream, self.home.uri).runs()
+        return self._archives[stream]
 
     def _lost(self, record: BatchRecord) -> Iterator[tuple[Shard, int]]:
         for part in record.shards.values():

@@ -19,7 +19,7 @@ from headgate.checkpoints.findings import Finding, finding
 from headgate.checkpoints.listed import Fences, Listed, ListedPart
 from headgate.checkpoints.read_ahead import in_order
 from headgate.checkpoints.records import BatchRecord, Fold, OpenRecord, Record, RewindRecord
-from headgate.checkpoints.streams import NUMBERED, ROOT, stream_folder
+from headgate.checkpoints.streams import ARCHIVE, NUMBERED, ROOT, stream_folder
 from headgate.connectors.objects import ObjectStore
 from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound
 from headgate.shards.retry import Retry
@@ -120,7 +120,7 @@ class _LogCheck:
         for info in self._retry.run(lambda: list(self._store.list(self._folder))):
             if match := NUMBERED.fullmatch(info.key.removeprefix(self._folder)):
                 listed[match[1]].append(int(match[2]))
-            else:
+            elif info.key != self._folder + ARCHIVE:
                 self._find("log-stray", info.key, "No record has such a name.")
         return sorted(listed["log"]), sorted(listed["folds"])
 

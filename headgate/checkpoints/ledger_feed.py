@@ -1,37 +1,42 @@
 """What a ledger reads of a stream's commit log: every record once, in order, and what was lost on the way.
 
 Promises:
-1. A pin (R15) holds the records that the ledger does not have yet, and no entry; a fold then deletes none of them. It
-   expires so many seconds after its last renewal: so long the stream may be down.
-2. Records that were collected all the same (the ledger began later than the stream, or the pin had expired) are told
-   as Folded, with the offsets that they had read as far as those are known. None is passed in silence.
-3. What is read is a function of the log alone: whoever reads the same records makes the same rows.
+1. A ledger's first run begins the archive of the log (see `log_archive`): from there on every record is read, from the
+   log or from the archive, however late, and as often as somebody wants all of them again.
+2. A pin (R15) holds the records that the ledger does not have yet, and no entry, so that the log itself has them. It
+   expires so many seconds after its last renewal; what is collected then is in the archive.
+3. Records that were collected before that are told as Folded, with the offsets that they had read as far as those are
+   known (see `ledger_lost`). None is passed in silence.
+4. What is read is a function of the log and its archive alone: whoever reads the same records makes the same rows.
 """
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import islice
 from uuid import UUID
 
 import xxhash
 
-from headgate.checkpoints.commit_log import READERS, CommitLog
+from headgate.checkpoints.archived import Archived, covers
+from headgate.checkpoints.commit_log import READERS
 from headgate.checkpoints.consumer_pins import ConsumerPin, PinStore
+from headgate.checkpoints.ledger_lost import with_lost
 from headgate.checkpoints.ledger_rows import Folded, LedgerRecord, TopicPartition
+from headgate.checkpoints.log_archive import LogArchive
 from headgate.checkpoints.log_feed import RENEW_EVERY
-from headgate.checkpoints.log_state import Head
 from headgate.checkpoints.records import BatchRecord, OpenRecord, Record
 from headgate.errors import NotFound
 from headgate.shards.retry import Retry
 from headgate.shards.shard import TableHome
 
 HOLD = 7 * 86_400.0
-"""Seconds that records wait for a ledger whose stream is down: a week. A record is a few kilobytes."""
+"""Seconds that records wait in the log for a ledger whose stream is down: a week. A record is a few kilobytes."""
 
 Ends = Callable[[], Mapping[TopicPartition, int]]
 """Per partition where the ledger's ranges end; asked only where records are gone."""
@@ -44,11 +49,23 @@ class Chunk:
     upto: int
     """The last sequence that it covers; the place itself where nothing follows."""
     parts: tuple[LedgerRecord | Folded, ...] = ()
+    more: bool = False
+    """Whether records follow that it left out."""
 
     @property
     def records(self) -> int:
         """Batch records in it."""
         return sum(isinstance(part, LedgerRecord) for part in self.parts)
+
+    def ends(self) -> dict[TopicPartition, int]:
+        """Per partition where the last range of it ends."""
+        found: dict[TopicPartition, int] = {}
+        for part in self.parts:
+            if isinstance(part, Folded):
+                found |= {place: until for place, (_, until) in part.ranges.items()}
+            else:
+                found |= {(one.topic, one.partition): one.until for one in part.record.sources}
+        return found
 
 
 @dataclass
@@ -60,34 +77,56 @@ class LedgerFeed:
     retry: Retry = field(default_factory=Retry)
 
     def __post_init__(self) -> None:
-        self.log = CommitLog(self.home.records, self.stream, self.home.uri, self.retry)
+        self.archive = LogArchive(self.home.records, self.stream, self.home.uri, self.retry)
+        self.log = self.archive.log
         self._opens: dict[str, OpenRecord] = {}
 
     def read(self, done: int, ends: Ends = dict, most: int | None = None) -> Chunk:
         """The records after `done`, at most so many. Raises Corrupt, Transient.
 
-        1. LIST: which are there, and since when.
-        2. those below that are not there were collected: told as one Folded, with what they read.
+        1. LIST: which are in the log, and since when.
+        2. where some were collected, read the archive: that comes second, because a record is archived before it goes.
         3. GET the rest. One that is gone meanwhile: once more from 1.
+        4. what neither has is told as Folded.
         """
         while True:
             taken_at = self.log.taken_at()
             tip = max(taken_at, default=0)
-            gone = self._gone(done, tip, taken_at)
-            there = sorted(one for one in taken_at if one > max(done, gone))[:most]
+            archived: dict[int, Archived] = {}
             try:
-                with ThreadPoolExecutor(READERS, thread_name_prefix="headgate-ledger") as pool:
-                    records = list(pool.map(self.log.record, there))
-                dated = self._dated(records, taken_at)
-                folded = () if gone <= done else (self._folded(gone, records, ends()),)
+                if self._gone(done, tip, taken_at) > done:
+                    archived = {one.sequence: one for one in islice(self.archive.above(done), most)}
+                known = sorted({*archived, *(one for one in taken_at if one > done)})
+                there = known[:most]
+                records = self._records(there, archived)
+                dated = self._dated(records, archived, taken_at)
+                upto = max((done, *there))
+                parts: list[LedgerRecord | Folded] = [*dated.values()]
+                if len(there) < upto - done:
+                    parts = with_lost(done, records, dated, self.log.read().head, ends())
+                    if len(known) > len(there) and isinstance(parts[-1], Folded):
+                        # Only what follows tells how far the lost ones had read, and nothing of that is in it.
+                        most = 2 * len(there)
+                        continue
             except NotFound:
                 continue
-            return Chunk(max((done, gone, *there)), (*folded, *dated))
+            return Chunk(upto, tuple(parts), len(known) > len(there))
 
     def lost_upto(self) -> int:
-        """The last sequence whose record is gone; 0: the whole log is there."""
+        """The last sequence whose record is neither in the log nor in its archive; 0: every one is."""
         taken_at = self.log.taken_at()
-        return max(0, self._gone(0, max(taken_at, default=0), taken_at))
+        sequence = self._gone(0, max(taken_at, default=0), taken_at)
+        runs = self.archive.runs() if sequence else []
+        while sequence and (sequence in taken_at or covers(runs, sequence)):
+            sequence -= 1
+        return sequence
+
+    def _records(self, sequences: Sequence[int], archived: Mapping[int, Archived]) -> list[Record]:
+        """Rising. Raises NotFound."""
+        listed = [one for one in sequences if one not in archived]
+        with ThreadPoolExecutor(READERS, thread_name_prefix="headgate-ledger") as pool:
+            found = dict(zip(listed, pool.map(self.log.record, listed), strict=True))
+        return [archived[one].record if one in archived else found[one] for one in sequences]
 
     def _gone(self, done: int, tip: int, taken_at: dict[int, datetime]) -> int:
         """The last sequence above `done` whose record was collected; `done` where none was."""
@@ -98,11 +137,16 @@ class LedgerFeed:
                     self.log.record(sequence)
                 except NotFound:
                     return sequence
-                taken_at[sequence] = taken_at[sequence + 1]
+                if (at := self.log.taken_at().get(sequence)) is None:
+                    return sequence
+                taken_at[sequence] = at
         return done
 
-    def _dated(self, records: list[Record], taken_at: Mapping[int, datetime]) -> list[LedgerRecord]:
-        found = []
+    def _dated(
+        self, records: Sequence[Record], archived: Mapping[int, Archived], taken_at: Mapping[int, datetime]
+    ) -> dict[int, LedgerRecord]:
+        """The batches among them by sequence. An archive has the time at which the record first came."""
+        found = {}
         for record in records:
             if isinstance(record, OpenRecord):
                 self._opens[record.record_id] = record
@@ -113,7 +157,9 @@ class LedgerFeed:
             if opened is not None:
                 epochs = {claim.shard_id: claim.epoch for claim in opened.shards.values()}
             at = opened and _time(opened.opened_at)
-            found.append(LedgerRecord(record, taken_at[record.sequence], at or None, epochs))
+            one = archived.get(record.sequence)
+            committed_at = taken_at[record.sequence] if one is None else one.committed_at
+            found[record.sequence] = LedgerRecord(record, committed_at, at or None, epochs)
         return found
 
     def _opened(self, record: BatchRecord, taken_at: Mapping[int, datetime]) -> OpenRecord | None:
@@ -125,33 +171,6 @@ class LedgerFeed:
                     self._opens[below.record_id] = below
                     break
         return self._opens.get(record.open_id)
-
-    def _folded(self, gone: int, following: list[Record], ends: Mapping[TopicPartition, int]) -> Folded:
-        """What was read before the records that follow, and after what the ledger has."""
-        head = self.log.read().head
-        return Folded(gone, lost_ranges(head, following, ends))
-
-
-def lost_ranges(
-    head: Head, following: list[Record], ends: Mapping[TopicPartition, int]
-) -> dict[TopicPartition, tuple[int | None, int]]:
-    """Per partition what lies between the ledger's end, or where the stream began, and the first record that is there.
-
-    A partition that no such record reads was read up to where the stream stands. The start is None where an earlier
-    release folded it away. Pure.
-    """
-    until: dict[TopicPartition, int] = dict(head.ends)
-    firsts: dict[TopicPartition, int] = {}
-    for record in following:
-        if isinstance(record, BatchRecord):
-            for part in record.sources:
-                firsts.setdefault((part.topic, part.partition), part.start)
-    found: dict[TopicPartition, tuple[int | None, int]] = {}
-    for place, end in {**until, **firsts}.items():
-        start = ends.get(place, head.starts.get(place))
-        if start is None or start < end:
-            found[place] = (start, end)
-    return found
 
 
 # -- holding ---------------------------------------------------------------------------
@@ -170,6 +189,7 @@ class LedgerPin:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pins = PinStore(home.records, home.uri, retry)
+        self._archive = LogArchive(home.records, stream, home.uri, retry)
         self._stream = stream
         self._name = ledger
         self.consumer = f"ledger-{xxhash.xxh3_64_hexdigest(ledger.encode())}-{stream}"
@@ -183,10 +203,12 @@ class LedgerPin:
 
     def take(self) -> None:
         """Hold what the last run held, or all that is there. THIS WRITES, and fences an earlier run of it. Twice
-        equals once.
+        equals once. The archive begins before: who misses both the archive and the pin deletes only what was folded
+        before there was a ledger.
         """
         if self._pin is not None:
             return
+        self._archive.begin()
         before = self._pins.newest(self.consumer)
         done = 0 if before is None else before.pin.done.get(self._stream, 0)
         older = [] if before is None else [*before.older, before.key]

@@ -391,6 +391,11 @@ def fields_of(data: bytes | memoryview, what: str = "A record of the commit log"
         fields = json.loads(bytes(data))
     except (ValueError, RecursionError) as error:
         raise Corrupt(f"{what} is not JSON.") from error
+    return checked(fields, what)
+
+
+def checked(fields: Any, what: str = "A record of the commit log") -> dict[str, Any]:
+    """The same, parsed already. Raises as `fields_of` does."""
     if not isinstance(fields, dict) or not _is_number(fields.get("format")) or fields["format"] < 1:
         raise Corrupt(f"{what} does not say its format.")
     if fields["format"] > FORMAT:
@@ -404,8 +409,19 @@ def fields_of(data: bytes | memoryview, what: str = "A record of the commit log"
     return fields
 
 
+def record_from(fields: Any) -> Record:
+    """The record of JSON that is parsed already. Raises Corrupt, and InvalidInput for a newer format."""
+    record = _understood(checked(fields))
+    if isinstance(record, Fold):
+        raise Corrupt("A fold stands where a record of the commit log should be.")
+    return record
+
+
 def _decode(data: bytes | memoryview) -> Record | Fold:
-    fields = fields_of(data)
+    return _understood(fields_of(data))
+
+
+def _understood(fields: Mapping[str, Any]) -> Record | Fold:
     try:
         return _record(fields)
     except (KeyError, TypeError, ValueError, AttributeError, InvalidInput) as error:

@@ -5,6 +5,7 @@ Promises:
    a batch is in it whole or not at all, over all shards; no row of an uncommitted one is.
 2. Reading writes nothing and fences nobody.
 3. Memory holds the unflushed tail of the WALs, never the base; of an instant without rows, nothing of either.
+4. What an earlier read has kept spares reading, and changes nothing: each step asks the store how things stand now.
 """
 
 from __future__ import annotations
@@ -17,11 +18,10 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from headgate.checkpoints.commit_log import CommitLog
 from headgate.checkpoints.dead_letters import PREFIX
 from headgate.checkpoints.decisions import is_stale
+from headgate.checkpoints.kept import Kept
 from headgate.checkpoints.log_state import LogState
-from headgate.checkpoints.streams import list_streams
 from headgate.checkpoints.visibility import Visible
 from headgate.errors import DataLoss, Transient
 from headgate.shards.appender import Pause, no_pause
@@ -30,7 +30,7 @@ from headgate.shards.merge import Fresh, View
 from headgate.shards.replay import uncovered
 from headgate.shards.retry import Retry
 from headgate.shards.shard import Shard, TableHome
-from headgate.shards.tailer import WalEntry, WalTailer
+from headgate.shards.tailer import WalTailer
 from headgate.shards.tip import listed_tip
 
 READERS = 16
@@ -73,9 +73,11 @@ class _Moved(Exception):
         super().__init__()
 
 
-def read_snapshot(home: TableHome, shard_ids: Iterable[UUID], *, pause: Pause = no_pause) -> View:
-    """The table as it is now, with the rows of its tails; see `read_instant`."""
-    return _read(home, shard_ids, _rows, pause).view
+def read_snapshot(
+    home: TableHome, shard_ids: Iterable[UUID], *, kept: Kept | None = None, pause: Pause = no_pause
+) -> View:
+    """The table as it is now, with the rows of its tails; see `read_instant`. `kept` is of earlier reads of it."""
+    return _read(home, shard_ids, _rows, kept or Kept(0), pause).view
 
 
 def read_instant(home: TableHome, shard_ids: Iterable[UUID], *, pause: Pause = no_pause) -> Instant:
@@ -90,59 +92,48 @@ def read_instant(home: TableHome, shard_ids: Iterable[UUID], *, pause: Pause = n
 
     Raises DataLoss, Corrupt, and Transient where the table keeps moving.
     """
-    return _read(home, shard_ids, _ends, pause)
+    return _read(home, shard_ids, _ends, Kept(0), pause)
 
 
 def visible_now(home: TableHome) -> Visible:
     """What the commit logs of all streams list."""
-    return Visible.of(_logs(home), home.uri)
+    return Visible.of(Kept(0).logs(home), home.uri)
 
 
-@dataclass(frozen=True)
-class _Tail:
-    tables: tuple[pa.Table, ...]
-    end: int
-    """The first position that was free."""
+_ReadTail: TypeAlias = Callable[[Shard, Manifest, Visible, int, Kept], Fresh]
+"""What a shard adds, of which the tail ends at a position."""
 
 
-_ReadTail: TypeAlias = Callable[[Shard, Manifest, Visible], _Tail]
-
-
-def _read(home: TableHome, shard_ids: Iterable[UUID], read_tail: _ReadTail, pause: Pause) -> Instant:
+def _read(home: TableHome, shard_ids: Iterable[UUID], read_tail: _ReadTail, kept: Kept, pause: Pause) -> Instant:
     ids = set(shard_ids)
     for _ in range(TRIES):
         try:
-            return _try(home, [Shard(home, shard_id) for shard_id in sorted(ids)], read_tail, pause)
+            return _try(home, [Shard(home, shard_id) for shard_id in sorted(ids)], read_tail, kept, pause)
         except _Moved as moved:
             ids |= moved.appeared
     raise Transient(f"The table moved on during each of {TRIES} reads.", table=home.uri)
 
 
-def _try(home: TableHome, shards: Sequence[Shard], read_tail: _ReadTail, pause: Pause) -> Instant:
+def _try(home: TableHome, shards: Sequence[Shard], read_tail: _ReadTail, kept: Kept, pause: Pause) -> Instant:
     with ThreadPoolExecutor(READERS, thread_name_prefix="headgate-snapshot") as pool:
+        # A thread costs more than a look at one shard on a disk.
+        together = pool.map if len(shards) > 1 else map
         pause("manifests")
-        found = list(pool.map(lambda shard: shard.manifests.latest(), shards))
+        found = list(together(kept.latest, shards))
         claimed = [(shard, manifest) for shard, manifest in zip(shards, found, strict=True) if manifest is not None]
         pause("logs")
-        logs = _logs(home)
+        logs = kept.logs(home)
         visible = Visible.of(logs, home.uri)
         _check_known(home, shards, [shard.id for shard, _ in claimed], visible)
         pause("tails")
-        tails = list(pool.map(lambda one: _tail(one[0], one[1], visible, read_tail), claimed))
+        tails = list(together(lambda one: _tail(one[0], one[1], visible, read_tail, kept), claimed))
     pause("base")
-    fresh = [
-        Fresh(shard, manifest.generation, manifest.sstables, tail.tables)
-        for (shard, manifest), tail in zip(claimed, tails, strict=True)
-    ]
-    view = View.of(home, fresh)
+    base = kept.base(home)
+    view = None if base is None else View.over(base, [fresh for fresh, _ in tails])
     if view is None:
         raise _Moved
-    parts = (ShardInstant(*one, tail.end) for one, tail in zip(claimed, tails, strict=True))
+    parts = (ShardInstant(*one, end) for one, (_, end) in zip(claimed, tails, strict=True))
     return Instant(tuple(parts), tuple(logs), view)
-
-
-def _logs(home: TableHome) -> list[LogState]:
-    return [CommitLog(home.records, stream, home.uri).read() for stream in list_streams(home.records)]
 
 
 def _check_known(home: TableHome, asked: Sequence[Shard], claimed: Sequence[UUID], visible: Visible) -> None:
@@ -154,41 +145,48 @@ def _check_known(home: TableHome, asked: Sequence[Shard], claimed: Sequence[UUID
         raise DataLoss("A commit record lists rows of a shard that has no manifest.", **Shard(home, lost[0]).where())
 
 
-def _tail(shard: Shard, manifest: Manifest, visible: Visible, read_tail: _ReadTail) -> _Tail:
+def _tail(shard: Shard, manifest: Manifest, visible: Visible, read_tail: _ReadTail, kept: Kept) -> tuple[Fresh, int]:
+    """What the shard adds, and the first position that was free."""
     if not visible.covers(shard.id, manifest.replay_after):
         raise _Moved
     try:
-        tail = read_tail(shard, manifest, visible)
+        end = _end(shard, manifest)
+        fresh = read_tail(shard, manifest, visible, end, kept)
     except DataLoss:
-        if is_stale(manifest.replay_after, _replay_after(shard), None):
+        if is_stale(manifest.replay_after, _replay_after(shard, manifest), None):
             raise _Moved from None
         raise
-    if is_stale(manifest.replay_after, _replay_after(shard), tail.end):
+    if is_stale(manifest.replay_after, _replay_after(shard, manifest), end):
         # What looked like the tip was a collected range.
         raise _Moved
-    return tail
+    return fresh, end
 
 
-def _rows(shard: Shard, manifest: Manifest, visible: Visible) -> _Tail:
-    start = end = manifest.replay_after + 1
-
-    def counted(entries: Iterable[WalEntry]) -> Iterable[WalEntry]:
-        nonlocal end
-        for found in entries:
-            end = found.position + 1
-            yield found
-
-    read = counted(WalTailer(shard).read(start, least=manifest.last_seen + 1))
-    entries = visible.visible_entries(shard.id, read, start)
-    batches = [batch for part in uncovered(shard, manifest, entries) for batch in part.batches]
-    return _Tail((pa.Table.from_batches(batches, schema=shard.home.schema.storage),), end)
-
-
-def _ends(shard: Shard, manifest: Manifest, visible: Visible) -> _Tail:
+def _end(shard: Shard, manifest: Manifest) -> int:
+    """Where the tail ends. A LIST proves it, and that nothing of it is missing."""
     end = Retry().run(lambda: listed_tip(shard, manifest.replay_after + 1))
     if end <= manifest.last_seen:
         what = f"The manifest knows of entry {manifest.last_seen}, and the WAL ends before {end}."
         raise DataLoss(what, **shard.where(), position=end)
+    return end
+
+
+def _rows(shard: Shard, manifest: Manifest, visible: Visible, end: int, kept: Kept) -> Fresh:
+    start = manifest.replay_after + 1
+
+    def made() -> Fresh:
+        entries = kept.entries(shard, start, end, WalTailer(shard).read)
+        seen = visible.visible_entries(shard.id, entries, start)
+        batches = [batch for part in uncovered(shard, manifest, seen) for batch in part.batches]
+        rows = pa.Table.from_batches(batches, schema=shard.home.schema.storage)
+        return Fresh(shard, manifest.generation, manifest.sstables, (rows,))
+
+    # All that a tail is made of, besides its entries, which never change.
+    state = (start, end, manifest.generation, manifest.sstables, visible.shards.get(shard.id))
+    return kept.fresh(shard, end, state, made)
+
+
+def _ends(shard: Shard, manifest: Manifest, visible: Visible, end: int, kept: Kept) -> Fresh:
     for first, last in visible.runs(shard.id, manifest.replay_after + 1):
         if last >= end:
             missing = max(first, end)
@@ -197,9 +195,9 @@ def _ends(shard: Shard, manifest: Manifest, visible: Visible) -> _Tail:
                 **shard.where(),
                 position=missing,
             )
-    return _Tail((), end)
+    return Fresh(shard, manifest.generation, manifest.sstables, ())
 
 
-def _replay_after(shard: Shard) -> int:
-    latest = shard.manifests.latest()
+def _replay_after(shard: Shard, known: Manifest) -> int:
+    latest = shard.manifests.latest(known)
     return latest.replay_after if latest else 0

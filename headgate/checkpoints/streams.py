@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from functools import partial
+from types import MappingProxyType
 
 from headgate.checkpoints.records import stream_of
 from headgate.connectors.objects import ObjectStore
@@ -19,7 +21,9 @@ from headgate.shards.retry import Retry
 ROOT = "streams/"
 """Below the folder of the table's own records."""
 NUMBERED = re.compile(r"(log|folds)/([0-9]{20})\.json")
-"""Records and folds inside a stream's folder; anything else there is a stray."""
+"""Records and folds inside a stream's folder; beside them only ARCHIVE, anything else there is a stray."""
+ARCHIVE = "archive.json"
+"""In a stream's folder: says that records are archived before they are deleted (see `log_archive`)."""
 
 _MAX_NAME = 120
 """Longest folder name, in bytes: file systems end at 255, and some encrypt into longer names."""
@@ -28,10 +32,16 @@ _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01234567
 _CUT_ESCAPE = re.compile("%[0-9A-F]?$")
 
 
-def list_streams(store: ObjectStore, retry: Retry = Retry()) -> tuple[str, ...]:  # noqa: B008
-    """The names of all streams that ever opened a log here, sorted. The name is in the records, not in the path."""
+def list_streams(
+    store: ObjectStore,
+    retry: Retry = Retry(),  # noqa: B008
+    known: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[str, ...]:
+    """The names of all streams that ever opened a log here, sorted. The name is in the records, not in the path:
+    it is read there, unless the folder is one of the `known` names'.
+    """
     folders = retry.run(lambda: list(store.list_folders(ROOT)))
-    found = (_name_in(store, f"{ROOT}{folder}/", retry) for folder in folders)
+    found = (known.get(folder) or _name_in(store, f"{ROOT}{folder}/", retry) for folder in folders)
     return tuple(sorted(name for name in found if name is not None))
 
 
@@ -57,7 +67,7 @@ def folder_name(name: str, what: str) -> str:
 
 def _name_in(store: ObjectStore, folder: str, retry: Retry) -> str | None:
     """As any record there says. The newest first: it is the last to be collected."""
-    keys = retry.run(lambda: [info.key for info in store.list(folder)])
+    keys = retry.run(lambda: list(store.list_keys(folder)))
     for key in sorted((key for key in keys if NUMBERED.fullmatch(key.removeprefix(folder))), reverse=True):
         try:
             return stream_of(retry.run(partial(store.get, key)))

@@ -15,7 +15,7 @@ from headgate.cli import storage_option
 from headgate.cli.decoder_options import decoder_for, decoder_options
 from headgate.cli.kafka_options import kafka_option
 from headgate.cli.output import Column, Output, output_option
-from headgate.cli.own_spark import check_ledger, own_spark
+from headgate.cli.own_spark import ledger_settings, own_spark
 from headgate.cli.processes import quiet_logs, stop_signals
 from headgate.cli.status_command import batch_value
 from headgate.cli.table_command import parse_sharding
@@ -23,7 +23,6 @@ from headgate.connectors.kafka.reading import offsets
 from headgate.errors import InvalidInput, NotFound
 from headgate.shards.schema import RowSchema
 from headgate.streaming.decode_schema import arrow_schema
-from headgate.streaming.delta_tables import delta_settings
 from headgate.streaming.kafka_source import MAX_OFFSETS_PER_TRIGGER, KafkaSource, source
 from headgate.streaming.kafka_source import read as kafka_frame
 from headgate.streaming.logs import Form, configure_logs
@@ -181,8 +180,7 @@ def ingest(
     """
     if once and trigger is not None:
         raise InvalidInput("--once and --trigger exclude each other.")
-    if ledger is not None:
-        check_ledger(ledger)
+    for_ledger = {} if ledger is None else ledger_settings(ledger, storage_options)
     name = _stream_name(stream, topics, topic_pattern)
     wanted = _Topics(servers, topics or None, topic_pattern, parse_start(start), max_offsets, kafka_options)
     if log_form is None:
@@ -211,7 +209,7 @@ def ingest(
         )
         place = checkpoint or default_checkpoint(table, name)
         schedule = {"availableNow": True} if once else {"processingTime": f"{trigger or 0} seconds"}
-        settings = {**reaches(place, options), **({} if ledger is None else delta_settings())}
+        settings = {**reaches(place, options), **for_ledger}
         with own_spark(cores, settings, stop.listen) as (spark, log_file):
             if not stop.asked():
                 frame = wanted.frame(spark)

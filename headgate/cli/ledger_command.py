@@ -9,10 +9,9 @@ import click
 from headgate.checkpoints.streams import list_streams
 from headgate.cli import storage_option
 from headgate.cli.output import Output, output_option
-from headgate.cli.own_spark import check_ledger, own_spark
+from headgate.cli.own_spark import ledger_settings, own_spark
 from headgate.cli.processes import quiet_logs
 from headgate.errors import InvalidInput
-from headgate.streaming.delta_tables import delta_settings
 from headgate.streaming.ledger import rebuild_ledger, told
 from headgate.streaming.session import SparkFailed
 from headgate.table import open_table
@@ -38,10 +37,11 @@ Example:
 @storage_option
 @output_option
 def rebuild(uri: str, stream: str, target: str, apply: bool, storage_options: dict[str, str], output: Output) -> None:
-    """Make the rows of a TABLE's stream in a ledger anew, from its commit log, in a Spark of its own.
+    """Make the rows of a TABLE's stream in a ledger anew, from its commit log and the log's archive, in a Spark of its
+    own.
 
-    Rows of records that were folded and collected since stay as they are: the log cannot give them again. Where the
-    ledger does not have them either, rows of the kind `folded` say which offsets they had read.
+    Rows of records that were collected before the stream had a ledger stay as they are: nobody else can give them
+    again. Where the ledger does not have them either, rows of the kind `folded` say which offsets they had read.
     """
     table = open_table(uri, storage_options or None)
     known = list_streams(table.home.records)
@@ -51,9 +51,9 @@ def rebuild(uri: str, stream: str, target: str, apply: bool, storage_options: di
             table=table.uri,
             advice=f"its streams are: {', '.join(known) or 'none yet'}",
         )
-    check_ledger(target)
+    settings = ledger_settings(target, storage_options)
     quiet_logs()
-    with own_spark(2, delta_settings()) as (spark, log_file):
+    with own_spark(2, settings) as (spark, log_file):
         from pyspark.errors import PySparkException
 
         try:

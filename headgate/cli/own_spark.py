@@ -9,11 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headgate.errors import InvalidInput
-from headgate.streaming.delta_tables import DeltaName
+from headgate.streaming.delta_tables import DeltaName, delta_settings
+from headgate.streaming.s3a import reaches
 from headgate.streaming.session import SparkFailed, local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+FAIR = {"spark.scheduler.mode": "FAIR"}
+SNAPSHOT_TASKS = "spark.databricks.delta.snapshotPartitions"
+"""Tasks by which Delta reads its own log. Its 50 are for clusters; on one machine the first rows took a minute."""
 
 
 @contextmanager
@@ -22,12 +27,13 @@ def own_spark(
 ) -> Iterator[tuple[SparkSession, Path]]:
     """A Spark that ends with the block, and its log, which is kept only where it is needed to understand a failure.
 
+    It schedules fairly, so that batches and maintenance share its cores; `settings` come on top of that.
     `ready` is called when it has started. Raises JarsMissing, SparkFailed, MissingExtra.
     """
     with tempfile.NamedTemporaryFile(prefix="headgate-spark-", suffix=".log", delete=False) as log:
         log_file = Path(log.name)
     try:
-        spark = local_session(cores, log_file=log_file, settings=settings)
+        spark = local_session(cores, log_file=log_file, settings={**FAIR, **settings})
         ready()
         try:
             yield spark, log_file
@@ -43,11 +49,16 @@ def own_spark(
     log_file.unlink()
 
 
-def check_ledger(target: str) -> None:
-    """Raises InvalidInput for a name in a catalog."""
-    if DeltaName(target, "ledger").path is None:
+def ledger_settings(target: str, storage_options: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What a command's Spark needs for a ledger at a path: Delta, and on s3a what reaches it.
+
+    Raises InvalidInput for a name in a catalog, JarsMissing.
+    """
+    path = DeltaName(target, "ledger").path
+    if path is None:
         raise InvalidInput(
             f"A command has a Spark of its own, which knows no catalog with {target!r}.",
             advice="give the ledger's path, or call headgate.rebuild_ledger(spark, …) and ShardSink(ledger=…) in a "
             "session that has the catalog",
         )
+    return {**delta_settings(), SNAPSHOT_TASKS: "2", **reaches(path, storage_options)}

@@ -36,13 +36,22 @@ class TextIndex:
     parameters: Mapping[str, Any]
 
 
-def open_dataset(store: ObjectStore, key: str = "", version: int | None = None) -> Any:
+def new_session(index_bytes: int, metadata_bytes: int) -> Any:
+    """What Lance holds of indexes and files from one opening of a dataset to the next, up to so many bytes."""
+    import lance
+
+    return lance.Session(  # type: ignore[attr-defined]
+        index_cache_size_bytes=index_bytes, metadata_cache_size_bytes=metadata_bytes
+    )
+
+
+def open_dataset(store: ObjectStore, key: str = "", version: int | None = None, session: Any = None) -> Any:
     """The Lance dataset at a place of the store. Raises DataLoss where there is none, Transient."""
     import lance
 
     uri, options = store.locate(key)
     try:
-        return lance.dataset(uri, version=version, storage_options=options or None)
+        return lance.dataset(uri, version=version, storage_options=options or None, session=session)
     except (ValueError, OSError) as error:
         what = f"The Lance dataset {key or 'of the table'} cannot be opened."
         raise native_error(what, error, DataLoss, store=store.uri, key=key or None) from bare(error)

@@ -68,6 +68,7 @@ class WalAppender:
         *,
         owner: str | None = None,
         seen: int | None = None,
+        looked: int | None = None,
         retry: Retry = Retry(),  # noqa: B008
         pause: Pause = no_pause,
     ) -> WalAppender:
@@ -76,6 +77,7 @@ class WalAppender:
         1. look: the manifest can be read and the WAL has no hole above what the manifest
            (or the stream's log) knows of. Without an owner a LIST proves it; a stream's
            log lists all that counts. Nothing is written yet: a failed open fences nobody.
+           Who has just read the WAL up to a tip that a LIST proved says so: `looked`.
         2. claim: put a manifest with the next epoch and a random claim id.
         3. tip: look for the first free position once more, from the highest of last_seen
            and replay_after (or `seen`, the last position the caller knows of) on.
@@ -90,7 +92,7 @@ class WalAppender:
         """
         manifests = shard.manifests_retried(retry)
         pause("look")
-        free = _look(shard, manifests, seen, find_tip if owner else listed_tip, retry)
+        free = _look(shard, manifests, seen, find_tip if owner else listed_tip, retry) if looked is None else looked
         pause("claim")
         claimed = manifests.claim(owner, spec_id=shard.home.spec_id)
         manifest = claimed.manifest

@@ -10,7 +10,7 @@ Promises:
    bytes raise Corrupt. Native's entries have no checksum: bad framing, a missing end,
    invalid Arrow data and zero-row batches are found, a flipped value is not.
 2. `decode_header` judges the header alone, by its own checksum.
-3. Decoding never allocates more than the bytes at hand call for.
+3. Decoding never allocates more than the bytes at hand call for: a length that they cannot have is Corrupt.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import xxhash
 
 from headgate.errors import Corrupt, InvalidInput
 from headgate.shards.adopt import FIELD_ID
+from headgate.shards.inflated import check_lengths
 from headgate.shards.schema import TOMBSTONE, RowSchema, is_reserved
 
 Compression = Literal["lz4", "zstd"]
@@ -468,6 +469,9 @@ def _ended(batches: Sequence[pa.RecordBatch], data: memoryview, end: int) -> tup
 def _stream_batches(data: memoryview, *, validate: bool) -> tuple[pa.RecordBatch, ...]:
     source = pa.BufferReader(pa.py_buffer(data))
     try:
+        if validate:
+            for message in pa.ipc.MessageReader.open_stream(pa.BufferReader(pa.py_buffer(data))):
+                check_lengths(message)
         batches = tuple(pa.ipc.open_stream(source))
         if validate:
             for batch in batches:

@@ -75,13 +75,18 @@ class ManifestStore:
         with self._located():
             return self.retry.run(lambda: self._get(version))
 
-    def latest(self) -> Manifest | None:
-        """The highest version that LIST shows, None on a new shard. Raises Corrupt, never an older version instead."""
+    def latest(self, known: Manifest | None = None) -> Manifest | None:
+        """The highest version that LIST shows, None on a new shard. Raises Corrupt, never an older version instead.
+
+        Where that is the `known` one it is not read again: a version never changes.
+        """
         with self._located():
             for _ in range(LIST_TRIES):
                 versions = self.versions()
                 if not versions:
                     return None
+                if known is not None and known.version == versions[-1]:
+                    return known
                 try:
                     return self.read(versions[-1])
                 except NotFound as error:
@@ -253,7 +258,7 @@ class ManifestStore:
 
     def _list(self) -> list[int]:
         folder = names.manifest_folder(self.shard_id) + "/"
-        found = (names.manifest_version(info.key) for info in self.store.list(folder))
+        found = map(names.manifest_version, self.store.list_keys(folder))
         return sorted(version for version in found if version)
 
     def _get(self, version: int) -> Manifest:

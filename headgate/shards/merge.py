@@ -4,30 +4,31 @@ Promises:
 1. Sources are read newest first; a row whose key a newer source has, even as a tombstone, is hidden.
 2. A filter sees only rows that count: an older version never comes back because the newest was filtered out.
 3. Memory holds the fresh rows and the keys of the SSTables, never the base.
-4. SSTables that the base has taken in (its compacted mark) are left out, whatever a manifest still names.
+4. A lookup looks at keys in memory, reads the rows that have them, and asks the base only for what no shard has.
+5. SSTables that the base has taken in (its compacted mark) are left out, whatever a manifest still names.
 Tables without a key are simply all their rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from uuid import UUID
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headgate.connectors import sstables as datasets
-from headgate.connectors.base_notes import begun_marks
-from headgate.connectors.compacted import compacted_marks
+from headgate.connectors.row_ids import ROW_ID, take_rows
 from headgate.errors import InvalidInput
+from headgate.shards.base import Base
+from headgate.shards.chunks import ChunkedRows
 from headgate.shards.decisions import uncompacted
 from headgate.shards.manifest import SsTable
 from headgate.shards.newest import KeySet, living, newest_rows
 from headgate.shards.schema import TOMBSTONE, Rows, RowSchema
 from headgate.shards.shard import Shard, TableHome
-from headgate.shards.sstable import StoredRows, filtered, open_base, open_sstable
+from headgate.shards.sstable import StoredRows, filtered, open_sstable
+from headgate.shards.sstable_keys import sstable_keys
 
 MIN_BATCH, MAX_BATCH = 8_192, 131_072
 """Rows read at once. Unless keys are flags, each batch is compared with all hidden ones: more call for larger ones."""
@@ -47,13 +48,56 @@ class Fresh:
     generation: int
     sstables: tuple[SsTable, ...]
     tables: tuple[pa.Table, ...]
+    opened: dict[str, StoredRows] = field(default_factory=dict, repr=False, compare=False)
+    """SSTables as far as they were opened, by path. They never change: the next instant may have the same."""
 
     def above(self, mark: int, begun: int = 0) -> Fresh | None:
         """Without the SSTables up to the base's mark; None where the mark, or the generation whose deletes have begun
         to be taken in, is of a later flush than this knows.
         """
         left = uncompacted(self.sstables, self.generation, mark) if begun < self.generation else None
-        return None if left is None else replace(self, sstables=left)
+        if left is None or left == self.sstables:
+            return self if left is not None else None
+        return replace(self, sstables=left)
+
+    @cached_property
+    def rows(self) -> pa.Table:
+        """The fresh rows, tombstones included, oldest first."""
+        return pa.concat_tables([self.shard.home.schema.storage.empty_table(), *self.tables])
+
+    def newest_of(self, asked: KeySet) -> pa.Table:
+        """Of the keys that are asked for the newest fresh row, tombstones included."""
+        schema = self.shard.home.schema
+        return newest_rows(self._chunks.take(asked.places(self._keys), schema.storage.names), schema.primary_key)
+
+    def stored(self, sstable: SsTable) -> StoredRows:
+        """One of its SSTables, opened once."""
+        if sstable.path not in self.opened:
+            self.opened[sstable.path] = open_sstable(self.shard, sstable)
+        return self.opened[sstable.path]
+
+    def stored_rows_of(self, sstable: SsTable, asked: KeySet, narrow: str) -> pa.Table:
+        """Of the keys that are asked for the row in one of its SSTables, tombstones included. `narrow` says the same
+        as a filter, for an SSTable from before the columns changed.
+        """
+        stored, storage = self.stored(sstable), self.shard.home.schema.storage
+        if not stored.as_today:
+            found = pa.Table.from_batches(stored.batches(storage.names, narrow), schema=storage)
+            return asked.seen(found)
+        keys = sstable_keys(self.shard, sstable, stored)
+        places = asked.places(keys)
+        if not len(places):
+            return storage.empty_table()
+        return take_rows(stored.dataset, keys.column(ROW_ID).to_numpy()[places], storage.names)
+
+    @cached_property
+    def _keys(self) -> pa.Table:
+        """Of the fresh rows, in one piece: made once, so that a view that is held answers quickly."""
+        return self.rows.select(list(self.shard.home.schema.primary_key)).combine_chunks()
+
+    @cached_property
+    def _chunks(self) -> ChunkedRows:
+        return ChunkedRows(self.rows)
 
 
 @dataclass(frozen=True)
@@ -69,12 +113,15 @@ class View:
         """Over the latest base, or a version of it. None: the base has taken in what the shards still show as fresh;
         look again (R11).
         """
-        base = open_base(home, version)
-        marks: Mapping[UUID, int] = compacted_marks(home.store, base.dataset, {fresh.shard.id for fresh in shards})
-        begun = begun_marks(base.dataset)
-        left = [fresh.above(marks.get(fresh.shard.id, 0), begun.get(fresh.shard.id, 0)) for fresh in shards]
+        return cls.over(Base.at(home, version), shards)
+
+    @classmethod
+    def over(cls, base: Base, shards: Sequence[Fresh]) -> View | None:
+        """The same over a base that was opened after the shards were looked at."""
+        taken = base.taken_in(frozenset(fresh.shard.id for fresh in shards))
+        left = [fresh.above(taken.marks.get(fresh.shard.id, 0), taken.begun.get(fresh.shard.id, 0)) for fresh in shards]
         known = [fresh for fresh in left if fresh is not None]
-        return cls(home, base, tuple(known)) if len(known) == len(left) else None
+        return cls(base.home, base.rows, tuple(known)) if len(known) == len(left) else None
 
     def scan(self, columns: Sequence[str] | None = None, filter: str | None = None) -> pa.RecordBatchReader:
         """All rows, or those that an SQL filter lets through. Raises InvalidInput."""
@@ -88,66 +135,60 @@ class View:
         schema = self.home.schema
         # A delete takes the same, so the same checks serve.
         wanted = pa.Table.from_batches(schema.stored_deletes(keys), schema=schema.storage).select(schema.primary_key)
+        result = result_schema(schema, None)
         asked = KeySet(schema.primary_key)
         asked.add(wanted)
-        result, narrow = result_schema(schema, None), _keys_filter(wanted)
-        found = [asked.seen(pa.Table.from_batches([batch])) for batch in self._batches(result, narrow, narrow)]
+        if wanted.num_rows > MANY_KEYS:
+            found = [asked.seen(pa.Table.from_batches([batch])) for batch in self._batches(result, None)]
+        else:
+            found = [pa.Table.from_batches([batch]) for batch in self._found(result, wanted, asked)]
         return pa.concat_tables([result.empty_table(), *found])
 
-    def _batches(
-        self, result: pa.Schema, filter: str | pc.Expression | None, keys: pc.Expression | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """`keys`: no others matter."""
+    def _found(self, result: pa.Schema, wanted: pa.Table, asked: KeySet) -> Iterator[pa.RecordBatch]:
+        key = self.home.schema.primary_key
+        hidden, narrow = KeySet(key), _keys_filter(wanted)
+        for fresh in self.shards:
+            rows = fresh.newest_of(asked)
+            hidden.add(rows)
+            yield from shown(living(rows), result)
+            for sstable in reversed(fresh.sstables):
+                rows = fresh.stored_rows_of(sstable, asked, narrow)
+                yield from shown(living(hidden.unseen(rows)), result)
+                hidden.add(rows)
+        left = hidden.unseen(wanted)
+        if left.num_rows:
+            asked = KeySet(key)
+            asked.add(left)
+            for batch in self.base.batches(result.names, _keys_filter(left)):
+                rows = pa.Table.from_batches([batch])
+                yield from shown(rows if len(key) == 1 else asked.seen(rows), result)
+
+    def _batches(self, result: pa.Schema, filter: str | None) -> Iterator[pa.RecordBatch]:
         key = self.home.schema.primary_key
         hidden = KeySet(key)
-        for place, fresh in enumerate(self.shards):
-            rows = self._tail(fresh) if keys is None else self._tails[place].filter(keys)
+        for fresh in self.shards:
+            rows = newest_rows(fresh.rows, key)
             if rows.num_rows:
                 hidden.add(rows)
                 yield from shown(filtered(living(rows), filter), result)
             # A key lives in one shard, so what other shards hide changes nothing here.
             for sstable in reversed(fresh.sstables):
-                yield from _sstable_batches(self._sstable(fresh, sstable), hidden, key, result, filter, keys)
+                yield from _sstable_batches(fresh.stored(sstable), hidden, key, result, filter)
         wanted = list(dict.fromkeys([*result.names, *key]))
         for batch in self.base.batches(wanted, filter, batch_rows(hidden)):
             yield from shown(hidden.unseen(pa.Table.from_batches([batch])), result)
 
-    def _tail(self, fresh: Fresh) -> pa.Table:
-        """The newest fresh row of each key."""
-        schema = self.home.schema
-        return newest_rows(pa.concat_tables([schema.storage.empty_table(), *fresh.tables]), schema.primary_key)
-
-    @cached_property
-    def _tails(self) -> tuple[pa.Table, ...]:
-        """The same of all shards, for lookups: made once, so that a view that is held answers quickly."""
-        return tuple(map(self._tail, self.shards))
-
-    @cached_property
-    def _opened(self) -> dict[tuple[UUID, str], StoredRows]:
-        return {}
-
-    def _sstable(self, fresh: Fresh, sstable: SsTable) -> StoredRows:
-        place = fresh.shard.id, sstable.path
-        if place not in self._opened:
-            self._opened[place] = open_sstable(fresh.shard, sstable)
-        return self._opened[place]
-
 
 def _sstable_batches(
-    sstable: StoredRows,
-    hidden: KeySet,
-    key: tuple[str, ...],
-    result: pa.Schema,
-    filter: str | pc.Expression | None,
-    keys: pc.Expression | None,
+    sstable: StoredRows, hidden: KeySet, key: tuple[str, ...], result: pa.Schema, filter: str | None
 ) -> Iterator[pa.RecordBatch]:
     """Newer rows hide older ones whether the filter lets them through or not, so keys are read apart from it."""
     wanted = list(dict.fromkeys([*result.names, *key, TOMBSTONE]))
     size = batch_rows(hidden)
-    if key and (filter is None or filter is keys):
-        # The filter hides nothing of the keys: one pass does. A key is once in an SSTable.
+    if key and filter is None:
+        # No filter hides anything of the keys: one pass does. A key is once in an SSTable.
         met = []
-        for batch in sstable.batches(wanted, filter, size):
+        for batch in sstable.batches(wanted, None, size):
             rows = pa.Table.from_batches([batch])
             met.append(rows.select(key))
             yield from shown(living(hidden.unseen(rows)), result)
@@ -157,26 +198,34 @@ def _sstable_batches(
     for batch in sstable.batches(wanted, alive(filter), size):
         yield from shown(hidden.unseen(pa.Table.from_batches([batch])).drop_columns([TOMBSTONE]), result)
     if key:
-        for batch in sstable.batches(key, keys, size):
+        for batch in sstable.batches(key, None, size):
             hidden.add(pa.Table.from_batches([batch]))
 
 
-def alive(filter: str | pc.Expression | None) -> str | pc.Expression:
+def alive(filter: str | None) -> str:
     """The filter, and that a row of an SSTable is no tombstone."""
-    if filter is None or isinstance(filter, str):
-        return f"NOT {TOMBSTONE}" + (f" AND ({filter})" if filter else "")
-    return ~pc.field(TOMBSTONE) & filter
+    return f"NOT {TOMBSTONE}" + (f" AND ({filter})" if filter else "")
 
 
-def _keys_filter(keys: pa.Table) -> pc.Expression | None:
-    """Rows that may have one of the keys."""
-    if keys.num_rows > MANY_KEYS:
-        return None
-    parts = [pc.field(name).isin(keys.column(name).unique()) for name in keys.column_names]
-    whole = parts[0]
-    for part in parts[1:]:
-        whole = whole & part
-    return whole
+def _keys_filter(keys: pa.Table) -> str:
+    """Rows that may have one of the keys; for a key of one column exactly those that have one.
+
+    In SQL, which Lance plans faster than an expression, and for unsigned numbers too.
+    """
+    return " AND ".join(
+        f"`{name}` IN ({', '.join(map(_literal, keys.column(name).unique().to_pylist()))})"
+        for name in keys.column_names
+    )
+
+
+def _literal(value: object) -> str:
+    """A value of a key column in SQL."""
+    if isinstance(value, bytes):
+        return f"X'{value.hex()}'"
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    # Lance takes the lowest number of 64 bits for a floating one.
+    return "CAST('-9223372036854775808' AS BIGINT)" if value == -(2**63) else str(value)
 
 
 def batch_rows(hidden: KeySet) -> int:

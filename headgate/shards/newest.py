@@ -6,6 +6,7 @@ Order is the order in which rows were put: by position, within an entry by row.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -91,14 +92,23 @@ class KeySet:
             return rows.slice(0, 0)
         return rows.filter(self._mask(rows))
 
+    def places(self, rows: pa.Table) -> np.ndarray[Any, np.dtype[np.intp]]:
+        """The numbers, from 0, of the rows whose key was added; rising."""
+        if not self._length or not rows.num_rows:
+            return np.zeros(0, np.intp)
+        marked = self._marked(rows)
+        return np.flatnonzero(self._mask(rows) if marked is None else marked)
+
     def _mask(self, rows: pa.Table) -> pa.Array:
         """Which rows have a key that was added."""
-        first = self._key[0]
-        if self._marks is not None:
-            numbers = _numbers(rows, first)
-            assert numbers is not None, "keys are of one type and never null"
-            return pa.array(self._marks.has(numbers))
-        known = self._all()
+        marked = self._marked(rows)
+        if marked is not None:
+            return pa.array(marked)
+        first, known = self._key[0], self._all()
+        if known.num_rows == 1:
+            # To compare with one key is much cheaper than to look every row up.
+            same = [pc.equal(rows.column(name), known.column(name)[0]) for name in self._key]
+            return reduce(pc.and_, same)
         maybe = pc.is_in(rows.column(first), value_set=known.column(first).combine_chunks())
         if len(self._key) == 1 or not pc.any(maybe).as_py():
             return maybe
@@ -108,11 +118,19 @@ class KeySet:
         mask[hits.column(_ROW).to_numpy()] = True
         return pa.array(mask)
 
+    def _marked(self, rows: pa.Table) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
+        """The same, where the keys are flags."""
+        if self._marks is None:
+            return None
+        numbers = _numbers(rows, self._key[0])
+        assert numbers is not None, "keys are of one type and never null"
+        return self._marks.has(numbers)
+
     def _all(self) -> pa.Table:
         if self._joined is None:
             joined = pa.concat_tables(self._parts)
             # One column is looked up in a table that Arrow makes of it each time; there, doubles cost little.
-            one = len(self._key) == 1
+            one = len(self._key) == 1 or joined.num_rows == 1
             self._joined = joined if one else joined.group_by(self._key, use_threads=False).aggregate([])
             self._parts = [self._joined]
             self._length = self._joined.num_rows
@@ -152,6 +170,8 @@ class Marks:
     def has(self, numbers: Numbers) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Which of them were added."""
         kind = numbers.dtype.type
+        if len(self._flags) == 1:
+            return np.equal(numbers, kind(self._low))
         found = (numbers >= kind(self._low)) & (numbers <= kind(self._low + len(self._flags) - 1))
         found[found] = self._flags[numbers[found] - kind(self._low)]
         return found

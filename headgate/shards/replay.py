@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from operator import is_
 
 import pyarrow as pa
 
@@ -41,7 +42,7 @@ class Looked:
     noted: Noted = field(default_factory=Noted)
     """Of all entries."""
     stop: int = 0
-    """The position behind the last entry."""
+    """The position behind the last entry: the tip, as a LIST proved it."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,8 @@ def _look(shard: Shard, manifest: Manifest | None, keep_bytes: int, retry: Retry
         held += found.entry.nbytes
         batches = tuple(_adopted(shard, found.position, batch) for batch in found.entry.batches)
         if held <= keep_bytes:
-            kept.append(replace(found, entry=replace(found.entry, batches=batches)))
+            same = all(map(is_, batches, found.entry.batches))
+            kept.append(found if same else replace(found, entry=replace(found.entry, batches=batches)))
     return Looked(tuple(kept), Noted(noted), stop)
 
 

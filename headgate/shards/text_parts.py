@@ -24,12 +24,14 @@ from headgate.connectors.index_part import Partition
 from headgate.connectors.objects import ObjectStore
 from headgate.connectors.row_ids import ROW_ID, RowIds
 from headgate.errors import InvalidInput
+from headgate.shards.chunks import ChunkedRows
 from headgate.shards.manifest import SsTable
 from headgate.shards.merge import Fresh
 from headgate.shards.newest import living, newest_rows
 from headgate.shards.ranking import Documents, Hits
 from headgate.shards.schema import TOMBSTONE
 from headgate.shards.sstable import StoredRows, filtered, open_sstable, sstable_key
+from headgate.shards.sstable_keys import plain, sstable_keys
 from headgate.shards.text_runs import Stretch, identity_of, indexed_runs
 
 SCORE = "_score"
@@ -41,11 +43,7 @@ _PIECE = "__headgate_piece"
 _INDEXES_HELD = 1 << 30
 """Bytes of opened indexes: 12 for each document, and the words."""
 
-_KEYS_HELD = 256 << 20
-"""Bytes of the keys of SSTables."""
-
 _indexes: ByteCache[OpenIndex] = ByteCache(_INDEXES_HELD, lambda index: index.nbytes)
-_keys: ByteCache[pa.Table] = ByteCache(_KEYS_HELD, lambda keys: keys.nbytes)
 
 
 class Source(Protocol):
@@ -83,15 +81,7 @@ class FreshSource:
 
     def take(self, rows: RowIds, columns: Sequence[str]) -> pa.Table:
         """These rows, in this order."""
-        # By hand, because pyarrow's own take costs by the chunks that there are, not by those that are touched.
-        batches, starts = self._batches
-        at = np.searchsorted(starts, rows, side="right") - 1
-        order = np.argsort(at, kind="stable")
-        found = []
-        for number in np.unique(at):
-            places = rows[order[at[order] == number]] - starts[number]
-            found.append(batches[number].select(list(columns)).take(pa.array(places, pa.uint64())))
-        return pa.Table.from_batches(found).take(pa.array(np.argsort(order)))
+        return self._chunks.take(rows, columns)
 
     def passing(self, filter: str) -> RowIds:
         """Those that an SQL filter lets through."""
@@ -100,10 +90,8 @@ class FreshSource:
         return found
 
     @cached_property
-    def _batches(self) -> tuple[list[pa.RecordBatch], RowIds]:
-        batches = self.rows.to_batches()
-        sizes = np.array([0, *(batch.num_rows for batch in batches)], np.uint64)
-        return batches, np.cumsum(sizes)[:-1]
+    def _chunks(self) -> ChunkedRows:
+        return ChunkedRows(self.rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,7 +167,7 @@ def rows_of(parts: Sequence[TextPart], hits: Hits, columns: Sequence[str]) -> pa
     found, places = [], []
     for number in np.unique(hits.parts):
         here = np.flatnonzero(hits.parts == number)
-        found.append(_plain(parts[number].source.take(hits.rows[here], columns)))
+        found.append(plain(parts[number].source.take(hits.rows[here], columns)))
         places.append(here)
     return pa.concat_tables(found).take(pa.array(np.argsort(np.concatenate(places))))
 
@@ -215,7 +203,7 @@ def _fresh_piece(rows: pa.Table, key: tuple[str, ...], column: TextColumn) -> _P
     every = np.arange(rows.num_rows, dtype=np.uint64)
     stretches = [Stretch(identity_of([chunk]), len(chunk), partial(list, [chunk])) for chunk in _texts(rows, column)]
     source = FreshSource(rows.drop_columns([TOMBSTONE]))
-    keys = _plain(rows.select([*key, TOMBSTONE]).append_column(ROW_ID, pa.array(every)))
+    keys = plain(rows.select([*key, TOMBSTONE]).append_column(ROW_ID, pa.array(every)))
     return _Piece(keys, lambda hidden: run_parts(source, stretches, every, column, hidden))
 
 
@@ -227,7 +215,7 @@ def _sstable_piece(fresh: Fresh, sstable: SsTable, column: TextColumn) -> _Piece
         return _fresh_piece(pa.Table.from_batches(batches, schema.storage), schema.primary_key, column)
     store, place = fresh.shard.home.store, sstable_key(fresh.shard, sstable.path)
     identity = f"{fresh.shard.home.uri}/{place}"
-    keys = _keys.get_or_make((identity, schema.primary_key), lambda: _read_keys(stored, schema.primary_key))
+    keys = sstable_keys(fresh.shard, sstable, stored)
     source = StoredSource(stored.dataset)
 
     def parts(hidden: RowIds) -> Iterable[TextPart]:
@@ -244,13 +232,6 @@ def _sstable_piece(fresh: Fresh, sstable: SsTable, column: TextColumn) -> _Piece
     return _Piece(keys, parts)
 
 
-def _read_keys(stored: StoredRows, key: tuple[str, ...]) -> pa.Table:
-    columns = [*key, TOMBSTONE]
-    schema = pa.schema([*(stored.dataset.schema.field(name) for name in columns), pa.field(ROW_ID, pa.uint64())])
-    batches = [batch.cast(schema) for batch in row_ids.numbered_batches(stored.dataset, columns)]
-    return _plain(pa.Table.from_batches(batches, schema))
-
-
 def _read_texts(stored: StoredRows, column: TextColumn) -> list[pa.Array]:
     return [batch.column(0) for batch in row_ids.numbered_batches(stored.dataset, [column.name])]
 
@@ -258,11 +239,6 @@ def _read_texts(stored: StoredRows, column: TextColumn) -> list[pa.Array]:
 def _texts(rows: pa.Table, column: TextColumn) -> list[pa.Array]:
     chunks: list[pa.Array] = rows.column(column.name).chunks
     return chunks
-
-
-def _plain(rows: pa.Table) -> pa.Table:
-    """Without metadata, and with everything nullable: sources differ in both."""
-    return rows.cast(pa.schema([pa.field(field.name, field.type) for field in rows.schema]))
 
 
 def _indexed_partitions(

@@ -42,8 +42,8 @@ def listed_tip(shard: Shard, start: int) -> int:
     """The same by LIST, which also proves that nothing between is missing, however wide a hole is."""
     positions = {
         position
-        for info in shard.wal.list(names.wal_folder(shard.id) + "/")
-        if (position := names.wal_position(info.key)) is not None and position >= start
+        for key in shard.wal.list_keys(names.wal_folder(shard.id) + "/")
+        if (position := names.wal_position(key)) is not None and position >= start
     }
     tip = max(positions, default=start - 1) + 1
     # A writer that is still alive may have filled a slot after the LIST went past it.

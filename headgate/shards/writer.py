@@ -87,8 +87,8 @@ class ShardWriter:
 
         `table` is a Table, its URI, or its home; `shard` an id, or a name where the table is headgate's own.
 
-        1. check the configuration, and in MemTable mode read the WAL from replay_after on: a
-           refused open, or one that meets a damaged entry, fences nobody.
+        1. check the configuration, and in MemTable mode read the WAL from replay_after on up to
+           its tip: a refused open, or one that meets a damaged entry, fences nobody.
         2. claim, tip, barrier, re-read: see WalAppender.open.
         3. in MemTable mode, replay what is visible between replay_after and the barrier; MemTables
            that are full are flushed on the way. From here on nothing is looked for: a put is one PUT.
@@ -103,7 +103,7 @@ class ShardWriter:
             _check_indexes(place.home, config.maintained_indexes)
         seen = look(place, config.max_memtable_size, config.retry)
         pause("looked")
-        appender = WalAppender.open(place, retry=config.retry, pause=pause)
+        appender = WalAppender.open(place, looked=seen.stop, retry=config.retry, pause=pause)
         pause("replay")
         tables = _replayed(appender, config, seen, visible)
         return cls(appender, config, owns=True, tables=tables, visible=visible)

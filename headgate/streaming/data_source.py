@@ -29,6 +29,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 from pyspark.sql.types import StructType
+from structlog.contextvars import bound_contextvars
 
 from headgate.errors import InvalidInput, Poisoned
 from headgate.streaming.frame_checks import refuse_complete
@@ -159,7 +160,8 @@ class BatchWriter(DataSourceStreamArrowWriter):
         results = [cast("TaskMessage", message).result for message in messages]
         record = commit_batch(results, batchId)
         if record is not None and self._settings is not None:
-            maintain(self._settings, results[0].commitment.hold, record.sequence)
+            with bound_contextvars(query=record.query_id, batch=batchId, stream=record.stream):
+                maintain(self._settings, results[0].commitment.hold, record.sequence)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing: entries that no record lists never count."""

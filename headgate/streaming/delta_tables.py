@@ -1,6 +1,7 @@
-"""Delta Lake beside headgate: whether a session has it, and how a Delta table is named in SQL.
+"""Delta Lake beside headgate: whether a session has it, and how tables, columns, types and texts are written in SQL.
 
-Delta is optional: nothing here imports its package, and everything goes through Spark SQL. Writes nothing.
+Delta is optional: nothing here imports its package, and everything goes through Spark SQL. Writes nothing. Whatever
+stands in a statement and was not written by us goes through `quoted`, `sql_type` or `text`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from headgate.errors import InvalidInput
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import DataType
 
 EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
@@ -86,8 +88,8 @@ class DeltaName:
     def sql(self) -> str:
         """As SQL names it."""
         if self.path is None:
-            return ".".join(f"`{part}`" for part in self.given.split("."))
-        return f"delta.`{self.path.replace('`', '``')}`"
+            return ".".join(map(quoted, self.given.split(".")))
+        return f"delta.{quoted(self.path)}"
 
     def exists(self, spark: SparkSession) -> bool:
         """Whether there is such a Delta table. Another kind of table at that name is InvalidInput."""
@@ -107,6 +109,24 @@ def _is_delta(spark: SparkSession, name: DeltaName) -> bool:
         return bool(spark.sql(f"DESCRIBE DETAIL {name.sql}").collect()[0]["format"] == "delta")
     except AnalysisException:
         return False
+
+
+def quoted(name: str) -> str:
+    """A name as SQL writes it, whatever is in it."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def sql_type(kind: DataType) -> str:
+    """A type as SQL writes it, names of fields quoted. It does not say what may be null."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if isinstance(kind, StructType):
+        return f"struct<{', '.join(f'{quoted(one.name)}: {sql_type(one.dataType)}' for one in kind)}>"
+    if isinstance(kind, ArrayType):
+        return f"array<{sql_type(kind.elementType)}>"
+    if isinstance(kind, MapType):
+        return f"map<{sql_type(kind.keyType)}, {sql_type(kind.valueType)}>"
+    return kind.simpleString()
 
 
 def text(value: str) -> str:

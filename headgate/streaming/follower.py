@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
+
+from structlog.contextvars import bound_contextvars
 
 Wanted = TypeVar("Wanted")
 
@@ -24,6 +26,7 @@ class Follower(Generic[Wanted]):
     """`work` is done with what was told last, in the thread; whatever it raises is told to `say`, and tried again.
 
     `say` gets None after a success, and the error after a failure, with whether it is the first in a row.
+    Every log line of the thread has the `facts`.
     """
 
     def __init__(
@@ -31,10 +34,12 @@ class Follower(Generic[Wanted]):
         name: str,
         work: Callable[[Wanted], None],
         say: Callable[[Exception | None, bool], None],
+        facts: Mapping[str, Any] | None = None,
     ) -> None:
         self._name = name
         self._work = work
         self._say = say
+        self._facts = dict(facts or {})
         self._wanted: Wanted | None = None
         self._done: Wanted | None = None
         self._changed = threading.Condition()
@@ -83,9 +88,15 @@ class Follower(Generic[Wanted]):
     # -- the thread ----------------------------------------------------------------
 
     def _run(self) -> None:
+        with bound_contextvars(**self._facts):
+            self._follow()
+
+    def _follow(self) -> None:
         pause = 0.0
         while (wanted := self._next(pause)) is not None:
             failed = self._try(wanted)
+            if failed is not None and self._stopped:
+                return  # nothing is tried again, and what the work needs may be gone: whoever stopped it knows
             first = failed is not None and not pause
             pause = 0.0 if failed is None else min(LONGEST_PAUSE, max(FIRST_PAUSE, 2 * pause))
             self._say(failed, first)

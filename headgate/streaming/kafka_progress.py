@@ -14,7 +14,6 @@ late, after its successor told newer ones; the successor's next batch mends that
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import structlog
 
@@ -30,11 +29,11 @@ class KafkaProgress(Follower[Mapping[tuple[str, int], int]]):
     starts, as the last commit record says.
     """
 
-    def __init__(self, config: ConsumerConfig, group: str, stream: str) -> None:
-        super().__init__("headgate-kafka-progress", self._commit, self._told)
+    def __init__(self, config: ConsumerConfig, group: str, stream: str, query: str | None = None) -> None:
+        facts = {"stream": stream, "query": query, "group": group}
+        super().__init__("headgate-kafka-progress", self._commit, self._told, facts)
         self._config = config
         self._group = group
-        self._stream = stream
         self._failing = False
 
     def _commit(self, ends: Mapping[tuple[str, int], int]) -> None:
@@ -44,11 +43,10 @@ class KafkaProgress(Follower[Mapping[tuple[str, int], int]]):
         commit_group(self._config, self._group, ends)
 
     def _told(self, failed: Exception | None, first: bool) -> None:
-        facts: dict[str, Any] = {"stream": self._stream, "group": self._group}
         if failed is None and self._failing:
-            _log.info("the offsets of the consumer group are in Kafka again", **facts)
+            _log.info("the offsets of the consumer group are in Kafka again")
         elif failed is not None and first:
-            _log.warning("the offsets of the consumer group were not taken; tried again", error=short(failed), **facts)
+            _log.warning("the offsets of the consumer group were not taken; tried again", error=short(failed))
         self._failing = failed is not None
 
 

@@ -4,16 +4,17 @@ Promises:
 1. Off the hot path: a batch notes that there is a record more; a thread of its own reads it back from the commit log
    and writes the rows. A ledger that fails is tried again, and never fails, delays or stops a batch.
 2. The commit log stays the truth. A ledger has the rows of each record once, whatever crashed: it goes on above the
-   last sequence that the Delta table has, and a pin keeps the records above from being collected (see `ledger_feed`).
-3. What it cannot have (records that were folded before it began, or after the pin had expired) it tells as rows of the
-   kind `folded`; no offset that the stream has read is outside all rows.
+   last sequence that the Delta table has. Records that leave the log are archived from a ledger's first run on (see
+   `ledger_feed`), so that a ledger that was dropped, or rows that were deleted, are made anew to the row.
+3. What it cannot have (records that were folded before the first ledger began) it tells as rows of the kind `folded`;
+   no offset that the stream has read is outside all rows.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import structlog
@@ -35,6 +36,9 @@ _log = structlog.get_logger("headgate.streaming")
 CHUNK = 1000
 """Records that one Delta transaction takes while a ledger catches up."""
 
+REBUILT = 10_000
+"""Records that one Delta transaction takes while a ledger is made anew: what a driver has in memory, some 30 MB."""
+
 LAST_ROWS = 30.0
 """Seconds that a clean stop waits for the last rows."""
 
@@ -42,8 +46,11 @@ LAST_ROWS = 30.0
 class Ledger(Follower[int]):
     """Follows one stream. `tell` takes the sequence of the last record."""
 
-    def __init__(self, spark: SparkSession, table: Table, stream: str, name: DeltaName) -> None:
-        super().__init__("headgate-ledger", self._catch_up, self._say_how)
+    def __init__(
+        self, spark: SparkSession, table: Table, stream: str, name: DeltaName, query: str | None = None
+    ) -> None:
+        facts = {"stream": stream, "query": query, "ledger": name.shown}
+        super().__init__("headgate-ledger", self._catch_up, self._say_how, facts)
         self._table = table
         self._stream = stream
         self._rows = LedgerTable(spark, name, _key(table, stream))
@@ -63,6 +70,8 @@ class Ledger(Follower[int]):
         are in the ledger.
         """
         told = super().stop(0.0 if self._failing else seconds)
+        if not told and seconds:
+            _log.warning("the stream ended before its ledger; a start goes on", behind=self.behind, **self._facts)
         if told and self._at is not None:
             with suppress(HeadgateError):
                 self._pin.move(self._at, now=True)
@@ -76,30 +85,30 @@ class Ledger(Follower[int]):
                 self._at = self._rows.stands_at()
             while self._at < sequence and not self.is_stopped:
                 self._at = self._put(self._at)
+            self._fresh = False
             self._pin.move(self._at)
         except Fenced as error:
-            _log.info("another run keeps the ledger now", stream=self._stream, error=str(error))
+            _log.info("another run keeps the ledger now", error=str(error))
             self.give_up()
 
     def _put(self, at: int) -> int:
         chunk = self._feed.read(at, lambda: self._rows.ends(at), CHUNK)
         if chunk.parts:
             rows = _rows_of(self._table, self._stream, chunk)
-            # The first rows of a run go over whatever is there: somebody may have taken rows out of the ledger.
+            # What a run first catches up with goes over whatever is there: somebody may have taken rows out of the
+            # ledger, and Delta remembers that later ones were put once.
             (self._rows.replace if self._fresh else self._rows.put)(rows, at, chunk.upto)
-            self._fresh = False
         self._pin.move(chunk.upto)
         return chunk.upto
 
     def _say_how(self, failed: Exception | None, first: bool) -> None:
-        facts: dict[str, Any] = {"stream": self._stream, "ledger": self._rows.name.shown}
         if failed is None:
             if self._failing:
-                _log.info("the ledger has caught up again", **facts, sequence=self._at)
+                _log.info("the ledger has caught up again", sequence=self._at)
         else:
             why = told(failed)
             if first:
-                _log.warning("the ledger was not written; tried again", **facts, behind=self.behind, error=why)
+                _log.warning("the ledger was not written; tried again", behind=self.behind, error=why)
             with suppress(HeadgateError):
                 self._pin.complain(why)
         self._failing = failed is not None
@@ -113,23 +122,24 @@ class Rebuilt:
     ledger: str
     applied: bool
     records: int
-    """Commit records that the log still has."""
+    """Commit records that the log or its archive has."""
     rows: int
     """Rows that they make."""
     replaced: int
     """Rows of the ledger that these take the place of."""
     kept: int
-    """Rows of records that the log no longer has: the ledger is the only place that does."""
+    """Rows of records that neither the log nor its archive has: the ledger is the only place that does."""
     lost_upto: int
-    """The last sequence that neither the log nor the ledger has; 0: none."""
+    """The last sequence that neither the log, nor its archive, nor the ledger has; 0: none."""
 
 
 def rebuild_ledger(spark: SparkSession, table: Table, stream: str, ledger: str, *, apply: bool = False) -> Rebuilt:
-    """Make the rows of a stream in a ledger anew from its commit log. Without `apply` it only says what it would do.
+    """Make the rows of a stream in a ledger anew from its commit log and the log's archive. Without `apply` it only
+    says what it would do.
 
-    Rows of records that were folded and collected since are kept: the log cannot give them again. One Delta
-    transaction: readers see the old rows or the new ones. A stream that runs meanwhile goes on. Raises InvalidInput,
-    Corrupt, Transient, and what Spark raises.
+    Rows of records that were collected before there was an archive are kept: nobody else can give them again. Delta
+    transactions of REBUILT records each: readers see the old rows of a record or the new ones, and a crash leaves some
+    of both. A stream that runs meanwhile goes on. Raises InvalidInput, Corrupt, Transient, and what Spark raises.
     """
     check_delta(spark, "A ledger")
     name = DeltaName(ledger, "ledger")
@@ -137,14 +147,22 @@ def rebuild_ledger(spark: SparkSession, table: Table, stream: str, ledger: str, 
     there = name.exists(spark)
     gone = feed.lost_upto()
     above = rows.stands_at(gone) if there and gone else 0
-    chunk = feed.read(above, lambda: rows.ends(above) if there and above else {})
-    made = _rows_of(table, stream, chunk)
-    all_rows, replaced = (rows.count(), rows.count(above)) if there else (0, 0)
+    # Read before the log is: what a running stream puts later is above both.
+    top, all_rows, replaced = (rows.stands_at(), rows.count(), rows.count(above)) if there else (0, 0, 0)
     if apply:
+        feed.archive.begin()
         rows.create()
-        rows.replace(made, above)
+    ends = dict(rows.ends(above)) if there and above else {}
+    records, made, at, more = 0, 0, above, True
+    while more:
+        chunk = feed.read(at, ends.copy, REBUILT)
+        new, more = _rows_of(table, stream, chunk), chunk.more
+        if apply:
+            rows.replace(new, at, chunk.upto if more else max(chunk.upto, top))
+        records, made, at = records + chunk.records, made + new.num_rows, chunk.upto
+        ends |= chunk.ends()
     lost = gone if gone > above else 0
-    return Rebuilt(stream, name.shown, apply, chunk.records, made.num_rows, replaced, all_rows - replaced, lost)
+    return Rebuilt(stream, name.shown, apply, records, made, replaced, all_rows - replaced, lost)
 
 
 def told(error: Exception) -> str:

@@ -2,9 +2,10 @@
 
 Promises:
 1. No batch waits for a job, with two exceptions that are told: the budget of unflushed bytes, and the cap on SSTables.
+   (On a Spark of one core it waits for the task that runs.)
 2. A job that fails never fails the stream: it is tried again after a pause that grows, and the state says so.
 3. One thread works on the shards (flush, checkpoint, fold), one on the base (compaction, tidying, indexing): a long
-   compaction delays no flush.
+   compaction delays no flush, unless there are fewer than three cores, where a core for batches comes first.
 4. A driver that was fenced maintains nothing any more; the next batch learns it by itself.
 """
 
@@ -261,7 +262,7 @@ class Maintenance:
     def _loop(self, chores: list[_Chore]) -> None:
         """One job after the other, the first that is due; rest where none is. A query that ended leaves nothing due."""
         opened = self._driver.head.opened
-        bind_contextvars(query=None if opened is None else opened.query_id)
+        bind_contextvars(stream=self._driver.stream, query=None if opened is None else opened.query_id)
         while not self._is_over():
             active = self._is_active()
             if (chore := self._next_of(chores)) is not None:
@@ -381,8 +382,9 @@ class Maintenance:
         changed = difference(self._driver.home.schema, current_schema(self._driver.home))
         if changed is not None:
             self.note(
-                f"The table's columns changed since the query started: {changed}. Rows are stored as before (an added "
-                "column is null in them); restart the query with the new columns in its decoder or frame to fill them."
+                f"The table's columns changed since the query started: {changed}. Rows are stored as before: an added "
+                "column is null in them, a dropped one is left out wherever they are read, flushed or compacted. "
+                "Restart the query with the new columns, and without dropped ones, in its decoder or frame."
             )
 
     # -- the base --------------------------------------------------------------------

@@ -88,11 +88,16 @@ def delay(loads: Sequence[ShardLoad], limits: MaintenanceLimits) -> Delay | None
     return None
 
 
+def cores_beside(cores: int) -> int:
+    """How many of them maintenance may use at once, so that one is left for batches. On one core that cannot be."""
+    return max(1, cores - 1)
+
+
 def tasks_beside(asked: int, cores: int) -> int:
-    """So many tasks of one maintenance job at once that, with one job for the shards and one for the base, a core is
-    left for batches: Spark takes none back from a task that runs. On fewer than three cores that cannot be.
+    """So many tasks of one maintenance job at once that one for the shards and one for the base run side by side in
+    the cores that maintenance may use. On fewer than three cores they take turns.
     """
-    return max(1, min(asked, (cores - 1) // 2))
+    return max(1, min(asked, cores_beside(cores) // 2))
 
 
 def pause_after(failures: int) -> float:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from headgate.checkpoints.stream_driver import StreamDriver
 from headgate.checkpoints.table_checkpoint import TableCheckpoint
+from headgate.search.finalize import Report
+from headgate.search.index_jobs import Job, Runner
 from headgate.search.index_plan import Limits
+from headgate.search.segment import Segment
 from headgate.streaming.compact_spark import merge_on, take_in_on
 from headgate.streaming.flush import flush
 from headgate.streaming.index_job import on_spark
@@ -16,7 +19,7 @@ from headgate.streaming.maintenance import Jobs, Maintenance, Schedule
 from headgate.streaming.maintenance_rules import MaintenanceLimits, tasks_beside
 from headgate.streaming.maintenance_state import put_state
 from headgate.streaming.options import SinkOptions
-from headgate.streaming.spark_jobs import is_remote, named
+from headgate.streaming.spark_jobs import is_remote, named, turn_on
 from headgate.streaming.spark_query import QueryFacts
 
 if TYPE_CHECKING:
@@ -40,7 +43,7 @@ def maintenance_on(
         flush=partial(flush, spark, tasks=tasks),
         compact=take_in_on(spark, tasks),
         merge=merge_on(spark, tasks),
-        index=on_spark(spark, driver.home.uri, naming=named),
+        index=_in_turn(spark, on_spark(spark, driver.home.uri, naming=named)),
         checkpoint=by_itself,
     )
     return Maintenance(
@@ -73,6 +76,16 @@ def schedule_of(options: SinkOptions, tasks: int | None = None) -> Schedule:
         checkpoint_seconds=options.checkpoint_seconds,
         memtables=options.enable_memtable,
     )
+
+
+def _in_turn(spark: SparkSession, runner: Runner) -> Runner:
+    """The runner, once batches keep a core beside it."""
+
+    def run(jobs: Sequence[Job], report: Report) -> Sequence[Segment]:
+        with turn_on(spark, len(jobs)):
+            return runner(jobs, report)
+
+    return run
 
 
 def _is_active(facts: QueryFacts) -> bool:

@@ -11,12 +11,13 @@ import threading
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from headgate.checkpoints.records import BatchRecord
 from headgate.errors import Fenced
+from headgate.shards.entry import SourceRange
 from headgate.shards.retry import retries
 from headgate.streaming.driver import StreamDriver
 from headgate.streaming.maintenance_state import MaintenanceState
@@ -53,12 +54,8 @@ METRICS = {
         ),
         Metric("headgate_last_commit_timestamp_seconds", "gauge", "When the last batch was committed."),
         Metric("headgate_sequence", "gauge", "Sequence of the last record in the commit log."),
-        Metric("headgate_lag_rows", "gauge", "Offsets in Kafka that are in no batch yet.", ("topic", "partition")),
-        Metric(
-            "headgate_lag_seconds",
-            "gauge",
-            "Seconds since a batch last left nothing behind in Kafka; 0 where nothing is behind.",
-        ),
+        Metric("headgate_lag_rows", "gauge", "Offsets in Kafka that no commit record has.", ("topic", "partition")),
+        Metric("headgate_lag_seconds", "gauge", "Seconds since nothing was behind in Kafka; 0 where nothing is."),
         Metric("headgate_trigger_seconds", "gauge", "Seconds of Spark's last trigger by part.", ("part",)),
         Metric("headgate_unflushed_bytes", "gauge", "Bytes of entries that are in no SSTable.", ("shard",)),
         Metric("headgate_sstables", "gauge", "SSTables that the base has not taken in.", ("shard",)),
@@ -127,13 +124,13 @@ class StreamMetrics:
         self._counts: Counter[tuple[str, tuple[str, ...]]] = Counter()
         self._phases: dict[str, _Histogram] = {}
         self._lag: dict[tuple[str, str], int] = {}
+        self._in_flight: dict[tuple[str, str], int] = {}
         self._caught_up: float | None = None
         self._trigger: dict[str, float] = {}
         self._committed_at: float | None = None
         self._driver: StreamDriver | None = None
         self._maintenance: Callable[[], MaintenanceState | None] = lambda: None
         self._kafka_failures: Callable[[], int] = lambda: 0
-        self._progress: Callable[[], Mapping[str, Any] | None] = lambda: None
         self._ledger: Callable[[], Behind | None] = lambda: None
         self.table = ""
         self.stream = ""
@@ -146,18 +143,26 @@ class StreamMetrics:
         driver: StreamDriver,
         maintenance: Callable[[], MaintenanceState | None],
         kafka_failures: Callable[[], int],
-        progress: Callable[[], Mapping[str, Any] | None] = lambda: None,
         ledger: Callable[[], Behind | None] = lambda: None,
     ) -> None:
         """Whose shards and maintenance are shown from now on."""
         with self._lock:
             self.table, self.stream = table, driver.stream
             self._driver, self._maintenance, self._kafka_failures = driver, maintenance, kafka_failures
-            self._progress, self._ledger = progress, ledger
+            self._ledger = ledger
+
+    def planned(self, ranges: Iterable[SourceRange]) -> None:
+        """A batch begins that reads these: until it is committed they are behind, however long that takes."""
+        with self._lock:
+            if not any(self._behind().values()):
+                self._caught_up = time.time()
+            self._in_flight = {(one.topic, str(one.partition)): one.until - one.start for one in ranges}
 
     def committed(self, record: BatchRecord) -> None:
         """A batch that is in the table now."""
         with self._lock:
+            taken, self._in_flight = self._in_flight, {}
+            self._left({place: max(0, self._lag.get(place, 0) - rows) for place, rows in taken.items()})
             self._add("headgate_batches_total", 1, "committed")
             self._add("headgate_rows_total", record.rows)
             self._add("headgate_bytes_total", record.nbytes)
@@ -191,14 +196,23 @@ class StreamMetrics:
                 self._add("headgate_retries_total", times, what)
 
     def progress(self, told: Mapping[str, Any]) -> None:
-        """Spark's progress of a trigger, as its JSON has it."""
+        """Spark's progress of a trigger, as its JSON has it; see `trigger_listener`."""
         behind = lag_of(told.get("sources") or ())
         with self._lock:
             self._trigger = {part: ms / 1000 for part, ms in (told.get("durationMs") or {}).items()}
             if behind is not None:
-                self._lag = behind
-                if not any(behind.values()) or self._caught_up is None:
-                    self._caught_up = time.time()
+                self._left(behind)
+
+    def _left(self, lag: Mapping[tuple[str, str], int]) -> None:
+        """What batches have left in Kafka, of the partitions that it is known of."""
+        self._lag |= lag
+        if lag and (self._caught_up is None or not any(self._lag.values())):
+            self._caught_up = time.time()
+
+    def _behind(self) -> dict[tuple[str, str], int]:
+        """What Kafka has and no commit record: what the last batch left, or what this one reads where that is more."""
+        places = dict.fromkeys([*self._lag, *self._in_flight])
+        return {place: max(self._lag.get(place, 0), self._in_flight.get(place, 0)) for place in places}
 
     def _add(self, name: str, value: float, *labels: str) -> None:
         self._counts[name, labels] += value  # type: ignore[assignment]
@@ -206,13 +220,11 @@ class StreamMetrics:
     # -- looking -------------------------------------------------------------------
 
     def samples(self) -> Iterator[Sample]:
-        """All values as they are now. Asks Spark for its last progress, and reads nothing of the table."""
-        if (last := self._progress()) is not None:
-            self.progress(last)
+        """All values as they are now. Asks nobody, and reads nothing of the table."""
         with self._lock:
             counts = dict(self._counts)
             phases = {phase: one.told() for phase, one in self._phases.items()}
-            lag, trigger = dict(self._lag), dict(self._trigger)
+            lag, trigger = self._behind(), dict(self._trigger)
             driver, maintenance, kafka = self._driver, self._maintenance(), self._kafka_failures()
             caught_up, committed_at, ledger = self._caught_up, self._committed_at, self._ledger()
         for name in ("rows", "bytes", "dead_letters", "fences"):

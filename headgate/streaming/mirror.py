@@ -22,7 +22,7 @@ from headgate.checkpoints.spark_checkpoint import SparkCheckpoint
 from headgate.checkpoints.spark_rebuild import write_files
 from headgate.connectors.objects import open_store
 from headgate.errors import InvalidInput, NotFound
-from headgate.streaming.delta_tables import DeltaName, check_delta, text
+from headgate.streaming.delta_tables import DeltaName, check_delta, quoted, sql_type, text
 from headgate.streaming.mirror_rows import MirrorBatches
 from headgate.table import Table, open_table
 
@@ -148,9 +148,9 @@ class DeltaMirror:
 
         wanted = spark_schema(self._table.schema)
         there = spark.sql(f"SELECT * FROM {self._name.sql} LIMIT 0").schema
-        known = {field.name: field.dataType for field in there}
+        known = {field.name: sql_type(field.dataType) for field in there}
         gone = [name for name in known if name not in wanted.fieldNames()]
-        changed = [one.name for one in wanted if one.name in known and known[one.name] != one.dataType]
+        changed = [one.name for one in wanted if one.name in known and known[one.name] != sql_type(one.dataType)]
         if gone or changed:
             raise InvalidInput(
                 f"Column {(gone + changed)[0]!r} of the mirror is not the table's any more.",
@@ -159,7 +159,7 @@ class DeltaMirror:
             )
         new = [field for field in wanted if field.name not in known]
         if new:
-            added = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in new)
+            added = ", ".join(f"{quoted(field.name)} {sql_type(field.dataType)}" for field in new)
             spark.sql(f"ALTER TABLE {self._name.sql} ADD COLUMNS ({added})")
 
     def _frame(self, spark: SparkSession, *, stream: bool, **options: str) -> DataFrame:

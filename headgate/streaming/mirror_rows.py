@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headgate.errors import HeadgateError
-from headgate.streaming.delta_tables import DeltaName
+from headgate.streaming.delta_tables import DeltaName, quoted
 from headgate.table import open_table
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class MirrorBatches:
                 open_table(self.table, self.storage_options or None).drop_checkpoint(self.start)
 
     def _append(self, frame: DataFrame, batch_id: int) -> None:
-        rows = frame.select(*map(_quoted, self.columns))
+        rows = frame.select(*map(quoted, self.columns))
         writer: Any = rows.write.format("delta").mode("append")
         writer = writer.option("txnAppId", self.query_id).option("txnVersion", str(batch_id))
         name = DeltaName(self.target)
@@ -75,19 +75,19 @@ def newest(frame: DataFrame, columns: Sequence[str], keys: Sequence[str]) -> Dat
     """
     from pyspark.sql import functions as f
 
-    row = f.struct(*map(_quoted, [*columns, "_deleted", "_sequence"])).alias("row")
-    key = [f.col(_quoted(name)) for name in keys]
+    row = f.struct(*map(quoted, [*columns, "_deleted", "_sequence"])).alias("row")
+    key = [f.col(quoted(name)) for name in keys]
     in_shard = frame.groupBy(*key, "_shard").agg(f.max_by(row, f.struct("_position", "_row")).alias("row"))
     last = in_shard.groupBy(*key).agg(f.max_by("row", "row._sequence").alias("row"))
-    return last.select(*(f.col(f"row.{_quoted(name)}") for name in [*columns, "_deleted"]))
+    return last.select(*(f.col(f"row.{quoted(name)}") for name in [*columns, "_deleted"]))
 
 
 def merge_statement(target: str, columns: Sequence[str], keys: Sequence[str]) -> str:
     """The SQL that brings a target up to the newest rows of its keys. Pure."""
-    same = " AND ".join(f"t.{_quoted(key)} = s.{_quoted(key)}" for key in keys)
-    changed = ", ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in columns)
-    names = ", ".join(map(_quoted, columns))
-    values = ", ".join(f"s.{_quoted(name)}" for name in columns)
+    same = " AND ".join(f"t.{quoted(key)} = s.{quoted(key)}" for key in keys)
+    changed = ", ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in columns)
+    names = ", ".join(map(quoted, columns))
+    values = ", ".join(f"s.{quoted(name)}" for name in columns)
     return (
         f"MERGE INTO {target} t USING {ROWS} s ON {same} "
         "WHEN MATCHED AND s._deleted THEN DELETE "
@@ -106,7 +106,3 @@ def _transaction(spark: SparkSession, app: str, version: int) -> Iterator[None]:
     finally:
         spark.conf.unset(_APP)
         spark.conf.unset(_VERSION)
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"

@@ -7,15 +7,15 @@ sink. Picklable as a sink is: without what it has started, and counting from zer
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from functools import partial
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
+
+import structlog
 
 from headgate.checkpoints.records import BatchRecord
 from headgate.connectors.extras import needs
 from headgate.connectors.kafka.options import ConsumerConfig
+from headgate.shards.entry import SourceRange
 from headgate.streaming.batch_job import Written
 from headgate.streaming.delta_tables import DeltaName, check_delta
 from headgate.streaming.driver import StreamDriver
@@ -25,12 +25,15 @@ from headgate.streaming.ledger import Ledger
 from headgate.streaming.maintenance_state import MaintenanceState
 from headgate.streaming.metrics import StreamMetrics
 from headgate.streaming.options import SinkOptions
+from headgate.streaming.trigger_listener import listen
 from headgate.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from headgate.streaming.metrics_server import Serving
+
+_log = structlog.get_logger("headgate.streaming")
 
 
 class Reporting:
@@ -41,6 +44,7 @@ class Reporting:
         self._progress: KafkaProgress | None = None
         self._serving: Serving | None = None
         self._ledger: Ledger | None = None
+        self._unlisten: Callable[[], None] | None = None
 
     @staticmethod
     def check(options: SinkOptions, session: SparkSession) -> None:
@@ -67,24 +71,33 @@ class Reporting:
         run: Any,
     ) -> None:
         """A run has its stream. `run` is Spark's own object for it, None where there is none here."""
+        opened = driver.head.opened
+        query = None if opened is None else opened.query_id
         if group is not None:
-            self._progress = KafkaProgress(group, str(options.commit_to_kafka), driver.stream)
+            self._progress = KafkaProgress(group, str(options.commit_to_kafka), driver.stream, query)
             self._progress.tell(driver.head.ends)
         if options.ledger is not None:
-            self._ledger = Ledger(session, table, driver.stream, DeltaName(options.ledger, "ledger"))
+            self._ledger = Ledger(session, table, driver.stream, DeltaName(options.ledger, "ledger"), query)
             self._ledger.tell(driver.head.sequence)
         self.metrics.watch(
             driver.home.uri,
             driver,
             maintenance,
             kafka_failures=self._kafka_failures,
-            progress=partial(_progress_of, run),
             ledger=lambda: self._ledger,
         )
-        if options.metrics_port is not None and self._serving is None:
+        if options.metrics_port is not None:
             from headgate.streaming.metrics_server import serve
 
-            self._serving = serve(self.metrics, options.metrics_host, options.metrics_port)
+            if run is not None:
+                self._unlisten = _listening(run, self.metrics)
+            if self._serving is None:
+                self._serving = serve(self.metrics, options.metrics_host, options.metrics_port)
+
+    def planned(self, ranges: Iterable[SourceRange]) -> None:
+        """A batch begins. Where Spark tells nothing of what Kafka has, what the batch reads would be half the truth."""
+        if self._unlisten is not None:
+            self.metrics.planned(ranges)
 
     def written(self, written: Written) -> None:
         """The tasks of a batch are done."""
@@ -116,6 +129,9 @@ class Reporting:
         ledger, self._ledger = self._ledger, None
         if ledger is not None:
             ledger.stop() if wait else ledger.stop(0.0)
+        unlisten, self._unlisten = self._unlisten, None
+        if unlisten is not None:
+            unlisten()
 
     def close(self) -> None:
         """The stream has ended: nothing listens any more."""
@@ -131,11 +147,10 @@ class Reporting:
         return 0 if self._progress is None else self._progress.failures
 
 
-def _progress_of(run: Any) -> Mapping[str, Any] | None:
-    """Spark's progress of the last trigger. A JVM that is gone says nothing."""
-    if run is None:
+def _listening(run: Any, metrics: StreamMetrics) -> Callable[[], None] | None:
+    """None where Spark takes no listener; what it would have told is then missing, and nothing else."""
+    try:
+        return listen(run, metrics.progress)
+    except Exception as error:
+        _log.warning("Spark takes no listener: its lag and triggers are not shown", error=type(error).__name__)
         return None
-    with suppress(Exception):
-        last = run.lastProgress()
-        return None if last is None else dict(json.loads(last.json()))
-    return None

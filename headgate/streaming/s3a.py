@@ -58,7 +58,8 @@ def s3a_settings(storage_options: Mapping[str, str] | None = None) -> dict[str, 
 
 
 def reaches(place: str, storage_options: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The settings that a Spark needs for a checkpoint at a place, jars included; none where that is not on s3a.
+    """The settings that a Spark needs for a checkpoint or a ledger at a place, jars included; none where that is not on
+    s3a.
 
     Raises JarsMissing.
     """

@@ -66,6 +66,11 @@ class _Run:
         """Where Spark does not tell a run from the next one, what they share."""
         return self.facts.run_id or self.query_id
 
+    @property
+    def stream(self) -> str:
+        """The stream's name in the table."""
+        return self.options.stream or self.facts.name or DEFAULT_STREAM
+
 
 class ShardSink:
     """`frame.writeStream.foreachBatch(ShardSink(table, decode=…))`. Picklable; opens nothing before its first call.
@@ -150,7 +155,8 @@ class ShardSink:
             if self._driver is None or self._run is None:
                 return None
             take = partial(self._take, self._driver, self._run)
-            return take() if self._maintenance is None else self._maintenance.checkpoint_now(take)
+            with bound_contextvars(query=self._run.query_id, stream=self._run.stream):
+                return take() if self._maintenance is None else self._maintenance.checkpoint_now(take)
 
     def wait_for_maintenance(self, timeout: float | None = None) -> bool:
         """Until no flush, compaction, indexing or checkpoint runs or is due. False: not within so many seconds."""
@@ -172,19 +178,8 @@ class ShardSink:
             if held is None:
                 return None
             driver, run = held
-            options = run.options
-            try:
-                return stop_stream(
-                    driver,
-                    self.table.shard_ids(),
-                    partial(_flushed_anyhow, run),
-                    max_bytes=options.max_memtable_size,
-                    keep=options.keep_checkpoints,
-                    pause=self._pause,
-                )
-            except Fenced as error:
-                _log.info("the stream was taken over before its clean stop", stream=driver.stream, error=str(error))
-                return None
+            with bound_contextvars(query=run.query_id, stream=run.stream):
+                return self._stop(driver, run)
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
@@ -196,12 +191,26 @@ class ShardSink:
         self.__dict__.update(state)
         self._lock = threading.Lock()
 
+    def _stop(self, driver: StreamDriver, run: _Run) -> TableCheckpoint | None:
+        try:
+            return stop_stream(
+                driver,
+                self.table.shard_ids(),
+                partial(_flushed_anyhow, run),
+                max_bytes=run.options.max_memtable_size,
+                keep=run.options.keep_checkpoints,
+                pause=self._pause,
+            )
+        except Fenced as error:
+            _log.info("the stream was taken over before its clean stop", error=str(error))
+            return None
+
     # -- one batch -----------------------------------------------------------------
 
     def _write(self, frame: DataFrame, batch_id: int, phases: Phases) -> None:
         self._pause("batch")
         run = self._begun(frame)
-        with bound_contextvars(query=run.query_id, batch=batch_id):
+        with bound_contextvars(query=run.query_id, batch=batch_id, stream=run.stream):
             self._batch(frame, batch_id, run, phases)
 
     def _batch(self, frame: DataFrame, batch_id: int, run: _Run, phases: Phases) -> None:
@@ -229,6 +238,7 @@ class ShardSink:
             metrics.skipped()
             _log.info("batch was committed before", stream=driver.stream, sequence=decision.record.sequence)
             return
+        self.reporting.planned(decision.ranges)
         with phases.in_phase("wait"):
             maintenance.wait_for_room()
         with phases.in_phase("tasks"):
@@ -276,11 +286,10 @@ class ShardSink:
 
     def _open(self, run: _Run, sources: BatchSources, decide: Callable[[Head], object]) -> StreamDriver:
         """Every start of the query takes the stream over: another driver may have run it since the last one."""
-        name = run.options.stream or run.facts.name or DEFAULT_STREAM
         names = shard_names(self.table.sharding, sources)
         self._stopped = None
         return StreamDriver.open(
-            self.table.home, name, run.query_id, names, accept=decide, retry=run.options.retry, pause=self._pause
+            self.table.home, run.stream, run.query_id, names, accept=decide, retry=run.options.retry, pause=self._pause
         )
 
     def _append(

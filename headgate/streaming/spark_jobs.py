@@ -1,10 +1,12 @@
-"""Maintenance as Spark jobs: named in Spark's pages, in a pool of their own, with few tasks at once."""
+"""Maintenance as Spark jobs: named in Spark's pages, in a pool of their own, with so few tasks at once that a core is
+left for batches.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +14,8 @@ import pyarrow as pa
 import structlog
 
 from headgate.errors import HeadgateError, Poisoned, from_json
+from headgate.streaming.core_turns import CoreTurns
+from headgate.streaming.maintenance_rules import cores_beside
 from headgate.streaming.task import RESULT
 
 if TYPE_CHECKING:
@@ -23,20 +27,24 @@ POOL = "headgate"
 _log = structlog.get_logger("headgate.streaming")
 _told: set[str] = set()
 """Applications that were told that their session does not schedule fairly."""
+_turns: dict[str, CoreTurns] = {}
+"""Per application: streams that share a Spark share its cores."""
 
 Work = Callable[[int], dict[str, Any]]
 """On an executor: does piece number n, and says what it did as plain values. Picklable."""
 
 
 def run_pieces(spark: SparkSession, name: str, pieces: int, work: Work, tasks: int | None = None) -> list[Any]:
-    """Run all pieces as one named Spark job of at most `tasks` tasks. Per piece what it said, or the error it met.
+    """Run all pieces as one named Spark job of at most `tasks` tasks, in its turn; None where no batch is beside it: as
+    many as there are pieces, at once. Per piece what it said, or the error it met.
 
     Errors of ours are told, not raised: whoever wants the work asks for it again. Raises what Spark raises, and
     Poisoned where it says nothing of a piece.
     """
     count = pieces if tasks is None else max(1, min(pieces, tasks))
     frame = spark.range(0, pieces, 1, count).mapInArrow(partial(_run, work), RESULT)
-    with named(spark, name):
+    turn = nullcontext() if tasks is None else turn_on(spark, count)
+    with turn, named(spark, name):
         told = [json.loads(row[0]) for row in frame.collect()]
     found: dict[int, Any] = {}
     for line in told:
@@ -44,6 +52,15 @@ def run_pieces(spark: SparkSession, name: str, pieces: int, work: Work, tasks: i
     if missing := set(range(pieces)) - found.keys():
         raise Poisoned(f"Spark ran {name!r} and says nothing of piece {min(missing)} of {pieces}.")
     return [found[number] for number in range(pieces)]
+
+
+def turn_on(spark: SparkSession, tasks: int) -> AbstractContextManager[None]:
+    """The turn of a maintenance job with so many tasks. At once on Spark Connect, which does not tell its cores."""
+    if is_remote(spark):
+        return nullcontext()
+    context = spark.sparkContext
+    turns = _turns.setdefault(str(context.applicationId), CoreTurns())
+    return turns.turn(tasks, cores_beside(int(context.defaultParallelism)))
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -86,9 +86,17 @@ def run_batch(
 
 
 def commit_changes(
-    table: Table, driver: StreamDriver, changes: Iterable[tuple[int, str | None]], *, attempts: int = 1
+    table: Table,
+    driver: StreamDriver,
+    changes: Iterable[tuple[int, str | None]],
+    *,
+    attempts: int = 1,
+    on_written: Callable[[], object] = lambda: None,
 ) -> BatchRecord:
-    """One batch of upserts and deletes (None) by odd and even ids, in this order; the last attempt counts."""
+    """One batch of upserts and deletes (None) by odd and even ids, in this order; the last attempt counts.
+
+    `on_written` is called when its entries are there and its record is not.
+    """
     names_of, changes = sorted(driver.claims), list(changes)
     by_shard = {name: [one for one in changes if one[0] % 2 == place] for place, name in enumerate(names_of)}
     planned = driver.plan([name for name, some in by_shard.items() if some])
@@ -96,6 +104,7 @@ def commit_changes(
     for name, claim in planned.claims.items():
         for _ in range(attempts):
             parts[name] = _appended(table, claim, by_shard[name])
+    on_written()
     head = driver.head
     number = 0 if head.last is None else head.last.batch_id + 1
     return driver.commit(Batch(query_id=QUERY, batch_id=number, shards=parts, mode="memtable"))

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import lance
 import pyarrow as pa
-from fsck_tables import DIRECT, KEEP, STREAM, batches, dead_attempt, open_stream, pin, rows, shard_of
+from fsck_tables import DIRECT, KEEP, STREAM, batches, collect, dead_attempt, open_stream, pin, rows, shard_of
 from stream_life import ranges_of
 
 from headgate.checkpoints import records as codec
 from headgate.checkpoints.consumer_pins import pin_key
 from headgate.checkpoints.flush_job import run_here
+from headgate.checkpoints.log_archive import LogArchive
 from headgate.checkpoints.log_feed import LogFeed
 from headgate.checkpoints.records import BatchRecord, Fold
 from headgate.checkpoints.stream_driver import StreamDriver
@@ -626,6 +627,44 @@ def an_sstable_that_a_checkpoint_needs_is_deleted(table: Table) -> None:
 def the_tag_of_a_checkpoint_is_deleted(table: Table) -> None:
     pin(table)
     shutil.rmtree(Path(table.uri) / "_refs/tags")
+
+
+# -- archives of the commit logs ---------------------------------------------------------------------------------
+
+
+def archive(table: Table) -> list[Path]:
+    """A ledger began, and what was folded since is collected. The objects, which there are two of."""
+    kept = LogArchive(table.home.records, STREAM, table.uri)
+    kept.begin()
+    collect(table)
+    batches(driver := open_stream(table), [9, 10])
+    driver.fold()
+    collect(table)
+    found = [records(table) / kept.key(name) for name in kept.names()]
+    assert len(found) == 2
+    return found
+
+
+@brings("archive-damaged")
+def an_object_of_an_archive_is_junk(table: Table) -> None:
+    flip(archive(table)[0], 20)
+
+
+@brings("archive-damaged")
+def the_beginning_of_an_archive_is_junk(table: Table) -> None:
+    archive(table)
+    junk(log(table) / "archive.json")
+
+
+@brings("archive-hole")
+def an_object_of_an_archive_is_deleted(table: Table) -> None:
+    archive(table)[0].unlink()
+
+
+@brings("log-stray")
+def a_copy_lies_in_an_archive(table: Table) -> None:
+    first = archive(table)[0]
+    shutil.copy(first, first.with_suffix(".tmp"))
 
 
 # -- consumers of the commit logs -----------------------------------------------------------------------------

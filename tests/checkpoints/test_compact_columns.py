@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from checkpoint_tables import of_batches, open_stream, run_batch
 from compact_tables import CONFIG, KINDS, append_native, keys, make_table, open_writer, rows, scanned
 
 import headgate
-from headgate.checkpoints.columns import check_added, difference
+from headgate.checkpoints.columns import check_added, current_schema, difference
+from headgate.checkpoints.compact_choice import CompactLimits
 from headgate.checkpoints.flush_job import run_here
 from headgate.errors import InvalidInput
 from headgate.shards.schema import RowSchema
@@ -97,11 +99,21 @@ def test_a_writer_that_runs_goes_on_with_the_columns_it_began_with(tmp_path: Pat
         writer.put(rows((2, "after")))
         writer.flush_memtable()
         writer.put(rows((3, "later")))
-    assert [(one["text"], one["more"]) for one in found(changed)] == [
-        ("before", None),
-        ("after", None),
-        ("later", None),
-    ]
+        assert [(one["text"], one["more"]) for one in found(changed)] == [
+            ("before", None),
+            ("after", None),
+            ("later", None),
+        ]
+        dropped = changed.drop_column("text")
+        writer.put(rows((4, "whose note nobody sees")))
+        writer.flush_memtable()
+        writer.put(rows((5, "whose note nobody sees")))
+    expected = [{"id": number, "more": None} for number in range(1, 6)]
+    assert found(dropped) == expected
+    dropped.flush()
+    dropped.compact()
+    assert found(dropped) == sorted(lance.dataset(table.uri).to_table().to_pylist(), key=lambda one: one["id"])
+    assert found(dropped) == expected
 
 
 def test_a_stream_that_runs_goes_on_and_its_rows_are_whole(tmp_path: Path) -> None:
@@ -115,9 +127,81 @@ def test_a_stream_that_runs_goes_on_and_its_rows_are_whole(tmp_path: Path) -> No
     read = changed.scan().read_all()
     assert sorted(read.column("id").to_pylist()) == sorted(of_batches(range(3)).elements())
     assert set(read.column("text").to_pylist()) == {"n"}
-    changed.flush()
-    changed.compact()
-    assert lance.dataset(table.uri).count_rows(filter="text = 'n'") == read.num_rows
+    driver.compact(CompactLimits())
+    assert lance.dataset(table.uri).count_rows(filter="text = 'n'") == 2 * read.num_rows // 3, "the last is in the WAL"
+    dropped = changed.drop_column("text")
+    run_batch(driver, 3)
+    driver.close_gaps(driver.settle(run_here, 1 << 20))
+    run_batch(driver, 4)
+    read = dropped.scan().read_all()
+    assert read.column_names == ["id", "more"]
+    assert sorted(read.column("id").to_pylist()) == sorted(of_batches(range(5)).elements())
+    driver.compact(CompactLimits())
+    dropped.flush()
+    dropped.compact()
+    base = lance.dataset(table.uri).to_table()
+    assert base.column_names == ["id", "more"]
+    assert base.sort_by("id").column("id").equals(read.sort_by("id").column("id"))
+
+
+TYPES: dict[str, Callable[[Table], object]] = {
+    "narrowed": lambda table: lance.dataset(table.uri).alter_columns({"path": "id", "data_type": pa.int32()}),
+    "other type": lambda table: lance.dataset(table.uri).alter_columns(
+        {"path": "note", "data_type": pa.large_string()}
+    ),
+    "not null": lambda table: lance.dataset(table.uri).alter_columns({"path": "note", "nullable": False}),
+}
+
+
+@pytest.mark.parametrize("change", TYPES)
+def test_canary_native_refuses_another_type_under_a_stream_and_nothing_is_written(tmp_path: Path, change: str) -> None:
+    """Entries could not follow: a new type is a new field id. When this fails, `columns` has to tell the change."""
+    table = make_streamed(tmp_path)
+    driver = open_stream(table)
+    run_batch(driver, 0)
+    driver.close_gaps(driver.settle(run_here, 1 << 20))
+    run_batch(driver, 1)
+    before = {info.key for info in table.home.store.list("")}
+    with pytest.raises(OSError, match="with a MemWAL attached"):
+        TYPES[change](table)
+    assert {info.key for info in table.home.store.list("")} == before
+    assert difference(driver.home.schema, current_schema(driver.home)) is None
+    run_batch(driver, 2)
+    driver.close_gaps(driver.settle(run_here, 1 << 20))
+    driver.compact(CompactLimits())
+    assert Counter(table.scan(["id"]).read_all().column("id").to_pylist()) == of_batches(range(3))
+
+
+@pytest.mark.parametrize("kind", [pa.int8(), pa.string(), pa.int64()], ids=str)
+@pytest.mark.parametrize("key", ["id", None])
+def test_nothing_goes_into_a_base_that_was_overwritten_and_no_row_is_lost_where_it_is_restored(
+    tmp_path: Path, key: str | None, kind: pa.DataType
+) -> None:
+    """An overwrite drops the MemWAL and begins with field id 0 again: ids mean other columns, perhaps other types."""
+    table = make_streamed(tmp_path, key=key)
+    driver = open_stream(table)
+    run_batch(driver, 0)
+    driver.close_gaps(driver.settle(run_here, 1 << 20))
+    run_batch(driver, 1)
+    last = lance.dataset(table.uri)
+    lance.write_dataset(pa.table({"id": pa.array(["7"]).cast(kind), "note": ["x"]}), table.uri, mode="overwrite")
+    before = {info.key for info in table.home.store.list("")}
+    for work in (
+        lambda: driver.settle(run_here, 1 << 20),
+        lambda: driver.compact(CompactLimits()),
+        lambda: current_schema(driver.home),
+        lambda: table.refreshed(),
+        lambda: table.writer("partition:orders:7"),
+    ):
+        with pytest.raises(InvalidInput, match="overwritten"):
+            work()
+    assert {info.key for info in table.home.store.list("")} == before
+    run_batch(driver, 2)
+    last.restore()
+    driver.close_gaps(driver.settle(run_here, 1 << 20))
+    driver.compact(CompactLimits())
+    assert Counter(table.scan(["id"]).read_all().column("id").to_pylist()) == of_batches(range(3))
+    assert lance.dataset(table.uri).count_rows() == of_batches(range(3)).total()
 
 
 def test_deletes_of_before_the_change_still_count(tmp_path: Path) -> None:
@@ -200,6 +284,11 @@ def test_what_changed_is_told_by_field_id(then: dict[str, int], now: dict[str, i
         return RowSchema.of(pa.schema([(name, pa.int64()) for name in columns]), list(columns.values()))
 
     assert difference(schema(then), schema(now)) == told
+
+
+def test_a_changed_type_is_told_with_both() -> None:
+    then, now = (RowSchema.of(pa.schema([("n", kind)])) for kind in (pa.int64(), pa.int32()))
+    assert difference(then, now) == "changed 'n' from int64 to int32"
 
 
 def test_scans_of_a_table_opened_before_show_its_own_columns(tmp_path: Path) -> None:

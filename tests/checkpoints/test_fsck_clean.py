@@ -12,6 +12,7 @@ import pytest
 from closing import Background
 from fsck_tables import (
     DIRECT,
+    STREAM,
     WAL_ONLY,
     batches,
     collect,
@@ -32,6 +33,7 @@ import headgate
 from headgate.checkpoints.expiring import BeforePosition, expire
 from headgate.checkpoints.fsck import check_table
 from headgate.checkpoints.fsck_wal import list_wal
+from headgate.checkpoints.log_archive import LogArchive
 from headgate.checkpoints.stream_driver import StreamDriver
 from headgate.shards import names
 from headgate.streaming.fsck import TableReport, fsck
@@ -82,6 +84,20 @@ def test_a_collected_table_with_holes_and_barriers_below_replay_after(table: Tab
     assert listing.gaps(0, listing.highest) != [], "entries below replay_after are gone"
     assert listing.has(0), "barriers stay"
     holds(table)
+
+
+def test_a_stream_with_an_archive_whatever_was_collected_before_and_after(table: Table) -> None:
+    collect(table)
+    archive = LogArchive(table.home.records, STREAM, table.uri)
+    archive.begin()
+    assert archive.since() > 0
+    holds(table)
+    for number in (9, 10):
+        driver = open_stream(table)
+        batches(driver, [number])
+        driver.fold()
+        collect(table)
+    assert holds(table).checked.objects["archives"] == len(archive.names()) > 0
 
 
 def test_a_checkpoint_and_a_table_that_went_on(table: Table) -> None:

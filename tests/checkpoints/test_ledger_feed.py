@@ -17,6 +17,7 @@ from headgate.checkpoints.ledger_rows import Folded, LedgerRecord
 from headgate.checkpoints.log_feed import wal_positions
 from headgate.checkpoints.stream_driver import StreamDriver
 from headgate.errors import Fenced
+from headgate.streaming.fsck import fsck
 from headgate.table import Table
 
 NOW = timedelta(0)
@@ -111,3 +112,25 @@ def test_records_that_are_gone_are_told_with_the_offsets_that_they_had_read(tabl
     assert isinstance(folded, Folded)
     assert folded.ranges[TOPIC, 0] == (SIZE, until[TOPIC, 0])
     assert not any(isinstance(part, Folded) for part in feed.read(folded.sequence).parts)
+
+
+def test_a_clone_has_an_archive_of_its_own_and_tells_what_came_before_it(table: Table, tmp_path: Path) -> None:
+    driver = open_stream(table)
+    LedgerPin(table.home, "s", "/lake/ledger", hold=0.0, retry=AT_ONCE).take()
+    grown(driver, range(3), fold=True)
+    table.collect_garbage(min_age=NOW, apply=True)
+    assert batches(feed_of(table).read(0)) == [0, 1, 2]
+    clone = table.clone(str(tmp_path / "clone"))
+    feed = feed_of(clone)
+    assert not feed.archive.has_begun()
+    folded, *rest = feed.read(0).parts
+    assert isinstance(folded, Folded)
+    assert folded.ranges == {(TOPIC, partition): (0, 3 * SIZE) for partition in (0, 1)}
+    assert rest == []
+    LedgerPin(clone.home, "s", "/lake/other", hold=0.0, retry=AT_ONCE).take()
+    grown(open_stream(clone), range(3, 6), fold=True)
+    clone.collect_garbage(min_age=NOW, apply=True)
+    assert feed.archive.names()
+    chunk = feed_of(clone).read(0)
+    assert (chunk.parts[0], batches(chunk)) == (folded, [3, 4, 5])
+    assert fsck(clone.uri).findings == fsck(table.uri).findings == ()

@@ -30,7 +30,7 @@ from headgate.checkpoints.stream_driver import StreamDriver
 from headgate.errors import Transient
 from headgate.table import Table
 
-SECONDS = float(os.environ.get("HEADGATE_SOAK_SECONDS", "40"))
+SECONDS = float(os.environ.get("HEADGATE_SOAK_SECONDS", "60"))
 AGE = timedelta(seconds=6)
 """What garbage collection waits for here: longer than any job or unpinned read takes."""
 KEYS = 400

@@ -34,6 +34,7 @@ def test_a_table_as_it_must_be_exits_0_and_says_what_was_checked(headgate: Headg
     told = json.loads(result.stdout)
     assert (result.exit_code, told["holds"], told["findings"]) == (0, True, [])
     assert told["checked"] == {
+        "archives": 0,
         "checkpoints": 0,
         "consumers": 0,
         "manifests": 1,

@@ -1,17 +1,24 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
+import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
+from avro_registry import AUTH, serving, wire
 from command_line import Headgate, started
 from confluent_kafka import Producer
 from stream_tables import COLUMNS, Stream
 
+from headgate.connectors.kafka.groups import group_offsets
+from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.shards.sharding import by_partition
 from headgate.table import create_table, open_table
 
@@ -42,7 +49,8 @@ class Run:
     """One `headgate ingest`."""
 
     def __init__(self, servers: str, topic: str, table: str, *options: str) -> None:
-        arguments = ["--servers", servers, "--topic", topic, "--table", table, "--cores", "2", "--output", "json"]
+        named = [] if "--topic-pattern" in options else ["--topic", topic]
+        arguments = ["--servers", servers, *named, "--table", table, "--cores", "2", "--output", "json"]
         self.process = started("ingest", *arguments, *options)
 
     def batch(self) -> dict[str, Any]:
@@ -63,6 +71,16 @@ class Run:
         return self.process.returncode, [json.loads(line) for line in out.splitlines()], err
 
 
+def ledger_rows(ledger: Path) -> list[dict[str, Any]]:
+    """All rows of a Delta table, as its log says which files count."""
+    files: set[str] = set()
+    for commit in sorted(ledger.glob("_delta_log/*.json")):
+        actions = [json.loads(line) for line in commit.read_text().splitlines()]
+        files -= {one["remove"]["path"] for one in actions if "remove" in one}
+        files |= {one["add"]["path"] for one in actions if "add" in one}
+    return [row for name in sorted(files) for row in pq.read_table(ledger / name).to_pylist()]
+
+
 CREATE = ("--create", "id bigint not null, note string", "--primary-key", "id", "--key-is-partitioned")
 
 
@@ -79,12 +97,25 @@ def test_ingest_once_then_status_verify_and_dead_letters_tell_one_story(
     where = json.loads(err)["where"]
     assert (where["partition"], where["offset"]) == (1, 49)
 
-    code, batches, err = Run(kafka_servers, topic, uri, *small).end()
-    assert (code, err) == (0, "")
+    ledger = tmp_path / "ledger"
+    run = Run(kafka_servers, topic, uri, *CREATE, "--max-offsets", "150", "--ledger", str(ledger))
+    batches = [run.batch() for _ in range(3)]
+    until = time.monotonic() + 240
+    while len(ledger_rows(ledger)) < 6 and time.monotonic() < until:
+        time.sleep(0.2)
+    run.process.send_signal(signal.SIGTERM)
+    assert run.end() == (0, [], "")
     assert [batch["batch"] for batch in batches] == list(range(len(batches)))
-    assert len(batches) == 3
     assert sum(batch["rows"] for batch in batches) == 396
     assert sum(batch["dead_letters"] for batch in batches) == 4
+    rows = ledger_rows(ledger)
+    facts = ("batch", "topic", "partition", "from_offset", "until_offset")
+    told = [(batch["batch"], *range.values()) for batch in batches for range in batch["offsets"]]
+    assert sorted(tuple(row[name] for name in facts) for row in rows) == sorted(told)
+    assert sum(row["row_count"] for row in rows) == 396
+    assert {tuple(row["positions"]) for row in rows} == {
+        tuple(places) for batch in batches for places in batch["positions"].values()
+    }
 
     send(topic, range(400, 500))
     code, more, err = Run(kafka_servers, topic, uri, *CREATE, "--once", "--no-direct", "--wal-only").end()
@@ -96,9 +127,9 @@ def test_ingest_once_then_status_verify_and_dead_letters_tell_one_story(
     (stream,) = status["streams"]
     assert (stream["stream"], stream["lag"], stream["batch"]) == (topic, 0, more[-1]["batch"])
     assert stream["recent_rows"] == more[-1]["rows"], "a clean stop folds the log: the last batch is left in it"
-    told = headgate("verify", uri, "--servers", kafka_servers, "--topic", topic, "--output", "json")
-    report = json.loads(told.stdout)
-    assert (told.exit_code, report["holds"], report["records"]) == (0, True, 500)
+    verified = headgate("verify", uri, "--servers", kafka_servers, "--topic", topic, "--output", "json")
+    report = json.loads(verified.stdout)
+    assert (verified.exit_code, report["holds"], report["records"]) == (0, True, 500)
     # Of 500 records 5 are no JSON, and 10 delete the row before them.
     assert (report["rows"], report["dead_letters"]) == (475, 5)
     letters = headgate("dead-letters", "show", uri, "--output", "json").stdout.splitlines()
@@ -106,20 +137,30 @@ def test_ingest_once_then_status_verify_and_dead_letters_tell_one_story(
 
 
 @pytest.mark.spark
-def test_sigterm_exits_0_and_a_restart_goes_on(
+def test_sigterm_exits_0_and_a_restart_goes_on_with_a_pattern_an_instant_and_a_group(
     headgate: Headgate, tmp_path: Path, kafka_servers: str, make_topic: Callable[..., str], send: Send
 ) -> None:
     topic, uri = make_topic(2), str(tmp_path / "orders")
+    send(topic, range(10_000, 10_020))
+    time.sleep(0.05)
+    since = datetime.now(UTC).isoformat()
+    time.sleep(0.05)
     send(topic, range(2_000))
-    run = Run(kafka_servers, topic, uri, *CREATE, "--max-offsets", "100")
+    group = f"ingest-{time.monotonic_ns()}"
+    wanted = ("--topic-pattern", re.escape(topic), "--stream", "orders", "--commit-to-kafka", group, "--start", since)
+    run = Run(kafka_servers, topic, uri, *CREATE, "--max-offsets", "100", *wanted)
     first = run.batch()
     run.process.send_signal(signal.SIGTERM)
     code, _, err = run.end()
     assert (code, err) == (0, "")
-    code, batches, err = Run(kafka_servers, topic, uri, "--once").end()
+    code, batches, err = Run(kafka_servers, topic, uri, "--once", *wanted).end()
     assert (code, err) == (0, "")
     assert batches
     assert batches[-1]["query"] == first["query"]
+    assert [one["from"] for one in first["offsets"]] == [10, 10], "what was there before the instant is not read"
+    assert set(open_table(uri).scan(columns=["id"]).read_all()["id"].to_pylist()) <= set(range(2_000))
+    ends = {(topic, 0): 1_010, (topic, 1): 1_010}
+    assert group_offsets(ConsumerConfig.from_spark({"kafka.bootstrap.servers": kafka_servers}), group, ends) == ends
     report = json.loads(
         headgate("verify", uri, "--servers", kafka_servers, "--topic", topic, "--output", "json").stdout
     )
@@ -145,8 +186,12 @@ def test_a_driver_whose_stream_was_taken_over_exits_4_with_one_sentence(
 
 @pytest.mark.spark
 def test_a_store_that_fails_the_tasks_alone_exits_by_its_kind_of_error(
-    tmp_path: Path, kafka_servers: str, make_topic: Callable[..., str], send: Send
+    tmp_path: Path, kafka_servers: str, make_topic: Callable[..., str], send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Each of a task's four tries has this patience.
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "spark-defaults.conf").write_text("spark.headgate.storePatience 2s\n")
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path / "conf"))
     topic, uri = make_topic(2), str(tmp_path / "orders")
     table = create_table(uri, COLUMNS, sharding=by_partition())
     send(topic, range(100))
@@ -163,6 +208,34 @@ def test_a_store_that_fails_the_tasks_alone_exits_by_its_kind_of_error(
     code, batches, err = Run(kafka_servers, topic, uri, "--once").end()
     assert (code, err) == (0, "")
     assert sum(batch["rows"] + batch["dead_letters"] for batch in batches) == 100
+
+
+@pytest.mark.spark
+@pytest.mark.deep
+def test_avro_by_a_registry_and_raw_values_are_ingested(
+    tmp_path: Path, kafka_servers: str, make_topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADGATE_REGISTRY_AUTH", AUTH)
+    topic = make_topic(1)
+    fields = [{"name": "id", "type": "long"}, {"name": "note", "type": "string"}]
+    schema = {"type": "record", "name": "Row", "fields": fields}
+    values = [wire(schema, {"id": number, "note": f"n {number}"}) for number in range(20)]
+    producer = Producer({"bootstrap.servers": kafka_servers, "enable.idempotence": True})
+    for value in values:
+        producer.produce(topic, value)
+    producer.flush()
+    rows, raw = str(tmp_path / "rows"), str(tmp_path / "raw")
+    with serving({"/schemas/ids/7": (200, {"schema": json.dumps(schema)})}) as registry:
+        avro = ("--create", "id bigint, note string", "--decode", "avro", "--registry", registry)
+        for uri, options in ((rows, avro), (raw, ("--create", "value binary", "--decode", "raw"))):
+            code, batches, err = Run(kafka_servers, topic, uri, *options, "--once", "--log", "json").end()
+            assert code == 0, err
+            assert sum(batch["rows"] for batch in batches) == 20
+            assert AUTH not in err
+            assert AUTH.partition(":")[2] not in err
+    found = open_table(rows).scan().read_all().to_pylist()
+    assert found == [{"id": number, "note": f"n {number}"} for number in range(20)]
+    assert open_table(raw).scan().read_all()["value"].to_pylist() == values
 
 
 def test_a_topic_that_is_not_there_is_told_before_anything_is_written(

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from command_line import Headgate, started
+from command_line import Headgate, OnTerminal, started
 from stream_tables import COLUMNS, QUERY, Record, Stream
 
 from headgate.shards.sharding import by_partition
@@ -87,6 +87,22 @@ def test_watch_shows_the_next_batch_and_ends_with_ctrl_c(streamed: Table) -> Non
         process.send_signal(2)
         process.communicate()
     assert process.returncode == 0
+
+
+def test_watch_on_a_terminal_paints_over_what_it_showed_and_gives_the_terminal_back(streamed: Table) -> None:
+    terminal = OnTerminal("status", streamed.uri, "--watch", "--every", "0.1")
+    try:
+        terminal.until("orders/0 [2, 4)")
+        assert "orders/0 [4, 5)" not in terminal.shown
+        Stream(streamed, "orders", 2).commit([(0, 4, 5)], [Record(0, 4, GOOD % 5)])
+        terminal.until("orders/0 [4, 5)")
+    finally:
+        code = terminal.end()
+    assert code == 0
+    looks = terminal.shown.split("\x1b[1A")  # one line up: each look begins where the last one did
+    assert len(looks) > 20, "a look is many lines high"
+    assert terminal.shown.count("\x1b[?25l") == terminal.shown.count("\x1b[?25h") == 1, "the cursor is back"
+    assert "Traceback" not in terminal.shown
 
 
 def test_kafka_options_without_servers_are_refused(headgate: Headgate, streamed: Table) -> None:

@@ -163,6 +163,13 @@ class ObjectStoreSuite:
         assert list(store.list("missing/")) == []
         assert list(store.list("top/")) == []
 
+    def test_the_keys_alone_are_those_of_a_list(self, store: ObjectStore) -> None:
+        for key in ("a/1", "a/b/2", "ab/3", "top", "_headgate/x/4"):
+            store.put_if_absent(key, b"x")
+        for prefix in ("", "a/", "missing/", "top/"):
+            assert sorted(store.list_keys(prefix)) == sorted(info.key for info in store.list(prefix))
+        assert store.operations()["list"] == 8
+
     def test_list_folders_shows_the_next_level_only(self, store: ObjectStore) -> None:
         for key in ["top", "a/1", "a/b/2", "a/c/d/3", "ab/3"]:
             store.put_if_absent(key, b"")
@@ -263,6 +270,8 @@ class ObjectStoreSuite:
             next(store.list(prefix), None)
         with pytest.raises(InvalidInput):
             next(store.list_folders(prefix), None)
+        with pytest.raises(InvalidInput):
+            next(store.list_keys(prefix), None)
 
     def test_errors_cross_processes(self, store: ObjectStore) -> None:
         with pytest.raises(NotFound) as caught:

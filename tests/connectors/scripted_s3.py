@@ -14,6 +14,7 @@ STORE_AND_DROP = -1
 """Store the object, then close the connection without an answer."""
 DROP = -2
 """Store nothing and close the connection."""
+COPIED = b"<CopyObjectResult><ETag>tag</ETag></CopyObjectResult>"
 
 
 @dataclass
@@ -30,7 +31,9 @@ class ScriptedS3:
     headers: list[dict[str, str]] = field(default_factory=list)
     """Those of every PUT, in order."""
 
-    def answer(self, verb: str, path: str, body: bytes, only_if_absent: bool) -> tuple[int, bytes]:
+    def answer(
+        self, verb: str, path: str, body: bytes, only_if_absent: bool, source: str | None = None
+    ) -> tuple[int, bytes]:
         self.asked[verb] += 1
         planned = self.script.get(verb, [])
         status = planned.pop(0) if planned else 200
@@ -39,8 +42,8 @@ class ScriptedS3:
         if verb == "PUT":
             if only_if_absent and path in self.objects:
                 return 412, self.refusal
-            self.objects[path] = body
-            return status, b""
+            self.objects[path] = body if source is None else self.objects[f"/{source.lstrip('/')}"]
+            return status, b"" if source is None else COPIED
         if "list-type=2" in path:
             return (
                 status,
@@ -62,7 +65,8 @@ def scripted_s3(**script: list[int]) -> Iterator[ScriptedS3]:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             if self.command == "PUT":
                 s3.headers.append({name.lower(): value for name, value in self.headers.items()})
-            status, answer = s3.answer(self.command, self.path, body, self.headers.get("If-None-Match") == "*")
+            absent, source = self.headers.get("If-None-Match") == "*", self.headers.get("x-amz-copy-source")
+            status, answer = s3.answer(self.command, self.path, body, absent, source)
             if status in (STORE_AND_DROP, DROP):
                 self.close_connection = True
                 self.connection.shutdown(socket.SHUT_RDWR)

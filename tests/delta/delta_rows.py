@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 import uuid
 from collections import Counter
@@ -17,8 +16,6 @@ from headgate.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-DOCS = Path(__file__).parents[2] / "docs" / "delta.md"
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -76,9 +73,8 @@ def _plain(row: dict[str, Any]) -> str:
     return repr(sorted((name, str(value)[:19] if "_at" in name else value) for name, value in row.items()))
 
 
-def offset_query(ledger: Path | str, topic: str, partition: int, offset: int) -> str:
-    """The SQL of the page, for another ledger and another offset."""
-    (found,) = re.findall(r"```sql\n(.*?)```", DOCS.read_text(), re.DOTALL)
+def offset_query(sql: str, ledger: Path | str, topic: str, partition: int, offset: int) -> str:
+    """The SQL of a page, for another ledger and another offset."""
     known = {
         "`/lake/ledger`": f"`{ledger}`",
         "'orders'": f"'{topic}'",
@@ -86,6 +82,6 @@ def offset_query(ledger: Path | str, topic: str, partition: int, offset: int) ->
         "1234567": str(offset),
     }
     for old, new in known.items():
-        assert old in found
-        found = found.replace(old, new)
-    return str(found)
+        assert old in sql
+        sql = sql.replace(old, new)
+    return sql

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import json
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import structlog
 from delta_rows import catalog_name, check_ledger, offset_query, until
+from doc_pages import blocks_run_by
 from stream_runs import Stream, Topic, make_table
 from wal_rows import entry_ids
 
@@ -14,6 +20,7 @@ import headgate
 from headgate.checkpoints.ledger_feed import LedgerFeed
 from headgate.cli.status_command import status_of
 from headgate.shards.sharding import Sharding
+from headgate.streaming import ledger as streaming_ledger
 from headgate.streaming.ledger import rebuild_ledger
 from headgate.table import Table
 
@@ -24,8 +31,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
 
 def test_sql_says_where_an_offset_lies_after_failures_crashes_and_over_buckets(
-    spark: SparkSession, kafka_servers: str, make_topic: Any, tmp_path: Path
+    spark: SparkSession, kafka_servers: str, make_topic: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    headgate.configure_logs("json", "WARNING", said := io.StringIO())
     topic = Topic(kafka_servers, make_topic(4), 4)
     ledger = tmp_path / "place" / "ledger"
     ledger.parent.write_text("a file where a folder must be: the ledger cannot be written")
@@ -43,6 +51,12 @@ def test_sql_says_where_an_offset_lies_after_failures_crashes_and_over_buckets(
     samples = {(one.metric.name, one.labels): one.value for one in sink.reporting.metrics.samples()}
     assert samples["headgate_retries_total", ("ledger",)] >= 1
     assert samples["headgate_ledger_behind", ()] == following.behind
+    structlog.reset_defaults()
+    assert sink.last is not None
+    (warned,) = [
+        line for text in said.getvalue().splitlines() if "the ledger was not" in (line := json.loads(text))["event"]
+    ]
+    assert (warned["query"], warned["stream"], warned["ledger"]) == (sink.last.query_id, "s", str(ledger))
     ledger.parent.unlink()
     (ledger / "_delta_log" / "_staged_commits").mkdir(parents=True)  # as a driver leaves it that is killed here
     until(lambda: following.is_told)
@@ -66,10 +80,11 @@ def test_sql_says_where_an_offset_lies_after_failures_crashes_and_over_buckets(
     buckets.stream.run().close()
     check_ledger(spark, buckets.table, ledger)
 
+    (sql,) = {block.text for block in blocks_run_by(__file__)}  # README and the page have one query
     for offset in (0, 99, 100, 101, 174):
         # Partition 3 has the numbers 3, 7, 11 …, and the garbage after the first hundred of them.
         number = None if offset == 100 else 4 * (offset - (offset > 100)) + 3
-        found = spark.sql(offset_query(ledger, topic.name, 3, offset)).collect()
+        found = spark.sql(offset_query(sql, ledger, topic.name, 3, offset)).collect()
         (exact,) = [row for row in found if row["table_uri"] == straight.table.uri]
         assert exact["candidates"] == 1
         if number is None:
@@ -81,10 +96,36 @@ def test_sql_says_where_an_offset_lies_after_failures_crashes_and_over_buckets(
         if number is not None:
             holding = [row for row in candidates if number in entry_ids(buckets.table, row["shard"], row["positions"])]
             assert len(holding) == 1
-    assert spark.sql(offset_query(ledger, topic.name, 3, 176)).collect() == []
+    assert spark.sql(offset_query(sql, ledger, topic.name, 3, 176)).collect() == []
 
-    # What somebody took out of the ledger, a rebuild brings back, as far as the log has it: clean stops fold. It leaves
-    # other tables alone.
+    # What was folded is collected, and archived before; the stream goes on.
+    straight.table.collect_garbage(min_age=timedelta(0), apply=True)
+    feed = LedgerFeed(straight.table.home, "s")
+    assert feed.archive.names()
+    topic.put_numbers(range(700, 800))
+    straight.stream.run().close()
+    own = check_ledger(spark, straight.table, ledger)
+    assert sum(row["row_count"] or 0 for row in own) == 800
+
+    # A rebuild brings back every row, whether somebody took out some of them, or the ledger is made elsewhere.
+    spark.sql(f"DELETE FROM delta.`{ledger}` WHERE sequence % 2 = 0 AND table_uri = '{straight.table.uri}'")
+    dry = rebuild_ledger(spark, straight.table, "s", str(ledger))
+    assert (dry.applied, dry.rows, dry.kept, dry.lost_upto) == (False, len(own), 0, 0)
+    assert dry.replaced < len(own)
+    with pytest.raises(AssertionError):
+        check_ledger(spark, straight.table, ledger)
+    assert rebuild_ledger(spark, straight.table, "s", str(ledger), apply=True) == replace(dry, applied=True)
+    assert _sorted(check_ledger(spark, straight.table, ledger)) == _sorted(own)
+    check_ledger(spark, buckets.table, ledger)
+    with catalog_name(spark) as name, monkeypatch.context() as patched:
+        patched.setattr(streaming_ledger, "REBUILT", 5)
+        assert rebuild_ledger(spark, straight.table, "s", name, apply=True).rows == len(own)
+        assert _sorted([row.asDict() for row in spark.table(name).collect()]) == _sorted(own)
+
+    # An earlier release archived nothing: what somebody took out of the ledger comes back as far as the log has it.
+    # It leaves other tables alone.
+    for archived in feed.archive.names():
+        straight.table.home.records.delete(feed.archive.key(archived))
     gone = LedgerFeed(straight.table.home, "s").lost_upto()
     lately = sum(row["sequence"] > gone for row in own)
     assert 0 < lately < len(own)
@@ -107,6 +148,10 @@ def test_sql_says_where_an_offset_lies_after_failures_crashes_and_over_buckets(
         assert spark.table(name).count() == lately + 4
         folded = spark.table(name).where("kind = 'folded'").collect()
         assert {row["partition"]: row["from_offset"] for row in folded} == dict.fromkeys(range(4), 0)
+
+
+def _sorted(rows: list[dict[str, Any]]) -> list[str]:
+    return sorted(repr(sorted(row.items())) for row in rows)
 
 
 class _Run:

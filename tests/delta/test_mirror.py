@@ -63,9 +63,15 @@ def test_a_mirror_begins_with_the_table_as_it_is_and_follows_updates_deletes_and
     stale(spark.createDataFrame([(1, "stale", "s", 1, "x", 1, 0, False)], _LOG), 1)
     assert rows_of(spark, target) == before
 
-    table = table.add_column(pa.field("extra", pa.int64()))
-    mirror.run_once(spark, place)
-    check_mirror(spark, table, target)
+    # A name is data, at any depth: it never becomes a part of the statement that adds it. (Lance takes no such name for
+    # a column itself.)
+    inner = pa.field("p`q", pa.string(), nullable=False)
+    deep = pa.struct([("x`y", pa.int64()), ("many", pa.list_(pa.struct([inner])))])
+    table = table.add_column(pa.field("extra", pa.int64())).add_column(pa.field("deep", deep))
+    for _ in range(2):  # the second start finds the columns that the first one added
+        mirror.run_once(spark, place)
+        check_mirror(spark, table, target)
+    assert spark.read.format("delta").load(str(target)).schema["deep"].dataType.fieldNames() == ["x`y", "many"]
 
     _refused(spark, table, target, place, tmp_path)
 
@@ -124,9 +130,9 @@ def test_a_table_without_a_key_is_mirrored_by_appending(spark: SparkSession, tmp
 class Killed:
     """A table under a stream with a ledger and a mirror, whose driver is killed."""
 
-    def __init__(self, spark: SparkSession, topic: Topic, folder: Path, chance: random.Random) -> None:
+    def __init__(self, spark: SparkSession, topic: Topic, folder: Path, chance: random.Random, key: str | None) -> None:
         self.spark, self.topic, self.folder, self.chance = spark, topic, folder, chance
-        self.table = make_table(folder, headgate.by_partition(key_is_partitioned=True), "id")
+        self.table = make_table(folder, headgate.by_partition(key_is_partitioned=key is not None), key)
         self.told: dict[str, Any] = {
             "table": self.table.uri,
             "servers": topic.servers,
@@ -167,10 +173,10 @@ class Killed:
             assert ranges[-1][1] == size
 
 
-def _killed(spark: SparkSession, topic: Topic, folder: Path, rounds: int) -> None:
+def _killed(spark: SparkSession, topic: Topic, folder: Path, rounds: int, key: str | None = "id") -> None:
     seed = int(os.environ.get("HEADGATE_SEED", random.randrange(1 << 32)))
     print(f"HEADGATE_SEED={seed}")
-    run = Killed(spark, topic, folder, random.Random(seed))
+    run = Killed(spark, topic, folder, random.Random(seed), key)
     try:
         for _ in range(rounds):
             run.round()
@@ -180,15 +186,16 @@ def _killed(spark: SparkSession, topic: Topic, folder: Path, rounds: int) -> Non
 
 
 @pytest.mark.kafka
-def test_killed_3_times_at_random_mirror_and_ledger_are_the_tables(
+def test_killed_twice_at_random_mirror_and_ledger_are_the_tables(
     spark: SparkSession, kafka_servers: str, make_topic: Any, tmp_path: Path
 ) -> None:
-    _killed(spark, Topic(kafka_servers, make_topic(3), 3), tmp_path, 3)
+    _killed(spark, Topic(kafka_servers, make_topic(3), 3), tmp_path, 2)
 
 
 @pytest.mark.kafka
 @pytest.mark.deep
+@pytest.mark.parametrize("key", ["id", None], ids=["merge", "append"])
 def test_killed_20_times_at_random_mirror_and_ledger_are_the_tables(
-    spark: SparkSession, kafka_servers: str, make_topic: Any, tmp_path: Path
+    spark: SparkSession, kafka_servers: str, make_topic: Any, tmp_path: Path, key: str | None
 ) -> None:
-    _killed(spark, Topic(kafka_servers, make_topic(3), 3), tmp_path, 20)
+    _killed(spark, Topic(kafka_servers, make_topic(3), 3), tmp_path, 20, key)

@@ -12,17 +12,20 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from clone_tables import CONFIG, DIRECT, content, rows, streamed
-from stream_life import QUERY, SCHEMA, batch_of, expected_rows, run_task, write_plan, written
+from click.testing import CliRunner
+from clone_tables import CONFIG, DIRECT, STREAM, content, open_stream, rows, run_batch, streamed
+from stream_life import QUERY, SCHEMA, batch_of, expected_rows, ranges_of, run_task, write_plan, written
 
 from headgate.checkpoints.commit_log import CommitLog
 from headgate.checkpoints.streams import list_streams
 from headgate.checkpoints.table_checkpoint import CheckpointStore
+from headgate.cli import main
 from headgate.connectors.kafka.rows import row_schema
 from headgate.errors import Corrupt, DataLoss, HeadgateError, InvalidInput
 from headgate.shards import names
 from headgate.shards.entry import SourceRange
 from headgate.shards.sharding import ByPartition, by_partition
+from headgate.streaming.decode import debezium as debezium_decoder
 from headgate.streaming.decode import json as json_decoder
 from headgate.streaming.driver import StreamDriver
 from headgate.streaming.fsck import fsck
@@ -195,6 +198,48 @@ def test_a_hundred_thousand_empty_strings_a_batch(place: Path) -> None:
     assert table.search("anything").num_rows == 0
 
 
+def test_memory_stays_bounded_by_deep_json_and_by_many_empty_strings(place: Path) -> None:
+    """A process of its own: what Arrow, Lance and the parsers allocate is in its resident memory and nowhere else."""
+    command = [sys.executable, "-c", MEASURED, str(place / "t"), json.dumps(sys.path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-3000:]
+    grown = json.loads(done.stdout)
+    assert grown["json"] < 100, "MB for twelve records of 100 KB to 1 MB, by two decoders"
+    assert grown["empty"] < 120, "MB for four batches of 100,000 rows, their index and their SSTable"
+
+
+MEASURED = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[2])
+import pyarrow as pa, headgate
+from test_hostile import BAD, SCHEMA, envelope
+
+# ru_maxrss is no less than what the process held that started this one.
+def most(): return int(open("/proc/self/status").read().partition("VmHWM:")[2].split()[0]) >> 10
+
+def fill(name, rows):
+    table = headgate.create_table(f"{sys.argv[1]}-{name}", SCHEMA, "id", full_text="note")
+    batch = pa.record_batch({"id": range(rows), "note": [""] * rows}, schema=table.schema)
+    with table.writer("single") as writer:
+        for _ in range(3):
+            writer.put(batch)
+        writer.flush_memtable()
+        writer.put(batch)
+    assert headgate.open_table(table.uri).scan().read_all().num_rows == rows
+
+decoders = headgate.decode.json(SCHEMA), headgate.decode.debezium(SCHEMA, "id")
+fill("warm", 10)
+for one in decoders:
+    one.decode(pa.array([b'{"id": 1}'], pa.binary()))
+begin = most()
+for value in BAD.values():
+    for one in decoders:
+        one.decode(pa.array([b'{"id": 1}', value, envelope(value)], pa.binary()))
+parsed = most()
+fill("large", 100_000)
+print(json.dumps({"json": parsed - begin, "empty": most() - parsed}))
+"""
+
 DEEP = 100_000
 BAD = {
     "deep list": b"[" * DEEP,
@@ -212,16 +257,29 @@ BAD = {
 }
 
 
+def envelope(row: bytes) -> bytes:
+    """The change event that inserts it."""
+    return b'{"op": "c", "after": ' + row + b"}"
+
+
 @pytest.mark.parametrize("kind", BAD)
-def test_a_hostile_record_costs_no_other_row(place: Path, kind: str) -> None:
-    table = create_table(str(place / "t"), SCHEMA, sharding=by_partition())
+@pytest.mark.parametrize("of", ["json", "debezium", "debezium after"])
+def test_a_hostile_record_costs_no_other_row(place: Path, kind: str, of: str) -> None:
+    key = None if of == "json" else "id"
+    table = create_table(str(place / "t"), SCHEMA, key, sharding=by_partition(key_is_partitioned=key is not None))
     driver = StreamDriver.open(table.home, "s", QUERY, [ByPartition().shard_name("orders", 0)])
     ranges = [SourceRange("orders", 0, 0, 3)]
     values = [b'{"id": 10, "note": "before"}', BAD[kind], b'{"id": 12, "note": "after"}']
+    if of != "json":
+        values[::2] = map(envelope, values[::2])
+    if of == "debezium after":
+        values[1] = envelope(values[1])
     kafka = row_schema(("value", "partition", "offset", "key", "topic"))
     columns = [values, [0] * 3, [0, 1, 2], [b"k"] * 3, ["orders"] * 3]
     arrays = [pa.array(column, field.type) for column, field in zip(columns, kafka, strict=True)]
-    plan = write_plan(driver, ranges)
+    decoder = json_decoder(SCHEMA) if of == "json" else debezium_decoder(SCHEMA, "id")
+    maker = RowMaker(table.home.schema, ByPartition(), decoder, topic="orders")
+    plan = replace(write_plan(driver, ranges), maker=maker)
     from headgate.streaming import task
 
     output = task.write_kafka(plan, iter([pa.record_batch(arrays, schema=kafka)]))
@@ -309,6 +367,44 @@ def test_a_poisoned_manifest_or_entry_is_told(place: Path, poison: bytes) -> Non
         assert fsck(table.uri).findings
         overwrite(table, key, good)
     assert content(open_table(table.uri)) == wanted
+
+
+def recover(uri: str, checkpoint: Path, *apply: str) -> int:
+    """The exit code of the command; any error that is not ours comes out of it."""
+    arguments = ["recover", uri, "--checkpoint", str(checkpoint), *apply]
+    done = CliRunner().invoke(main, arguments, prog_name="headgate", catch_exceptions=False)
+    assert "Traceback" not in done.output + done.stderr
+    return done.exit_code
+
+
+@POISONED
+def test_a_poisoned_commit_record_or_manifest_stops_the_next_driver_and_a_recovery(place: Path, poison: bytes) -> None:
+    table, _ = streamed(place / "t")
+    wanted = content(table)
+    log = CommitLog(table.home.records, STREAM, table.uri)
+    head = log.read().head
+    assert head.opened is not None
+    assert head.last is not None
+    shards = [table.home.shard(claim.shard_id) for claim in head.opened.shards.values()]
+    checkpoint = place / "checkpoint"
+    for one in (head.last.sequence, head.opened.sequence, *shards):
+        if isinstance(one, int):
+            store, key = table.home.records, f"{log.folder}/log/{one:020}.json"
+        else:
+            store, key = table.home.store, names.manifest_key(one.id, one.manifests.versions()[-1])
+        good = bytes(store.get(key))
+        store.put_overwrite(key, poison)
+        error = failure(lambda: open_stream(open_table(table.uri)))
+        assert error is not None, key
+        assert len(str(error)) < 2000
+        assert recover(table.uri, checkpoint) != 0
+        assert recover(table.uri, checkpoint, "--apply") != 0
+        assert not checkpoint.exists(), "nothing was rebuilt from it"
+        store.put_overwrite(key, good)
+    assert content(open_table(table.uri)) == wanted
+    run_batch(open_stream(open_table(table.uri)), 3, ranges_of(3))
+    assert sum(content(table)[0].values()) == sum(wanted[0].values()) + 36
+    clean(table)
 
 
 @pytest.mark.parametrize("path", ["../../../etc", "/etc", "..", "a/../../b", "", "\0"])

@@ -13,11 +13,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from clone_tables import CONFIG, DIRECT, WAL_ONLY, content, rows, streamed
+from small_disk import filled, small_disk
 from stream_life import SCHEMA
 
 import headgate
@@ -65,33 +67,13 @@ def operations(table: Table, path: Path) -> dict[str, Callable[[], object]]:
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 12 MB, where this process may mount one; else a plain directory."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", str(path)]
-    try:
-        mounted = os.geteuid() == 0 and subprocess.run(mount, capture_output=True).returncode == 0
-    except OSError:
-        mounted = False
-    yield path
-    if mounted:
-        subprocess.run(["umount", "-l", str(path)], check=True)
+    with small_disk(tmp_path / "disk", 12):
+        yield tmp_path / "disk"
 
 
 @pytest.fixture
 def full(disk: Path) -> Without:
     """While it lasts, no byte finds room; on a plain directory, no file may grow."""
-
-    @contextlib.contextmanager
-    def ballast() -> Iterator[None]:
-        file = os.open(disk / "ballast", os.O_CREAT | os.O_WRONLY)
-        with contextlib.suppress(OSError):
-            while os.write(file, bytes(4096)):
-                pass
-        os.close(file)
-        try:
-            yield
-        finally:
-            (disk / "ballast").unlink()
 
     @contextlib.contextmanager
     def limit() -> Iterator[None]:
@@ -102,7 +84,7 @@ def full(disk: Path) -> Without:
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
-    return ballast if os.path.ismount(disk) else limit
+    return partial(filled, disk) if os.path.ismount(disk) else limit
 
 
 def test_on_a_full_disk_everything_fails_clearly_and_works_again(disk: Path, full: Without, tmp_path: Path) -> None:
@@ -263,6 +245,26 @@ def no_descriptors() -> Iterator[None]:
         for one in held:
             os.close(one)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_without_file_descriptors_everything_fails_clearly_and_works_again(tmp_path: Path) -> None:
+    table, _ = streamed(tmp_path / "t", full_text=("note",))
+    wanted = content(table)
+    # Once while there are descriptors: what a library opens when it is first used it keeps.
+    other, _ = streamed(tmp_path / "other", full_text=("note",))
+    for call in operations(other, tmp_path / "others").values():
+        call()
+    for name, call in operations(table, tmp_path).items():
+        try:
+            refused(call, no_descriptors, StoreFull, saying="Too many open files")
+        except BaseException as error:
+            raise AssertionError(name) from error
+        assert content(open_table(table.uri)) == wanted, name
+    closing(table)
+    for call in operations(table, tmp_path).values():
+        call()
+    assert content(open_table(str(tmp_path / "clone")))[0] == wanted[0]
+    closing(table)
 
 
 def test_without_file_descriptors_a_writer_stops_and_opens_again(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from network import FAULTS, ProxiedKafka
+from network import CRAWL, FAULTS, ProxiedKafka
 from stream_runs import Topic
 
 import headgate
@@ -37,3 +37,18 @@ def test_ranges_are_read_whole_and_in_order_through_every_fault(kafka_behind_pro
     finally:
         proxy.mend()
     assert (caught.value.detail["topic"], caught.value.detail["partition"]) == ("read", 0)
+
+
+def test_a_range_with_more_behind_it_than_a_slow_network_brings_in_time_is_read_by_smaller_fetches(
+    kafka_behind_proxy: ProxiedKafka,
+) -> None:
+    """One fetch of librdkafka asks for a megabyte of what there is, whatever the range is: minutes here."""
+    broker = kafka_behind_proxy.broker
+    broker.create_topic("behind", 1)
+    topic = Topic(broker.servers, "behind", 1)
+    for first in range(0, 4000, 100):
+        topic.put_numbers(range(first, first + 100))
+    consumer = headgate.kafka.source(kafka_behind_proxy.servers, "behind").consumer
+    with kafka_behind_proxy.proxy.under(CRAWL):
+        found = [one for batch in read_range(consumer, "behind", 0, 0, 150) for one in batch["offset"].to_pylist()]
+    assert found == list(range(150))

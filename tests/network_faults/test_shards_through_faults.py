@@ -6,17 +6,20 @@ itself when the fault ends.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import traceback
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from clone_tables import content, run_batch, streamed
 from closing import WAL_ONLY, Background, closing_checks, entry_at, home_of, open_writer, rows, wal_positions
-from network import FAULTS, LOST, RESET, Fault, Proxy
+from network import CRAWL, FAULTS, LOST, RESET, Fault, Proxy, Toxiproxy, why_no_toxiproxy
 from services import S3_SECRETS, s3_options_for
 from stream_life import QUERY, TOPIC, ranges_of
 
@@ -164,3 +167,32 @@ def test_a_fault_that_outlasts_the_patience_is_told_with_table_shard_and_next_st
     again = open_writer(through, SHARD, PATIENT)
     again.put(rows(2))
     closing_checks(direct, SHARD, [0, 2], [0, 1, 2], [writer, again])
+
+
+def test_a_writer_goes_on_when_the_way_itself_dies_and_is_there_again(
+    direct: ObjectStore, s3_endpoint: str, bucket: str, tmp_path: Path
+) -> None:
+    if reason := why_no_toxiproxy():
+        pytest.skip(reason)
+    with Toxiproxy(tmp_path) as own:
+        way = own.proxy("s3", urlsplit(s3_endpoint).netloc)
+        writer = open_writer(open_store(f"s3://{bucket}/t", s3_options_for(way.endpoint)), SHARD, PATIENT)
+        writer.put(rows(0))
+        own.kill()
+        put = Background(lambda: writer.put(rows(1)))
+        until(lambda: writer.stats().retries > 0, "nobody is there")
+        own.start()
+        put.result()
+        assert writer.put(rows(2)).positions == (3,)
+        closing_checks(direct, SHARD, [0, 1, 2], [0, 1, 2], [writer])
+
+
+@pytest.mark.deep
+def test_an_object_that_comes_slowly_is_read_for_as_long_as_it_comes(
+    direct: ObjectStore, through: ObjectStore, s3_proxy: Proxy
+) -> None:
+    """At 1 KB/s: longer than a request usually may take, its retries included."""
+    body = os.urandom(80 << 10)
+    direct.put_if_absent("slow", body)
+    with s3_proxy.under(CRAWL):
+        assert bytes(through.get("slow")) == body

@@ -14,11 +14,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
+import lance
+import pyarrow as pa
 import pytest
 from clone_tables import DIRECT, content, open_stream, rows, run_batch, streamed
 from network import LOST, RESET, Fault, Proxy, seed_of_run
 from services import S3_SECRETS, s3_options_for
-from stream_life import ranges_of
+from stream_life import SCHEMA, ranges_of
 
 from headgate.checkpoints.read_parts import part_batches
 from headgate.checkpoints.read_plan import plan_read
@@ -28,12 +30,32 @@ from headgate.connectors.objects import open_store
 from headgate.connectors.row_ids import numbered_batches
 from headgate.connectors.sstables import open_dataset, scan_dataset
 from headgate.errors import DataLoss, Poisoned, Transient
+from headgate.shards.sharding import by_partition
 from headgate.streaming.fsck import fsck
-from headgate.table import Table, open_table
+from headgate.table import Table, create_table, open_table
 
 pytestmark = [pytest.mark.s3, pytest.mark.real_s3]
 
 AWAY = (Transient, Poisoned)
+
+
+def get(table: Table, uri: str) -> None:
+    """Of the table with a key that `with_a_key` made: rows of the base, of an SSTable and of the WAL."""
+    found = open_table(f"{uri}-keyed", table.storage_options).get(keys(*range(1, 5)))
+    assert sorted(found["id"].to_pylist()) == [1, 2, 3], "and 4 was never there"
+
+
+def keys(*ids: int) -> pa.RecordBatch:
+    return pa.record_batch({"id": pa.array(ids, pa.int64())})
+
+
+def with_a_key(uri: str, options: dict[str, str]) -> None:
+    table = create_table(f"{uri}-keyed", SCHEMA, "id", by_partition(key_is_partitioned=True), storage_options=options)
+    lance.write_dataset(pa.Table.from_batches([rows(1)]), table.uri, mode="append", storage_options=options)
+    with table.writer(DIRECT) as writer:
+        writer.put(rows(2))
+        writer.flush_memtable()
+        writer.put(rows(3))
 
 
 def put(table: Table, uri: str) -> None:
@@ -61,7 +83,8 @@ def stream(table: Table, uri: str) -> None:
 
 WORKS: dict[str, Callable[[Table, str], object]] = {
     "scan": lambda table, uri: table.scan().read_all(),
-    "get": lambda table, uri: table.shards(),
+    "shards": lambda table, uri: table.shards(),
+    "get": get,
     "search": lambda table, uri: table.search("direct", "note"),
     "put": put,
     "stream": stream,
@@ -117,6 +140,7 @@ def test_whatever_is_done_to_a_table_works_or_says_that_the_store_is_away(
     chance = random.Random(seed)
     uri = f"s3://{bucket}/t"
     direct, _ = streamed(uri, storage_options=s3_options, full_text=("note",))
+    with_a_key(uri, s3_options)
     before = set(content(direct)[0])
     options = s3_options_for(s3_proxy.endpoint)
     failed: list[str] = []
@@ -135,7 +159,7 @@ def test_whatever_is_done_to_a_table_works_or_says_that_the_store_is_away(
     assert not failed, f"HEADGATE_SEED={seed}\n" + "\n".join(failed)
     assert met, "no fault was met"
     # Whatever was left half done, the next one goes on.
-    for name in ("stream", "put", "flush", "compact", "garbage", "scan"):
+    for name in ("stream", "put", "flush", "compact", "garbage", "scan", "get"):
         WORKS[name](open_table(uri, s3_options), uri)
     assert set(content(direct)[0]) >= before
     checked(open_table(uri, s3_options), uri)

@@ -6,17 +6,21 @@ changed: a host name becomes 127.0.0.1, a port a free one, a volume a folder.
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import urllib.parse
+import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
-from servers import LocalServer, free_port
+from servers import SOURCES, LocalServer, free_port
 
 from headgate.connectors.jars import kafka_classpath
 from headgate.connectors.kafka.topics import admin_client
@@ -31,6 +35,13 @@ _VARIABLE = re.compile(r"\$\{(\w+):-([^}]*)\}")
 _ADDRESS = re.compile(r"(?P<host>[a-z][a-z0-9.-]*|0\.0\.0\.0)?:(?P<port>[0-9]{4,5})\b")
 _DEFAULT_PORTS = {"prometheus": 9090, "grafana": 3000}
 """Where those listen that no option tells."""
+
+
+def compose() -> list[str] | None:
+    """The command docker compose: Docker's own plugin, else the one on PATH or built; None where there is neither."""
+    if shutil.which("docker") and subprocess.run(["docker", "compose", "version"], capture_output=True).returncode == 0:
+        return ["docker", "compose"]
+    return None if (binary := SOURCES["compose"].binary) is None else [str(binary)]
 
 
 def services() -> dict[str, Any]:
@@ -125,6 +136,28 @@ class Machine:
         environment |= {"MINIO_UPDATE": "off"}
         command = [*service["entrypoint"], *self.command("minio")]
         return LocalServer(command, self.folder / "minio.log", self.port(9000), environment)
+
+    def prometheus(self, binary: Path) -> Prometheus:
+        """Prometheus by its command and its files. Not started yet."""
+        for volume in services()["prometheus"]["volumes"]:
+            source, _, _ = volume.partition(":")
+            if (mounted := ROOT / source).is_file():
+                here = self.folder / "volumes" / source
+                here.parent.mkdir(parents=True, exist_ok=True)
+                here.write_text(self.here(mounted.read_text()))
+        port = self.port(_DEFAULT_PORTS["prometheus"])
+        command = [str(binary), *self.command("prometheus"), f"--web.listen-address=127.0.0.1:{port}"]
+        return Prometheus(command, self.folder / "prometheus.log", port, self.environment("prometheus"))
+
+
+class Prometheus(LocalServer):
+    """Who scrapes and evaluates."""
+
+    def ask(self, what: str, **parameters: str) -> Any:
+        """What its HTTP interface answers, as `data` of the answer."""
+        told = urllib.parse.urlencode(parameters)
+        with urllib.request.urlopen(f"{self.endpoint}/api/v1/{what}?{told}", timeout=10) as answer:
+            return json.load(answer)["data"]
 
 
 class Kafka(LocalServer):

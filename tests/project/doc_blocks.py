@@ -7,7 +7,7 @@ right above its blocks, and counts for the whole page:
     <!-- needs: spark, kafka -->    `spark`; a broker in place of localhost:9092, with a topic `orders`
     <!-- needs: s3 -->              a bucket `lake`, and credentials in the environment
     <!-- exit: 6 -->                the exit code of the commands of this block
-    <!-- run by: tests/… -->        the block is run by that test, which reads it from the page
+    <!-- run by: tests/… -->        the block is run by that test, which calls `blocks_run_by(__file__)`
 
 | tag | what happens |
 |---|---|
@@ -23,6 +23,7 @@ Any other tag, none included, fails. `/lake/` and `checkpoints/` are folders of 
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shlex
@@ -30,17 +31,16 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 from click.testing import CliRunner
+from doc_pages import ROOT, Block, commands_of
 
 from headgate.cli import main as headgate_command
 
-ROOT = Path(__file__).resolve().parents[2]
 TAGS = ("python", "console", "sql", "sh", "json", "yaml", "text")
 NEEDS = ("table", "spark", "kafka", "s3")
 OWN_PROCESS = ("ingest", "demo")
@@ -48,62 +48,6 @@ OWN_PROCESS = ("ingest", "demo")
 PATIENCE = 240.0
 
 _BROKER = re.compile(r"\b(localhost|127\.0\.0\.1):9092\b")
-_COMMENT = re.compile(r"<!-- (needs|exit|run by): (.+?) -->")
-
-
-@dataclass(frozen=True)
-class Block:
-    """One fenced block."""
-
-    page: str
-    line: int
-    tag: str
-    text: str
-    told: Mapping[str, str] = field(default_factory=dict)
-    """What the comments above it say."""
-
-    @property
-    def place(self) -> str:
-        """For messages."""
-        return f"{self.page}:{self.line}"
-
-
-def pages() -> list[str]:
-    """All that have blocks which must run."""
-    found = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
-    found += [*sorted((ROOT / "docs").glob("*.md")), ROOT / "benchmarks" / "README.md"]
-    return [path.relative_to(ROOT).as_posix() for path in found if path.exists()]
-
-
-def blocks_of(page: str) -> list[Block]:
-    """Every fenced block of a page."""
-    return list(_blocks(page, (ROOT / page).read_text().splitlines()))
-
-
-def _blocks(page: str, lines: list[str]) -> Iterator[Block]:
-    told: dict[str, str] = {}
-    number = 0
-    while number < len(lines):
-        line = lines[number].strip()
-        number += 1
-        if not line.startswith("```"):
-            comment = _COMMENT.fullmatch(line)
-            told = {**told, comment[1]: comment[2]} if comment else {}
-            continue
-        start, inside = number, []
-        while number < len(lines) and lines[number].strip() != "```":
-            inside.append(lines[number])
-            number += 1
-        assert number < len(lines), f"{page}:{start}: a block without an end"
-        number += 1
-        yield Block(page, start, line[3:].strip(), "\n".join(inside) + "\n", told)
-        told = {}
-
-
-def needs_of(page: str) -> set[str]:
-    """What a page needs, by all its comments."""
-    told = [block.told.get("needs", "") for block in blocks_of(page)]
-    return {name.strip() for text in told for name in text.split(",") if name.strip()}
 
 
 @dataclass
@@ -117,7 +61,7 @@ class PageRun:
     def run(self, block: Block) -> None:
         """Run a block. Raises whatever it raises; AssertionError with its place where a command fails."""
         if "run by" in block.told:
-            _check_run_by(block)
+            check_run_by(block)
         elif block.tag == "python":
             self._python(block)
         elif block.tag == "console":
@@ -184,18 +128,14 @@ class PageRun:
         return _BROKER.sub(self.servers or "", text)
 
 
-def commands_of(block: Block) -> list[str]:
-    """The commands of a console block; a backslash at the end of a line goes on in the next."""
-    joined = block.text.replace("\\\n", " ")
-    commands = [line[2:].partition("  #")[0].strip() for line in joined.splitlines() if line.startswith("$ ")]
-    assert commands, f"{block.place}: a console block without a command is text"
-    return commands
-
-
-def _check_run_by(block: Block) -> None:
-    test = ROOT / block.told["run by"]
-    assert test.exists(), f"{block.place}: there is no {test}"
-    assert Path(block.page).name in test.read_text(), f"{block.place}: {test.name} does not read this page"
+def check_run_by(block: Block) -> None:
+    """The test that a block names is there, and its code, not its prose, takes the block from the page."""
+    name = block.told["run by"]
+    test = ROOT / name
+    assert test.name.startswith("test_"), f"{block.place}: {name} is no file of tests"
+    assert test.exists(), f"{block.place}: there is no {name}"
+    calls = [ast.unparse(node) for node in ast.walk(ast.parse(test.read_text())) if isinstance(node, ast.Call)]
+    assert "blocks_run_by(__file__)" in calls, f"{block.place}: {name} does not read its blocks from the pages"
 
 
 def _check_shell(block: Block) -> None:

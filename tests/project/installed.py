@@ -21,13 +21,18 @@ def built_wheel(folder: Path) -> Path:
 
 
 def clean_environment(folder: Path, wheel: Path, extras: str) -> Path:
-    """The folder of programs of an environment with the wheel and those extras, by pip and constraints.txt alone."""
-    venv.create(folder, with_pip=True)
+    """The folder of programs of an environment with the wheel and those extras, by pip and constraints.txt alone.
+
+    An environment that is there gets what it lacks.
+    """
+    if not folder.exists():
+        venv.create(folder, with_pip=True)
     programs = folder / "bin"
     pip = [str(programs / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     limits = ["-c", str(ROOT / "constraints.txt")]
     # pyspark comes as source only, and is built with what constraints.txt says.
-    for wanted in (["setuptools", "wheel"], ["--no-build-isolation", f"headgate[{extras}] @ {wheel.as_uri()}"]):
+    named = f"headgate[{extras}]" if extras else "headgate"
+    for wanted in (["setuptools", "wheel"], ["--no-build-isolation", f"{named} @ {wheel.as_uri()}"]):
         done = subprocess.run(
             [*pip, *limits, *wanted], cwd=folder, env=outside(), capture_output=True, text=True, timeout=1800
         )

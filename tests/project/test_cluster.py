@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from doc_blocks import ROOT, blocks_of
+from doc_pages import ROOT, blocks_run_by
 from installed import built_wheel, clean_environment, outside
 from services import MakeTopic
 
@@ -98,7 +98,7 @@ def test_spark_submit_on_two_workers_fills_a_table_with_the_topic(
     sample = [python, str(ROOT / "examples" / "sample_records.py"), "logs", "--servers", kafka_servers]
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     (tmp_path / "where.py").write_text(WHERE)
-    (command,) = [block.text for block in blocks_of("docs/operations.md") if "run by" in block.told]
+    (command,) = [block.text for block in blocks_run_by(__file__)]
     with cluster(programs, tmp_path) as master:
         placed = (
             command.replace("spark://master:7077", master)

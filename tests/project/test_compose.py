@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import signal
 import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from composed import FILE, ROOT, Kafka, Machine, addresses, document, listens, services
+from composed import FILE, ROOT, Kafka, Machine, Prometheus, addresses, compose, document, listens, services
 from confluent_kafka import Producer
 from servers import SOURCES
 from servers import s3_server as s3_process
@@ -74,11 +73,10 @@ def test_the_file_is_whole_and_says_nothing_that_there_is_not() -> None:
 
 
 def test_docker_compose_takes_the_file() -> None:
-    commands = [["docker", "compose"], ["docker-compose"]]
-    there = [one for one in commands if shutil.which(one[0]) and _says([*one, "version"]).returncode == 0]
-    if not there:
-        pytest.skip("docker compose is not installed; the test before this one looks at the file")
-    done = _says([*there[0], "--file", str(FILE), "config", "--format", "json"])
+    command = compose()
+    if command is None:
+        pytest.skip("docker compose is neither on PATH nor built; the test before this one looks at the file")
+    done = _says([*command, "--file", str(FILE), "config", "--format", "json"])
     assert done.returncode == 0, done.stderr
     assert set(json.loads(done.stdout)["services"]) == set(services())
 
@@ -138,10 +136,10 @@ def object_store(machine: Machine) -> Iterator[str]:
             yield "moto"
 
 
-def run_the_services(machine: Machine, starts: int) -> str:
+def run_the_services(machine: Machine, starts: int, look: Callable[[Machine], None] = lambda machine: None) -> str:
     """Broker, store, topic and stream: rows that are sent are in the table, and where Prometheus looks it sees them.
 
-    What served S3.
+    `look` is called while the stream runs, after the rows have come. What served S3.
     """
     broker = machine.kafka()
     assert isinstance(broker, Kafka)
@@ -158,6 +156,7 @@ def run_the_services(machine: Machine, starts: int) -> str:
             try:
                 send(broker.servers, range(100 * number, 100 * number + 100))
                 wait_for_rows(machine, stream)
+                look(machine)
                 stream.send_signal(signal.SIGTERM)
                 _, err = stream.communicate(timeout=PATIENCE)
                 assert stream.returncode == 0, err
@@ -219,3 +218,39 @@ def scraped(url: str) -> dict[str, float]:
 def test_each_service_runs_by_its_own_command_line(tmp_path: Path, record_property: Any) -> None:
     store = run_the_services(Machine(tmp_path), starts=1)
     record_property("told", f"docker-compose.yml: its commands ran as processes, S3 by {store}")
+
+
+def watched_by_prometheus(machine: Machine) -> None:
+    """Prometheus by its own command line: it scrapes the stream, answers all that the dashboard asks, and evaluates
+    every alert rule.
+    """
+    binary = SOURCES["prometheus"].binary
+    assert binary is not None
+    dashboard = json.loads((ROOT / "ops" / "grafana-dashboard.json").read_text())
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    known = {"$__rate_interval": "1m", "$table": ".+", "$stream": ".+"}
+    for name, value in known.items():
+        asked = [expr.replace(name, value) for expr in asked]
+    rules = yaml.safe_load((ROOT / "ops" / "prometheus-alerts.yml").read_text())["groups"][0]["rules"]
+    with machine.prometheus(binary) as server:
+        assert isinstance(server, Prometheus)
+        end = time.monotonic() + PATIENCE
+        while True:
+            without = [expr for expr in asked if not server.ask("query", query=expr)["result"]]
+            evaluated = [rule for group in server.ask("rules")["groups"] for rule in group["rules"]]
+            bad = [rule["name"] for rule in evaluated if rule["health"] == "err"]
+            assert bad == []
+            if not without and [rule["health"] for rule in evaluated] == ["ok"] * len(rules):
+                return
+            assert time.monotonic() < end, f"no answer to {without}; rules {evaluated}"
+            time.sleep(1)
+
+
+@pytest.mark.deep
+@pytest.mark.spark
+@pytest.mark.kafka
+@pytest.mark.s3
+def test_prometheus_answers_all_that_the_dashboard_asks_and_evaluates_every_rule(tmp_path: Path) -> None:
+    if SOURCES["prometheus"].binary is None:
+        pytest.skip("prometheus is neither on PATH nor built; other tests look for every name in what a stream shows")
+    run_the_services(Machine(tmp_path), starts=1, look=watched_by_prometheus)

@@ -30,8 +30,8 @@ class Step:
 
     @property
     def words(self) -> list[str]:
-        """Without options of Docker's own."""
-        return [word for word in self.text.split() if not word.startswith("--mount=")]
+        """What it says, word by word."""
+        return self.text.split()
 
 
 def steps() -> list[Step]:
@@ -107,8 +107,8 @@ class Image:
             for word in step.words:
                 name, _, value = word.partition("=")
                 self.environment[name] = str(self._inside(value)) if value.startswith("/") else value
-            # The image starts with no package in its cache; a machine that has them is not asked to fetch them again.
-            self.environment.pop("PIP_CACHE_DIR", None)
+            # The image keeps no cache; a machine that has packages in its own is not asked to fetch them again.
+            self.environment.pop("PIP_NO_CACHE_DIR", None)
         elif step.kind == "ARG":
             name, _, value = step.text.partition("=")
             self.arguments[name] = value

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from doc_blocks import NEEDS, ROOT, TAGS, PageRun, blocks_of, needs_of, pages
+from doc_blocks import NEEDS, TAGS, PageRun, check_run_by
+from doc_pages import ROOT, Block, blocks_of, needs_of, pages
 from doc_tables import SCHEMA, fill_topic, make_table
 from services import S3_SECRETS, create_bucket, moto_server
 
@@ -29,6 +30,8 @@ RUNBOOK = ROOT / "docs" / "runbook.md"
 def test_every_block_says_what_it_is(page: str) -> None:
     for block in blocks_of(page):
         assert block.tag in TAGS, f"{block.place}: a block is one of {TAGS}, not {block.tag!r}"
+        if "run by" in block.told:
+            check_run_by(block)
     assert needs_of(page) <= set(NEEDS)
 
 
@@ -37,6 +40,18 @@ def test_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.chdir(tmp_path)
     with _bucket(page, monkeypatch):
         _run(page, tmp_path)
+
+
+def test_who_runs_a_block_takes_it_from_the_page() -> None:
+    """A file that is not there, that only speaks of the page, or that is no test, runs nothing."""
+    claims = {
+        "tests/project/test_nowhere.py": "there is no",
+        "tests/project/test_setup.py": "does not read its blocks",
+        "tests/project/doc_blocks.py": "no file of tests",
+    }
+    for name, why in claims.items():
+        with pytest.raises(AssertionError, match=why):
+            check_run_by(Block("docs/delta.md", 1, "sh", "", {"run by": name}))
 
 
 @pytest.mark.spark

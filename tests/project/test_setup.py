@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -44,6 +45,16 @@ def test_every_target_is_declared_phony() -> None:
     declared = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert declared is not None
     assert declared[1].split() == TARGETS
+
+
+def test_make_bench_runs_every_benchmark_and_the_page_tells_of_each() -> None:
+    benchmarks = {path.stem for path in (ROOT / "benchmarks").glob("*.py") if "__main__" in path.read_text()}
+    dry = make("bench", "--dry-run").stdout
+    listed = re.search(r"^for name in ([a-z_ ]+);", dry, re.MULTILINE)
+    assert listed is not None, dry
+    assert set(listed[1].split()) == benchmarks
+    page = (ROOT / "benchmarks" / "README.md").read_text()
+    assert set(re.findall(r"^\| `([a-z_]+)` \|", page, re.MULTILINE)) == benchmarks
 
 
 def sentence(result: subprocess.CompletedProcess[str]) -> str:
@@ -107,6 +118,81 @@ def test_a_second_setup_does_nothing() -> None:
         assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
     assert min(seconds) < 2
     assert STAMP.stat().st_mtime_ns == before
+
+
+# Takes what every release of uv takes, and no folder that is there. Its environment imports this checkout.
+FAKE_UV = """
+import json, subprocess, sys
+from pathlib import Path
+calls, checkout = Path({calls!r}), {checkout!r}
+arguments = sys.argv[1:]
+with calls.open("a") as log:
+    print(json.dumps(arguments), file=log)
+if arguments[0] == "venv":
+    *options, folder = arguments[1:]
+    if options[:-1] != ["--quiet", "--python"] or Path(folder).exists():
+        sys.exit("uv venv: an option that not all know, or a folder that is there")
+    subprocess.run([options[-1], "-m", "venv", "--without-pip", folder], check=True)
+elif "-e" in arguments:
+    python = arguments[arguments.index("--python") + 1]
+    packages = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    where = subprocess.run(packages, check=True, capture_output=True, text=True).stdout.strip()
+    Path(where, "checkout.pth").write_text(checkout)
+"""
+
+
+class WithUv:
+    """The real bootstrap of a project of its own, and in place of uv a program that writes down what it is asked."""
+
+    def __init__(self, home: Path) -> None:
+        self.project = home / "project"
+        self.venv = self.project / ".venv"
+        self.calls = home / "calls"
+        self.path = home / "bin"
+        self.path.mkdir()
+        (self.project / "scripts").mkdir(parents=True)
+        for name in ("scripts/bootstrap.py", "pyproject.toml", "constraints.txt"):
+            shutil.copy(ROOT / name, self.project / name)
+        (home / "uv.py").write_text(FAKE_UV.format(calls=str(self.calls), checkout=str(ROOT)))
+        executable(self.path / "uv", f'exec "{sys.executable}" "{home}/uv.py" "$@"')
+
+    def setup(self) -> tuple[str, list[list[str]]]:
+        """What it printed, and what uv was asked by it."""
+        self.calls.unlink(missing_ok=True)
+        done = subprocess.run(
+            [sys.executable, self.project / "scripts" / "bootstrap.py"],
+            env=os.environ | {"PATH": f"{self.path}{os.pathsep}{os.environ['PATH']}"},
+            capture_output=True,
+            text=True,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        asked = self.calls.read_text().splitlines() if self.calls.exists() else []
+        return done.stdout, [json.loads(line) for line in asked]
+
+
+@pytest.mark.parametrize("before", ["nothing", "another python's", "half of one", "a link"])
+def test_uv_makes_the_environment_and_installs_where_it_is_there(tmp_path: Path, before: str) -> None:
+    uv = WithUv(tmp_path)
+    old = tmp_path / "elsewhere" if before == "a link" else uv.venv
+    if before != "nothing":
+        (old / "bin").mkdir(parents=True)
+        (old / "bin" / "python").symlink_to(sys.executable)
+        (old / "left over").touch()
+    if before in ("another python's", "a link"):
+        (old / "pyvenv.cfg").write_text("version = 3.10.1\n")
+    if before == "a link":
+        uv.venv.symlink_to(old)
+    said, asked = uv.setup()
+    assert said.splitlines()[-1] == "Installing packages with uv"
+    install = ["pip", "install", "--python", str(uv.venv / "bin" / "python"), "--quiet", "-c", "constraints.txt"]
+    assert asked == [
+        ["venv", "--quiet", "--python", sys.executable, str(uv.venv)],
+        [*install, "hatchling", "editables", "setuptools", "wheel"],
+        [*install, "--no-build-isolation", "-e", ".[kafka,spark,s3,delta,dev]"],
+    ]
+    assert not (uv.venv / "left over").exists()
+    assert old == uv.venv or (old / "left over").exists(), "what a link points to is somebody else's"
+    assert uv.setup() == ("", [])  # all there, jars too: nothing to do or to say
 
 
 FAKE_IVY = """

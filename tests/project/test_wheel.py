@@ -9,16 +9,17 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
-from installed import ROOT, built_wheel
+from installed import ROOT, built_wheel, clean_environment, outside
 
 BLOCKED = ("confluent_kafka", "pyspark", "botocore", "s3fs", "prometheus_client", "delta")
 
 WITHOUT_EXTRAS = """
 import json, sys
 
-for name in sys.argv[1].split(","):
+for name in filter(None, sys.argv[1].split(",")):
     sys.modules[name] = None  # as if it were not installed
 
 import pyarrow as pa
@@ -106,7 +107,11 @@ def test_a_missing_extra_is_told_when_it_is_used_and_not_before(tmp_path: Path) 
         timeout=240,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    told = json.loads(done.stdout.splitlines()[-1])
+    check_told(json.loads(done.stdout.splitlines()[-1]))
+
+
+def check_told(told: dict[str, Any]) -> None:
+    """What needs no extra works, and what needs one says which."""
     for name in ("status", "fsck", "gc", "compact"):
         assert told[name][0] == 0, (name, told[name])
     for name, extra in {"ingest": "kafka", "demo": "kafka", "kafka": "kafka"}.items():
@@ -118,3 +123,34 @@ def test_a_missing_extra_is_told_when_it_is_used_and_not_before(tmp_path: Path) 
         assert kind == "MissingExtra"
         assert f"headgate[{extra}]" in advice
     assert "headgate[metrics]" in told["metrics"][1]
+
+
+@pytest.mark.deep
+def test_a_bare_install_says_what_is_missing_and_the_delta_extra_brings_it(wheel: Path, tmp_path: Path) -> None:
+    environment = tmp_path / "env"
+    programs = clean_environment(environment, wheel, "")
+    python = str(programs / "python")
+
+    def ran(code: str, *arguments: str) -> str:
+        done = subprocess.run(
+            [python, "-c", code, *arguments],
+            cwd=tmp_path,
+            env=outside(programs),
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+        return done.stdout.splitlines()[-1]
+
+    looks = "import importlib.util as u, json, sys; print(json.dumps([n for n in sys.argv[1:] if u.find_spec(n)]))"
+    assert json.loads(ran(looks, *BLOCKED)) == [], "nothing of an extra came with the bare wheel"
+    check_told(json.loads(ran(WITHOUT_EXTRAS, "")))
+    clean_environment(environment, wheel, "delta")
+    assert {"delta", "pyspark"} <= set(json.loads(ran(looks, *BLOCKED)))
+    versions = "import delta, importlib.metadata as m; print(m.version('delta-spark'), m.version('pyspark'))"
+    found = ran(versions).split()
+    limits = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
+    assert found == [limits["delta_spark"], limits["pyspark"]]
+    done = subprocess.run([python, "-m", "pip", "check"], env=outside(programs), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout

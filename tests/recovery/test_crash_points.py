@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ import headgate
 from headgate.checkpoints.commit_log import CommitLog
 from headgate.checkpoints.log_state import Head
 from headgate.cli import main
+from headgate.connectors.objects import open_store
+from headgate.shards import names
 from headgate.table import Table
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
@@ -57,15 +60,37 @@ def test_killed_at_each_crash_point_the_stream_goes_on_exactly_once(
 
 @pytest.mark.s3
 @pytest.mark.real_s3
-@pytest.mark.parametrize("memtable", [True, pytest.param(False, marks=pytest.mark.deep)], ids=["memtable", "wal"])
+@pytest.mark.parametrize(
+    ("path", "memtable"),
+    [
+        pytest.param("direct", True, id="memtable"),
+        pytest.param("direct", False, id="wal", marks=pytest.mark.deep),
+        pytest.param("arrow", True, id="arrow", marks=pytest.mark.deep),
+    ],
+)
 @pytest.mark.usefixtures("s3_environment")
 def test_on_s3_killed_at_each_crash_point_the_stream_goes_on_exactly_once(
-    tmp_path: Path, topic: Topic, bucket: str, memtable: bool
+    tmp_path: Path, topic: Topic, bucket: str, path: str, memtable: bool
 ) -> None:
     table = headgate.create_table(f"s3://{bucket}/table", SCHEMA, primary_key="id", sharding=SHARDING)
-    kill_at_each_point(tmp_path, topic, table, "direct", memtable)
+    kill_at_each_point(tmp_path, topic, table, path, memtable)
     shown = (tmp_path / "driver.log").read_text(errors="replace")
     assert not any(secret in shown for secret in S3_SECRETS)
+
+
+@pytest.mark.deep
+@pytest.mark.s3
+@pytest.mark.parametrize("where", ["bucket", "disk"])
+@pytest.mark.usefixtures("s3_environment")
+def test_with_a_separate_wal_store_the_stream_goes_on_exactly_once(
+    tmp_path: Path, topic: Topic, make_bucket: Callable[[], str], where: str
+) -> None:
+    wal = f"s3://{make_bucket()}/wal" if where == "bucket" else str(tmp_path / "wal")
+    uri = f"s3://{make_bucket()}/table"
+    table = headgate.create_table(uri, SCHEMA, primary_key="id", sharding=SHARDING, wal_uri=wal)
+    kill_at_each_point(tmp_path, topic, table, "direct", True)
+    assert [info.key for info in open_store(wal).list("_mem_wal/") if names.wal_position(info.key) is not None]
+    assert [info.key for info in open_store(uri).list("_mem_wal/") if names.wal_position(info.key) is not None] == []
 
 
 @pytest.mark.deep
@@ -116,15 +141,29 @@ def kill_at_each_point(tmp_path: Path, topic: Topic, table: Table, path: str, me
 
 @pytest.mark.parametrize("rows", [True, False], ids=["rows", "no-rows"])
 def test_a_driver_that_wakes_after_its_successor_committed_five_batches_is_fenced(
-    tmp_path: Path, topic: Topic, kafka_servers: str, rows: bool
+    tmp_path: Path, topic: Topic, rows: bool
 ) -> None:
-    table = make_table(tmp_path, headgate.by_partition())
+    wake_after_five_batches(tmp_path, topic, make_table(tmp_path, headgate.by_partition()), rows)
+
+
+@pytest.mark.deep
+@pytest.mark.s3
+@pytest.mark.parametrize("rows", [True, False], ids=["rows", "no-rows"])
+@pytest.mark.usefixtures("s3_environment")
+def test_on_s3_a_driver_that_wakes_after_its_successor_committed_five_batches_is_fenced(
+    tmp_path: Path, topic: Topic, bucket: str, rows: bool
+) -> None:
+    table = headgate.create_table(f"s3://{bucket}/table", SCHEMA, sharding=headgate.by_partition())
+    wake_after_five_batches(tmp_path, topic, table, rows)
+
+
+def wake_after_five_batches(tmp_path: Path, topic: Topic, table: Table, rows: bool) -> None:
     facts = told(tmp_path, topic, table, max_offsets=100)
     if rows:
         topic.put_numbers(range(100))
     else:
         # The batch has offsets and no row: what stands there was aborted.
-        abort(kafka_servers, topic.name, [b"nothing"] * 5)
+        abort(topic.servers, topic.name, [b"nothing"] * 5)
     go = tmp_path / "go"
     with driver(facts, step="commit", go=str(go)) as paused:
         paused.wait_for("stands")

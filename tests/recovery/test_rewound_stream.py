@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import json
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import structlog
 from click.testing import CliRunner
 from services import MakeTopic
 from stream_runs import Stream, Topic, dead_places, make_table, row, scanned, until, wait
 
 import headgate
 from headgate.cli import main
+from headgate.connectors.kafka.groups import group_offsets
+from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.errors import Fenced
 from headgate.streaming.fsck import fsck
 
@@ -24,6 +29,14 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
 FAR = "2999-01-01T00:00:00Z"
+
+
+@pytest.fixture(autouse=True)
+def _logs_elsewhere() -> Iterator[None]:
+    """A stream of this process logs while a command of this process prints."""
+    headgate.configure_logs("json", stream=io.StringIO())
+    yield
+    structlog.reset_defaults()
 
 
 def call(*arguments: str) -> dict[str, Any]:
@@ -47,6 +60,13 @@ def verify(stream: Stream) -> dict[str, Any]:
 def ends(stream: Stream) -> dict[int, int]:
     shown = call("status", stream.table.uri)["partitions"]
     return {one["partition"]: one["committed"] for one in shown}
+
+
+def in_group(topic: Topic, group: str) -> dict[int, int]:
+    """What Kafka was told of the stream."""
+    cluster = ConsumerConfig.from_spark({"kafka.bootstrap.servers": topic.servers})
+    found = group_offsets(cluster, group, [(topic.name, number) for number in range(topic.partitions)])
+    return {partition: end for (_, partition), end in found.items()}
 
 
 def records_of(topic: Topic, partition: int, start: int, end: int) -> list[Any]:
@@ -117,16 +137,29 @@ def test_rows_with_a_key_replace_themselves_and_times_are_resolved_by_kafka(
     orders = topic()
     orders.put_orders(300, keys=40)
     table = make_table(tmp_path, headgate.bucket("id", 2), "id")
-    stream = Stream(spark, table, [orders], tmp_path / "checkpoint", max_offsets=100)
-    stream.run()
+    group = f"rewound-{time.monotonic_ns()}"
+    options = {"commit_to_kafka": group}
+    stream = Stream(spark, table, [orders], tmp_path / "checkpoint", max_offsets=100, options=options)
+    stream.run().close()
     stood = ends(stream)
+    assert in_group(orders, group) == stood
     far = rewind(stream, "--to-timestamp", FAR)
     assert (far["offsets_again"], far["offsets_skipped"], far["applied"]) == (0, 0, False), "it has read all"
     told = rewind(stream, "--to-timestamp", "2001-01-01T00:00:00Z", "--apply")
     assert told["offsets_again"] == sum(stood.values())
     assert ends(stream) == {0: 0, 1: 0}
+    assert in_group(orders, group) == stood, "a rewind does not talk to Kafka's groups"
     orders.put_orders(100, seed=2, keys=40)
-    stream.run()
+
+    def pause(step: str) -> None:
+        if step == "tasks":  # nothing is committed before the group was told where the stream was sent
+            until(lambda: in_group(orders, group) in ({0: 0, 1: 0}, ends(stream)))
+            looks.append(in_group(orders, group))
+
+    looks: list[dict[int, int]] = []
+    stream.run(pause=pause).close()
+    assert looks[0] == {0: 0, 1: 0}
+    assert in_group(orders, group) == ends(stream)
     assert scanned(table) == by_id(list(orders.newest().values()))
     assert verify(stream)["holds"]
     stream.table.checkpoint("durable")

@@ -24,7 +24,7 @@ from services import S3_SECRETS, s3_options_for
 from headgate.cli import main
 from headgate.connectors.lance import look
 from headgate.connectors.objects import open_store, scrubbed
-from headgate.connectors.objects.s3_credentials import profile_credentials
+from headgate.connectors.objects.s3_credentials import renewed_credentials
 from headgate.errors import HeadgateError, InvalidInput, PermissionDenied
 from headgate.table import create_table, open_table
 
@@ -90,17 +90,17 @@ def no_aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_a_profile_gives_way_to_options_and_environment(no_aws: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert profile_credentials({}) is None
+    assert renewed_credentials({}) is None
     (no_aws / "credentials").write_text("[default]\naws_access_key_id = a-key\naws_secret_access_key = a-secret\n")
-    found = profile_credentials({})
+    found = renewed_credentials({})
     assert found is not None
     assert found()["access_key_id"] == "a-key"
     assert "a-secret" not in repr(found)
     assert scrubbed("it said a-secret") == "it said ***"
-    assert profile_credentials({"aws_access_key_id": "k"}) is None
-    assert profile_credentials({"aws_skip_signature": "true"}) is None
+    assert renewed_credentials({"aws_access_key_id": "k"}) is None
+    assert renewed_credentials({"aws_skip_signature": "true"}) is None
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
-    assert profile_credentials({}) is None
+    assert renewed_credentials({}) is None
 
 
 def test_a_program_of_a_profile_is_asked_again_when_what_it_gave_has_ended(no_aws: Path, tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_program_of_a_profile_is_asked_again_when_what_it_gave_has_ended(no_aw
     (no_aws / "config").write_text(f"[profile lake]\ncredential_process = cat {tmp_path / 'answer.json'}\n")
     os.environ["AWS_PROFILE"] = "lake"
     try:
-        found = profile_credentials({})
+        found = renewed_credentials({})
         assert found is not None
         assert found()["access_key_id"] == "first"
         held = found._credentials
@@ -270,8 +270,11 @@ def test_options_of_sse_kms_go_along_with_every_put() -> None:
         store = open_store("s3://bucket/t", options)
         store.put_if_absent("a", b"body")
         store.put_overwrite("b", b"body")
+        store.copy("a", "c")
+        assert server.headers[-1]["x-amz-copy-source"] == "bucket/t/a", "inside the server"
+        store.copy("a", "c", open_store("s3://another/t", options))
         _, for_lance = store.locate("dataset")
         lance.write_dataset(pa.table({"x": [1]}), "s3://bucket/lance", storage_options=for_lance)
-        assert len(server.headers) >= 4
+        assert len(server.headers) >= 6
         for headers in server.headers:
             assert {name: headers.get(name) for name in wanted} == wanted

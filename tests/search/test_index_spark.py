@@ -86,6 +86,31 @@ def test_tasks_build_and_finalize_and_the_driver_commits(spark: SparkSession, ta
     check(table, tmp_path)
 
 
+@pytest.mark.deep
+@pytest.mark.s3
+@pytest.mark.usefixtures("s3_environment")
+def test_on_s3_tasks_build_and_finalize_also_where_one_dies_and_the_driver_commits(
+    spark: SparkSession, bucket: str, s3_options: dict[str, str], tmp_path: Path
+) -> None:
+    """The options travel to the tasks; this process, which asks native, has them from its environment."""
+    table = headgate.create_table(f"s3://{bucket}/table", SCHEMA, full_text="note", storage_options=s3_options)
+    lance.write_dataset(texts(160), table.uri, mode="append", max_rows_per_file=40)
+    flags = tmp_path / "flags"
+    flags.mkdir()
+    runner = on_spark(spark, pause=Unsteady("copied", "kill", flags))
+    build_index(table.home.store, "note", NAME, runner=runner, limits=TWO)
+    assert (flags / "first").exists(), "a task died"
+    append(table.uri, 50, 700)
+    assert table.build_index("note", spark).fragments == 5
+    assert coverage(table.uri) == fragments_of(table.uri)
+    assert answers(table.uri) == reference(table.uri, tmp_path)
+    lance.dataset(table.uri).cleanup_old_versions(older_than=timedelta(0), delete_unverified=False)
+    table.collect_garbage(min_age=timedelta(0), apply=True)
+    left = {info.key.split("/")[1] for info in table.home.store.list("_indices/")}
+    assert left == in_use(table), "finished, named, and nothing else"
+    assert answers(table.uri) == reference(table.uri, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("step", "how"),
     [("built", "raise"), ("copied", "kill"), ("marked", "raise"), ("build", "fork")],

@@ -3,7 +3,8 @@
     python entry_fuzz.py ours|native SEED CASES
 
 A process of its own with limited memory, so that a crash or a huge allocation shows as a failure.
-Ours must always be Corrupt; native's must be Corrupt or decode to valid Arrow, never anything else.
+Ours must always be Corrupt; native's must be Corrupt or decode to valid Arrow, never anything else; and whatever
+length the damage states, no more memory is asked for than entries of this size call for.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -32,6 +34,10 @@ from headgate.shards.entry import (
 from headgate.shards.schema import RowSchema
 
 MEMORY = 4 << 30
+ALLOCATED = 16 << 20
+"""What Arrow may have held at any one time: the entries are some KB, and no damage makes them call for megabytes."""
+RESIDENT = 512 << 20
+"""The same of the whole process, for what is allocated beside Arrow's pool."""
 
 Mutation = Callable[[random.Random, bytearray], bytes]
 
@@ -205,6 +211,19 @@ def judge(kind: str, original: bytes, damaged: bytes) -> str:
     return "decoded"
 
 
+def peak_kilobytes() -> int:
+    """What this process has held at most. (ru_maxrss is no less than what the process held that started this one.)"""
+    return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
+
+
+def check_memory() -> None:
+    """Peaks never fall, so that the first case that goes too far is the one that is told."""
+    allocated = pa.default_memory_pool().max_memory()
+    assert allocated < ALLOCATED, f"Arrow held {allocated} bytes"
+    resident = peak_kilobytes() * 1024
+    assert resident < RESIDENT, f"the process held {resident} bytes"
+
+
 def _header(original: bytes) -> bytes:
     return original[: header_length(memoryview(original))]
 
@@ -220,6 +239,7 @@ def main(kind: str, seed: int, cases: int) -> None:
         print(f"{case} {mutation.__name__}", file=sys.stderr, flush=case % 50 == 0)
         try:
             outcomes[judge(kind, original, mutation(chance, bytearray(original)))] += 1
+            check_memory()
         except BaseException:
             traceback.print_exc()
             sys.exit(f"case {case} of seed {seed} ({kind}, {mutation.__name__}) is not handled")

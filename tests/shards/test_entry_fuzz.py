@@ -1,4 +1,6 @@
-"""Fuzz: 10,000 damaged entries, decoded in a process with limited memory; and every single truncation and flip."""
+"""Fuzz: 10,000 damaged entries of ours and 3,000 of native's, decoded in a process with limited memory; and every
+single truncation and flip.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +25,15 @@ def fuzz(kind: str, cases: int) -> dict[str, int]:
     seed = random.randrange(10**9)
     command = [sys.executable, entry_fuzz.__file__, kind, str(seed), str(cases)]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=7200)
     assert done.returncode == 0, f"repeat with: {' '.join(command[1:])}\nexit {done.returncode}\n{done.stderr[-3000:]}"
     return {name: int(count) for name, _, count in (word.partition("=") for word in done.stdout.split())}
 
 
-def test_seven_thousand_damaged_entries_of_ours_are_corrupt_and_nothing_else() -> None:
-    outcomes = fuzz("ours", 7000)
+def test_ten_thousand_damaged_entries_of_ours_are_corrupt_and_nothing_else() -> None:
+    outcomes = fuzz("ours", 10_000)
     assert set(outcomes) <= {"corrupt", "unchanged"}
-    assert outcomes["corrupt"] > 6000
+    assert outcomes["corrupt"] > 8500
 
 
 def test_three_thousand_damaged_entries_of_native_are_corrupt_or_valid_arrow() -> None:
@@ -45,7 +47,7 @@ def test_three_thousand_damaged_entries_of_native_are_corrupt_or_valid_arrow() -
 @pytest.mark.deep
 @pytest.mark.parametrize("kind", ["ours", "native"])
 def test_a_million_damaged_entries(kind: str) -> None:
-    assert fuzz(kind, 500_000)["corrupt"] > 0
+    assert fuzz(kind, 1_000_000)["corrupt"] > 0
 
 
 def test_one_of_our_entries_cut_at_any_byte_is_corrupt() -> None:

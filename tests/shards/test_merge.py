@@ -63,6 +63,46 @@ def test_a_lookup_finds_what_a_scan_shows(tmp_path: Path) -> None:
             writer.get(batch([(1, "x")]))
 
 
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.int64(), [-(2**63), -(2**62), -1, 0, 2**62, 2**63 - 1]),
+        (pa.uint64(), [0, 7, 2**62, 2**63, 2**64 - 1]),
+        (pa.int8(), [-128, 0, 127]),
+        (pa.string(), ["", "a", "A", "it's", "''", "ü%_", "back\\slash", "new\nline", '"`', "nul\0", "--"]),
+        (pa.large_string(), ["", "a", "it's"]),
+        (pa.binary(), [b"", b"\0", b"a\xff", b"'"]),
+        (pa.large_binary(), [b"", b"a"]),
+        (pa.bool_(), [True, False]),
+    ],
+    ids=lambda one: str(one) if isinstance(one, pa.DataType) else "",
+)
+@pytest.mark.parametrize("name", ["id", "a 'b"])
+def test_a_lookup_of_one_key_finds_that_key_in_every_layer(
+    tmp_path: Path, kind: pa.DataType, values: list[object], name: str
+) -> None:
+    schema = pa.schema([pa.field(name, kind, False, KEY), pa.field("layer", pa.string())])
+
+    def rows(some: list[object], layer: str) -> pa.Table:
+        return pa.table([pa.array(some, kind), pa.array([layer] * len(some), pa.string())], schema=schema)
+
+    uri = str(tmp_path / "t")
+    lance.write_dataset(rows(values, "base"), uri).initialize_mem_wal()
+    expected = dict.fromkeys(values, "base")
+    with ShardWriter.open(uri, SHARD, MEMTABLE) as writer:
+        for layer, some in (("sstable", values[:2]), ("tail", values[1:2])):
+            for value in values:
+                found = writer.get(rows([value], "").select([name])).to_pylist()
+                assert found == [{name: value, "layer": expected[value]}]
+            writer.put(rows(some, layer))
+            if layer == "sstable":
+                writer.flush_memtable()
+            expected.update(dict.fromkeys(some, layer))
+        for value in values:
+            assert writer.get(rows([value], "").select([name])).to_pylist() == [{name: value, "layer": expected[value]}]
+        assert writer.get(rows(values, "").select([name])).num_rows == len(values)
+
+
 def test_a_lookup_of_very_many_keys_is_a_scan(tmp_path: Path) -> None:
     with _layered(make_table(tmp_path, base=BASE)) as writer:
         assert pairs(writer.get(keys(*range(2, 20_000)))) == EXPECTED[1:]

@@ -78,6 +78,7 @@ def test_an_open_reads_each_entry_once(tmp_path: Path) -> None:
         there = sorted(set(read) & {writer.shard.wal_key(position) for position in range(1, 11)})
         assert len(there) == 10
         assert [read.count(key) for key in there] == [1] * 10
+        assert [op.verb for op in store.log if "/wal/" in op.key and "arrow" not in op.key] == ["list"]
 
 
 def test_peers_bugs_7_and_8_replay_after_a_flush_doubles_nothing_and_appends_nothing(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -386,23 +387,43 @@ def test_peers_bug_9_lance_7769_close_reports_a_failed_write(
 
 
 @pytest.mark.parametrize("pending", [0, 1, 5])
-def test_peers_bug_9_lance_context_204_close_never_hangs_when_fenced(
-    store: ObjectStore, shard_id: uuid.UUID, pending: int
-) -> None:
-    """Patient retries must not make a fenced writer wait."""
+def test_peers_bug_9_lance_context_204_close_never_hangs_when_fenced(store: ObjectStore, pending: int) -> None:
+    """Patient retries must not make a fenced writer wait: close() and what is called after it come back in a second."""
     patient = replace(ASYNC, retry=Retry(attempts=50, base=60.0, cap=600.0))
-    writer = open_writer(store, shard_id, patient)
-    open_writer(store, shard_id)
-    for row in range(pending):
-        writer.put(rows(row))
-    closing = Background(writer.close)
-    if pending:
-        error = fenced(closing.result)
-        assert f"puts 1 to {pending} ({pending} rows)" in str(error)
-    else:
-        closing.result()
-    assert not closing.running
-    assert visible(writer.shard) == []
+    seconds = []
+    for _ in range(3):  # the fastest counts: other tests keep the machine busy
+        shard_id = uuid.uuid4()
+        writer = open_writer(store, shard_id, patient)
+        open_writer(store, shard_id)
+        for row in range(pending):
+            writer.put(rows(row))
+        start = time.monotonic()
+        closing = Background(writer.close)
+        if pending:
+            error = fenced(closing.result)
+            assert f"puts 1 to {pending} ({pending} rows)" in str(error)
+            for later in (writer.close, writer.flush, partial(writer.put, rows(9))):
+                assert fenced(Background(later).result) is error
+        else:
+            closing.result()
+        seconds.append(time.monotonic() - start)
+        assert visible(writer.shard) == []
+    assert min(seconds) < 1
+
+
+def test_a_fenced_writer_whose_puts_are_durable_answers_within_a_second(store: ObjectStore) -> None:
+    patient = replace(WAL_ONLY, retry=Retry(attempts=50, base=60.0, cap=600.0))
+    seconds = []
+    for _ in range(3):  # as above
+        shard_id = uuid.uuid4()
+        writer = open_writer(store, shard_id, patient)
+        open_writer(store, shard_id)
+        start = time.monotonic()
+        error = fenced(Background(partial(writer.put, rows(1))).result)
+        for later in (writer.close, writer.close, writer.flush, partial(writer.put, rows(2))):
+            assert fenced(Background(later).result) is error
+        seconds.append(time.monotonic() - start)
+    assert min(seconds) < 1
 
 
 def test_lance_6432_a_fenced_writers_error_names_shard_position_epochs_and_what_is_not_durable(

@@ -96,8 +96,9 @@ class Beside:
             elif kind < 0.7:
                 self._clone(table, clones, deep=chance.random() < 0.3)
             else:
-                table.collect_garbage(min_age=self._min_age, apply=True)
+                gone = table.collect_garbage(min_age=self._min_age, apply=True)
                 self.counts["collection"] += 1
+                self.counts["objects collected"] += len(gone.found)
 
         return upkeep
 

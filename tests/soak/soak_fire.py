@@ -19,8 +19,8 @@ CALM = {("kill", "driver"), ("kill", "jvm"), ("pause", "driver"), ("zombie", "dr
 """What is left out when one life of the driver is to be long enough to measure."""
 
 ACTIONS: tuple[tuple[str, str], ...] = (
-    *(("kill", part) for part in ("driver", "jvm", "workers", "broker", "s3")),
-    *(("pause", part) for part in ("driver", "workers", "broker", "s3")),
+    *(("kill", part) for part in ("driver", "jvm", "workers", "broker", "s3", "toxiproxy")),
+    *(("pause", part) for part in ("driver", "workers", "broker", "s3", "toxiproxy")),
     *(("fault", network) for network in ("s3", "kafka")),
     *(("fault", network) for network in ("s3", "kafka")),
     *(("cut", network) for network in ("s3", "kafka")),
@@ -51,14 +51,11 @@ class Fire:
         return str(told)
 
     def _kill(self, part: str) -> str:
-        if part == "s3":
-            self._world.s3.kill()
+        if part in ("s3", "broker", "toxiproxy"):
+            server = getattr(self._world, part)
+            server.kill()
             time.sleep(self._chance.uniform(0, 2))
-            self._world.s3.start()
-        elif part == "broker":
-            self._world.broker.kill()
-            time.sleep(self._chance.uniform(0, 2))
-            self._world.broker.start()
+            server.start()
         else:
             for one in self._some(part):
                 one.kill()

@@ -8,10 +8,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from soak_watch import Sample, Slope
+from soak_watch import Growth, Sample
 
-MAX_MEGABYTES_PER_MINUTE = 8.0
-MAX_DESCRIPTORS_PER_MINUTE = 2.0
+MAX_MEGABYTES, MAX_DESCRIPTORS = 32.0, 8.0
+"""By which a part may be larger at the end of a warm life than at its beginning, however long it was: what allocators
+keep and pools hold, not what a leak takes.
+"""
 FLAT = ("driver", "workers")
 """Parts that are ours and must not grow; the JVMs' heaps breathe, the servers are others'."""
 
@@ -49,7 +51,7 @@ class Report:
     unknown: int
     dead_letters: int
     fsck: Sequence[str]
-    slopes: Sequence[Slope] = ()
+    growths: Sequence[Growth] = ()
     failures: Sequence[str] = field(default=())
 
     @property
@@ -61,13 +63,9 @@ class Report:
     def growing(self) -> list[str]:
         """Parts that must be flat and are not."""
         return [
-            f"{one.part}: {one.megabytes_per_minute} MB, {one.descriptors_per_minute} descriptors a minute"
-            for one in self.slopes
-            if one.part in FLAT
-            and (
-                one.megabytes_per_minute > MAX_MEGABYTES_PER_MINUTE
-                or one.descriptors_per_minute > MAX_DESCRIPTORS_PER_MINUTE
-            )
+            f"{one.part}: {_change(one.megabytes)} MB, {_change(one.descriptors)} descriptors in {one.minutes} minutes"
+            for one in self.growths
+            if one.part in FLAT and (_more(one.megabytes) > MAX_MEGABYTES or _more(one.descriptors) > MAX_DESCRIPTORS)
         ]
 
     def write(self, folder: Path, samples: Sequence[Sample]) -> None:
@@ -103,14 +101,11 @@ class Report:
         lines += ["", "## Beside it", "", "| what | times |", "|---|---|"]
         lines += [f"| {what} | {count} |" for what, count in sorted(self.beside.items())]
         lines += ["", "## Memory and file descriptors", "", "![memory of every part](memory.svg)", ""]
-        if self.slopes:
+        if self.growths:
+            lines += ["| part | longest warm life, minutes | MB | descriptors |", "|---|---|---|---|"]
             lines += [
-                "| part | longest warm life, minutes | MB a minute | descriptors a minute |",
-                "|---|---|---|---|",
-            ]
-            lines += [
-                f"| {one.part} | {one.minutes} | {one.megabytes_per_minute} | {one.descriptors_per_minute} |"
-                for one in self.slopes
+                f"| {one.part} | {one.minutes} | {_change(one.megabytes)} | {_change(one.descriptors)} |"
+                for one in self.growths
             ]
         else:
             lines += ["No part lived long enough to say whether it grows."]
@@ -121,6 +116,14 @@ class Report:
 
 def _list(counts: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {count}" for name, count in sorted(counts.items())) or "nothing"
+
+
+def _change(ends: tuple[float, float]) -> str:
+    return f"{ends[0]:.0f} → {ends[1]:.0f}"
+
+
+def _more(ends: tuple[float, float]) -> float:
+    return ends[1] - ends[0]
 
 
 def percentiles(seconds: Sequence[float]) -> dict[str, float]:
@@ -163,5 +166,5 @@ def picture(samples: Sequence[Sample]) -> str:
 
 def _lives(samples: Sequence[Sample]) -> list[tuple[int, int]]:
     """Where one process ends and the next begins the line is broken."""
-    cuts = [number for number in range(1, len(samples)) if samples[number].pid != samples[number - 1].pid]
+    cuts = [number for number in range(1, len(samples)) if samples[number].pids[0] != samples[number - 1].pids[0]]
     return list(zip([0, *cuts], [*cuts, len(samples)], strict=True)) if samples else []

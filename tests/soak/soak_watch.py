@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
+from statistics import median
 
-import numpy as np
 import psutil
 from soak_world import World
 
@@ -17,6 +18,8 @@ WARM_UP = 45.0
 """Seconds of a life that do not count: caches, compilers and pools fill."""
 SHORTEST = 90.0
 """Seconds that must be left of a life to say whether it grows."""
+SHARE = 4
+"""The first and the last of so many parts of it are compared, by their medians."""
 
 
 @dataclass(frozen=True)
@@ -25,19 +28,19 @@ class Sample:
 
     at: float
     part: str
-    pid: int
+    pids: tuple[int, ...]
     megabytes: float
     descriptors: int
 
 
 @dataclass(frozen=True)
-class Slope:
-    """How the longest life of a part went."""
+class Growth:
+    """How the longest life of a part went, once it was warm: in the beginning and in the end."""
 
     part: str
     minutes: float
-    megabytes_per_minute: float
-    descriptors_per_minute: float
+    megabytes: tuple[float, float]
+    descriptors: tuple[float, float]
 
 
 @dataclass
@@ -59,20 +62,30 @@ class Watch:
             if processes:
                 memory = sum(one.memory_info().rss for one in processes) / 2**20
                 descriptors = sum(one.num_fds() for one in processes)
-                pid = min(one.pid for one in processes)
-                self.samples.append(Sample(at, part, pid, round(memory, 1), descriptors))
+                pids = tuple(sorted(one.pid for one in processes))
+                self.samples.append(Sample(at, part, pids, round(memory, 1), descriptors))
 
-    def slopes(self) -> list[Slope]:
+    def growths(self) -> list[Growth]:
         """Of every part that lived long enough."""
-        found = []
-        for part in sorted({one.part for one in self.samples}):
-            own = [one for one in self.samples if one.part == part]
-            lives = [list(life) for _, life in groupby(own, lambda one: one.pid)]
-            longest = max(lives, key=lambda life: life[-1].at - life[0].at)
-            warm = [one for one in longest if one.at - longest[0].at > WARM_UP]
-            if warm and warm[-1].at - warm[0].at >= SHORTEST:
-                minutes = np.array([one.at for one in warm]) / 60
-                memory = np.polyfit(minutes, [one.megabytes for one in warm], 1)[0]
-                descriptors = np.polyfit(minutes, [one.descriptors for one in warm], 1)[0]
-                found.append(Slope(part, round(minutes[-1] - minutes[0], 1), round(memory, 2), round(descriptors, 2)))
-        return found
+        return growths(list(self.samples))
+
+    def is_measured(self, part: str) -> bool:
+        """Whether it has lived long enough by now."""
+        return part in {one.part for one in self.growths()}
+
+
+def growths(samples: Sequence[Sample]) -> list[Growth]:
+    """Of every part one life of which was long enough. A life ends where a process of it is replaced."""
+    found = []
+    for part in sorted({one.part for one in samples}):
+        own = [one for one in samples if one.part == part]
+        lives = [list(life) for _, life in groupby(own, lambda one: one.pids)]
+        longest = max(lives, key=lambda life: life[-1].at - life[0].at)
+        warm = [one for one in longest if one.at - longest[0].at > WARM_UP]
+        if warm and warm[-1].at - warm[0].at >= SHORTEST:
+            size = max(1, len(warm) // SHARE)
+            memory = (median(one.megabytes for one in some) for some in (warm[:size], warm[-size:]))
+            descriptors = (median(one.descriptors for one in some) for some in (warm[:size], warm[-size:]))
+            minutes = round((warm[-1].at - warm[0].at) / 60, 1)
+            found.append(Growth(part, minutes, tuple(memory), tuple(descriptors)))
+    return found

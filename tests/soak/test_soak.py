@@ -11,9 +11,9 @@ from network import seed_of_run, why_no_toxiproxy
 from servers import SOURCES
 from soak import soak
 from soak_report import Report, picture
-from soak_watch import Sample
+from soak_watch import Sample, growths
 
-SECONDS = float(os.environ.get("HEADGATE_SOAK_FIRE_SECONDS", "45"))
+SECONDS = float(os.environ.get("HEADGATE_SOAK_FIRE_SECONDS", "60"))
 
 
 def run(folder: Path, seconds: float, record_property: Callable[[str, object], None], keyed: bool) -> Report:
@@ -40,6 +40,7 @@ def test_a_stream_under_fire_ends_with_the_table_being_the_topic(
     report = run(tmp_path, SECONDS, record_property, keyed=False)
     assert {"soak.md", "soak.json", "memory.svg"} <= {path.name for path in tmp_path.iterdir()}
     assert report.beside["read"] > 0
+    assert report.beside["objects collected in the end"] > 0
 
 
 @pytest.mark.deep
@@ -51,10 +52,38 @@ def test_ten_minutes_of_fire_cost_no_row_and_no_memory(
     tmp_path: Path, record_property: Callable[[str, object], None], keyed: bool
 ) -> None:
     report = run(tmp_path, 600, record_property, keyed)
-    assert {one.part for one in report.slopes} >= {"driver"}
+    assert {one.part for one in report.growths} >= {"driver"}
+    assert report.beside["objects collected"] > 0
     assert report.growing == []
 
 
 def test_the_picture_breaks_its_line_where_a_process_was_replaced() -> None:
-    samples = [Sample(at, "driver", pid, 100.0 + at, 10) for at, pid in ((0, 1), (1, 1), (2, 2), (3, 2))]
+    samples = [Sample(at, "driver", (pid,), 100.0 + at, 10) for at, pid in ((0, 1), (1, 1), (2, 2), (3, 2))]
     assert picture(samples).count("<polyline") == 2
+
+
+def lived(part: str, minutes: float, per_minute: float, descriptors: int = 0) -> list[Sample]:
+    """One process, of which a sample was taken every two seconds."""
+    return [
+        Sample(at, part, (1,), 200.0 + per_minute * at / 60, 20 + int(descriptors * at / 60))
+        for at in (2.0 * number for number in range(int(minutes * 30)))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("samples", "told"),
+    [
+        (lived("driver", 12, 0.5), 0),
+        (lived("driver", 12, 8), 1),
+        (lived("driver", 12, 0, descriptors=2), 1),
+        (lived("broker", 12, 50), 0),
+    ],
+    ids=["flat", "a leak of memory", "a leak of descriptors", "a part that is not ours"],
+)
+def test_what_grows_over_a_long_life_is_told(samples: list[Sample], told: int) -> None:
+    report = Report(0, "", 0, {}, {}, 0, {}, 0, {}, 0, 0, 0, 0, 0, 0, [], growths=growths(samples))
+    assert len(report.growing) == told
+
+
+def test_a_life_that_was_broken_off_too_early_says_nothing() -> None:
+    assert growths(lived("driver", 2, 100)) == []

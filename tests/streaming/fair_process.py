@@ -1,5 +1,5 @@
-"""A Spark of its own that schedules fairly and keeps an event log: batches run while a flush, then a compaction, then
-an index stands still. Called with a folder; prints what the sink saw as JSON.
+"""A Spark as a command has it, with an event log: batches run while a flush, then a compaction, then an index stands
+still. Called with a folder, cores and the table's key, if it has one; prints what the sink saw as JSON.
 """
 
 from __future__ import annotations
@@ -9,38 +9,45 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from gated_store import KINDS, PATIENCE, READ_BY_DRIVER, behind
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import headgate
-from headgate.streaming.session import local_session
+from headgate.cli.own_spark import own_spark
 
 SCHEMA = pa.schema([pa.field("value", pa.int64(), nullable=False), pa.field("note", pa.string())])
 BATCHES = 3
 """That must be committed while one job stands still."""
 
 
-def main(folder: Path) -> None:
-    """Batches all the time; each gate is opened once enough of them went past it."""
+def main(folder: Path, cores: int, key: str | None) -> None:
+    """Start Spark, print what `watched` tells."""
     log = folder / "events"
     log.mkdir()
     settings = {
-        "spark.scheduler.mode": "FAIR",
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": log.as_uri(),
         "spark.eventLog.rolling.enabled": "false",
         "spark.eventLog.compress": "false",
         "spark.executorEnv.PYTHONPATH": str(Path(__file__).parent),
     }
-    # A slot for the job that stands still, one for the flushes beside it, and one for the batches.
-    spark = local_session(3, log_file=folder / "spark.log", settings=settings)
+    with own_spark(cores, settings) as (spark, _):
+        told = watched(spark, folder, key)
+    print(json.dumps(told))
+
+
+def watched(spark: SparkSession, folder: Path, key: str | None) -> dict[str, Any]:
+    """Batches all the time; each gate is opened once enough of them went past it."""
     gates = folder / "gates"
-    made = headgate.create_table(str(folder / "table"), SCHEMA, sharding=headgate.single(), full_text="note")
+    made = headgate.create_table(
+        str(folder / "table"), SCHEMA, primary_key=key, sharding=headgate.single(), full_text="note"
+    )
     table = behind(made, gates)
-    sink = headgate.ShardSink(table, stream="s", max_memtable_size=1, compact_sstables=2)
+    sink = headgate.ShardSink(table, stream="s", max_memtable_size=1, compact_sstables=2, sequence_by=key)
     passed: dict[str, int] = {}
 
     def batch(frame: DataFrame, number: int) -> None:
@@ -70,22 +77,17 @@ def main(folder: Path) -> None:
     sink.close()
     found = table.scan().read_all().column("value").to_pylist()
     hits = table.search("250", k=10).column("value").to_pylist()
-    spark.stop()
-    print(
-        json.dumps(
-            {
-                "passed": passed,
-                "flushes": state.flushes,
-                "compactions": state.compactions,
-                "indexed": state.indexed,
-                "failures": [one.error for one in state.failures],
-                "rows": len(found),
-                "distinct": len(set(found)),
-                "hits": hits,
-                "read_by_driver": read,
-            }
-        )
-    )
+    return {
+        "passed": passed,
+        "flushes": state.flushes,
+        "compactions": state.compactions,
+        "indexed": state.indexed,
+        "failures": [one.error for one in state.failures],
+        "rows": len(found),
+        "distinct": len(set(found)),
+        "hits": hits,
+        "read_by_driver": read,
+    }
 
 
 def until(true: Callable[[], bool]) -> None:
@@ -97,4 +99,4 @@ def until(true: Callable[[], bool]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), *(sys.argv[3:] or [None]))

@@ -14,7 +14,7 @@ KINDS = ("flush", "compaction", "full-text index")
 """As the jobs' names in Spark tell them."""
 
 READ_BY_DRIVER: list[str] = []
-"""Entries that this process has read, if it is no worker."""
+"""Entries and SSTables that this process has read, if it is no worker."""
 
 
 class GatedStore(LocalStore):
@@ -37,7 +37,9 @@ class GatedStore(LocalStore):
         return super().get_range(key, start, length)
 
     def locate(self, key: str = "") -> tuple[str, dict[str, str]]:
-        """As the store does, once the gate is gone."""
+        """As the store does, once the gate is gone; which SSTables a driver asks for is noted."""
+        if "_gen_" in key and not _job():
+            READ_BY_DRIVER.append(key)
         for kind in KINDS:
             gate = self._gates / kind
             if gate.exists() and kind in _job():

@@ -1,18 +1,15 @@
 from __future__ import annotations
 
-import io
 import json
 import pickle
-import threading
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import Any, ClassVar
+from typing import Any
 
-import fastavro
 import pyarrow as pa
 import pytest
+from avro_registry import Registry, serving, wire
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -85,12 +82,6 @@ def expected(number: int) -> dict[str, Any]:
     row = order(number)
     del row["other"], row["next"]
     return {**row, "counts": list(row["counts"].items()), "place": {**row["place"], "y": None}, "missing": None}
-
-
-def wire(schema: Any, value: Any, number: int = 7) -> bytes:
-    out = io.BytesIO()
-    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), value)
-    return b"\0" + number.to_bytes(4, "big") + out.getvalue()
 
 
 def decoded(values: list[bytes | None], schemas: dict[int, Any], columns: pa.Schema = COLUMNS) -> Decoded:
@@ -190,32 +181,15 @@ def test_keys_of_tombstones_are_read_in_the_same_format_bare_or_as_a_record() ->
 # -- the registry ------------------------------------------------------------------
 
 
-class Registry(BaseHTTPRequestHandler):
-    asked: ClassVar[list[str]] = []
-    answers: ClassVar[dict[str, tuple[int, Any]]] = {}
-
-    def do_GET(self) -> None:
-        Registry.asked.append(self.path)
-        code, body = self.answers.get(self.path, (404, {}))
-        if self.headers.get("Authorization") != "Basic dTpzZWNyZXQ=":
-            code = 401
-        self.send_response(code)
-        self.end_headers()
-        self.wfile.write(json.dumps(body).encode())
-
-    def log_message(self, *_: Any) -> None: ...
-
-
 @pytest.fixture
 def registry() -> Iterator[str]:
-    Registry.asked.clear()
     place = {"type": "record", "name": "Place", "fields": [{"name": "x", "type": "float"}]}
     shop = {
         "type": "record",
         "name": "Shop",
         "fields": [{"name": "id", "type": "long"}, {"name": "place", "type": "Place"}],
     }
-    Registry.answers = {
+    answers = {
         "/schemas/ids/7": (200, {"schema": json.dumps(ORDER)}),
         "/schemas/ids/8": (
             200,
@@ -224,11 +198,8 @@ def registry() -> Iterator[str]:
         "/subjects/a%2Fb/versions/3": (200, {"schema": json.dumps(place)}),
         "/schemas/ids/500": (503, {}),
     }
-    server = HTTPServer(("127.0.0.1", 0), Registry)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with serving(answers) as address:
+        yield address
 
 
 def test_a_registry_is_asked_once_per_schema_and_a_schema_it_lacks_is_a_bad_record(registry: str) -> None:

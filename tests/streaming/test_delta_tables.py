@@ -7,16 +7,19 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from stream_life import SCHEMA
+from structlog.contextvars import get_contextvars
 
 import headgate
 from headgate.errors import InvalidInput
 from headgate.streaming import follower
-from headgate.streaming.delta_tables import DeltaName, delta_settings, missing_settings, text
+from headgate.streaming.delta_tables import DeltaName, delta_settings, missing_settings, quoted, sql_type, text
 from headgate.streaming.follower import Follower
 from headgate.streaming.mirror import checked_mode
 from headgate.streaming.mirror_rows import merge_statement
+from headgate.streaming.read_types import spark_schema
 
 
 def test_a_delta_table_is_a_path_or_a_name_in_a_catalog(tmp_path: Path) -> None:
@@ -30,6 +33,16 @@ def test_a_delta_table_is_a_path_or_a_name_in_a_catalog(tmp_path: Path) -> None:
         with pytest.raises(InvalidInput, match="neither a path nor a name"):
             DeltaName(bad, "ledger")
     assert text("it's \\ here") == "'it\\'s \\\\ here'"
+
+
+def test_names_in_sql_are_quoted_at_every_depth() -> None:
+    assert quoted("a`b") == "`a``b`"
+    deep = pa.struct([("x`y", pa.int64()), ("many", pa.list_(pa.struct([("p>`q", pa.string())])))])
+    named = spark_schema(pa.schema([("a", deep), ("b", pa.map_(pa.string(), pa.struct([("k`v", pa.float64())])))]))
+    assert [sql_type(field.dataType) for field in named] == [
+        "struct<`x``y`: bigint, `many`: array<struct<`p>``q`: string>>>",
+        "map<string, struct<`k``v`: double>>",
+    ]
 
 
 def test_a_session_without_delta_is_told_what_is_missing() -> None:
@@ -63,7 +76,7 @@ def test_a_merge_names_every_column_and_deletes_before_it_updates() -> None:
 def test_a_follower_never_holds_its_stream_up_and_tries_the_newest_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower, "FIRST_PAUSE", 0.01)
     monkeypatch.setattr(follower, "LONGEST_PAUSE", 0.02)
-    away, done, said = threading.Event(), [], []
+    away, done, said, known = threading.Event(), [], [], []
     away.set()
 
     def work(wanted: int) -> None:
@@ -73,8 +86,9 @@ def test_a_follower_never_holds_its_stream_up_and_tries_the_newest_again(monkeyp
 
     def say(failed: Exception | None, first: bool) -> None:
         said.append((type(failed).__name__, first))
+        known.append(get_contextvars())
 
-    one: Follower[int] = Follower("test-follower", work, say)
+    one: Follower[int] = Follower("test-follower", work, say, {"query": "q", "stream": "s"})
     before = threading.active_count()
     assert (one.is_told, before) == (True, threading.active_count())
     for number in range(100):
@@ -87,7 +101,26 @@ def test_a_follower_never_holds_its_stream_up_and_tries_the_newest_again(monkeyp
     assert said[0] == ("OSError", True)
     assert [first for _, first in said].count(True) == 1
     assert said[-1] == ("NoneType", False)
+    assert all(facts == {"query": "q", "stream": "s"} for facts in known), "every log line of the thread has them"
     assert Follower("never", work, say).stop(0)
+
+    # Stopped while it works: what fails then is said to nobody, since nobody tries again.
+    begun, go, late = threading.Event(), threading.Event(), []
+
+    def slow(_: int) -> None:
+        begun.set()
+        go.wait(60)
+        raise OSError("its Spark is gone")
+
+    two: Follower[int] = Follower("slow", slow, lambda failed, first: late.append(failed))
+    two.tell(1)
+    assert begun.wait(60)
+    assert not two.stop(0)
+    go.set()
+    _until(lambda: two.failures == 1)
+    assert two._thread is not None
+    two._thread.join(60)
+    assert late == []
 
 
 def _until(condition: Any) -> None:

@@ -16,6 +16,7 @@ from checkpoint_tables import of_batches as rows_of
 from closing import Background, Steps
 from maintained import EAGER, KINDS, PATIENCE, batch, schedule, until
 
+from headgate.checkpoints import flush_job
 from headgate.checkpoints.compact import CompactJob, TakenIn, take_in
 from headgate.checkpoints.flush_job import Flushed, FlushJob, run_here
 from headgate.checkpoints.snapshot import read_snapshot
@@ -261,6 +262,23 @@ def test_a_job_that_fails_never_fails_the_stream_and_is_tried_again(
     assert ids(table) == rows_of(range(3))
 
 
+def test_a_flush_that_took_too_long_is_given_up_and_done_again_by_the_same_driver(
+    table: Table, started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no successor's doing, so that neither maintenance nor the stream ends."""
+    driver = open_stream(table)
+    monkeypatch.setattr(flush_job, "JOB_LIMIT", 0.0)
+    maintenance = started(driver)
+    batch(driver, maintenance, 0)
+    until(lambda: bool(maintenance.state.failures), "a flush is given up")
+    assert "given up" in maintenance.state.failures[0].error
+    assert manifest_of(shard_of(table, 0)).sstables == ()
+    monkeypatch.undo()
+    until(lambda: maintenance.state.flushes >= 2, "both shards are flushed")
+    batch(driver, maintenance, 1)
+    assert ids(table) == rows_of(range(2))
+
+
 def test_a_compaction_that_fails_lets_flushes_go_on(table: Table, started: Started) -> None:
     driver, gate = open_stream(table), Gate()
     gate.error = Transient("The base is away.")
@@ -363,15 +381,20 @@ def test_columns_that_somebody_changed_are_told_with_what_to_do_and_batches_go_o
     driver = open_stream(table)
     maintenance = started(driver, plan=schedule(columns_seconds=0.0))
     batch(driver, maintenance, 0)
-    changed = table.add_column(pa.field("more", pa.int32()))
+    table.add_column(pa.field("more", pa.int32()))
     until(lambda: maintenance.state.notes, "it is told")
     batch(driver, maintenance, 1)
     (note,) = maintenance.state.notes
     assert "added 'more'" in note
-    assert "restart the query" in note
+    assert "Restart the query" in note
+    changed = table.drop_column("note")
+    until(lambda: len(maintenance.state.notes) == 2, "so is the next one")
+    assert "added 'more', dropped 'note'" in maintenance.state.notes[-1]
+    batch(driver, maintenance, 2)
     until(lambda: maintenance.state.unflushed_bytes == 0, "flushed")
-    assert ids(changed) == rows_of(range(2))
-    assert changed.scan(["more"]).read_all().column("more").null_count == 2 * 2 * 18
+    assert ids(changed) == rows_of(range(3))
+    assert changed.schema.names == ["id", "more"]
+    assert changed.scan(["more"]).read_all().column("more").null_count == 3 * 2 * 18
 
 
 # -- the hint ----------------------------------------------------------------------------------

@@ -122,11 +122,24 @@ def test_a_restart_picks_new_columns_up_and_another_type_is_refused_before_anyth
 
 
 @pytest.mark.spark
-def test_no_batch_waits_for_a_maintenance_job_that_stands_still_and_they_have_a_fair_pool(tmp_path: Path) -> None:
-    """As the event log tells: while a flush, a compaction and an index stand still in turn, whole batches go past."""
+@pytest.mark.parametrize(
+    ("cores", "key"),
+    [
+        (2, "value"),
+        pytest.param(2, None, marks=pytest.mark.deep),
+        pytest.param(3, None, marks=pytest.mark.deep),
+        pytest.param(3, "value", marks=pytest.mark.deep),
+    ],
+)
+def test_no_batch_waits_for_a_maintenance_job_that_stands_still_and_they_have_a_fair_pool(
+    tmp_path: Path, cores: int, key: str | None
+) -> None:
+    """As the event log tells: while a flush, a compaction and an index stand still in turn, whole batches go past. The
+    Spark is a command's own.
+    """
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run(
-        [sys.executable, str(HERE / "fair_process.py"), str(tmp_path)],
+        [sys.executable, str(HERE / "fair_process.py"), str(tmp_path), str(cores), *filter(None, [key])],
         capture_output=True,
         text=True,
         timeout=400,
@@ -146,6 +159,7 @@ def test_no_batch_waits_for_a_maintenance_job_that_stands_still_and_they_have_a_
     maintenance = {job for job, (name, _) in jobs.items() if name.startswith("headgate:")}
     assert all(jobs[job][1] == POOL for job in maintenance)
     assert all(pool != POOL for job, (_, pool) in jobs.items() if job not in maintenance)
+    assert most_at_once(order, maintenance) <= cores - 1, "a core is left for batches"
     for kind in GATED:
         first = min(job for job in maintenance if kind in jobs[job][0])
         between = order[order.index(("start", first)) : order.index(("end", first))]
@@ -155,6 +169,17 @@ def test_no_batch_waits_for_a_maintenance_job_that_stands_still_and_they_have_a_
         assert len(begun) >= BATCHES - 1, f"batches began beside the {kind}"
         # The last one may have been running when the gate was opened.
         assert set(begun[:-1]) <= ended, f"a batch waited for the {kind}"
+
+
+def most_at_once(order: list[tuple[str, int]], jobs: set[int]) -> int:
+    """How many of the jobs ran at once, at most."""
+    running: set[int] = set()
+    most = 0
+    for what, job in order:
+        if job in jobs:
+            (running.add if what == "start" else running.discard)(job)
+        most = max(most, len(running))
+    return most
 
 
 def logged_jobs(log: Path) -> tuple[dict[int, tuple[str, str | None]], list[tuple[str, int]]]:

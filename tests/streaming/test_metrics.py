@@ -16,12 +16,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import structlog
 import yaml
+from log_samples import batch_record
 from prometheus_client.parser import text_string_to_metric_families
 from stream_runs import SCHEMA, Stream, Topic, until
 
 import headgate
 from headgate.errors import Fenced, InvalidInput
+from headgate.shards.entry import SourceRange
 from headgate.shards.sharding import Sharding
+from headgate.streaming.driver import StreamDriver
 from headgate.streaming.metrics import METRICS, StreamMetrics, lag_of
 from headgate.streaming.metrics_server import serve
 from headgate.streaming.phases import Phases
@@ -42,6 +45,11 @@ def scraped(port: int) -> dict[str, list[tuple[dict[str, str], float]]]:
         for sample in family.samples:
             found.setdefault(sample.name, []).append((dict(sample.labels), sample.value))
     return found
+
+
+def listeners(spark: SparkSession) -> int:
+    """How many listen to the session's queries."""
+    return len(spark._jsparkSession.streams().listListeners())
 
 
 def used_names() -> dict[str, set[str]]:
@@ -82,11 +90,13 @@ def test_a_live_stream_shows_every_name_that_dashboard_and_alerts_use_and_logs_a
     stream = Stream(spark, table, [topic], tmp_path / "c", max_offsets=100)
     sink = stream.sink(metrics_port=0, commit_to_kafka=f"g-{time.monotonic_ns()}")
     assert sink.reporting.port is None
+    before = listeners(spark)
     query = stream.start(sink, trigger={"processingTime": "0 seconds"})
     try:
         until(lambda: table.scan().read_all().num_rows == 300, query)
         port = sink.reporting.port
         assert port is not None
+        assert listeners(spark) == before + 1
         # Spark tells of a batch, and so of what is left, a moment after the batch is committed.
         until(lambda: {value for _, value in scraped(port).get("headgate_lag_seconds", ())} == {0}, query)
         until(lambda: {value for _, value in scraped(port)["headgate_lag_rows"]} == {0}, query)
@@ -115,18 +125,22 @@ def test_a_live_stream_shows_every_name_that_dashboard_and_alerts_use_and_logs_a
         )
     finally:
         query.stop()
-        sink.close()
+        StreamDriver.open(table.home, "s", "another query", [])
+        assert sink.close() is None, "another driver has the stream"
     assert sink.reporting.port is None
+    assert listeners(spark) == before
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", port), 5).close()
     lines = [json.loads(line) for line in log_lines.getvalue().splitlines()]
+    assert "the stream was taken over before its clean stop" in [line["event"] for line in lines]
     batches = [line for line in lines if line["event"] == "batch committed"]
     assert len(batches) == committed
     for number, line in enumerate(batches):
         assert (line["batch"], line["stream"], line["level"]) == (number, "s", "info")
         assert line["query"] == str(query.id)
         assert sum(line["shards"].values()) == line["rows"]
-    assert all("query" in line for line in lines if "batch" in line)
+    # Whoever says something of the stream, a batch, maintenance or the end, says of which query and stream.
+    assert {(line.get("query"), line.get("stream")) for line in lines} == {(str(query.id), "s")}
 
 
 def test_names_are_the_tables_and_nothing_listens_before_it_is_asked_to() -> None:
@@ -172,6 +186,35 @@ def test_lag_is_what_kafka_had_and_the_trigger_did_not_take() -> None:
     values = {sample.metric.name: sample.value for sample in metrics.samples()}
     assert values["headgate_trigger_seconds"] == 1.5
     assert 0 <= values["headgate_lag_seconds"] < 60  # type: ignore[operator]
+
+
+def test_a_batch_that_hangs_is_behind_until_it_is_committed() -> None:
+    metrics = StreamMetrics()
+
+    def shown() -> tuple[list[float], list[float]]:
+        samples = list(metrics.samples())
+        return tuple(  # type: ignore[return-value]
+            [one.value for one in samples if one.metric.name == f"headgate_lag_{what}"] for what in ("rows", "seconds")
+        )
+
+    assert shown() == ([], [])
+    metrics.progress({"sources": [{"latestOffset": {"t": {"0": 10}}, "endOffset": {"t": {"0": 10}}}]})
+    assert shown() == ([0], [0])
+    metrics.planned([SourceRange("t", 0, 10, 40)])
+    rows, (seconds,) = shown()
+    assert rows == [30]
+    # Counted from the batch's begin: an hour without rows before it is no lag.
+    assert 0 < seconds < 60
+    metrics.committed(batch_record(2, 0))
+    assert shown() == ([0], [0])
+    metrics.planned([SourceRange("t", 0, 40, 50)])
+    metrics.committed(batch_record(2, 0))
+    metrics.progress({"sources": [{"latestOffset": {"t": {"0": 90}}, "endOffset": {"t": {"0": 50}}}]})
+    assert shown()[0] == [40]
+    metrics.planned([SourceRange("t", 0, 50, 60)])
+    assert shown()[0] == [40]
+    metrics.committed(batch_record(2, 0))
+    assert shown()[0] == [30], "of what was left, the batch has taken ten"
 
 
 def test_phases_count_what_making_takes_and_not_what_is_done_with_it() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import time
@@ -11,15 +12,24 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from stream_runs import NOW, SCHEMA, Topic, wait
+import structlog
+from avro_registry import AUTH, serving, wire
+from confluent_kafka import Consumer
+from pyspark.sql import functions as f
+from stream_runs import NOW, SCHEMA, Topic, until, wait
 
 import headgate
 from headgate.checkpoints.commit_log import CommitLog
 from headgate.connectors.kafka.groups import group_offsets
+from headgate.connectors.kafka.options import ConsumerConfig
+from headgate.connectors.kafka.topics import QUIET, create_topic
+from headgate.streaming import reporting
 from headgate.streaming.sink import ShardSink
+from headgate.streaming.spark_query import QueryFacts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
@@ -36,11 +46,12 @@ def test_topics_of_a_pattern_since_an_instant_flow_into_one_table_and_kafka_sees
     time.sleep(0.05)
     topics[0].put_numbers(range(100, 120))
     table = headgate.create_table(str(tmp_path / "t"), SCHEMA, sharding=headgate.by_partition())
-    pattern = "|".join(map(re.escape, names))
+    later = Topic(kafka_servers, f"{names[1]}-later", 1)
+    pattern = "|".join(map(re.escape, [*names, later.name]))
     source = headgate.kafka.source(kafka_servers, pattern=pattern, max_offsets_per_trigger=7, start=since)
     group = f"lag-{time.monotonic_ns()}"
     sink = ShardSink(table, source=source, decode=headgate.decode.json(SCHEMA), stream="s", commit_to_kafka=group)
-    parts = [(names[0], 0), (names[0], 1), (names[1], 0)]
+    parts = [(names[0], 0), (names[0], 1), (names[1], 0), (later.name, 0)]
     seen: list[dict[tuple[str, int], int]] = []
 
     def batch(df: object, number: int) -> None:
@@ -49,33 +60,116 @@ def test_topics_of_a_pattern_since_an_instant_flow_into_one_table_and_kafka_sees
         ends = CommitLog(table.home.records, "s", table.uri).read().head.ends
         assert all(end <= ends[place] for place, end in told.items()), "Kafka was told more than the table has"
         seen.append(dict(ends))
+        # A canary: the day Spark takes this into the query's progress, a sink can fill it (docs/metrics.md).
+        df.limit(1).observe("headgate", f.count(f.lit(1)).alias("rows")).collect()  # type: ignore[attr-defined]
 
-    def run() -> None:
-        writer = source.read(spark).writeStream.foreachBatch(batch).trigger(**NOW)
-        wait(writer.option("checkpointLocation", str(tmp_path / "c")).start(), sink)
+    def start(**trigger: object) -> StreamingQuery:
+        writer = source.read(spark).writeStream.foreachBatch(batch).trigger(**trigger)  # type: ignore[arg-type]
+        return writer.option("checkpointLocation", str(tmp_path / "c")).start()
 
-    run()
+    def ids() -> list[int]:
+        return sorted(row["id"] for row in table.scan().read_all().to_pylist())
+
+    wait(start(**NOW), sink)
     assert len(seen) > 1
-    assert sorted(row["id"] for row in table.scan().read_all().to_pylist()) == list(range(100, 120))
+    assert ids() == list(range(100, 120))
+
+    # A group that somebody else is in refuses the offsets: the stream goes on, and says so once, until it may.
+    headgate.configure_logs("json", stream=(said := io.StringIO()))
+    settings = {"bootstrap.servers": kafka_servers, "group.id": group, "enable.auto.commit": False}
+    member = Consumer(settings, logger=QUIET)
+    member.subscribe([names[1]])
+    until(lambda: member.poll(0.1) is None and bool(member.assignment()))
     topics[1].put_numbers([500])
-    run()
+    query = start(processingTime="0 seconds")
+    try:
+        until(lambda: 500 in ids(), query)
+        # A topic that the pattern names and that appears while the query runs is read from its beginning.
+        create_topic(kafka_servers, later.name, 1)
+        later.put_numbers([700, 701])
+        until(lambda: {700, 701} <= set(ids()), query)
+        progress = sink.reporting._progress
+        assert progress is not None
+        until(lambda: progress.failures > 0)
+        assert group_offsets(source.consumer, group, parts) != seen[-1]
+        member.close()
+        until(lambda: progress.is_told)
+        until(lambda: len(query.recentProgress) > 1, query)
+        assert [one for one in query.recentProgress if "headgate" in one.observedMetrics] == []
+    finally:
+        query.stop()
     sink.close()
+    structlog.reset_defaults()
+    told = [line for text in said.getvalue().splitlines() if "consumer group" in (line := json.loads(text))["event"]]
+    assert [(line["level"], line["stream"], line["group"]) for line in told] == [
+        ("warning", "s", group),
+        ("info", "s", group),
+    ]
+    assert sink.last is not None
+    assert {line["query"] for line in told} == {sink.last.query_id}
     ends = CommitLog(table.home.records, "s", table.uri).read().head.ends
     assert group_offsets(source.consumer, group, parts) == dict(ends)
-    assert 500 in [row["id"] for row in table.scan().read_all().to_pylist()]
+    assert ids() == [*range(100, 120), 500, 700, 701]
 
 
-def test_change_events_of_two_topics_become_one_table_with_a_key_exactly_once(
+def test_avro_by_a_registry_and_raw_bytes_flow_through_a_stream(
     spark: SparkSession, kafka_servers: str, make_topic: object, tmp_path: Path
 ) -> None:
+    """Both in one topic: what is no Avro is a dead letter of the one table, and a row of the other."""
+    schema = {
+        "type": "record",
+        "name": "Row",
+        "fields": [{"name": "id", "type": "long"}, {"name": "note", "type": "string"}],
+    }
     topic = Topic(kafka_servers, make_topic(2), 2)  # type: ignore[operator]
+    values = [wire(schema, {"id": number, "note": f"note {number}"}) for number in range(50)]
+    values += [b"\xff\x00 no Avro", wire(schema, {"id": 99, "note": "of nobody's schema"}, 8)]
+    topic.put(*((number % 2, None, value) for number, value in enumerate(values)))
+    rows = headgate.create_table(str(tmp_path / "rows"), SCHEMA, sharding=headgate.by_partition())
+    raw = headgate.create_table(
+        str(tmp_path / "raw"), pa.schema([("value", pa.binary())]), sharding=headgate.by_partition()
+    )
+    with serving({"/schemas/ids/7": (200, {"schema": json.dumps(schema)})}) as registry:
+        avro = headgate.decode.avro(SCHEMA, registry, auth=AUTH)
+        for table, decode in ((rows, avro), (raw, headgate.decode.raw("value"))):
+            source = headgate.kafka.source(kafka_servers, topic.name)
+            sink = ShardSink(table, source=source, decode=decode, stream="s")
+            writer = source.read(spark).writeStream.foreachBatch(sink).trigger(**NOW)
+            wait(writer.option("checkpointLocation", f"{table.uri}-checkpoint").start(), sink)
+            sink.close()
+    found = {row["id"]: row["note"] for row in rows.scan().read_all().to_pylist()}
+    assert found == {number: f"note {number}" for number in range(50)}
+    letters = pa.concat_tables(headgate.streaming.dead_letters.read_dead_letters(rows.home)).to_pylist()
+    assert sorted(letter["value"] for letter in letters) == sorted(values[50:])
+    assert sorted(raw.scan().read_all()["value"].to_pylist()) == sorted(values)
+    assert list(headgate.streaming.dead_letters.read_dead_letters(raw.home)) == []
+
+
+class DeadGroup(ShardSink):
+    """A sink whose consumer group belongs to a broker that is not there."""
+
+    def _cluster(self, facts: QueryFacts) -> ConsumerConfig:
+        return ConsumerConfig.from_spark({"kafka.bootstrap.servers": "127.0.0.1:1"})
+
+
+def test_change_events_of_two_topics_become_one_table_with_a_key_exactly_once_though_the_groups_broker_is_away(
+    spark: SparkSession, kafka_servers: str, make_topic: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporting, "LAST_TRY", 0.1)
+    topic = Topic(kafka_servers, make_topic(2), 2)  # type: ignore[operator]
+    other = Topic(kafka_servers, make_topic(1), 1)  # type: ignore[operator]
     table = headgate.create_table(str(tmp_path / "t"), SCHEMA, "id", headgate.bucket("id", 2))
 
     def put(op: str, number: int, note: str | None, **more: object) -> None:
         row = {"id": number, "note": note, "amount": 1.0}
         told = {"op": op, "after": None if op == "d" else row, "before": row if op == "d" else None, **more}
-        topic.put(
-            (number % 2, json.dumps({"payload": {"id": number}}).encode(), json.dumps({"payload": told}).encode())
+        # Keys from 100 on come from the other topic.
+        (topic if number < 100 else other).put(
+            (
+                number % 2 if number < 100 else 0,
+                json.dumps({"payload": {"id": number}}).encode(),
+                json.dumps({"payload": told}).encode(),
+            )
         )
 
     for number in range(6):
@@ -86,12 +180,21 @@ def test_change_events_of_two_topics_become_one_table_with_a_key_exactly_once(
     put("d", 3, None)
     put("c", 3, "again")
     put("t", 0, None)
-    source = headgate.kafka.source(kafka_servers, [topic.name])
-    sink = ShardSink(table, source=source, decode=headgate.decode.debezium(table.schema), stream="cdc")
+    put("c", 100, "other")
+    put("c", 101, "other")
+    put("u", 101, "other again")
+    put("d", 100, None)
+    source = headgate.kafka.source(kafka_servers, [topic.name, other.name], max_offsets_per_trigger=9)
+    decode = headgate.decode.debezium(table.schema)
+    sink = DeadGroup(table, source=source, decode=decode, stream="cdc", commit_to_kafka="away")
     writer = source.read(spark).writeStream.foreachBatch(sink).trigger(**NOW)
     wait(writer.option("checkpointLocation", str(tmp_path / "c")).start(), sink)
+    progress = sink.reporting._progress
+    assert progress is not None
+    assert not progress.is_told, "nobody took the offsets, and no batch waited for that"
     rows = {row["id"]: row["note"] for row in table.scan().read_all().to_pylist()}
-    assert rows == {0: "snapshot", 1: "updated", 3: "again", 4: "snapshot", 5: "snapshot"}
+    kept = {0: "snapshot", 1: "updated", 3: "again", 4: "snapshot", 5: "snapshot"}
+    assert rows == {**kept, 101: "other again"}
     letters = pa.concat_tables(headgate.streaming.dead_letters.read_dead_letters(table.home)).to_pylist()
     assert ["says nothing of one row" in one["error"] for one in letters] == [True]
     sink.close()

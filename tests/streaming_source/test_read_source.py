@@ -90,21 +90,19 @@ def test_a_stream_of_the_log_sees_each_batch_once_over_restarts(
     seen: list[tuple[int, list[Any]]] = []
 
     def note(frame: DataFrame, number: int) -> None:
-        seen.append((number, frame.select("id", "_stream", "_sequence", "_position").collect()))
+        seen.append((number, frame.select("id", "_stream", "_sequence", "_shard", "_position").collect()))
 
     def run(**options: str) -> None:
         frame = headgate.read_log(spark, table.uri, consumer="mirror", **options)
         writer = frame.writeStream.foreachBatch(note).option("checkpointLocation", str(tmp_path / "checkpoint"))
         writer.trigger(availableNow=True).start().awaitTermination(240)
 
-    for number in range(3):
-        run_batch(driver, number, mode="wal")
+    records = [run_batch(driver, number, mode="wal") for number in range(3)]
     run(maxBatchesPerTrigger="1")
     assert [len(found) for _, found in seen] == [36, 36, 36]
-    run_batch(driver, 3)
-    flushed(driver)
-    run_batch(driver, 4)
-    flushed(driver)
+    for number in (3, 4):
+        records.append(run_batch(driver, number))
+        flushed(driver)
     table.collect_garbage(min_age=NOW, apply=True)
     run()
     assert Counter(row["id"] for _, found in seen for row in found) == of_batches(range(5))
@@ -114,6 +112,10 @@ def test_a_stream_of_the_log_sees_each_batch_once_over_restarts(
         max(row["_sequence"] for row in found) for _, found in seen
     )
     assert len(set(sequences)) == 5
+    listed = {(one.sequence, name, at) for one in records for name, part in one.shards.items() for at in part.positions}
+    rows = [row for _, found in seen for row in found]
+    assert {(row["_sequence"], row["_shard"], row["_position"]) for row in rows} == listed
+    assert all(row["_shard"].endswith(f":{row['id'] // 1_000_000}") for row in rows), "a partition is a shard"
 
 
 def test_frames_and_a_stream_of_the_log_beside_batches_flushes_compactions_and_collection(

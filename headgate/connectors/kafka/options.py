@@ -15,9 +15,10 @@ from headgate.errors import InvalidInput
 
 READ_COMMITTED = "read_committed"
 READ_UNCOMMITTED = "read_uncommitted"
-LOSS_SECONDS = 10.0
-"""A broker that comes back from a crash may for seconds know neither the topic nor all of its end: that a log ends too
-early is believed when it is seen for so long. What is below its start does not come back, and is believed at once."""
+LOSS_SECONDS = 45.0
+"""A broker that comes back from a crash may for seconds know neither the topic nor all of its end, and for more than
+ten on a busy machine: that a log ends too early is believed when it is seen for so long. What is below its start does
+not come back, and is believed at once."""
 
 _SHOWN = ("bootstrap.servers", "security.protocol", "isolation.level")
 """What a repr may show; everything else may be or hold a secret."""
@@ -70,6 +71,12 @@ class ConsumerConfig:
     def with_isolation(self, level: str) -> ConsumerConfig:
         """The same cluster and credentials, seen at another isolation level."""
         return replace(self, properties=tuple(sorted({**dict(self.properties), "isolation.level": level}.items())))
+
+    def fetching_at_most(self, nbytes: int) -> ConsumerConfig:
+        """The same, with answers of about so many bytes; one batch of records comes whole all the same."""
+        given = int(dict(self.properties).get("max.partition.fetch.bytes", nbytes))
+        less = {"max.partition.fetch.bytes": str(min(given, nbytes))}
+        return replace(self, properties=tuple(sorted({**dict(self.properties), **less}.items())))
 
     def librdkafka(self) -> dict[str, str]:
         """What a client takes. Holds the credentials: hand it to a client and to nothing else."""

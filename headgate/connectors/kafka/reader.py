@@ -22,6 +22,11 @@ from headgate.errors import DataLoss, HeadgateError, InvalidInput, NotFound, Per
 
 DEADLINE = 60.0
 """Seconds without any progress after which a read gives up."""
+_AS_USUAL = 1 / 3
+"""The share of it after which a read goes on by small fetches. An answer comes whole or not at all, and the usual
+megabyte takes longer than any patience where the network brings a few KB a second."""
+_SMALL = 16 << 10
+"""Bytes of a small fetch: at 1 KB/s it comes within the rest of the deadline."""
 _SLICE = 0.02
 """How long one call waits for rows. `consume` waits for all it was asked for, and a range may have fewer."""
 _SLICE_ROWS = 10_000
@@ -134,14 +139,24 @@ def offsets_at(config: ConsumerConfig, topic: str, instant_ms: int, *, deadline:
 def _batches(
     config: ConsumerConfig, wanted: Range, max_rows: int, deadline: float, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    if wanted.start == wanted.until:
-        return
-    with lend(config) as lent:
-        reading = _Reading(lent, config, wanted, deadline)
-        while not reading.done:
-            messages = reading.collect(max_rows)
-            if messages:
-                yield to_batch(messages, wanted.topic, wanted.partition, schema)
+    """As usual; and from where that brought nothing for a while, by small fetches as long as they bring something."""
+    position = wanted.start
+    for small in (False, True):
+        if position == wanted.until:
+            return
+        patience = deadline * (1 - _AS_USUAL if small else _AS_USUAL)
+        try:
+            # A consumer that brought nothing is closed here: what it has asked for still crawls in.
+            with lend(config.fetching_at_most(_SMALL) if small else config) as lent:
+                reading = _Reading(lent, config, wanted, position, deadline, patience)
+                while not reading.done:
+                    if messages := reading.collect(max_rows):
+                        position = reading.position
+                        yield to_batch(messages, wanted.topic, wanted.partition, schema)
+                return
+        except Transient:
+            if small:
+                raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,16 +172,22 @@ class _Lost:
 class _Reading:
     """Where a read of one range stands."""
 
-    def __init__(self, lent: Lent, config: ConsumerConfig, wanted: Range, deadline: float) -> None:
+    def __init__(
+        self, lent: Lent, config: ConsumerConfig, wanted: Range, position: int, deadline: float, patience: float
+    ) -> None:
         self._lent = lent
         self._consumer: Consumer = lent.consumer
         self._config = config
         self._wanted = wanted
-        self._deadline = deadline
-        self._position = wanted.start
+        self._deadline, self._patience = deadline, patience
+        self._position = position
         self._losses = 0
         self._moved_on()
         self._assign()
+
+    @property
+    def position(self) -> int:
+        return self._position
 
     @property
     def done(self) -> bool:
@@ -177,6 +198,7 @@ class _Reading:
 
         1. Take what has come. 2. Sort out events, which are few and stand between rows. 3. Rows move the position,
         and so do the end of the log and control records. 4. Where nothing moved for a while, ask the cluster why.
+        Rows that came before a silence are given before it is told.
         """
         rows: list[Message] = []
         size = 0
@@ -190,6 +212,8 @@ class _Reading:
                 rows += fresh
                 size += sum(map(len, fresh))
             elif not self.done and not self._advance(self._control_position()):
+                if rows and self._is_silent():
+                    break
                 self._look_closer()
         return rows
 
@@ -246,12 +270,15 @@ class _Reading:
         elif error.code() in _NO_TOPIC:
             self._last_look = 0.0
 
+    def _is_silent(self) -> bool:
+        return time.monotonic() - self._last_progress > self._patience
+
     def _look_closer(self) -> None:
         """Nothing came. Say what is wrong, if something is; otherwise wait on."""
         now = time.monotonic()
         if self._lent.refused():
             raise self._error(PermissionDenied, "The broker did not accept the credentials or the certificate.")
-        if now - self._last_progress > self._deadline:
+        if self._is_silent():
             raise self._error(
                 Transient, f"Kafka gave nothing for {self._deadline:g} s.", last_error=self._lent.last_error()
             )

@@ -40,6 +40,10 @@ class FolderStore(ObjectStore):
         """As the inner store does, keys relative to the folder."""
         return map(self._own, self._inner.list(self._prefix + checked_folder(prefix)))
 
+    def list_keys(self, prefix: str) -> Iterator[str]:
+        """As the inner store does, relative to the folder."""
+        return (key.removeprefix(self._prefix) for key in self._inner.list_keys(self._prefix + checked_folder(prefix)))
+
     def list_folders(self, prefix: str) -> Iterator[str]:
         """As the inner store does."""
         return self._inner.list_folders(self._prefix + checked_folder(prefix))

@@ -94,7 +94,7 @@ class LocalStore(ObjectStore):
             target.put_overwrite(dst, self.get(src))
             return
         self._count("copy")
-        with self._opened("copy", src) as source, os_errors("copy", target.uri, dst, PUTS):
+        with self._opened("copy", src) as (source, _), os_errors("copy", target.uri, dst, PUTS):
             target._replace(dst, lambda file: copy_all(source, file))
 
     # -- reads ---------------------------------------------------------------
@@ -102,15 +102,15 @@ class LocalStore(ObjectStore):
     def get(self, key: str) -> memoryview:
         """The whole object. Raises NotFound."""
         self._count("get")
-        with self._opened("get", key) as file:
-            return read(file, 0, os.fstat(file).st_size)
+        with self._opened("get", key) as (file, size):
+            return read(file, 0, size)
 
     def get_range(self, key: str, start: int, length: int) -> memoryview:
         """Up to `length` bytes from `start`; shorter at the end, empty past it. Raises NotFound."""
         checked_range(start, length)
         self._count("get")
-        with self._opened("get_range", key) as file:
-            return read(file, start, min(length, os.fstat(file).st_size - start))
+        with self._opened("get_range", key) as (file, size):
+            return read(file, start, min(length, size - start))
 
     def head(self, key: str) -> ObjectInfo:
         """Size and time. Raises NotFound."""
@@ -122,7 +122,13 @@ class LocalStore(ObjectStore):
         """Every object below the folder, deep, in no order. Files below `_headgate/tmp/` are no objects."""
         checked_folder(prefix)
         self._count("list")
-        return self._walk(prefix)
+        return self._seen(prefix)
+
+    def list_keys(self, prefix: str) -> Iterator[str]:
+        """The same without a look at each file."""
+        checked_folder(prefix)
+        self._count("list")
+        return (key for key, _ in self._walk(prefix))
 
     def list_folders(self, prefix: str) -> Iterator[str]:
         """Names of the folders right below that hold an object; an empty directory is no folder."""
@@ -168,16 +174,15 @@ class LocalStore(ObjectStore):
         return os.path.join(self._root, key)
 
     @contextmanager
-    def _opened(self, verb: str, key: str) -> Iterator[int]:
+    def _opened(self, verb: str, key: str) -> Iterator[tuple[int, int]]:
+        """The open file, and its size."""
         path = self._path(key)
         with os_errors(verb, self.uri, key, READS):
             file = os.open(path, os.O_RDONLY)
-        try:
-            with os_errors(verb, self.uri, key, READS):
-                regular(os.fstat(file))
-                yield file
-        finally:
-            os.close(file)
+            try:
+                yield file, regular(os.fstat(file)).st_size
+            finally:
+                os.close(file)
 
     @contextmanager
     def _folder_of(self, key: str) -> Iterator[tuple[int, str]]:
@@ -271,7 +276,7 @@ class LocalStore(ObjectStore):
             if f"{prefix}{entry.name}" != TEMPORARY:
                 yield entry
 
-    def _walk(self, prefix: str) -> Iterator[ObjectInfo]:
+    def _walk(self, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
         folders = [] if prefix.startswith(TEMPORARY + "/") else [prefix]
         while folders:
             folder = folders.pop()
@@ -279,8 +284,12 @@ class LocalStore(ObjectStore):
                 if entry.is_dir():
                     folders.append(f"{folder}{entry.name}/")
                 elif entry.is_file():
-                    with suppress(FileNotFoundError):  # deleted since the directory was read
-                        yield _info(f"{folder}{entry.name}", entry.stat())
+                    yield f"{folder}{entry.name}", entry
+
+    def _seen(self, prefix: str) -> Iterator[ObjectInfo]:
+        for key, entry in self._walk(prefix):
+            with suppress(FileNotFoundError):  # deleted since the directory was read
+                yield _info(key, entry.stat())
 
 
 def _path_of(uri: str) -> str:

@@ -34,6 +34,10 @@ class ReadOnlyStore(ObjectStore):
         """As the inner store does."""
         return self._inner.list(prefix)
 
+    def list_keys(self, prefix: str) -> Iterator[str]:
+        """As the inner store does."""
+        return self._inner.list_keys(prefix)
+
     def list_folders(self, prefix: str) -> Iterator[str]:
         """As the inner store does."""
         return self._inner.list_folders(prefix)

@@ -32,7 +32,7 @@ from headgate.connectors.objects.port import (
     checked_key,
     checked_range,
 )
-from headgate.connectors.objects.s3_credentials import profile_credentials
+from headgate.connectors.objects.s3_credentials import renewed_credentials
 from headgate.connectors.objects.s3_options import checked_options, secrets_of
 from headgate.connectors.objects.secrets import redact, remember
 from headgate.errors import (
@@ -55,6 +55,10 @@ T = TypeVar("T")
 _URI = re.compile(r"s3://([^/@:?#]+)(?:/([^?]*))?")
 _PAGE = 1000
 """Keys that S3 answers per LIST request."""
+
+_TIMEOUTS = {"read_timeout": "30s", "timeout": "1h"}
+"""An answer may take as long as it likes while bytes come. obstore's own 30 seconds are for all of it, so that what
+takes longer than two of them would never be read. What is sent has 30 seconds until its answer begins."""
 
 _user: int | None = None
 """The process that first used obstore; a fork inherits the number, and with it the knowledge."""
@@ -258,16 +262,16 @@ class S3Store(ObjectStore):
             from obstore.store import S3Store as Client
 
             patience = timedelta(seconds=60)
-            profile = profile_credentials(self._options)
-            config = dict(self._options)
-            if profile is not None and profile.region and not os.environ.get("AWS_REGION"):
-                config.setdefault("aws_region", profile.region)
+            renewed = renewed_credentials(self._options)
+            config = dict(self._options) if "timeout" in self._options else {**_TIMEOUTS, **self._options}
+            if renewed is not None and renewed.region and not os.environ.get("AWS_REGION"):
+                config.setdefault("aws_region", renewed.region)
             try:
                 self._clients[retries] = Client(
                     self._bucket,
                     config=config,  # type: ignore[arg-type]
                     retry_config={"max_retries": retries, "retry_timeout": patience},
-                    credential_provider=profile,
+                    credential_provider=renewed,
                 )
             except Exception as error:
                 refused = obstore_error(error, "open", self.uri, "").__cause__

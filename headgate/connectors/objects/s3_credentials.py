@@ -1,8 +1,9 @@
-"""Credentials of a profile, which obstore does not look for: from ~/.aws, a role, SSO or a program that prints them.
+"""Credentials that obstore does not look for: of a profile (~/.aws, a role, SSO or a program that prints them), and of
+a container whose token is not in a file.
 
 The order is that of pylance and of AWS's own tools: options, environment, web identity or container, profile, machine.
-All but the profile are obstore's own, which renews them. What a profile gives is asked for anew every few minutes, in
-the process that uses it: botocore, which keeps it, renews it before it ends. Nothing is ever sent along with a store.
+All others are obstore's own, which renews them. What these give is asked for anew every few minutes, in the process
+that uses it: botocore, which keeps it, renews it before it ends. Nothing is ever sent along with a store.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headgate.connectors.objects.secrets import remember
-from headgate.errors import InvalidInput, PermissionDenied
+from headgate.errors import InvalidInput, PermissionDenied, Transient
 
 if TYPE_CHECKING:
     from obstore.store import S3Credential
@@ -36,18 +37,11 @@ _OF_ENVIRONMENT = (
 )
 
 
-class ProfileCredentials:
+class RenewedCredentials:
     """What obstore calls when it has no credentials, or those that it has are too old."""
 
-    def __init__(self, session: Any) -> None:
-        self._credentials = session.get_credentials()
-        if self._credentials is None:
-            raise PermissionDenied(
-                "The profile has no credentials.",
-                profile=session.profile or "default",
-                advice="check AWS_PROFILE and the files in ~/.aws",
-            )
-        self.region: str | None = session.get_config_variable("region")
+    def __init__(self, credentials: Any, region: str | None = None) -> None:
+        self._credentials, self.region = credentials, region
 
     def __call__(self) -> S3Credential:
         """The credentials as they are now."""
@@ -61,13 +55,39 @@ class ProfileCredentials:
         }
 
 
-def profile_credentials(options: Mapping[str, str]) -> ProfileCredentials | None:
-    """Those of AWS_PROFILE or of the default profile, None where something that goes before them is there.
+def renewed_credentials(options: Mapping[str, str]) -> RenewedCredentials | None:
+    """Those of a container or a profile, where obstore has none of its own that go before them.
 
-    Raises InvalidInput where a profile is named that cannot be read, PermissionDenied where it has none.
+    Raises InvalidInput, PermissionDenied, Transient.
     """
-    if any(options.get(f"aws_{name}") for name in _GIVEN) or any(os.environ.get(name) for name in _OF_ENVIRONMENT):
+    if any(options.get(f"aws_{name}") for name in _GIVEN):
         return None
+    before = [name for name in _OF_ENVIRONMENT if os.environ.get(name)]
+    # obstore asks a container at a full URI only with a token that is in a file, as EKS has it.
+    if before == [_OF_ENVIRONMENT[-1]] and not os.environ.get("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"):
+        return _of_container()
+    return None if before else _of_profile()
+
+
+def _of_container() -> RenewedCredentials:
+    try:
+        from botocore.credentials import ContainerProvider
+        from botocore.exceptions import BotoCoreError
+    except ImportError as error:
+        raise InvalidInput(
+            "AWS_CONTAINER_CREDENTIALS_FULL_URI has no token file beside it, and botocore, which asks, is missing.",
+            advice="pip install 'headgate[s3]'",
+        ) from error
+    try:
+        return RenewedCredentials(ContainerProvider().load())
+    except BotoCoreError as error:
+        raise Transient(
+            "The container's credentials could not be had.", advice="check AWS_CONTAINER_CREDENTIALS_FULL_URI"
+        ) from error
+
+
+def _of_profile() -> RenewedCredentials | None:
+    """Of AWS_PROFILE or of the default profile; None where there is neither."""
     named = os.environ.get("AWS_PROFILE")
     if not named and not _credentials_file().exists():
         return None
@@ -82,9 +102,18 @@ def profile_credentials(options: Mapping[str, str]) -> ProfileCredentials | None
             "AWS_PROFILE is set, and botocore, which reads profiles, is missing.", advice=advice
         ) from error
     try:
-        return ProfileCredentials(Session(profile=named))
+        session = Session(profile=named)
+        credentials = session.get_credentials()
+        region: str | None = session.get_config_variable("region")
     except BotoCoreError as error:
         raise InvalidInput(f"The profile {named or 'default'!r} cannot be read.", advice="check ~/.aws") from error
+    if credentials is None:
+        raise PermissionDenied(
+            "The profile has no credentials.",
+            profile=named or "default",
+            advice="check AWS_PROFILE and the files in ~/.aws",
+        )
+    return RenewedCredentials(credentials, region)
 
 
 def _credentials_file() -> Path:

@@ -1,0 +1,38 @@
+"""Rows that lie in many chunks, of which few are wanted. Pure, on Arrow tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Places = npt.NDArray[Any]
+"""Of rows, counted from 0; whole numbers."""
+
+
+class ChunkedRows:
+    """A table of whose rows some are taken: pyarrow's own take costs by the chunks that there are, this by those that
+    are touched.
+    """
+
+    def __init__(self, rows: pa.Table) -> None:
+        self._batches = rows.to_batches()
+        self._empty = rows.slice(0, 0)
+        sizes = np.array([0, *(batch.num_rows for batch in self._batches)], np.uint64)
+        self._starts = np.cumsum(sizes)[:-1]
+
+    def take(self, places: Places, columns: Sequence[str]) -> pa.Table:
+        """The rows at these places, in this order."""
+        if not len(places):
+            return self._empty.select(list(columns))
+        places = places.astype(np.uint64)
+        at = np.searchsorted(self._starts, places, side="right") - 1
+        order = np.argsort(at, kind="stable")
+        found = []
+        for number in np.unique(at):
+            here = places[order[at[order] == number]] - self._starts[number]
+            found.append(self._batches[number].select(list(columns)).take(pa.array(here, pa.uint64())))
+        return pa.Table.from_batches(found).take(pa.array(np.argsort(order)))
