@@ -39,6 +39,7 @@ TEST_ENV = $(if $(TEST_ROOT),PYTEST_DEBUG_TEMPROOT=$(TEST_ROOT))
 # The gate is silent when it holds: the last line is pytest's own.
 test: setup ## Run the tests, with branch coverage
 	@$(BIN)/python tests/servers.py versitygw toxiproxy
+	@$(BIN)/python tests/class_archive.py
 	@$(BIN)/coverage erase
 	@$(TEST_ENV) $(BIN)/pytest -n 2 --dist loadgroup --cov --cov-report=term
 	@$(BIN)/coverage report --include='$(GATED)' --fail-under=$(GATE) >/dev/null || { \
@@ -47,6 +48,7 @@ test: setup ## Run the tests, with branch coverage
 
 test-deep: setup ## Run the tests that take minutes
 	@$(BIN)/python tests/servers.py versitygw minio toxiproxy prometheus compose
+	@$(BIN)/python tests/class_archive.py
 	@$(TEST_ENV) $(BIN)/pytest -m deep
 
 MINUTES ?= 30

@@ -3,11 +3,10 @@ from __future__ import annotations
 import os
 
 import pytest
+from class_archive import java_options
 
-# A JVM of a test lives for seconds: compiling well takes longer than it saves. Half the time of tests that start many.
-BRIEF_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-if BRIEF_JVM not in (given := os.environ.get("JAVA_TOOL_OPTIONS", "")):
-    os.environ["JAVA_TOOL_OPTIONS"] = f"{given} {BRIEF_JVM}".strip()
+if (options := java_options()) not in (given := os.environ.get("JAVA_TOOL_OPTIONS", "")):
+    os.environ["JAVA_TOOL_OPTIONS"] = f"{given} {options}".strip()
 
 pytest_plugins = ["services", "spark_service", "network"]
 

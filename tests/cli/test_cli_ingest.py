@@ -190,7 +190,7 @@ def test_a_store_that_fails_the_tasks_alone_exits_by_its_kind_of_error(
 ) -> None:
     # Each of a task's four tries has this patience.
     (tmp_path / "conf").mkdir()
-    (tmp_path / "conf" / "spark-defaults.conf").write_text("spark.headgate.storePatience 2s\n")
+    (tmp_path / "conf" / "spark-defaults.conf").write_text("spark.headgate.storePatience 0.2s\n")
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path / "conf"))
     topic, uri = make_topic(2), str(tmp_path / "orders")
     table = create_table(uri, COLUMNS, sharding=by_partition())

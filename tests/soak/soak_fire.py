@@ -90,7 +90,11 @@ class Fire:
             return self._taken_over(part)
 
     def _taken_over(self, part: str) -> str:
-        world, old = self._world, self._world.ingest
+        world = self._world
+        # One that has not begun holds no stream yet: woken, it would rightly take it over from its successor.
+        if not world.wait_for_batch(120):
+            return "zombie: there was none"
+        old = world.ingest
         assert old is not None
         parts = world.processes()
         asleep = [one for name in (part, "jvm", "workers") for one in parts.get(name, [])]
