@@ -99,7 +99,7 @@ def pieces(found: Iterable[Leaving], stays: Callable[[int], bool]) -> Iterator[l
     """Rising records, in lots that make one object each.
 
     A lot ends where a number between two records is neither in the log for good (`stays`) nor here: another collection
-    took that record, and its archive has it; the name of this object must not claim it.
+    took that record, or it cannot be read now; the name of this object must not claim it.
     """
     piece: list[Leaving] = []
     size = 0

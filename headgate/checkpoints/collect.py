@@ -329,7 +329,7 @@ def _archived(
             # Asked for now and not when the log was listed: the archive may have begun since.
             if not batches or not archive.has_begun():
                 continue
-            done = archive.keep(batches, records.keys() - batches.keys())
+            done = archive.keep(batches)
         except HeadgateError as error:
             done = set()
             kept.append(f"records of stream {stream!r}, which could not be archived: {error}")

@@ -38,19 +38,25 @@ def current_schema(home: TableHome) -> RowSchema:
 
 
 def schema_of(home: TableHome, dataset: Any) -> RowSchema:
-    """The columns of the base, as it was opened. Raises InvalidInput where it is not this table's any more: somebody
-    overwrote it, and the same field ids may mean other columns.
+    """The columns of the base, as it was opened. Raises InvalidInput where it is not this table's any more."""
+    check_own(home, dataset)
+    return RowSchema.of(dataset.schema, field_ids(dataset))
+
+
+def check_own(home: TableHome, dataset: Any) -> None:
+    """Raises InvalidInput where the base, as it was opened, is not this table's any more: somebody overwrote it or
+    made another table there, and the same field ids may mean other columns.
     """
     named = dataset.config().get(TABLE_ID)
     if home.table_id is not None and (named != str(home.table_id) or dataset.mem_wal_index_details() is None):
         raise InvalidInput(
-            "The base was overwritten by native Lance and is not this table's any more.",
+            "The base was overwritten, by native Lance or as another table, and is not this table's any more.",
             table=home.uri,
             version=dataset.version,
             advice="restore the base's version from before, and the shards' rows are part of it again; or stop what "
-            "writes, and call create_table again, which leaves them behind. Nothing was written",
+            "writes, and call create_table again, which leaves them behind; a table that was made here since is read "
+            "by opening it again. Nothing was written",
         )
-    return RowSchema.of(dataset.schema, field_ids(dataset))
 
 
 def plain_schema(home: TableHome) -> pa.Schema:

@@ -139,8 +139,7 @@ def tidy(store: ObjectStore, log: CommitLog, batches: set[int] | None = None, re
         gone = [one for one, yes in zip(summed_up, pool.map(is_batch, summed_up), strict=True) if yes]
         known.update(gone)
         if any(info.key == archive.marker for info in infos):
-            taken_at = {one: records[one].modified for one in gone}
-            kept = archive.keep(taken_at, records.keys() - taken_at.keys()) if len(gone) >= LOT else set()
+            kept = archive.keep({one: records[one].modified for one in gone}) if len(gone) >= LOT else set()
             gone = [one for one in gone if one in kept]
         list(pool.map(delete, [records[one] for one in gone]))
         list(pool.map(delete, [folds[one] for one in old]))

@@ -3,8 +3,8 @@
 Promises:
 1. It never says how the table stands: that is asked of the store each time, in the order of R11. Taken from here is
    only what never changes once it is there: manifests by version, log records by sequence, entries by position,
-   SSTables by path, the base by version; all of one table, known by its id. Where the base names another id (the table
-   was made again in the same place), all of it is let go, and nothing is kept from then on.
+   SSTables by path, the base by version; all of one table, known by its id. Where the base is another table's (made
+   again in the same place, or overwritten by native Lance), that is told, and nothing is kept from then on.
 2. Whether an entry counts is not kept: it is judged anew against the logs.
 3. Of the WALs' tails `limit` bytes are kept at most; what does not fit is read each time. On top of that come the keys
    of the tails once more where keys are looked up, and INDEX_BYTES and METADATA_BYTES of Lance's own.
@@ -21,10 +21,12 @@ from itertools import accumulate
 from typing import Any, TypeAlias
 from uuid import UUID
 
+from headgate.checkpoints.columns import check_own
 from headgate.checkpoints.commit_log import CommitLog
 from headgate.checkpoints.log_state import LogState
 from headgate.checkpoints.streams import ROOT, list_streams, stream_folder
 from headgate.connectors.sstables import new_session, open_dataset
+from headgate.errors import InvalidInput
 from headgate.shards.base import Base
 from headgate.shards.manifest import Manifest
 from headgate.shards.merge import Fresh
@@ -38,8 +40,9 @@ LIMIT = 256 << 20
 INDEX_BYTES, METADATA_BYTES = 64 << 20, 64 << 20
 """Bytes that Lance may hold of the base's indexes and of its files' metadata."""
 
-LOG_RECORDS = 10_000
-"""Records above its fold up to which the state of a log is kept; beyond, it is read from the newest fold again."""
+LOG_ENTRIES = 20_000
+"""Entries that the state of a log lists above its fold, up to which it is kept: some megabytes. Beyond, it is read from
+the newest fold again."""
 
 
 Read: TypeAlias = Callable[[int, int], Iterator[WalEntry]]
@@ -121,7 +124,7 @@ class Kept:
             CommitLog(home.records, stream, home.uri).read(known.get(stream))
             for stream in list_streams(home.records, known=names)
         ]
-        self._logs = {log.stream: log for log in found if log.sequence - log.fold_sequence <= LOG_RECORDS}
+        self._logs = {log.stream: log for log in found if log.entries_above_fold <= LOG_ENTRIES}
         return found
 
     # -- tails ----------------------------------------------------------------------------
@@ -174,22 +177,30 @@ class Kept:
 
     # -- the base ---------------------------------------------------------------------------
 
-    def base(self, home: TableHome) -> Base | None:
+    def base(self, home: TableHome) -> Base:
         """The base as it is now: Lance looks for its latest version, and what it held of it before is used again.
 
-        None where it is no longer this table's; nothing is kept then. Raises DataLoss, Transient.
+        Raises InvalidInput where it is no longer this table's, and nothing is kept from then on; DataLoss, Transient.
         """
-        if not self._limit:
-            return Base.at(home)
-        if self._session is None:
+        if self._limit and self._session is None:
             self._session = new_session(INDEX_BYTES, METADATA_BYTES)
         dataset = open_dataset(home.store, session=self._session)
-        if dataset.config().get(TABLE_ID) != str(home.table_id):
-            self.resize(0)
-            return None
         base = self._base
-        if base is None or base.rows.dataset.version != dataset.version:
-            base = self._base = Base(home, StoredRows(home.schema, dataset))
+        # A version of this table never changes; one of another table may have the same number.
+        if (
+            base
+            and base.rows.dataset.version == dataset.version
+            and dataset.config().get(TABLE_ID) == str(home.table_id)
+        ):
+            return base
+        try:
+            check_own(home, dataset)
+        except InvalidInput:
+            self.resize(0)
+            raise
+        base = Base(home, StoredRows(home.schema, dataset))
+        if self._limit:
+            self._base = base
         return base
 
     # -- pickling: nothing goes along ---------------------------------------------------------

@@ -27,7 +27,7 @@ from headgate.checkpoints.archived import Archived, covers
 from headgate.checkpoints.commit_log import READERS
 from headgate.checkpoints.consumer_pins import ConsumerPin, PinStore
 from headgate.checkpoints.ledger_lost import with_lost
-from headgate.checkpoints.ledger_rows import Folded, LedgerRecord, TopicPartition
+from headgate.checkpoints.ledger_rows import Folded, LedgerRecord, TopicPartition, rows_of
 from headgate.checkpoints.log_archive import LogArchive
 from headgate.checkpoints.log_feed import RENEW_EVERY
 from headgate.checkpoints.records import BatchRecord, OpenRecord, Record
@@ -37,6 +37,9 @@ from headgate.shards.shard import TableHome
 
 HOLD = 7 * 86_400.0
 """Seconds that records wait in the log for a ledger whose stream is down: a week. A record is a few kilobytes."""
+
+ROWS = 50_000
+"""Of a ledger that are made at once: some 100 MB."""
 
 Ends = Callable[[], Mapping[TopicPartition, int]]
 """Per partition where the ledger's ranges end; asked only where records are gone."""
@@ -51,6 +54,11 @@ class Chunk:
     parts: tuple[LedgerRecord | Folded, ...] = ()
     more: bool = False
     """Whether records follow that it left out."""
+
+    @property
+    def lost_upto(self) -> int:
+        """The last sequence that it tells as Folded; 0: none."""
+        return max((part.sequence for part in self.parts if isinstance(part, Folded)), default=0)
 
     @property
     def records(self) -> int:
@@ -82,7 +90,8 @@ class LedgerFeed:
         self._opens: dict[str, OpenRecord] = {}
 
     def read(self, done: int, ends: Ends = dict, most: int | None = None) -> Chunk:
-        """The records after `done`, at most so many. Raises Corrupt, Transient.
+        """The records after `done`, at most so many, and fewer where they make more than ROWS. Raises Corrupt,
+        Transient.
 
         1. LIST: which are in the log, and since when.
         2. where some were collected, read the archive: that comes second, because a record is archived before it goes.
@@ -98,7 +107,8 @@ class LedgerFeed:
                     archived = {one.sequence: one for one in islice(self.archive.above(done), most)}
                 known = sorted({*archived, *(one for one in taken_at if one > done)})
                 there = known[:most]
-                records = self._records(there, archived)
+                records = _fitting(self._records(there, archived))
+                there = there[: len(records)]
                 dated = self._dated(records, archived, taken_at)
                 upto = max((done, *there))
                 parts: list[LedgerRecord | Folded] = [*dated.values()]
@@ -171,6 +181,16 @@ class LedgerFeed:
                     self._opens[below.record_id] = below
                     break
         return self._opens.get(record.open_id)
+
+
+def _fitting(records: list[Record]) -> list[Record]:
+    """The first of them, as far as they make ROWS rows; with a batch at the end where some are left out."""
+    made = 0
+    for place, record in enumerate(records, 1):
+        made += rows_of(record) if isinstance(record, BatchRecord) else 0
+        if made > ROWS:
+            return records[:place]
+    return records
 
 
 # -- holding ---------------------------------------------------------------------------

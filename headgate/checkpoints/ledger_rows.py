@@ -117,6 +117,11 @@ def placed(record: BatchRecord, sharding: Sharding) -> list[tuple[str | None, So
     return pairs or [(None, None)]
 
 
+def rows_of(record: BatchRecord) -> int:
+    """How many rows it makes at most."""
+    return max(1, len(record.sources)) * max(1, len(record.shards) + len(record.dead_letters))
+
+
 def _may_feed(sharding: Sharding, part: SourceRange, shard: str) -> bool:
     return not isinstance(sharding, ByPartition) or sharding.shard_name(part.topic, part.partition) == shard
 

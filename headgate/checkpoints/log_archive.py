@@ -16,7 +16,7 @@ A collection that had looked at the log just before the archive began may still 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime
@@ -35,7 +35,7 @@ from headgate.checkpoints.archived import (
 )
 from headgate.checkpoints.commit_log import READERS, CommitLog
 from headgate.checkpoints.read_ahead import in_order
-from headgate.checkpoints.records import BatchRecord, Run
+from headgate.checkpoints.records import BatchRecord, Record, Run
 from headgate.checkpoints.streams import ARCHIVE, ROOT
 from headgate.connectors.objects import ObjectStore
 from headgate.errors import AlreadyExists, Corrupt, HeadgateError, InvalidInput, NotFound
@@ -89,22 +89,22 @@ class LogArchive:
 
     # -- archiving ---------------------------------------------------------------------
 
-    def keep(self, batches: Mapping[int, datetime], staying: Iterable[int]) -> set[int]:
+    def keep(self, batches: Mapping[int, datetime]) -> set[int]:
         """Archive batch records of the log, each with its time. The sequences that may be deleted now. THIS WRITES.
 
         1. LIST: what the archive has need not be put again.
         2. GET the others, in order. One that is gone meanwhile was archived by another collection; one that is damaged
            stays in the log.
-        3. put them, in objects of bounded size. The name is taken: the same records are there.
+        3. put them, in objects of bounded size. The name is taken: the same records are there. A name spans only what
+           is in the object and what was seen to be no batch: a record that cannot be read now may be one.
 
-        `staying` are the sequences that the log keeps. A crash anywhere leaves all of them in the log.
+        A crash anywhere leaves all of them in the log.
         """
         runs = self.runs()
         done = {sequence for sequence in batches if covers(runs, sequence)}
-        stays = set(staying)
         with ThreadPoolExecutor(READERS, thread_name_prefix="headgate-archive") as pool:
-            leaving = self._leaving({one: at for one, at in batches.items() if one not in done}, stays, pool)
-            for piece in pieces(leaving, stays.__contains__):
+            leaving = self._leaving({one: at for one, at in batches.items() if one not in done}, pool)
+            for piece in pieces(leaving, self._stays):
                 name, data = encode(piece)
                 with suppress(AlreadyExists):
                     self._put(name, data)
@@ -114,23 +114,22 @@ class LogArchive:
     def _put(self, name: ArchiveName, data: bytes) -> None:
         self._retry.run(lambda: self._store.put_if_absent(self.key(name), data))
 
-    def _leaving(self, batches: Mapping[int, datetime], stays: set[int], pool: ThreadPoolExecutor) -> Iterator[Leaving]:
-        for sequence, found in in_order(pool, self._stored, sorted(batches)):
-            if found is None:
-                stays.add(sequence)
-            elif not isinstance(found, NotFound):
-                record, text = found
+    def _leaving(self, batches: Mapping[int, datetime], pool: ThreadPoolExecutor) -> Iterator[Leaving]:
+        for sequence, (record, text) in in_order(pool, self._stored, sorted(batches)):
+            if isinstance(record, BatchRecord):
                 yield Leaving(record, batches[sequence], text)
 
-    def _stored(self, sequence: int) -> tuple[int, tuple[BatchRecord, bytes] | NotFound | None]:
-        """None: it stays where it is."""
+    def _stays(self, sequence: int) -> bool:
+        """Whether it is known to be in the log for good: an open record, or a rewind."""
+        record, _ = self._stored(sequence)[1]
+        return record is not None and not isinstance(record, BatchRecord)
+
+    def _stored(self, sequence: int) -> tuple[int, tuple[Record | None, bytes]]:
+        """None: it is gone, or cannot be read."""
         try:
-            record, text = self.log.stored(sequence)
-        except NotFound as gone:
-            return sequence, gone
-        except (Corrupt, InvalidInput):
-            return sequence, None
-        return sequence, (record, text) if isinstance(record, BatchRecord) else None
+            return sequence, self.log.stored(sequence)
+        except (NotFound, Corrupt, InvalidInput):
+            return sequence, (None, b"")
 
     # -- reading -----------------------------------------------------------------------
 

@@ -120,6 +120,11 @@ class LogState:
         """Of the last record; 0 means that the log is empty."""
         return self.head.sequence
 
+    @property
+    def entries_above_fold(self) -> int:
+        """How many it lists one by one."""
+        return sum(len(shard.attempts) for shard in self.shards.values())
+
 
 def empty(stream: str) -> LogState:
     """The log of a stream that never ran."""

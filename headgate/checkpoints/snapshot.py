@@ -90,7 +90,8 @@ def read_instant(home: TableHome, shard_ids: Iterable[UUID], *, pause: Pause = n
        mean from 1 again; missing ones are DataLoss.
     4. the base. A mark on it for SSTables that a manifest does not know means from 1 again.
 
-    Raises DataLoss, Corrupt, and Transient where the table keeps moving.
+    Raises DataLoss, Corrupt, InvalidInput where the base is not this table's any more, and Transient where the table
+    keeps moving.
     """
     return _read(home, shard_ids, _ends, Kept(0), pause)
 
@@ -128,8 +129,7 @@ def _try(home: TableHome, shards: Sequence[Shard], read_tail: _ReadTail, kept: K
         pause("tails")
         tails = list(together(lambda one: _tail(one[0], one[1], visible, read_tail, kept), claimed))
     pause("base")
-    base = kept.base(home)
-    view = None if base is None else View.over(base, [fresh for fresh, _ in tails])
+    view = View.over(kept.base(home), [fresh for fresh, _ in tails])
     if view is None:
         raise _Moved
     parts = (ShardInstant(*one, end) for one, (_, end) in zip(claimed, tails, strict=True))

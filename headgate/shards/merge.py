@@ -136,6 +136,8 @@ class View:
         # A delete takes the same, so the same checks serve.
         wanted = pa.Table.from_batches(schema.stored_deletes(keys), schema=schema.storage).select(schema.primary_key)
         result = result_schema(schema, None)
+        if not wanted.num_rows:
+            return result.empty_table()
         asked = KeySet(schema.primary_key)
         asked.add(wanted)
         if wanted.num_rows > MANY_KEYS:

@@ -22,7 +22,7 @@ import structlog
 from headgate.checkpoints.ledger_feed import Chunk, LedgerFeed, LedgerPin
 from headgate.checkpoints.ledger_rows import LedgerKey, ledger_table
 from headgate.connectors.objects import scrubbed
-from headgate.errors import Fenced, HeadgateError
+from headgate.errors import Fenced, HeadgateError, Transient
 from headgate.streaming.delta_tables import DeltaName, check_delta
 from headgate.streaming.follower import Follower
 from headgate.streaming.ledger_table import LedgerTable
@@ -34,10 +34,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("headgate.streaming")
 
 CHUNK = 1000
-"""Records that one Delta transaction takes while a ledger catches up."""
-
-REBUILT = 10_000
-"""Records that one Delta transaction takes while a ledger is made anew: what a driver has in memory, some 30 MB."""
+"""Records that one Delta transaction takes at most while a ledger catches up or is made anew; see `LedgerFeed.read`."""
 
 LAST_ROWS = 30.0
 """Seconds that a clean stop waits for the last rows."""
@@ -138,24 +135,33 @@ def rebuild_ledger(spark: SparkSession, table: Table, stream: str, ledger: str, 
     says what it would do.
 
     Rows of records that were collected before there was an archive are kept: nobody else can give them again. Delta
-    transactions of REBUILT records each: readers see the old rows of a record or the new ones, and a crash leaves some
+    transactions of CHUNK records each: readers see the old rows of a record or the new ones, and a crash leaves some
     of both. A stream that runs meanwhile goes on. Raises InvalidInput, Corrupt, Transient, and what Spark raises.
     """
     check_delta(spark, "A ledger")
     name = DeltaName(ledger, "ledger")
     rows, feed = LedgerTable(spark, name, _key(table, stream)), LedgerFeed(table.home, stream)
     there = name.exists(spark)
+    if apply:
+        # First: from here on nothing goes that is not archived, but for what a collection under way has looked at.
+        feed.archive.begin()
     gone = feed.lost_upto()
     above = rows.stands_at(gone) if there and gone else 0
     # Read before the log is: what a running stream puts later is above both.
     top, all_rows, replaced = (rows.stands_at(), rows.count(), rows.count(above)) if there else (0, 0, 0)
     if apply:
-        feed.archive.begin()
         rows.create()
     ends = dict(rows.ends(above)) if there and above else {}
     records, made, at, more = 0, 0, above, True
     while more:
-        chunk = feed.read(at, ends.copy, REBUILT)
+        chunk = feed.read(at, ends.copy, CHUNK)
+        if there and chunk.lost_upto > gone:
+            raise Transient(
+                "Records of the commit log went while the ledger was made anew, and it may be the last that has them.",
+                table=table.uri,
+                stream=stream,
+                advice="run it again; the rows of these records were left as they are",
+            )
         new, more = _rows_of(table, stream, chunk), chunk.more
         if apply:
             rows.replace(new, at, chunk.upto if more else max(chunk.upto, top))

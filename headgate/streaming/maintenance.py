@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 import structlog
@@ -28,9 +28,12 @@ from headgate.checkpoints.flush_job import RunJobs, run_here
 from headgate.checkpoints.stream_driver import StreamDriver
 from headgate.checkpoints.table_checkpoint import TableCheckpoint
 from headgate.errors import Fenced, HeadgateError, Transient
-from headgate.search.index_jobs import Runner, in_process
+from headgate.search.finalize import Report
+from headgate.search.index_jobs import Job, Runner, in_process
 from headgate.search.index_plan import Limits
 from headgate.search.index_upkeep import index_base, neglected
+from headgate.search.segment import Segment
+from headgate.streaming.core_turns import CalledOff, at_once
 from headgate.streaming.maintenance_rules import (
     Delay,
     MaintenanceLimits,
@@ -60,6 +63,9 @@ class Jobs:
     index: Runner = in_process
     checkpoint: Callable[[], TableCheckpoint] | None = None
     """Takes a checkpoint of scope all; None where none is taken while the stream runs."""
+    turn: Callable[[Callable[[], bool]], AbstractContextManager[None]] = at_once
+    """Waits until a job may run beside the batches; raises CalledOff where it is over before. Nobody holds a shard
+    while it waits, and a job's time counts from its turn on."""
 
 
 @dataclass(frozen=True)
@@ -96,10 +102,6 @@ class _Chore:
     """In a row."""
     since: str = ""
     not_before: float = float("-inf")
-
-
-class _Over(Exception):
-    """The stream is over: what is left of a job is for the next one."""
 
 
 class Maintenance:
@@ -289,6 +291,8 @@ class Maintenance:
             self._tell(self.state)
         try:
             chore.run()
+        except CalledOff:
+            _log.debug("the stream is over: what was due is for the next run", stream=self._driver.stream)
         except Fenced as error:
             _log.info("maintenance ends: another driver has the stream", stream=self._driver.stream, error=error.what)
             with self._changed:
@@ -343,7 +347,7 @@ class Maintenance:
         return to_flush(self._driver.loads(), ages, self._schedule.limits)
 
     def _flush(self) -> None:
-        with self._turn, self._driver.maintenance("a flush"):
+        with self._jobs.turn(self._is_over), self._turn, self._driver.maintenance("a flush"):
             jobs = self._driver.flush_jobs(self._schedule.limits.flush_bytes, self._to_flush())
             done = self._jobs.flush(jobs)
             self._driver.flushed(done)
@@ -365,7 +369,8 @@ class Maintenance:
 
     def _checkpoint(self) -> None:
         assert self._jobs.checkpoint is not None
-        taken = self.checkpoint_now(self._jobs.checkpoint)
+        with self._jobs.turn(self._is_over):
+            taken = self.checkpoint_now(self._jobs.checkpoint)
         self._see_ages()
         self._update(checkpoints=self._state.checkpoints + 1)
         _log.info("checkpoint taken", stream=self._driver.stream, checkpoint=taken.name, note=taken.note or None)
@@ -393,7 +398,8 @@ class Maintenance:
         return is_compaction_due(self._driver.loads(), self._schedule.limits)
 
     def _compact(self) -> None:
-        done = self._driver.compact(self._schedule.rounds, self._jobs.compact)
+        with self._jobs.turn(self._is_over):
+            done = self._driver.compact(self._schedule.rounds, self._jobs.compact)
         if done is not None:
             self._untidied += 1
             self._indexes_looked = float("-inf")
@@ -404,7 +410,8 @@ class Maintenance:
         return self._untidied > 0 and self._clock() - self._tidied >= self._schedule.tidy_seconds
 
     def _tidy(self) -> None:
-        tidy_base(self._driver.home, self._schedule.base, self._jobs.merge)
+        with self._jobs.turn(self._is_over):
+            tidy_base(self._driver.home, self._schedule.base, self._jobs.merge)
         self._tidied, self._untidied = self._clock(), 0
         self._indexes_looked = float("-inf")
 
@@ -416,17 +423,14 @@ class Maintenance:
         self._indexes_looked = self._clock()
 
     def _index(self) -> None:
-        """New fragments become segments, and segments that are too many become few, in rounds."""
+        """New fragments become segments, and segments that are too many become few, in rounds; each has its turn."""
 
-        def go_on(step: str) -> None:
-            if step == "planned" and self._is_over():
-                raise _Over
+        def in_turn(jobs: Sequence[Job], report: Report) -> Sequence[Segment]:
+            with self._jobs.turn(self._is_over):
+                return self._jobs.index(jobs, report)
 
-        with suppress(_Over):
-            done = index_base(
-                self._driver.home.store, runner=self._jobs.index, limits=self._schedule.segments, pause=go_on
-            )
-            self._update(indexed=self._state.indexed + done.segments)
+        done = index_base(self._driver.home.store, runner=in_turn, limits=self._schedule.segments)
+        self._update(indexed=self._state.indexed + done.segments)
         self._neglected = ()
 
     # -- waiting -----------------------------------------------------------------------

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from headgate.checkpoints.stream_driver import StreamDriver
 from headgate.checkpoints.table_checkpoint import TableCheckpoint
-from headgate.search.finalize import Report
-from headgate.search.index_jobs import Job, Runner
 from headgate.search.index_plan import Limits
-from headgate.search.segment import Segment
 from headgate.streaming.compact_spark import merge_on, take_in_on
 from headgate.streaming.flush import flush
 from headgate.streaming.index_job import on_spark
@@ -43,8 +40,9 @@ def maintenance_on(
         flush=partial(flush, spark, tasks=tasks),
         compact=take_in_on(spark, tasks),
         merge=merge_on(spark, tasks),
-        index=_in_turn(spark, on_spark(spark, driver.home.uri, naming=named)),
+        index=on_spark(spark, driver.home.uri, naming=named),
         checkpoint=by_itself,
+        turn=partial(turn_on, spark, tasks),
     )
     return Maintenance(
         driver,
@@ -76,16 +74,6 @@ def schedule_of(options: SinkOptions, tasks: int | None = None) -> Schedule:
         checkpoint_seconds=options.checkpoint_seconds,
         memtables=options.enable_memtable,
     )
-
-
-def _in_turn(spark: SparkSession, runner: Runner) -> Runner:
-    """The runner, once batches keep a core beside it."""
-
-    def run(jobs: Sequence[Job], report: Report) -> Sequence[Segment]:
-        with turn_on(spark, len(jobs)):
-            return runner(jobs, report)
-
-    return run
 
 
 def _is_active(facts: QueryFacts) -> bool:

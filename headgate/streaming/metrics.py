@@ -150,6 +150,8 @@ class StreamMetrics:
             self.table, self.stream = table, driver.stream
             self._driver, self._maintenance, self._kafka_failures = driver, maintenance, kafka_failures
             self._ledger = ledger
+            # What an earlier run had under way, this one plans again, or the log has it.
+            self._in_flight = {}
 
     def planned(self, ranges: Iterable[SourceRange]) -> None:
         """A batch begins that reads these: until it is committed they are behind, however long that takes."""
@@ -162,7 +164,7 @@ class StreamMetrics:
         """A batch that is in the table now."""
         with self._lock:
             taken, self._in_flight = self._in_flight, {}
-            self._left({place: max(0, self._lag.get(place, 0) - rows) for place, rows in taken.items()})
+            self._left(self._lag | {place: max(0, self._lag.get(place, 0) - rows) for place, rows in taken.items()})
             self._add("headgate_batches_total", 1, "committed")
             self._add("headgate_rows_total", record.rows)
             self._add("headgate_bytes_total", record.nbytes)
@@ -172,6 +174,7 @@ class StreamMetrics:
     def skipped(self) -> None:
         """A batch that the log had."""
         with self._lock:
+            self._in_flight = {}
             self._add("headgate_batches_total", 1, "skipped")
 
     def failed(self, error: BaseException) -> None:
@@ -204,8 +207,8 @@ class StreamMetrics:
                 self._left(behind)
 
     def _left(self, lag: Mapping[tuple[str, str], int]) -> None:
-        """What batches have left in Kafka, of the partitions that it is known of."""
-        self._lag |= lag
+        """What batches have left in Kafka, of all partitions that are read."""
+        self._lag = dict(lag)
         if lag and (self._caught_up is None or not any(self._lag.values())):
             self._caught_up = time.time()
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 import structlog
 
 from headgate.errors import HeadgateError, Poisoned, from_json
-from headgate.streaming.core_turns import CoreTurns
+from headgate.streaming.core_turns import CoreTurns, at_once
 from headgate.streaming.maintenance_rules import cores_beside
 from headgate.streaming.task import RESULT
 
@@ -35,16 +35,15 @@ Work = Callable[[int], dict[str, Any]]
 
 
 def run_pieces(spark: SparkSession, name: str, pieces: int, work: Work, tasks: int | None = None) -> list[Any]:
-    """Run all pieces as one named Spark job of at most `tasks` tasks, in its turn; None where no batch is beside it: as
-    many as there are pieces, at once. Per piece what it said, or the error it met.
+    """Run all pieces as one named Spark job of at most `tasks` tasks; None where no batch is beside it: as many as
+    there are pieces. Per piece what it said, or the error it met.
 
     Errors of ours are told, not raised: whoever wants the work asks for it again. Raises what Spark raises, and
     Poisoned where it says nothing of a piece.
     """
     count = pieces if tasks is None else max(1, min(pieces, tasks))
     frame = spark.range(0, pieces, 1, count).mapInArrow(partial(_run, work), RESULT)
-    turn = nullcontext() if tasks is None else turn_on(spark, count)
-    with turn, named(spark, name):
+    with named(spark, name):
         told = [json.loads(row[0]) for row in frame.collect()]
     found: dict[int, Any] = {}
     for line in told:
@@ -54,13 +53,15 @@ def run_pieces(spark: SparkSession, name: str, pieces: int, work: Work, tasks: i
     return [found[number] for number in range(pieces)]
 
 
-def turn_on(spark: SparkSession, tasks: int) -> AbstractContextManager[None]:
-    """The turn of a maintenance job with so many tasks. At once on Spark Connect, which does not tell its cores."""
+def turn_on(spark: SparkSession, tasks: int, is_over: Callable[[], bool]) -> AbstractContextManager[None]:
+    """The turn of a maintenance job with so many tasks. At once on Spark Connect, which does not tell its cores. Raises
+    CalledOff where it is over before its turn comes.
+    """
     if is_remote(spark):
-        return nullcontext()
+        return at_once(is_over)
     context = spark.sparkContext
     turns = _turns.setdefault(str(context.applicationId), CoreTurns())
-    return turns.turn(tasks, cores_beside(int(context.defaultParallelism)))
+    return turns.turn(tasks, cores_beside(int(context.defaultParallelism)), is_over)
 
 
 @contextmanager

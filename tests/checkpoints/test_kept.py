@@ -10,20 +10,23 @@ import random
 import shutil
 import threading
 import uuid
+from collections import Counter
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
+import lance
 import pyarrow as pa
 import pytest
-from checkpoint_tables import DIRECT, commit_changes, make, open_stream
+from checkpoint_tables import DIRECT, commit_changes, make, of_batches, open_stream, run_batch
 from stream_life import SCHEMA
 
+from headgate.checkpoints import kept
 from headgate.checkpoints.base_upkeep import tidy_base
 from headgate.checkpoints.compact_choice import BasePolicy, CompactLimits
 from headgate.checkpoints.flush_job import run_here
 from headgate.checkpoints.snapshot import read_snapshot
-from headgate.errors import DataLoss, Transient
+from headgate.errors import DataLoss, InvalidInput, Transient
 from headgate.shards.config import WriterConfig
 from headgate.shards.merge import View
 from headgate.table import Table, create_table, open_table
@@ -182,7 +185,7 @@ def test_threads_that_share_a_table_see_every_commit_that_returned_before(tmp_pa
     assert dict(pairs(table.get(keys(0, 1)))) == {0: "59", 1: "59"}
 
 
-def test_a_table_that_is_made_again_in_the_same_place_never_shows_rows_that_were_kept(tmp_path: Path) -> None:
+def test_a_table_that_is_made_again_in_the_same_place_is_not_read_as_the_one_before(tmp_path: Path) -> None:
     shard = uuid.UUID(int=7)
 
     def made(note: str) -> Table:
@@ -196,10 +199,40 @@ def test_a_table_that_is_made_again_in_the_same_place_never_shows_rows_that_were
     old = made("old")
     assert pairs(old.scan()) == pairs(old.get(keys(1, 2))) == [(1, "old"), (2, "old")]
     shutil.rmtree(old.uri)
-    made("new")
-    assert pairs(old.scan()) == pairs(nothing_kept(old).scan()) == [(1, "new"), (2, "new")]
-    assert pairs(old.get(keys(1, 2))) == [(1, "new"), (2, "new")]
-    assert old.kept.nbytes == 0
+    new = made("new")
+    for _ in range(2):
+        for read in (old.scan, lambda: nothing_kept(old), lambda: old.get(keys(1, 2))):
+            with pytest.raises(InvalidInput, match="not this table's any more"):
+                read()
+        assert old.kept.nbytes == 0
+    assert pairs(new.scan()) == pairs(open_table(new.uri).scan()) == [(1, "new"), (2, "new")]
+
+
+def test_a_base_that_native_overwrote_is_not_read_by_the_columns_of_the_one_before(tmp_path: Path) -> None:
+    table = create_table(str(tmp_path / "t"), SCHEMA, "id")
+    with table.writer("single") as writer:
+        writer.put(rows((1, "mine")))
+    assert pairs(table.scan()) == [(1, "mine")]
+    version = lance.dataset(table.uri).version
+    other = pa.table({"number": pa.array([1, 7], pa.int64()), "secret": ["x", "y"]})
+    lance.write_dataset(other, table.uri, mode="overwrite")
+    for read in (table.scan, lambda: table.get(keys(7)), lambda: nothing_kept(table), table.checkpoint):
+        with pytest.raises(InvalidInput, match="overwritten"):
+            read()
+    lance.dataset(table.uri, version=version).restore()
+    assert pairs(table.scan()) == pairs(open_table(table.uri).scan()) == [(1, "mine")]
+
+
+def test_the_state_of_a_log_is_kept_while_it_lists_few_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = make(tmp_path)
+    driver = open_stream(table)
+    monkeypatch.setattr(kept, "LOG_ENTRIES", 8)
+    listed = []
+    for number in range(4):
+        run_batch(driver, number)
+        assert Counter(table.scan(["id"]).read_all()["id"].to_pylist()) == of_batches(range(number + 1))
+        listed.append(sum(log.entries_above_fold for log in table.kept._logs.values()))
+    assert listed == [4, 8, 0, 0]
 
 
 def test_a_column_that_is_added_is_in_the_table_that_knows_it_and_not_in_the_one_before(tmp_path: Path) -> None:

@@ -9,11 +9,12 @@ import pytest
 from checkpoint_tables import SIZE, make, open_stream, run_batch, shard_of, tip_of
 from stream_life import AT_ONCE, TOPIC
 
+from headgate.checkpoints import ledger_feed
 from headgate.checkpoints.consumer_pins import PinStore
 from headgate.checkpoints.flush_job import run_here
 from headgate.checkpoints.fsck_consumers import check_consumers
 from headgate.checkpoints.ledger_feed import Chunk, LedgerFeed, LedgerPin
-from headgate.checkpoints.ledger_rows import Folded, LedgerRecord
+from headgate.checkpoints.ledger_rows import Folded, LedgerRecord, rows_of
 from headgate.checkpoints.log_feed import wal_positions
 from headgate.checkpoints.stream_driver import StreamDriver
 from headgate.errors import Fenced
@@ -64,6 +65,26 @@ def test_records_come_once_in_order_with_epochs_and_times(table: Table) -> None:
     assert [one.epochs for one in feed_of(table).read(rest.upto - 1).parts if isinstance(one, LedgerRecord)] == [
         dated[-1].epochs
     ]
+
+
+def test_a_chunk_ends_where_its_records_make_many_rows(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = open_stream(table)
+    grown(driver, range(3))
+    driver = open_stream(table)
+    grown(driver, range(3, 6))
+    whole = feed_of(table).read(0)
+    made = [rows_of(part.record) for part in whole.parts if isinstance(part, LedgerRecord)]
+    monkeypatch.setattr(ledger_feed, "ROWS", sum(made[:2]) - 1)
+    feed, at, parts, sizes, more = feed_of(table), 0, [], [], True
+    while more:
+        chunk = feed.read(at, most=100)
+        at, more = chunk.upto, chunk.more
+        parts += chunk.parts
+        sizes.append(chunk.records)
+    assert tuple(parts) == whole.parts
+    assert sizes == [2, 2, 2]
+    monkeypatch.setattr(ledger_feed, "ROWS", 0)
+    assert feed_of(table).read(0).records == 1, "one record is always taken"
 
 
 def test_what_the_ledger_does_not_have_outlives_folds_and_collection_and_holds_no_entry(table: Table) -> None:

@@ -172,7 +172,7 @@ def test_a_collection_whose_records_another_one_takes_claims_no_more_than_it_has
     here = LogArchive(home_of(slow).records, STREAM, "memory://table", AT_ONCE)
     times = {sequence: at for sequence, at in log(store).taken_at().items() if sequence in range(2, 9)}
     stall = slow.stall("get", f"{5:020d}")
-    first = Background(lambda: here.keep(times, {1, 9}))
+    first = Background(lambda: here.keep(times))
     stall.wait()
     while sum(one.verb == "get" for one in slow.log) < len(times):
         time.sleep(0.01)
@@ -271,11 +271,21 @@ def test_a_record_that_is_damaged_stays_in_the_log_and_the_others_are_archived(
     archive_of(store).begin()
     grown(store, driver, *range(5))
     grown(store, driver, 5)
-    records = home_of(store).records
-    records.put_overwrite(f"{log(store).folder}/log/{4:020d}.json", b"junk")
+    records, before = home_of(store).records, known(store)
+    damaged = f"{log(store).folder}/log/{4:020d}.json"
+    text = bytes(records.get(damaged))
+    records.put_overwrite(damaged, b"junk")
     assert tidy(records, log(store), set(range(2, 7)), AT_ONCE) == [2, 3, 5, 6]
     assert log(store).sequences() == {1, 4, 7}
     assert sequences(list(archive_of(store).above(0))) == [2, 3, 5, 6]
+    assert [name.span for name in archive_of(store).names()] == [(2, 3), (5, 6)], "no name claims it"
+    # It is restored, as fsck advises: the next collection archives it before it goes.
+    records.put_overwrite(damaged, text)
+    collected(store)
+    assert log(store).sequences() == {1, 7}
+    assert {one: record for one, (record, _) in known(store).items()} == {
+        one: record for one, (record, _) in before.items()
+    }
 
 
 def test_a_record_that_comes_again_keeps_its_first_time(store: ObjectStore) -> None:

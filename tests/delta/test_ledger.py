@@ -19,6 +19,7 @@ from wal_rows import entry_ids
 import headgate
 from headgate.checkpoints.ledger_feed import LedgerFeed
 from headgate.cli.status_command import status_of
+from headgate.errors import Transient
 from headgate.shards.sharding import Sharding
 from headgate.streaming import ledger as streaming_ledger
 from headgate.streaming.ledger import rebuild_ledger
@@ -118,9 +119,25 @@ def test_sql_says_where_an_offset_lies_after_failures_crashes_and_over_buckets(
     assert _sorted(check_ledger(spark, straight.table, ledger)) == _sorted(own)
     check_ledger(spark, buckets.table, ledger)
     with catalog_name(spark) as name, monkeypatch.context() as patched:
-        patched.setattr(streaming_ledger, "REBUILT", 5)
+        patched.setattr(streaming_ledger, "CHUNK", 5)
         assert rebuild_ledger(spark, straight.table, "s", name, apply=True).rows == len(own)
         assert _sorted([row.asDict() for row in spark.table(name).collect()]) == _sorted(own)
+
+    # A collection that looked before the archive began takes a record that the ledger alone has then: it keeps its row.
+    records, path = straight.table.home.records, f"{feed.log.folder}/log/{feed.log.read().head.sequence - 1:020d}.json"
+    text, looked = bytes(records.get(path)), LedgerFeed.lost_upto
+
+    def taken_meanwhile(self: LedgerFeed) -> int:
+        found = looked(self)
+        records.delete(path)
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LedgerFeed, "lost_upto", taken_meanwhile)
+        with pytest.raises(Transient, match="last that has them"):
+            rebuild_ledger(spark, straight.table, "s", str(ledger), apply=True)
+    records.put_if_absent(path, text)
+    assert _sorted(check_ledger(spark, straight.table, ledger)) == _sorted(own)
 
     # An earlier release archived nothing: what somebody took out of the ledger comes back as far as the log has it.
     # It leaves other tables alone.

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import threading
+from contextlib import AbstractContextManager
 
 import pytest
 from network import CRAWL, FAULTS, ProxiedKafka
 from stream_runs import Topic
 
 import headgate
+from headgate.connectors.kafka import reader
+from headgate.connectors.kafka.consumers import Lent
+from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.connectors.kafka.reader import offsets, read_range
 from headgate.errors import Transient
 
+pytestmark = pytest.mark.kafka
+
 # In `make test` a whole stream reads through the same faults.
-pytestmark = [pytest.mark.kafka, pytest.mark.deep]
+deep = pytest.mark.deep
 
 
+@deep
 def test_ranges_are_read_whole_and_in_order_through_every_fault(kafka_behind_proxy: ProxiedKafka) -> None:
     broker, proxy = kafka_behind_proxy.broker, kafka_behind_proxy.proxy
     broker.create_topic("read", 1)
@@ -39,6 +46,7 @@ def test_ranges_are_read_whole_and_in_order_through_every_fault(kafka_behind_pro
     assert (caught.value.detail["topic"], caught.value.detail["partition"]) == ("read", 0)
 
 
+@deep
 def test_a_range_with_more_behind_it_than_a_slow_network_brings_in_time_is_read_by_smaller_fetches(
     kafka_behind_proxy: ProxiedKafka,
 ) -> None:
@@ -52,3 +60,34 @@ def test_a_range_with_more_behind_it_than_a_slow_network_brings_in_time_is_read_
     with kafka_behind_proxy.proxy.under(CRAWL):
         found = [one for batch in read_range(consumer, "behind", 0, 0, 150) for one in batch["offset"].to_pylist()]
     assert found == list(range(150))
+
+
+def test_after_an_outage_a_range_is_read_by_usual_fetches_again(
+    kafka_behind_proxy: ProxiedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker, proxy = kafka_behind_proxy.broker, kafka_behind_proxy.proxy
+    broker.create_topic("again", 1)
+    Topic(broker.servers, "again", 1).put_numbers(range(2000))
+    consumer = headgate.kafka.source(kafka_behind_proxy.servers, "again").consumer
+    usual: list[bool] = []
+    lend = reader.lend
+
+    def lent(config: ConsumerConfig) -> AbstractContextManager[Lent]:
+        if config in (consumer, small):
+            usual.append(config == consumer)
+        return lend(config)
+
+    small = consumer.fetching_at_most(reader._SMALL)
+    monkeypatch.setattr(reader, "lend", lent)
+    # A client of the usual kind waits for two seconds of silence, one of small fetches for four; as soon as that one
+    # brings something, its spell is over.
+    monkeypatch.setattr(reader, "_SMALL_SPELL", 0.0)
+    proxy.cut()
+    ending = threading.Timer(3.5, proxy.mend)
+    ending.start()
+    try:
+        batches = list(read_range(consumer, "again", 0, 0, 2000, max_rows=20, deadline=6.0))
+    finally:
+        ending.join()
+    assert [one for batch in batches for one in batch["offset"].to_pylist()] == list(range(2000))
+    assert usual == [True, False, True]

@@ -8,9 +8,11 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import lance
@@ -87,6 +89,32 @@ def no_aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".aws").mkdir()
     return tmp_path / ".aws"
+
+
+@pytest.mark.parametrize("answer", ["no token", "an address that is not asked"])
+def test_a_container_that_cannot_be_asked_or_understood_is_told_without_what_it_said(
+    no_aws: Path, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    class Container(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps({"AccessKeyId": "a-key", "SecretAccessKey": "a-secret"}).encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Container) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        where = "127.0.0.1" if answer == "no token" else "not-asked.invalid"
+        monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"http://{where}:{server.server_port}/role")
+        monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN", "a-token")
+        with pytest.raises(InvalidInput) as caught:
+            renewed_credentials({})
+        server.shutdown()
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "Next:" in str(caught.value)
+    assert not any(secret in shown for secret in ("a-secret", "a-token"))
 
 
 def test_a_profile_gives_way_to_options_and_environment(no_aws: Path, monkeypatch: pytest.MonkeyPatch) -> None:

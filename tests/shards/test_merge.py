@@ -17,6 +17,7 @@ from headgate.connectors.objects import open_store
 from headgate.errors import InvalidInput
 from headgate.shards.merge import Fresh, View
 from headgate.shards.writer import ShardWriter
+from headgate.table import create_table
 
 SHARD = uuid.UUID(int=13)
 
@@ -101,6 +102,16 @@ def test_a_lookup_of_one_key_finds_that_key_in_every_layer(
         for value in values:
             assert writer.get(rows([value], "").select([name])).to_pylist() == [{name: value, "layer": expected[value]}]
         assert writer.get(rows(values, "").select([name])).num_rows == len(values)
+
+
+def test_a_lookup_of_no_key_finds_nothing_also_in_sstables_of_other_columns(tmp_path: Path) -> None:
+    table = create_table(str(tmp_path / "t"), KEYED)
+    with table.writer("single", MEMTABLE) as writer:
+        writer.put(batch([(1, "before")]))
+        writer.flush_memtable()
+    wider = table.add_column(pa.field("more", pa.int64()))
+    assert wider.get(keys()).num_rows == 0
+    assert wider.get(keys(1)).num_rows == 1
 
 
 def test_a_lookup_of_very_many_keys_is_a_scan(tmp_path: Path) -> None:

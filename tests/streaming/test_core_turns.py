@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 from closing import Background
 
-from headgate.streaming.core_turns import CoreTurns
+from headgate.streaming.core_turns import CalledOff, CoreTurns
 
 PATIENCE = 60.0
 
@@ -64,6 +64,29 @@ def test_a_job_with_more_tasks_than_there_are_cores_has_its_turn_alone() -> None
     with waiting(turns, 9, 2) as large:
         small.end.set()
         assert large.has_turn.wait(PATIENCE)
+
+
+def test_a_job_that_is_called_off_leaves_the_line_and_takes_no_turn() -> None:
+    turns, over = CoreTurns(), threading.Event()
+    first = Job(turns, 1, 1)
+    assert first.has_turn.wait(PATIENCE)
+
+    def stopped() -> None:
+        with turns.turn(1, 1, over.is_set):
+            raise AssertionError("it has its turn")
+
+    dead = Background(stopped)
+    while not turns.waiting:
+        time.sleep(0.001)
+    with waiting(turns, 1, 1) as behind:
+        over.set()
+        with pytest.raises(CalledOff):
+            dead.result()
+        assert turns.waiting == 1
+        first.end.set()
+        assert behind.has_turn.wait(PATIENCE)
+    with pytest.raises(CalledOff), turns.turn(1, 1, over.is_set):
+        raise AssertionError("it has its turn")
 
 
 def test_a_job_that_fails_gives_its_place_back() -> None:

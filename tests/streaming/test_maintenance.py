@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import lance
@@ -23,6 +24,7 @@ from headgate.checkpoints.snapshot import read_snapshot
 from headgate.checkpoints.stream_checkpoint import checkpoint_stream, stop_stream
 from headgate.checkpoints.stream_driver import StreamDriver
 from headgate.errors import DataLoss, Fenced, InvalidInput, Transient
+from headgate.streaming.core_turns import CoreTurns
 from headgate.streaming.maintenance import Jobs, Maintenance, Schedule
 from headgate.streaming.maintenance_state import MaintenanceState, put_state, read_state
 from headgate.table import Table
@@ -306,6 +308,24 @@ def test_a_driver_that_was_fenced_maintains_nothing_any_more(table: Table, start
     run_batch(successor, 1)
     assert ids(table) == rows_of(range(2))
     assert gate.runs == 1
+
+
+def test_a_job_that_waits_for_its_turn_has_not_begun_and_holds_up_neither_a_checkpoint_nor_a_stop(
+    table: Table, started: Started
+) -> None:
+    driver, turns, gate = open_stream(table), CoreTurns(), Gate()
+    with turns.turn(1, 1):
+        maintenance = started(driver, Jobs(gate.flush, turn=partial(turns.turn, 1, 1)))
+        batch(driver, maintenance, 0)
+        until(lambda: turns.waiting, "a flush stands in the line")
+        maintenance.checkpoint_now(
+            lambda: checkpoint_stream(driver, table.shard_ids(), run_here, max_bytes=1 << 20, keep=2)
+        )
+        maintenance.stop()
+        assert turns.waiting == 0
+    assert gate.runs == 0, "its time counts from its turn on"
+    assert maintenance.state.failures == ()
+    assert ids(table) == rows_of(range(1))
 
 
 def test_it_ends_with_the_query(table: Table, started: Started) -> None:

@@ -217,6 +217,26 @@ def test_a_batch_that_hangs_is_behind_until_it_is_committed() -> None:
     assert shown()[0] == [30], "of what was left, the batch has taken ten"
 
 
+def test_lag_ends_with_a_batch_that_the_log_had_and_with_a_partition_that_is_not_read_any_more() -> None:
+    metrics = StreamMetrics()
+
+    def lag() -> dict[tuple[str, ...], float]:
+        return {one.labels: one.value for one in metrics.samples() if one.metric.name == "headgate_lag_rows"}
+
+    metrics.planned([SourceRange("t", 0, 100, 150)])
+    # Its record landed and the answer was lost: the next run finds it in the log.
+    metrics.failed(InvalidInput("lost"))
+    assert lag() == {("t", "0"): 50}
+    metrics.skipped()
+    at_end = {"latestOffset": {"t": {"0": 150}}, "endOffset": {"t": {"0": 150}}}
+    behind = {"latestOffset": {"old": {"0": 40}}, "endOffset": {"old": {"0": 0}}}
+    metrics.progress({"sources": [at_end, behind]})
+    assert lag() == {("t", "0"): 0, ("old", "0"): 40}
+    metrics.progress({"sources": [at_end]})
+    assert lag() == {("t", "0"): 0}
+    assert [one.value for one in metrics.samples() if one.metric.name == "headgate_lag_seconds"] == [0]
+
+
 def test_phases_count_what_making_takes_and_not_what_is_done_with_it() -> None:
     phases = Phases()
 

@@ -7,6 +7,7 @@ A range is read whole or an error says why not. It ends by position: the last of
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,9 @@ _AS_USUAL = 1 / 3
 megabyte takes longer than any patience where the network brings a few KB a second."""
 _SMALL = 16 << 10
 """Bytes of a small fetch: at 1 KB/s it comes within the rest of the deadline."""
+_SMALL_SPELL = 1 / 6
+"""The share of the deadline that small fetches go on before the usual ones are tried again: the broker may have been
+away and be well since. Each time twice as long, so that a network that stays slow is seldom asked."""
 _SLICE = 0.02
 """How long one call waits for rows. `consume` waits for all it was asked for, and a range may have fewer."""
 _SLICE_ROWS = 10_000
@@ -139,24 +143,26 @@ def offsets_at(config: ConsumerConfig, topic: str, instant_ms: int, *, deadline:
 def _batches(
     config: ConsumerConfig, wanted: Range, max_rows: int, deadline: float, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """As usual; and from where that brought nothing for a while, by small fetches as long as they bring something."""
-    position = wanted.start
-    for small in (False, True):
-        if position == wanted.until:
-            return
+    """As usual; and from where that brought nothing for a while, by small fetches for a spell."""
+    position, small, spell = wanted.start, False, deadline * _SMALL_SPELL
+    while position < wanted.until:
         patience = deadline * (1 - _AS_USUAL if small else _AS_USUAL)
+        end = time.monotonic() + spell if small else math.inf
         try:
             # A consumer that brought nothing is closed here: what it has asked for still crawls in.
             with lend(config.fetching_at_most(_SMALL) if small else config) as lent:
                 reading = _Reading(lent, config, wanted, position, deadline, patience)
                 while not reading.done:
-                    if messages := reading.collect(max_rows):
-                        position = reading.position
+                    messages = reading.collect(max_rows, end)
+                    position = reading.position
+                    if messages:
                         yield to_batch(messages, wanted.topic, wanted.partition, schema)
-                return
+                    if time.monotonic() >= end:
+                        break
         except Transient:
             if small:
                 raise
+        small, spell = not small, spell * (2 if small else 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +199,9 @@ class _Reading:
     def done(self) -> bool:
         return self._position >= self._wanted.until
 
-    def collect(self, max_rows: int) -> list[Message]:
-        """Up to `max_rows` messages of the range, fewer where they are large, and all that is left at its end.
+    def collect(self, max_rows: int, end: float) -> list[Message]:
+        """Up to `max_rows` messages of the range, fewer where they are large, and all that is left at its end. What
+        has come by the time `end`, then; the first that comes where nothing has.
 
         1. Take what has come. 2. Sort out events, which are few and stand between rows. 3. Rows move the position,
         and so do the end of the log and control records. 4. Where nothing moved for a while, ask the cluster why.
@@ -205,6 +212,8 @@ class _Reading:
         # What the caller did between two batches is no silence of the broker.
         self._moved_on()
         while not self.done and len(rows) < max_rows and size < _BATCH_BYTES:
+            if rows and time.monotonic() >= end:
+                break
             count = min(max_rows - len(rows), self._wanted.until - self._position, _SLICE_ROWS)
             came = self._consumer.consume(count, _SLICE)
             fresh = self._sorted_out(came)
@@ -293,6 +302,9 @@ class _Reading:
         while True:
             lost = self._lost()
             if lost is None:
+                if seen:
+                    # The broker has come back to what it knew: it was not silent meanwhile.
+                    self._moved_on()
                 return
             seen += 1
             waited = time.monotonic() - began >= min(LOSS_SECONDS, self._deadline)

@@ -84,6 +84,13 @@ def _of_container() -> RenewedCredentials:
         raise Transient(
             "The container's credentials could not be had.", advice="check AWS_CONTAINER_CREDENTIALS_FULL_URI"
         ) from error
+    except (ValueError, KeyError) as error:
+        # The address may be one that botocore does not ask, the token no header, or the answer none of credentials.
+        # What it says may quote them.
+        raise InvalidInput(
+            f"The container's credentials cannot be asked for or understood ({type(error).__name__}).",
+            advice="check AWS_CONTAINER_CREDENTIALS_FULL_URI and AWS_CONTAINER_AUTHORIZATION_TOKEN",
+        ) from None
 
 
 def _of_profile() -> RenewedCredentials | None:
