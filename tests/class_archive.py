@@ -1,7 +1,8 @@
 """Spark's classes, loaded and checked once for all the JVMs of the tests: a session starts in two thirds of the time.
 
 `python tests/class_archive.py`, which `make test` calls, writes the archive beside the packages that it holds, and
-does nothing where it is there. A JVM that cannot use it (another Java, other jars) starts without it, as slowly as ever.
+does nothing where it is there. A JVM that cannot use it (another Java, other jars) starts without it, as slowly as
+ever.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ MADE_OF = ARCHIVE.with_suffix(".txt")
 """The Java and the Spark that it was made with."""
 
 BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""A JVM of a test lives for seconds: compiling well takes longer than it saves. Half the time of tests that start many."""
+"""A JVM of a test lives for seconds: compiling well takes longer than it saves. Tests that start many take half as
+long."""
 SHARED = f"-XX:SharedArchiveFile={ARCHIVE} -Xlog:disable -Xlog:all=error:stderr"
 """Silent where it cannot be used: what a command prints is read by tests."""
 

@@ -124,19 +124,19 @@ def test_sql_says_where_an_offset_lies_after_failures_crashes_and_over_buckets(
         assert _sorted([row.asDict() for row in spark.table(name).collect()]) == _sorted(own)
 
     # A collection that looked before the archive began takes a record that the ledger alone has then: it keeps its row.
-    records, path = straight.table.home.records, f"{feed.log.folder}/log/{feed.log.read().head.sequence - 1:020d}.json"
-    text, looked = bytes(records.get(path)), LedgerFeed.lost_upto
+    log = Path(straight.table.uri, "_headgate", str(straight.table.table_id), feed.log.folder, "log")
+    record, taken, looked = log / f"{feed.log.read().head.sequence - 1:020d}.json", tmp_path / "taken", feed.lost_upto
 
     def taken_meanwhile(self: LedgerFeed) -> int:
-        found = looked(self)
-        records.delete(path)
+        found = looked()
+        record.rename(taken)
         return found
 
     with monkeypatch.context() as patched:
         patched.setattr(LedgerFeed, "lost_upto", taken_meanwhile)
         with pytest.raises(Transient, match="last that has them"):
             rebuild_ledger(spark, straight.table, "s", str(ledger), apply=True)
-    records.put_if_absent(path, text)
+    taken.rename(record)
     assert _sorted(check_ledger(spark, straight.table, ledger)) == _sorted(own)
 
     # An earlier release archived nothing: what somebody took out of the ledger comes back as far as the log has it.
