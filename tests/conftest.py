@@ -10,7 +10,19 @@ if (options := java_options()) not in (given := os.environ.get("JAVA_TOOL_OPTION
 
 pytest_plugins = ["services", "spark_service", "network"]
 
-UNMEASURED = ("explorer", "test_state_machine", "test_memtable_machine", "test_commit_log_machine", "test_entry_fuzz")
+UNMEASURED = (
+    "explorer",
+    "test_state_machine",
+    "test_memtable_machine",
+    "test_commit_log_machine",
+    "test_entry_fuzz",
+    "test_hostile",
+    "test_objects_s3",
+    "test_search_property",
+    "test_decode_property",
+    "test_histories",
+    "test_compact_model",
+)
 """Where tests repeat by the thousand what others do once: measuring coverage there costs minutes and finds no line."""
 
 
