@@ -153,6 +153,14 @@ class Machine:
 class Prometheus(LocalServer):
     """Who scrapes and evaluates."""
 
+    def ready(self) -> bool:
+        """Whether it answers questions: it speaks HTTP before."""
+        try:
+            urllib.request.urlopen(f"{self.endpoint}/-/ready", timeout=5).close()
+        except OSError:
+            return False
+        return True
+
     def ask(self, what: str, **parameters: str) -> Any:
         """What its HTTP interface answers, as `data` of the answer."""
         told = urllib.parse.urlencode(parameters)
