@@ -15,6 +15,8 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
+import lance
+from services import S3_SECRETS
 from soak_beside import Beside
 from soak_fire import Fire
 from soak_ingest import jobs_give_up_after
@@ -55,7 +57,7 @@ class Soak:
         self.world = World(folder, keyed, self.min_age / 2)
         self.topic = Topic(self.world.broker.servers, keyed)
         self.watch = Watch(self.world)
-        self.fire = Fire(self.world, self.chance, zombies=seconds >= CALM_FROM)
+        self.fire = Fire(self.world, seed, zombies=seconds >= CALM_FROM)
         self.beside = Beside(self.world, self.topic, seed, timedelta(seconds=self.min_age))
         self.measured = seconds >= CALM_FROM
         """Whether the run is long enough to say that memory does not grow."""
@@ -78,16 +80,23 @@ class Soak:
         self._end("produce")
         beside.set()
         for thread in others:
-            thread.join(120)
+            thread.join(180)
+            if thread.is_alive():
+                self.failures.append(f"{thread.name} hangs")
         self._catch_up()
         self._end("supervise")
         if (code := self.world.stop_ingest()) != 0:
             self.failures.append(f"a clean stop ended with exit code {code}")
         self._end("watch")
         self._collect_all()
-        report = self._compared(took)
+        ends = self._topic_ends()
+        try:
+            self.topic.wait_for(ends)
+        except AssertionError as error:
+            self.failures.append(str(error))
         self._end("topic")
-        return report
+        self._look_for_credentials()
+        return self._compared(took, ends)
 
     def close(self) -> None:
         """End every thread and process."""
@@ -108,21 +117,20 @@ class Soak:
         return time.monotonic() - began
 
     def _too_little(self, spent: float) -> bool:
-        """Fire goes on where a slow machine had too few blows, and where no driver lived long enough to say whether it
-        grows: a fault of the network may have ended one that was spared.
+        """Fire goes on where a slow machine had too few blows, and where no process of ours lived long enough to say
+        whether it grows: a fault of the network may have ended one that was spared.
         """
         if self.fire.counts.total() < LEAST_BLOWS:
             return True
-        return self.measured and spent < self.seconds + PATIENCE and not self.watch.is_measured("driver")
+        return self.measured and spent < self.seconds + PATIENCE and bool(self.watch.unmeasured())
 
     def _supervise(self, stop: threading.Event) -> None:
         while not stop.wait(0.5):
             self.world.supervise()
 
     def _catch_up(self) -> None:
-        wanted = self._topic_ends()
         end = time.monotonic() + PATIENCE
-        while self._ends() != wanted:
+        while self._ends() != (wanted := self._topic_ends()):
             if time.monotonic() > end:
                 self.failures.append(f"the stream stopped at {self._ends()} of {wanted}")
                 return
@@ -144,30 +152,43 @@ class Soak:
         self.beside.counts["objects collected in the end"] = len(gone.found)
         if not gone.found:
             self.failures.append("there was nothing to collect in the end")
-        if self.measured and not self.beside.counts["objects collected"]:
-            self.failures.append("nothing was collected under fire")
 
-    def _compared(self, took: float) -> Report:
+    def _look_for_credentials(self) -> None:
+        """In all that was written: objects, logs, Spark's checkpoint, what the broker keeps."""
+        secrets = [one.encode() for one in S3_SECRETS]
+        for path in filter(Path.is_file, self.folder.rglob("*")):
+            with suppress(OSError):
+                # A broker's file may go meanwhile.
+                if any(secret in path.read_bytes() for secret in secrets):
+                    self.failures.append(f"{path} has a credential in it")
+
+    def _nothing_was_done(self) -> list[str]:
+        """What a run that was long enough must have seen."""
+        beside = ("read", "checkpoint", "clone", "collection", "objects collected", "rows merged into the base")
+        wanted = [(what, self.beside.counts[what]) for what in beside]
+        return [f"nothing under fire: {what}" for what, count in wanted if self.measured and not count]
+
+    def _compared(self, took: float, ends: dict[int, int]) -> Report:
         table, topic = self.world.table, self.topic
-        ends = self._topic_ends()
-        topic.wait_for(ends)
+        base = lance.dataset(self.world.uri, storage_options=self.world.options).count_rows()
+        self.beside.counts["rows merged into the base"] = base
         found = shown(table.scan().read_all())
         off = difference(Cursor(topic).at(ends), found)
         dead: Counter[tuple[int, int]] = Counter()
         for letters in read_dead_letters(table.home):
             dead.update(zip(letters["partition"].to_pylist(), letters["offset"].to_pylist(), strict=True))
-        failures = [*self.failures, *self.beside.failures, *self.fire.late]
+        failures = [*self.failures, *self.beside.failures, *self.fire.late, *self._nothing_was_done()]
         if dead != topic.bad(ends):
             failures.append(f"dead letters: {dead - topic.bad(ends)} too many, {topic.bad(ends) - dead} lost")
         source = headgate.kafka.source(self.world.broker.servers, TOPIC)
         verified = verify_table(table, {TOPIC: source.consumer}, headgate.decode.json(table.schema))
         if not verified.holds:
             failures.append(f"headgate verify: {verified}")
-        if unexpected := self.world.unexpected_ends():
+        if unexpected := self.world.unexpected_ends(kills=self.fire.counts["kill driver"]):
             failures.append(f"headgate ingest ended by {unexpected}; see {self.folder / 'logs'}")
         growths = self.watch.growths()
-        if self.measured and "driver" not in {one.part for one in growths}:
-            failures.append("no driver lived long enough to say whether it grows")
+        if self.measured and (missing := self.watch.unmeasured()):
+            failures.append(f"no process lived long enough to say whether it grows: {', '.join(sorted(missing))}")
         return Report(
             seed=self.seed,
             table="with a key, upserts and deletes" if self.world.keyed else "without a key, every row counts",
@@ -203,7 +224,10 @@ class Soak:
 
     def _end(self, name: str) -> None:
         self._stops.pop(name).set()
-        self._threads.pop(name).join(180)
+        thread = self._threads.pop(name)
+        thread.join(180)
+        if thread.is_alive():
+            self.failures.append(f"{name} hangs")
 
 
 def soak(

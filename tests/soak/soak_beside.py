@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 import traceback
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 import numpy as np
@@ -40,11 +42,10 @@ class Beside:
 
     def run(self, stop: threading.Event) -> list[threading.Thread]:
         """Start them."""
-        works: list[Callable[[random.Random], None]] = [self._reader(), self._upkeep()]
         threads = []
-        for number, work in enumerate(works):
-            chance = random.Random(f"{self._seed} {number}")
-            threads.append(threading.Thread(target=self._again_and_again, args=(work, chance, stop), daemon=True))
+        for name, work in (("reader", self._reader()), ("upkeep", self._upkeep())):
+            given = work, random.Random(f"{self._seed} {name}"), stop
+            threads.append(threading.Thread(target=self._again_and_again, args=given, name=name, daemon=True))
             threads[-1].start()
         return threads
 
@@ -67,10 +68,13 @@ class Beside:
         def read(chance: random.Random) -> None:
             """By the network that breaks, half of the time held by a checkpoint that expires."""
             table = self._world.fired_table()
-            plan = plan_read(table.home, table.shard_ids(), 60 if chance.random() < 0.5 else None)
+            held = 60 if chance.random() < 0.5 else None
+            began = time.monotonic()
+            plan = plan_read(table.home, table.shard_ids(), held)
             if STREAM not in plan.at.streams:
                 return
-            batches = [batch for part in plan.parts for batch in part_batches(plan, part)]
+            with _held(began, held or 0):
+                batches = [batch for part in plan.parts for batch in part_batches(plan, part)]
             ends = {partition: end for _, partition, end in plan.at.streams[STREAM].ends}
             self._compare("read", cursor, ends, batches)
 
@@ -104,10 +108,12 @@ class Beside:
 
     def _checkpoint(self, table: Table, cursor: Cursor) -> None:
         """Take one, read the table as it has it, drop it."""
-        taken = table.checkpoint(name=f"soak-{uuid.uuid4().hex[:12]}", expires=300)
+        began, held = time.monotonic(), 300
+        taken = table.checkpoint(name=f"soak-{uuid.uuid4().hex[:12]}", expires=held)
         if STREAM in taken.streams:
-            plan = plan_at(table.home, taken)
-            batches = [batch for part in plan.parts for batch in part_batches(plan, part)]
+            with _held(began, held):
+                plan = plan_at(table.home, taken)
+                batches = [batch for part in plan.parts for batch in part_batches(plan, part)]
             ends = {partition: end for _, partition, end in taken.streams[STREAM].ends}
             self._compare("checkpoint", cursor, ends, batches)
         table.drop_checkpoint(taken.name)
@@ -125,3 +131,14 @@ class Beside:
         store = open_store(uri, self._world.options)
         for info in [*store.list("")]:
             store.delete(info.key)
+
+
+@contextmanager
+def _held(began: float, seconds: float) -> Iterator[None]:
+    """What a checkpoint holds must not be told to have expired before its time."""
+    try:
+        yield
+    except Expired as error:
+        if (spent := time.monotonic() - began) < seconds:
+            raise AssertionError(f"held for {seconds:.0f} s, and gone after {spent:.1f} s") from error
+        raise

@@ -1,6 +1,7 @@
 """What is done to the parts of a soak: kills, pauses, faults of the networks, and drivers that wake up too late.
 
-Chosen by a seed: the same seed does the same things in the same order; the machine's timing is its own.
+Chosen by a seed: the same seed does the same things in the same order, each with the same lots, whatever the blows
+before it met; the machine's timing is its own, and with it when a driver is spared.
 """
 
 from __future__ import annotations
@@ -15,12 +16,16 @@ import psutil
 from network import FAULTS, varied
 from soak_world import World
 
-CALM = {("kill", "driver"), ("kill", "jvm"), ("pause", "driver"), ("zombie", "driver")}
-"""What is left out when one life of the driver is to be long enough to measure."""
+CALM = {
+    *(("kill", part) for part in ("driver", "jvm", "workers")),
+    *(("pause", part) for part in ("driver", "jvm")),
+    ("zombie", "driver"),
+}
+"""What is left out when one life of each process of ours is to be long enough to measure."""
 
 ACTIONS: tuple[tuple[str, str], ...] = (
     *(("kill", part) for part in ("driver", "jvm", "workers", "broker", "s3", "toxiproxy")),
-    *(("pause", part) for part in ("driver", "workers", "broker", "s3", "toxiproxy")),
+    *(("pause", part) for part in ("driver", "jvm", "workers", "broker", "s3", "toxiproxy")),
     *(("fault", network) for network in ("s3", "kafka")),
     *(("fault", network) for network in ("s3", "kafka")),
     *(("cut", network) for network in ("s3", "kafka")),
@@ -30,8 +35,8 @@ ACTIONS: tuple[tuple[str, str], ...] = (
 class Fire:
     """One thing after the other."""
 
-    def __init__(self, world: World, chance: random.Random, *, zombies: bool) -> None:
-        self._world, self._chance = world, chance
+    def __init__(self, world: World, seed: int, *, zombies: bool) -> None:
+        self._world, self._seed, self._number = world, seed, 0
         self._all = [*ACTIONS, *([("zombie", "driver")] if zombies else [])]
         self._bag: list[tuple[str, str]] = []
         self.counts: Counter[str] = Counter()
@@ -40,6 +45,8 @@ class Fire:
 
     def once(self, *, calm: bool = False) -> str:
         """The next of a shuffled bag, so that everything happens before anything happens twice. What was done."""
+        self._number += 1
+        self._chance = random.Random(f"{self._seed} blow {self._number}")
         if not self._bag:
             self._bag = list(self._all)
             self._chance.shuffle(self._bag)
@@ -47,26 +54,30 @@ class Fire:
         if calm and (what, whom) in CALM:
             what, whom = "fault", "s3"
         told = getattr(self, f"_{what}")(whom)
+        if told is None:
+            return f"{what} {whom}: there was none"
         self.counts[f"{what} {whom}" if what != "fault" else told] += 1
         return str(told)
 
-    def _kill(self, part: str) -> str:
+    # -- each returns what was done, None where there was nobody to do it to ---------------
+
+    def _kill(self, part: str) -> str | None:
         if part in ("s3", "broker", "toxiproxy"):
             server = getattr(self._world, part)
             server.kill()
             time.sleep(self._chance.uniform(0, 2))
             server.start()
-        else:
-            for one in self._some(part):
-                one.kill()
+        elif not _send(self._some(part), signal.SIGKILL):
+            return None
         return f"kill {part}"
 
-    def _pause(self, part: str) -> str:
+    def _pause(self, part: str) -> str | None:
         chosen = self._some(part)
         if part == "driver":
             chosen += self._some("jvm")
         seconds = self._chance.uniform(1, 6)
-        _send(chosen, signal.SIGSTOP)
+        if not _send(chosen, signal.SIGSTOP):
+            return None
         time.sleep(seconds)
         _send(chosen, signal.SIGCONT)
         return f"pause {part} {seconds:.1f} s"
@@ -84,22 +95,22 @@ class Fire:
         self._world.networks[network].mend()
         return f"cut {network}"
 
-    def _zombie(self, part: str) -> str:
+    def _zombie(self, part: str) -> str | None:
         """The driver and all it has stand still until a successor has committed; then they wake and must stop."""
         with self._world.lock:
             return self._taken_over(part)
 
-    def _taken_over(self, part: str) -> str:
+    def _taken_over(self, part: str) -> str | None:
         world = self._world
         # One that has not begun holds no stream yet: woken, it would rightly take it over from its successor.
         if not world.wait_for_batch(120):
-            return "zombie: there was none"
+            return None
         old = world.ingest
         assert old is not None
         parts = world.processes()
         asleep = [one for name in (part, "jvm", "workers") for one in parts.get(name, [])]
         if old.process.poll() is not None or not asleep:
-            return "zombie: there was none"
+            return None
         _send(asleep, signal.SIGSTOP)
         world.ingest = world.start_ingest()
         committed = world.wait_for_batch(120)
@@ -121,7 +132,11 @@ class Fire:
         return [self._chance.choice(found)] if part == "workers" and found else list(found)
 
 
-def _send(processes: list[psutil.Process], number: int) -> None:
+def _send(processes: list[psutil.Process], number: int) -> int:
+    """To how many, of those that are still there."""
+    sent = 0
     for one in processes:
         with suppress(psutil.Error):
             one.send_signal(number)
+            sent += 1
+    return sent

@@ -8,14 +8,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from soak_watch import Growth, Sample
+from soak_watch import FLAT, Growth, Sample, lives
 
-MAX_MEGABYTES, MAX_DESCRIPTORS = 32.0, 8.0
-"""By which a part may be larger at the end of a warm life than at its beginning, however long it was: what allocators
-keep and pools hold, not what a leak takes.
+MAX_MEGABYTES, MAX_DESCRIPTORS = 20.0, 8.0
+"""By which a process may be larger at the end of a warm life than at its beginning, however long it was: what
+allocators keep and pools hold, not what a leak takes.
 """
-FLAT = ("driver", "workers")
-"""Parts that are ours and must not grow; the JVMs' heaps breathe, the servers are others'."""
+MAX_JVM = 1280.0
+"""Megabytes: its heap breathes, up to the 768 that it is given, and a JVM has as much again of its own at most."""
 
 COLOURS = {
     "driver": "#c2410c",
@@ -65,7 +65,7 @@ class Report:
         return [
             f"{one.part}: {_change(one.megabytes)} MB, {_change(one.descriptors)} descriptors in {one.minutes} minutes"
             for one in self.growths
-            if one.part in FLAT and (_more(one.megabytes) > MAX_MEGABYTES or _more(one.descriptors) > MAX_DESCRIPTORS)
+            if one.part in FLAT and _grows(one)
         ]
 
     def write(self, folder: Path, samples: Sequence[Sample]) -> None:
@@ -122,6 +122,11 @@ def _change(ends: tuple[float, float]) -> str:
     return f"{ends[0]:.0f} → {ends[1]:.0f}"
 
 
+def _grows(one: Growth) -> bool:
+    larger = one.most > MAX_JVM if one.part == "jvm" else _more(one.megabytes) > MAX_MEGABYTES
+    return larger or _more(one.descriptors) > MAX_DESCRIPTORS
+
+
 def _more(ends: tuple[float, float]) -> float:
     return ends[1] - ends[0]
 
@@ -136,7 +141,7 @@ def percentiles(seconds: Sequence[float]) -> dict[str, float]:
 
 
 def picture(samples: Sequence[Sample]) -> str:
-    """The memory of every part over time, as SVG."""
+    """The memory of every process over time, as SVG."""
     if not samples:
         return '<svg xmlns="http://www.w3.org/2000/svg" width="1" height="1"/>'
     end = max(one.at for one in samples) or 1.0
@@ -156,15 +161,8 @@ def picture(samples: Sequence[Sample]) -> str:
         x = LEFT + share * (WIDTH - LEFT - 120)
         lines.append(f'<text x="{x:.0f}" y="{HEIGHT - 18}" text-anchor="middle">{end * share:.0f} s</text>')
     for number, (part, colour) in enumerate(COLOURS.items()):
-        own = [one for one in samples if one.part == part]
-        for start, stop in _lives(own):
-            points = " ".join(f"{x:.1f},{y:.1f}" for x, y in map(place, own[start:stop]))
+        for life in lives([one for one in samples if one.part == part]):
+            points = " ".join(f"{x:.1f},{y:.1f}" for x, y in map(place, life))
             lines.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
         lines.append(f'<text x="{WIDTH - 110}" y="{TOP + 16 + number * 18}" fill="{colour}">{part}</text>')
     return "\n".join([*lines, "</svg>"]) + "\n"
-
-
-def _lives(samples: Sequence[Sample]) -> list[tuple[int, int]]:
-    """Where one process ends and the next begins the line is broken."""
-    cuts = [number for number in range(1, len(samples)) if samples[number].pids[0] != samples[number - 1].pids[0]]
-    return list(zip([0, *cuts], [*cuts, len(samples)], strict=True)) if samples else []

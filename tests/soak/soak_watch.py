@@ -1,4 +1,4 @@
-"""Memory and file descriptors of every part, sampled, and whether they grow."""
+"""Memory and file descriptors of every process of a soak, sampled, and whether they grow."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import groupby
 from statistics import median
 
 import psutil
@@ -20,27 +19,31 @@ SHORTEST = 90.0
 """Seconds that must be left of a life to say whether it grows."""
 SHARE = 4
 """The first and the last of so many parts of it are compared, by their medians."""
+FLAT = {"driver", "jvm", "workers"}
+"""Parts that run our code and must not grow; the servers are others'."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One part at one time."""
+    """One process at one time."""
 
     at: float
     part: str
-    pids: tuple[int, ...]
+    pid: int
     megabytes: float
     descriptors: int
 
 
 @dataclass(frozen=True)
 class Growth:
-    """How the longest life of a part went, once it was warm: in the beginning and in the end."""
+    """How the longest life of a part's processes went, once it was warm: in the beginning and in the end."""
 
     part: str
     minutes: float
     megabytes: tuple[float, float]
     descriptors: tuple[float, float]
+    most: float
+    """Megabytes, at any time of that life."""
 
 
 @dataclass
@@ -55,37 +58,44 @@ class Watch:
         while not stop.wait(EVERY):
             at = time.monotonic() - self.began
             for part, processes in self.world.processes().items():
-                self._sample(at, part, processes)
+                for one in processes:
+                    self._sample(at, part, one)
 
-    def _sample(self, at: float, part: str, processes: list[psutil.Process]) -> None:
+    def _sample(self, at: float, part: str, process: psutil.Process) -> None:
         with suppress(psutil.Error):
-            if processes:
-                memory = sum(one.memory_info().rss for one in processes) / 2**20
-                descriptors = sum(one.num_fds() for one in processes)
-                pids = tuple(sorted(one.pid for one in processes))
-                self.samples.append(Sample(at, part, pids, round(memory, 1), descriptors))
+            # One that has ended and was not waited for has nothing any more.
+            if memory := process.memory_info().rss:
+                self.samples.append(Sample(at, part, process.pid, round(memory / 2**20, 1), process.num_fds()))
 
     def growths(self) -> list[Growth]:
         """Of every part that lived long enough."""
         return growths(list(self.samples))
 
-    def is_measured(self, part: str) -> bool:
-        """Whether it has lived long enough by now."""
-        return part in {one.part for one in self.growths()}
+    def unmeasured(self) -> set[str]:
+        """Parts that must be flat, and none of whose processes lived long enough by now."""
+        return FLAT - {one.part for one in self.growths()}
 
 
 def growths(samples: Sequence[Sample]) -> list[Growth]:
-    """Of every part one life of which was long enough. A life ends where a process of it is replaced."""
+    """Of every part one process of which lived long enough."""
     found = []
     for part in sorted({one.part for one in samples}):
-        own = [one for one in samples if one.part == part]
-        lives = [list(life) for _, life in groupby(own, lambda one: one.pids)]
-        longest = max(lives, key=lambda life: life[-1].at - life[0].at)
+        own = lives([one for one in samples if one.part == part])
+        longest = max(own, key=lambda life: life[-1].at - life[0].at)
         warm = [one for one in longest if one.at - longest[0].at > WARM_UP]
         if warm and warm[-1].at - warm[0].at >= SHORTEST:
             size = max(1, len(warm) // SHARE)
             memory = (median(one.megabytes for one in some) for some in (warm[:size], warm[-size:]))
             descriptors = (median(one.descriptors for one in some) for some in (warm[:size], warm[-size:]))
             minutes = round((warm[-1].at - warm[0].at) / 60, 1)
-            found.append(Growth(part, minutes, tuple(memory), tuple(descriptors)))
+            most = max(one.megabytes for one in longest)
+            found.append(Growth(part, minutes, tuple(memory), tuple(descriptors), most))
     return found
+
+
+def lives(samples: Sequence[Sample]) -> list[list[Sample]]:
+    """The samples of each process."""
+    found: dict[int, list[Sample]] = {}
+    for one in samples:
+        found.setdefault(one.pid, []).append(one)
+    return list(found.values())

@@ -160,9 +160,11 @@ class World:
                     self.ends[self.ingest.error()] += 1
                 self.ingest = self.start_ingest()
 
-    def unexpected_ends(self) -> list[str]:
-        """Ends that no fire explains."""
-        return [name for name in self.ends if name not in EXPECTED_ENDS and not name.startswith("signal")]
+    def unexpected_ends(self, kills: int) -> list[str]:
+        """Ends that no fire explains: other signals than ours, and more of them than drivers were killed."""
+        killed = f"signal {int(signal.SIGKILL)}"
+        unknown = [name for name in self.ends if name not in (*EXPECTED_ENDS, killed)]
+        return [*unknown, *([f"{killed}, {self.ends[killed]} times"] if self.ends[killed] > kills else [])]
 
     def wait_for_batch(self, seconds: float) -> bool:
         """Until a batch is committed from now on. False: not so soon."""

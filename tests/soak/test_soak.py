@@ -52,20 +52,18 @@ def test_ten_minutes_of_fire_cost_no_row_and_no_memory(
     tmp_path: Path, record_property: Callable[[str, object], None], keyed: bool
 ) -> None:
     report = run(tmp_path, 600, record_property, keyed)
-    assert {one.part for one in report.growths} >= {"driver"}
-    assert report.beside["objects collected"] > 0
     assert report.growing == []
 
 
 def test_the_picture_breaks_its_line_where_a_process_was_replaced() -> None:
-    samples = [Sample(at, "driver", (pid,), 100.0 + at, 10) for at, pid in ((0, 1), (1, 1), (2, 2), (3, 2))]
+    samples = [Sample(at, "driver", pid, 100.0 + at, 10) for at, pid in ((0, 1), (1, 1), (2, 2), (3, 2))]
     assert picture(samples).count("<polyline") == 2
 
 
 def lived(part: str, minutes: float, per_minute: float, descriptors: int = 0) -> list[Sample]:
     """One process, of which a sample was taken every two seconds."""
     return [
-        Sample(at, part, (1,), 200.0 + per_minute * at / 60, 20 + int(descriptors * at / 60))
+        Sample(at, part, 1, 200.0 + per_minute * at / 60, 20 + int(descriptors * at / 60))
         for at in (2.0 * number for number in range(int(minutes * 30)))
     ]
 
@@ -76,9 +74,16 @@ def lived(part: str, minutes: float, per_minute: float, descriptors: int = 0) ->
         (lived("driver", 12, 0.5), 0),
         (lived("driver", 12, 8), 1),
         (lived("driver", 12, 0, descriptors=2), 1),
+        (lived("workers", 5, 8), 1),
+        (lived("jvm", 12, 50), 0),
+        (lived("jvm", 25, 50), 1),
+        (lived("jvm", 12, 0, descriptors=2), 1),
         (lived("broker", 12, 50), 0),
     ],
-    ids=["flat", "a leak of memory", "a leak of descriptors", "a part that is not ours"],
+    ids=[
+        *("flat", "a leak of memory", "a leak of descriptors", "a worker's", "a heap that breathes", "a JVM's leak"),
+        *("a JVM's leak of descriptors", "a part that is not ours"),
+    ],
 )
 def test_what_grows_over_a_long_life_is_told(samples: list[Sample], told: int) -> None:
     report = Report(0, "", 0, {}, {}, 0, {}, 0, {}, 0, 0, 0, 0, 0, 0, [], growths=growths(samples))
