@@ -1,4 +1,4 @@
-"""Spark's own checkpoint on S3: the jars and settings by which a Spark reaches `s3a://` places.
+"""Spark's own checkpoint on S3: the jars and settings by which a Spark reaches `s3a://` places, and encrypts there.
 
 Both come only where they are asked for; a checkpoint on a disk that outlives the driver needs neither. Keys that are
 in the environment are left there: Hadoop reads them by itself.
@@ -25,19 +25,27 @@ _NAMES = {
     "endpoint_url_s3": "endpoint",
     "region": "endpoint.region",
     "default_region": "endpoint.region",
+    "server_side_encryption": "encryption.algorithm",
+    "sse_kms_key_id": "encryption.key",
 }
 """Of a storage option, Hadoop's name below fs.s3a."""
+
+_ENCRYPTION = {"AES256": "AES256", "aws:kms": "SSE-KMS", "aws:kms:dsse": "DSSE-KMS"}
+"""Of S3's name of an encryption, Hadoop's. One with the caller's own key is left out: Spark would show that key."""
 
 _ENVIRONMENT = {
     "endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
     "endpoint.region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
+    "encryption.algorithm": ("AWS_SERVER_SIDE_ENCRYPTION",),
+    "encryption.key": ("AWS_SSE_KMS_KEY_ID",),
 }
 """What Hadoop does not read from the environment, and both our clients do."""
 
 
 def s3a_settings(storage_options: Mapping[str, str] | None = None) -> dict[str, str]:
     """For `local_session(settings=…)` or a session of your own: the store that the options, else the environment,
-    name. What options hold of keys is in the settings; Spark blots such settings out where it shows any.
+    name, and how it encrypts. What options hold of keys is in the settings; Spark blots such settings out where it
+    shows any.
     """
     found: dict[str, str] = {}
     for name, value in own_options(storage_options).items():
@@ -54,6 +62,12 @@ def s3a_settings(storage_options: Mapping[str, str] | None = None) -> dict[str, 
         found["connection.ssl.enabled"] = str(not found["endpoint"].startswith("http://")).lower()
     if "session.token" in found:
         found["aws.credentials.provider"] = "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"
+    algorithm = _ENCRYPTION.get(found.pop("encryption.algorithm", ""))
+    kms_key = found.pop("encryption.key", None)
+    if algorithm is not None:
+        found["encryption.algorithm"] = algorithm
+        if kms_key and algorithm.endswith("KMS"):
+            found["encryption.key"] = kms_key
     return {f"spark.hadoop.fs.s3a.{name}": value for name, value in found.items()}
 
 

@@ -28,8 +28,6 @@ class ScriptedS3:
     error_text: str = ""
     refusal: bytes = b"<Error><Code>PreconditionFailed</Code></Error>"
     """The body of a 412."""
-    headers: list[dict[str, str]] = field(default_factory=list)
-    """Those of every PUT, in order."""
 
     def answer(
         self, verb: str, path: str, body: bytes, only_if_absent: bool, source: str | None = None
@@ -63,8 +61,6 @@ def scripted_s3(**script: list[int]) -> Iterator[ScriptedS3]:
 
         def _any(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            if self.command == "PUT":
-                s3.headers.append({name.lower(): value for name, value in self.headers.items()})
             absent, source = self.headers.get("If-None-Match") == "*", self.headers.get("x-amz-copy-source")
             status, answer = s3.answer(self.command, self.path, body, absent, source)
             if status in (STORE_AND_DROP, DROP):

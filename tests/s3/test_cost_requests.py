@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
-from urllib.parse import parse_qs
 
 import pytest
+from recorded_s3 import RecordedS3, Request, recorded_s3
 from services import create_bucket, s3_options_for
 from stream_life import QUERY, SCHEMA, batch_of, ranges_of, run_task, write_plan, written
 
@@ -35,60 +32,39 @@ ENTRIES = 3
 """Per shard and flush."""
 
 
-class Counted:
-    """A WSGI application, with its requests counted by what they cost."""
+@contextmanager
+def counting(server: RecordedS3, found: dict[str, Requests], name: str) -> Iterator[None]:
+    """The requests that come meanwhile by what they cost, put down under a name."""
+    before = len(server.requests)
+    yield
+    came = Counter(map(_kind, server.requests[before:]))
+    found[name] = Requests(came["put"], came["get"], came["list"])
 
-    def __init__(self, inner: Callable[..., Iterable[bytes]]) -> None:
-        self._inner = inner
-        self._lock = threading.Lock()
-        self.seen: Counter[str] = Counter()
 
-    def __call__(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-        verb, query = environ["REQUEST_METHOD"], parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True)
-        kind = {"PUT": "put", "POST": "put", "HEAD": "get", "GET": "get"}.get(verb, "free")
-        if verb == "GET" and ("list-type" in query or "prefix" in query):
-            kind = "list"
-        if verb == "POST" and "delete" in query:
-            kind = "free"
-        with self._lock:
-            self.seen[kind] += 1
-        return self._inner(environ, start)
-
-    @contextmanager
-    def counting(self, found: dict[str, Requests], name: str) -> Iterator[None]:
-        """The requests that come meanwhile, put down under a name."""
-        before = Counter(self.seen)
-        yield
-        came = self.seen - before
-        found[name] = Requests(came["put"], came["get"], came["list"])
+def _kind(request: Request) -> str:
+    if request.lists:
+        return "list"
+    if request.verb == "POST" and "delete" in request.query:
+        return "free"
+    return {"PUT": "put", "POST": "put", "HEAD": "get", "GET": "get"}.get(request.verb, "free")
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[tuple[str, Counted]]:
-    from moto.server import DomainDispatcherApplication, create_backend_app
-    from werkzeug.serving import make_server
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    counted = Counted(DomainDispatcherApplication(create_backend_app))
-    server = make_server("127.0.0.1", 0, counted, threaded=True)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}", counted
-    server.shutdown()
-    thread.join()
+def server() -> Iterator[RecordedS3]:
+    with recorded_s3() as made:
+        yield made
 
 
-def jobs(server: tuple[str, Counted], shards: int, sstables: int) -> dict[str, Requests]:
+def jobs(server: RecordedS3, shards: int, sstables: int) -> dict[str, Requests]:
     """One of each, on a table with so many shards; the compaction takes so many SSTables of each."""
-    endpoint, counted = server
     bucket = f"cost-{shards}-{sstables}"
-    create_bucket(endpoint, bucket)
+    create_bucket(server.endpoint, bucket)
     table = headgate.create_table(
         f"s3://{bucket}/t",
         SCHEMA,
         primary_key="id",
         sharding=headgate.by_partition(key_is_partitioned=True),
-        storage_options=s3_options_for(endpoint),
+        storage_options=s3_options_for(server.endpoint),
     )
     parts = range(shards)
     names = [ByPartition().shard_name("orders", part) for part in parts]
@@ -109,34 +85,34 @@ def jobs(server: tuple[str, Counted], shards: int, sstables: int) -> dict[str, R
         driver.flushed(run_here(driver.flush_jobs(1 << 28, names)))
 
     StreamDriver.open(table.home, "s", QUERY, names)
-    with counted.counting(found, "open"):
+    with counting(server, found, "open"):
         driver = StreamDriver.open(table.home, "s", QUERY, names)
-    with counted.counting(found, "batches"):
+    with counting(server, found, "batches"):
         dead = batches(0)
     found["batches"] += Requests(put=-dead)
-    with counted.counting(found, "fold"):
+    with counting(server, found, "fold"):
         driver.fold()
-    with counted.counting(found, "flush"):
+    with counting(server, found, "flush"):
         flush()
     for number in range(1, sstables):
         batches(ENTRIES * number)
         flush()
-    with counted.counting(found, "compaction"):
+    with counting(server, found, "compaction"):
         assert driver.compact(CompactLimits()) is not None
-    with counted.counting(found, "tidying"):
+    with counting(server, found, "tidying"):
         tidy_base(table.home, BasePolicy())
-    with counted.counting(found, "look at indexes"):
+    with counting(server, found, "look at indexes"):
         neglected(table.home.store, Limits())
-    with counted.counting(found, "look"):
+    with counting(server, found, "look"):
         current_schema(table.home)
-    with counted.counting(found, "checkpoint"):
+    with counting(server, found, "checkpoint"):
         checkpoint_stream(driver, table.shard_ids(), run_here, max_bytes=1 << 28, keep=2)
-    with counted.counting(found, "gc"):
+    with counting(server, found, "gc"):
         collect(table.home, table.shard_ids())
     return found
 
 
-def test_what_the_model_takes_one_job_to_cost_is_what_the_server_gets(server: tuple[str, Counted]) -> None:
+def test_what_the_model_takes_one_job_to_cost_is_what_the_server_gets(server: RecordedS3) -> None:
     shards, sstables = 3, 2
     seen = jobs(server, shards, sstables)
     model = {

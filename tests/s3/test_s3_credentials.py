@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import traceback
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,8 +21,9 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from clone_tables import DIRECT, streamed
+from recorded_s3 import recorded_s3
 from scripted_s3 import scripted_s3
-from services import S3_SECRETS, s3_options_for
+from services import S3_SECRETS, create_bucket, s3_options_for
 
 from headgate.cli import main
 from headgate.connectors.lance import look
@@ -288,21 +290,31 @@ def test_options_of_sse_kms_go_along_with_every_put() -> None:
         "x-amz-server-side-encryption-aws-kms-key-id": "arn:aws:kms:eu-west-1:1:key/2",
         "x-amz-server-side-encryption-bucket-key-enabled": "true",
     }
-    with scripted_s3() as server:
+    with recorded_s3() as server:
+        here, there = f"sse-{uuid.uuid4().hex}", f"sse-{uuid.uuid4().hex}"
+        create_bucket(server.endpoint, here)
+        create_bucket(server.endpoint, there)
+        made = len(server.requests)
         options = {
             **s3_options_for(server.endpoint),
             "aws_server_side_encryption": "aws:kms",
             "aws_sse_kms_key_id": wanted["x-amz-server-side-encryption-aws-kms-key-id"],
             "aws_sse_bucket_key_enabled": True,
         }
-        store = open_store("s3://bucket/t", options)
+        store = open_store(f"s3://{here}/t", options)
         store.put_if_absent("a", b"body")
         store.put_overwrite("b", b"body")
         store.copy("a", "c")
-        assert server.headers[-1]["x-amz-copy-source"] == "bucket/t/a", "inside the server"
-        store.copy("a", "c", open_store("s3://another/t", options))
+        assert server.requests[-1].source == f"{here}/t/a", "inside the server"
+        store.copy("a", "c", open_store(f"s3://{there}/t", options))
         _, for_lance = store.locate("dataset")
-        lance.write_dataset(pa.table({"x": [1]}), "s3://bucket/lance", storage_options=for_lance)
-        assert len(server.headers) >= 6
-        for headers in server.headers:
-            assert {name: headers.get(name) for name in wanted} == wanted
+        for size in (1, 6 << 20):  # Lance uploads in parts from 5 MB on
+            data = pa.table({"x": [os.urandom(size)]})
+            lance.write_dataset(data, f"s3://{here}/lance-{size}", storage_options=for_lance)
+        # A part, and the end of an upload, belong to what its begin said.
+        begun = [one for one in server.requests[made:] if one.verb == "POST" and "uploads" in one.query]
+        put = [one for one in server.requests[made:] if one.verb == "PUT" and "uploadId" not in one.query]
+        assert len(begun) == 1
+        assert len(put) >= 8
+        for request in (*begun, *put):
+            assert {name: request.headers.get(name) for name in wanted} == wanted, request

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,8 @@ from headgate.streaming.s3a import reaches, s3a_settings
 
 @pytest.fixture(autouse=True)
 def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AWS_REGION", "AWS_DEFAULT_REGION"):
-        monkeypatch.delenv(name, raising=False)
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
 
 
 def below(settings: dict[str, str]) -> dict[str, str]:
@@ -41,6 +42,24 @@ def test_keys_with_a_token_have_the_provider_that_reads_it() -> None:
     settings = below(s3a_settings({"access_key_id": "k", "secret_access_key": "s", "session_token": "t"}))
     assert (settings["access.key"], settings["secret.key"], settings["session.token"]) == ("k", "s", "t")
     assert settings["aws.credentials.provider"].endswith("TemporaryAWSCredentialsProvider")
+
+
+def test_what_is_encrypted_by_the_server_is_so_in_sparks_checkpoint_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = "arn:aws:kms:eu-west-1:1:key/2"
+    given = {"aws_server_side_encryption": "aws:kms", "aws_sse_kms_key_id": key, "aws_sse_bucket_key_enabled": "true"}
+    assert below(s3a_settings(given)) == {"encryption.algorithm": "SSE-KMS", "encryption.key": key}
+    assert below(s3a_settings({"server_side_encryption": "aws:kms"})) == {"encryption.algorithm": "SSE-KMS"}
+    twice = below(s3a_settings({**given, "aws_server_side_encryption": "aws:kms:dsse"}))
+    assert twice == {"encryption.algorithm": "DSSE-KMS", "encryption.key": key}
+    assert below(s3a_settings({"SERVER_SIDE_ENCRYPTION": "AES256"})) == {"encryption.algorithm": "AES256"}
+    assert s3a_settings({"wal.aws_server_side_encryption": "aws:kms", "aws_sse_kms_key_id": key}) == {}
+    # Spark would show a key that is the secret itself.
+    assert s3a_settings({"aws_server_side_encryption": "sse-c", "aws_sse_customer_key_base64": "c2VjcmV0"}) == {}
+    monkeypatch.setenv("AWS_SERVER_SIDE_ENCRYPTION", "aws:kms")
+    monkeypatch.setenv("AWS_SSE_KMS_KEY_ID", "of the environment")
+    assert below(s3a_settings()) == {"encryption.algorithm": "SSE-KMS", "encryption.key": "of the environment"}
+    assert below(s3a_settings(given))["encryption.key"] == key
+    assert below(s3a_settings({"aws_server_side_encryption": "AES256"})) == {"encryption.algorithm": "AES256"}
 
 
 def test_jars_are_wanted_for_s3a_alone_and_where_they_are_missing_it_is_told(
