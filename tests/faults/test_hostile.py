@@ -42,6 +42,8 @@ HOSTILE = {
     "quotes": 'it\'s "quoted" `and` $(touch escaped); --',
     "sql": "x'; DROP TABLE t; --",
     "percent": "%2e%2e%2fescaped%00",
+    "escape": "a%20b",
+    "hash": "a#b",
     "format": "{0.__class__} %s %n",
     "unicode": "näme 日本語 🦀 \u202e\u0301",
     "spaces": "  two  words  ",
