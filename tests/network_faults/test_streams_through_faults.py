@@ -137,6 +137,8 @@ def test_a_stream_outlasts_every_fault_of_either_network_without_being_started_a
                 run.topic.put_orders(200, seed=chance.randrange(1 << 30))
                 # A state that all faults reach does not exist: some let a batch through, some let nothing through.
                 time.sleep(chance.uniform(1.0, 3.0) + fault.attributes.get("latency", 0) / 1000)
+                if fault in (RESET, LOST):
+                    assert run.ends() != run.topic_ends(), f"{fault.name} of {where} is not felt"
             run.catch_up()
     assert run.errors == []
     run.check()
@@ -179,6 +181,7 @@ def test_a_whole_run_under_a_fault_that_never_ends_is_slow_and_exact(
         for number in range(3):
             run.topic.put_orders(100, seed=seed + number)
             run.catch_up()
+    assert len(run.errors) < 3, run.errors
     run.check()
 
 
@@ -198,4 +201,5 @@ def test_forty_faults_of_both_networks_at_once(fired: Callable[..., Fired], path
             for where, fault in faults.items():
                 run.networks[where].end(fault)
             run.catch_up()
+    assert len(run.errors) < 20, run.errors
     run.check()
