@@ -69,6 +69,16 @@ def seed_of_run(environment: str | None) -> int:
     return int(environment) if environment else random.randrange(1 << 32)
 
 
+@contextmanager
+def replayable(seed: int, what: object) -> Iterator[None]:
+    """The seed is printed, and is in whatever failure comes out of the block."""
+    print(f"HEADGATE_SEED={seed}: {what}")
+    try:
+        yield
+    except BaseException as error:
+        raise AssertionError(f"replay with HEADGATE_SEED={seed}: {what}") from error
+
+
 class Toxiproxy:
     """The proxy process and its control port. Proxies end with it."""
 

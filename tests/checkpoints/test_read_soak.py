@@ -18,6 +18,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from checkpoint_tables import commit_changes, make, open_stream
+from network import seed_of_run
 
 from headgate.checkpoints.base_upkeep import tidy_base
 from headgate.checkpoints.compact_choice import BasePolicy, CompactLimits
@@ -88,7 +89,7 @@ class Soak:
         for thread in threads:
             thread.join()
         if self.errors:
-            raise AssertionError(f"seed {self.seed}, {self.counts}: {self.errors[0]!r}") from self.errors[0]
+            raise AssertionError(f"replay with HEADGATE_SEED={self.seed}, {self.counts}: {self.errors[0]!r}") from self.errors[0]
 
     def _guarded(self, work: Callable[[random.Random], None]) -> None:
         try:
@@ -198,7 +199,8 @@ def _rows(found: pa.Table) -> Rows:
 
 
 def soak(path: Path, key: str | None, seconds: float) -> dict[str, int]:
-    seed = random.randrange(1 << 30)
+    seed = seed_of_run(os.environ.get("HEADGATE_SEED"))
+    print(f"HEADGATE_SEED={seed}")
     running = Soak(make(path, key=key), seed, seconds)
     assert isinstance(running.driver, StreamDriver)
     running.run()

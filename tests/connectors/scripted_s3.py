@@ -47,6 +47,9 @@ class ScriptedS3:
                 status,
                 b"<ListBucketResult><KeyCount>0</KeyCount><IsTruncated>false</IsTruncated></ListBucketResult>",
             )
+        if verb == "DELETE":
+            self.objects.pop(path, None)
+            return status, b""
         if path not in self.objects:
             return 404, b"<Error><Code>NoSuchKey</Code></Error>"
         return status, self.objects[path]

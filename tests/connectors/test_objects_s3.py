@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pickle
 import traceback
+from collections.abc import Callable
 from datetime import timedelta
 
 import obstore
@@ -176,12 +177,28 @@ def test_refused_credentials_are_not_tried_again(status: int) -> None:
         assert server.asked == {"PUT": 1}
 
 
-def test_reads_outlast_a_passing_failure() -> None:
-    with scripted_s3(GET=[503], HEAD=[500]) as server:
+OTHER_VERBS: dict[str, tuple[str, Callable[[S3Store], object], object]] = {
+    "get": ("GET", lambda store: bytes(store.get("k")), b"body"),
+    "head": ("HEAD", lambda store: store.head("k").size, 4),
+    "list": ("GET", lambda store: list(store.list("a/")), []),
+    "list_folders": ("GET", lambda store: list(store.list_folders("a/")), []),
+    "put_overwrite": ("PUT", lambda store: store.put_overwrite("k", b"new"), None),
+    "copy": ("PUT", lambda store: store.copy("k", "copied"), None),
+    "delete": ("DELETE", lambda store: store.delete("k"), None),
+}
+LEFT = {"put_overwrite": {"k": b"new"}, "copy": {"k": b"body", "copied": b"body"}, "delete": {}}
+
+
+@pytest.mark.parametrize("status", [429, 500, 503, DROP])
+@pytest.mark.parametrize("name", OTHER_VERBS)
+def test_every_other_verb_outlasts_a_passing_failure(name: str, status: int) -> None:
+    verb, ask, wanted = OTHER_VERBS[name]
+    with scripted_s3(**{verb: [status, status]}) as server:
         server.objects["/bucket/root/k"] = b"body"
-        store = store_at(server)
-        assert bytes(store.get("k")) == b"body"
-        assert store.head("k").size == 4
+        assert ask(store_at(server)) == wanted
+        assert server.asked == {verb: 3}
+        left = {f"/bucket/root/{key}": body for key, body in LEFT.get(name, {"k": b"body"}).items()}
+        assert server.objects == left
 
 
 # -- options and secrets ------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import writing_process
 from closing import closing_checks, home_of, visible, wal_positions
+from network import replayable, seed_of_run
 
 import headgate
 from headgate.connectors.objects import open_store
@@ -42,9 +43,12 @@ def write_and_kill(root: str, shard_id: uuid.UUID, number: int, chance: random.R
 
 def kill_again_and_again(root: str, rounds: int) -> None:
     """`root` may be on S3, with credentials in the environment."""
-    seed = random.randrange(10**9)
-    print(f"seed {seed}, rounds {rounds}")
-    chance = random.Random(seed)
+    seed = seed_of_run(os.environ.get("HEADGATE_SEED"))
+    with replayable(seed, f"{rounds} rounds"):
+        _rounds(root, rounds, random.Random(seed))
+
+
+def _rounds(root: str, rounds: int, chance: random.Random) -> None:
     store: ObjectStore = open_store(root)
     shard_id = uuid.uuid4()
     shard = home_of(store).shard(shard_id)
@@ -52,8 +56,8 @@ def kill_again_and_again(root: str, rounds: int) -> None:
     for number in range(1, rounds + 1):
         acked |= write_and_kill(root, shard_id, number, chance)
         seen = visible(shard)
-        assert len(seen) == len(set(seen)), f"rows are there twice (seed {seed}, round {number})"
-        assert acked <= set(seen), f"acknowledged rows are lost (seed {seed}, round {number}): {acked - set(seen)}"
+        assert len(seen) == len(set(seen)), f"rows are there twice in round {number}"
+        assert acked <= set(seen), f"acknowledged rows are lost in round {number}: {acked - set(seen)}"
     assert len(acked) > rounds, "hardly anything was written: the kills came too early"
     assert wal_positions(shard) == list(range(wal_positions(shard)[-1] + 1))
     tried = set(seen)

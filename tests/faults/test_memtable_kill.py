@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from lance_tables import PLAIN, make_table, seen
+from network import replayable, seed_of_run
 
 SHARD = uuid.UUID(int=31)
 
@@ -31,9 +32,13 @@ for i in range(start, start + 100_000):
 """
 
 
-def _rounds(tmp_path: Path, rounds: int) -> None:
-    seed = int(os.environ.get("HEADGATE_SEED", random.randrange(1 << 32)))
-    chance = random.Random(seed)
+def _kill(tmp_path: Path, rounds: int) -> None:
+    seed = seed_of_run(os.environ.get("HEADGATE_SEED"))
+    with replayable(seed, f"{rounds} rounds"):
+        _rounds(tmp_path, rounds, random.Random(seed))
+
+
+def _rounds(tmp_path: Path, rounds: int, chance: random.Random) -> None:
     uri = make_table(tmp_path, PLAIN)
     acked: set[int] = set()
     tried: set[int] = set()
@@ -50,7 +55,7 @@ def _rounds(tmp_path: Path, rounds: int) -> None:
             _note(line, acked, tried)
         child.wait()
         counts = Counter(i for i, _ in seen(uri, SHARD))
-        where = f"round {number}; replay with HEADGATE_SEED={seed}"
+        where = f"round {number}"
         assert sorted(acked - set(counts)) == [], f"acknowledged rows are lost: {where}"
         assert [i for i, count in counts.items() if count > 1] == [], f"rows are there twice: {where}"
         assert set(counts) <= tried, f"rows that nobody put: {where}"
@@ -64,9 +69,9 @@ def _note(line: str, acked: set[int], tried: set[int]) -> None:
 
 
 def test_killed_10_times_every_acknowledged_row_is_there_and_none_twice(tmp_path: Path) -> None:
-    _rounds(tmp_path, 10)
+    _kill(tmp_path, 10)
 
 
 @pytest.mark.deep
 def test_killed_100_times_every_acknowledged_row_is_there_and_none_twice(tmp_path: Path) -> None:
-    _rounds(tmp_path, 100)
+    _kill(tmp_path, 100)

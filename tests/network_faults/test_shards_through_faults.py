@@ -21,6 +21,7 @@ from clone_tables import content, run_batch, streamed
 from closing import WAL_ONLY, Background, closing_checks, entry_at, home_of, open_writer, rows, wal_positions
 from network import CRAWL, FAULTS, LOST, RESET, Fault, Proxy, Toxiproxy, why_no_toxiproxy
 from services import S3_SECRETS, s3_options_for
+from stores import FaultyStore
 from stream_life import QUERY, TOPIC, ranges_of
 
 from headgate.checkpoints.commit_log import CommitLog
@@ -106,17 +107,24 @@ def test_an_answer_that_is_lost_after_the_entry_was_stored_makes_no_second_entry
     closing_checks(direct, SHARD, [0, 1, 2], [0, 1, 2], [writer])
 
 
+@pytest.mark.parametrize("folder", ["/manifest/", "/wal/"], ids=["claim", "barrier"])
 def test_an_opener_whose_answers_are_lost_holds_the_shard_and_fences_nobody_else(
-    direct: ObjectStore, through: ObjectStore, s3_proxy: Proxy
+    folder: str, direct: ObjectStore, through: ObjectStore, s3_proxy: Proxy
 ) -> None:
-    manifests = home_of(direct).shard(SHARD).manifests
+    shard = home_of(direct).shard(SHARD)
     first = open_writer(direct, SHARD)
     first.put(rows(1))
+    watched = FaultyStore(through)
+    putting = watched.stall("put_if_absent", folder)
+    opening = Background(lambda: open_writer(watched, SHARD, PATIENT))
+    putting.wait()
+    before = shard.manifests.versions(), wal_positions(shard)
     with s3_proxy.under(LOST):
-        opening = Background(lambda: open_writer(through, SHARD, PATIENT))
-        time.sleep(0.5)
+        putting.release()
+        until(lambda: (shard.manifests.versions(), wal_positions(shard)) != before, "it is stored")
+        assert opening.running, "nobody told the opener so"
     writer = opening.result()
-    stored = manifests.latest()
+    stored = shard.manifests.latest()
     assert stored is not None
     assert stored.claim_id == writer.claim.claim_id
     assert writer.put(rows(2)).positions

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from network import FAULTS, LOST, RESET, Fault, ProxiedKafka, Proxy, seed_of_run, varied
+from network import FAULTS, LOST, RESET, Fault, ProxiedKafka, Proxy, replayable, seed_of_run, varied
 from pyspark.sql import SparkSession
 from services import S3_SECRETS, s3_options_for
 from stream_runs import SCHEMA, Stream, Topic, check_table
@@ -121,15 +121,6 @@ def fired(
     return make
 
 
-@contextmanager
-def told(seed: int, what: object) -> Iterator[None]:
-    print(f"HEADGATE_SEED={seed}: {what}")
-    try:
-        yield
-    except BaseException as error:
-        raise AssertionError(f"replay with HEADGATE_SEED={seed}: {what}") from error
-
-
 def test_a_stream_outlasts_every_fault_of_either_network_without_being_started_again(
     fired: Callable[..., Fired],
 ) -> None:
@@ -138,7 +129,7 @@ def test_a_stream_outlasts_every_fault_of_either_network_without_being_started_a
     plan = [(where, fault) for where in ("s3", "kafka") for fault in FAULTS]
     chance.shuffle(plan)
     run = fired(enable_memtable=True, max_memtable_size=8 << 10)
-    with told(seed, [(where, fault.name) for where, fault in plan]), run.running():
+    with replayable(seed, [(where, fault.name) for where, fault in plan]), run.running():
         run.topic.put_orders(200)
         run.catch_up()
         for where, fault in plan:
@@ -146,6 +137,8 @@ def test_a_stream_outlasts_every_fault_of_either_network_without_being_started_a
                 run.topic.put_orders(200, seed=chance.randrange(1 << 30))
                 # A state that all faults reach does not exist: some let a batch through, some let nothing through.
                 time.sleep(chance.uniform(1.0, 3.0) + fault.attributes.get("latency", 0) / 1000)
+                if fault in (RESET, LOST):
+                    assert run.ends() != run.topic_ends(), f"{fault.name} of {where} is not felt"
             run.catch_up()
     assert run.errors == []
     run.check()
@@ -184,10 +177,11 @@ def test_a_whole_run_under_a_fault_that_never_ends_is_slow_and_exact(
     run = fired(path, enable_memtable=True, max_memtable_size=8 << 10)
     # What breaks a connection would break all of them: a third of them is enough.
     worn = replace(fault, toxicity=0.3) if fault in (RESET, LOST) else fault
-    with told(seed, (where, path, worn)), run.networks[where].under(worn), run.running():
+    with replayable(seed, (where, path, worn)), run.networks[where].under(worn), run.running():
         for number in range(3):
             run.topic.put_orders(100, seed=seed + number)
             run.catch_up()
+    assert len(run.errors) < 3, run.errors
     run.check()
 
 
@@ -197,7 +191,7 @@ def test_forty_faults_of_both_networks_at_once(fired: Callable[..., Fired], path
     seed = seed_of_run(os.environ.get("HEADGATE_SEED"))
     chance = random.Random(seed)
     run = fired(path, enable_memtable=True, max_memtable_size=8 << 10)
-    with told(seed, path), run.running():
+    with replayable(seed, path), run.running():
         for _ in range(20):
             faults = {where: varied(chance.choice(FAULTS), chance) for where in ("s3", "kafka")}
             for where, fault in faults.items():
@@ -207,4 +201,5 @@ def test_forty_faults_of_both_networks_at_once(fired: Callable[..., Fired], path
             for where, fault in faults.items():
                 run.networks[where].end(fault)
             run.catch_up()
+    assert len(run.errors) < 20, run.errors
     run.check()

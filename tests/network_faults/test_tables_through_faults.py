@@ -12,16 +12,16 @@ import traceback
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import lance
 import pyarrow as pa
 import pytest
-from clone_tables import DIRECT, content, open_stream, rows, run_batch, streamed
-from network import LOST, RESET, Fault, Proxy, seed_of_run
+from clone_tables import DIRECT, Content, content, open_stream, rows, run_batch, streamed
+from network import LOST, RESET, Fault, Proxy, replayable, seed_of_run
 from services import S3_SECRETS, s3_options_for
-from stream_life import SCHEMA, ranges_of
+from stream_life import SCHEMA, expected_dead, expected_rows, ranges_of
 
 from headgate.checkpoints.read_parts import part_batches
 from headgate.checkpoints.read_plan import plan_read
@@ -40,9 +40,25 @@ pytestmark = [pytest.mark.s3, pytest.mark.real_s3]
 AWAY = (Transient, Poisoned)
 
 
-def get(table: Table, uri: str) -> None:
+@dataclass
+class Written:
+    """Rows and dead letters that were tried, and those that were acknowledged; numbers are drawn by `chance`."""
+
+    chance: random.Random
+    tried: Content
+    acknowledged: Content
+
+    def check(self, found: Content) -> None:
+        """Nothing is there twice, nothing that was acknowledged is missing, and nothing is there that nobody put."""
+        for there, tried, acknowledged in zip(found, self.tried, self.acknowledged, strict=True):
+            assert set(there.values()) == {1}, there.most_common(3)
+            assert set(acknowledged) <= set(there), set(acknowledged) - set(there)
+            assert set(there) <= set(tried), set(there) - set(tried)
+
+
+def get(table: Table, written: Written) -> None:
     """Of the table with a key that `with_a_key` made: rows of the base, of an SSTable and of the WAL."""
-    found = open_table(f"{uri}-keyed", table.storage_options).get(keys(*range(1, 5)))
+    found = open_table(f"{table.uri}-keyed", table.storage_options).get(keys(*range(1, 5)))
     assert sorted(found["id"].to_pylist()) == [1, 2, 3], "and 4 was never there"
 
 
@@ -59,44 +75,56 @@ def with_a_key(uri: str, options: dict[str, str]) -> None:
         writer.put(rows(3))
 
 
-def put(table: Table, uri: str) -> None:
+def put(table: Table, written: Written) -> None:
+    row = (written.chance.randrange(1 << 40), "direct")
     with table.writer(DIRECT) as writer:
-        writer.put(rows(random.randrange(1 << 40)))
+        written.tried[0][row] += 1
+        writer.put(rows(row[0]))
+        written.acknowledged[0][row] += 1
         writer.flush_memtable()
 
 
-def checkpoint(table: Table, uri: str) -> None:
+def checkpoint(table: Table, written: Written) -> None:
     taken = table.checkpoint(name=f"c-{uuid.uuid4().hex}", expires=60)
     table.drop_checkpoint(taken.name)
 
 
-def checked(table: Table, uri: str) -> None:
+def checked(table: Table, written: Written) -> None:
     findings = fsck(table.uri, table.storage_options).findings
     assert findings == (), [(one.code, one) for one in findings]
 
 
-def stream(table: Table, uri: str) -> None:
+def stream(table: Table, written: Written) -> None:
     driver = open_stream(table)
     last = driver.head.last
     number = 0 if last is None else last.batch_id + 1
+    batch = [(one, "n") for one in expected_rows(ranges_of(number))], expected_dead(ranges_of(number))
+    for known, part in zip(written.tried, batch, strict=True):
+        known.update(part)
     run_batch(driver, number, ranges_of(number))
+    for known, part in zip(written.acknowledged, batch, strict=True):
+        known.update(part)
 
 
-WORKS: dict[str, Callable[[Table, str], object]] = {
-    "scan": lambda table, uri: table.scan().read_all(),
-    "shards": lambda table, uri: table.shards(),
+def clone(table: Table, deep: bool) -> Table:
+    return table.clone(f"{table.uri}-{uuid.uuid4().hex[:8]}", deep=deep, names=[DIRECT])
+
+
+WORKS: dict[str, Callable[[Table, Written], object]] = {
+    "scan": lambda table, written: table.scan().read_all(),
+    "shards": lambda table, written: table.shards(),
     "get": get,
-    "search": lambda table, uri: table.search("direct", "note"),
+    "search": lambda table, written: table.search("direct", "note"),
     "put": put,
     "stream": stream,
     "checkpoint": checkpoint,
-    "flush": lambda table, uri: table.flush(),
-    "compact": lambda table, uri: table.compact(),
-    "clone": lambda table, uri: table.clone(f"{uri}-{uuid.uuid4().hex[:8]}", names=[DIRECT]),
-    "deep clone": lambda table, uri: table.clone(f"{uri}-{uuid.uuid4().hex[:8]}", deep=True, names=[DIRECT]),
-    "garbage": lambda table, uri: table.collect_garbage(min_age=timedelta(hours=1), apply=True),
+    "flush": lambda table, written: table.flush(),
+    "compact": lambda table, written: table.compact(),
+    "clone": lambda table, written: clone(table, deep=False),
+    "deep clone": lambda table, written: clone(table, deep=True),
+    "garbage": lambda table, written: table.collect_garbage(min_age=timedelta(hours=1), apply=True),
     "fsck": checked,
-    "checkpoint all": lambda table, uri: table.checkpoint("all"),
+    "checkpoint all": lambda table, written: table.checkpoint("all"),
 }
 
 
@@ -140,12 +168,17 @@ def test_whatever_is_done_to_a_table_works_or_says_that_the_store_is_away(
     fault: Fault, bucket: str, s3_options: dict[str, str], s3_proxy: Proxy
 ) -> None:
     seed = seed_of_run(os.environ.get("HEADGATE_SEED"))
-    print(f"HEADGATE_SEED={seed}")
-    chance = random.Random(seed)
+    with replayable(seed, fault.name):
+        do_everything_under(fault, random.Random(seed), bucket, s3_options, s3_proxy)
+
+
+def do_everything_under(
+    fault: Fault, chance: random.Random, bucket: str, s3_options: dict[str, str], s3_proxy: Proxy
+) -> None:
     uri = f"s3://{bucket}/t"
     direct, _ = streamed(uri, storage_options=s3_options, full_text=("note",))
     with_a_key(uri, s3_options)
-    before = set(content(direct)[0])
+    written = Written(chance, tried=content(direct), acknowledged=content(direct))
     options = s3_options_for(s3_proxy.endpoint)
     failed: list[str] = []
     met = 0
@@ -153,17 +186,17 @@ def test_whatever_is_done_to_a_table_works_or_says_that_the_store_is_away(
         table = open_table(uri, options)
         with s3_proxy.under(replace(fault, toxicity=chance.choice((0.2, 0.5, 1.0)))):
             try:
-                WORKS[name](table, uri)
+                WORKS[name](table, written)
             except AWAY as error:
                 met += 1
                 shown = "".join(traceback.format_exception(error))
                 assert not any(secret in shown for secret in S3_SECRETS), name
             except BaseException as error:
                 failed.append(f"{name}: {''.join(traceback.format_exception(error))}")
-    assert not failed, f"HEADGATE_SEED={seed}\n" + "\n".join(failed)
+    assert not failed, "\n".join(failed)
     assert met, "no fault was met"
     # Whatever was left half done, the next one goes on.
     for name in ("stream", "put", "flush", "compact", "garbage", "scan", "get"):
-        WORKS[name](open_table(uri, s3_options), uri)
-    assert set(content(direct)[0]) >= before
-    checked(open_table(uri, s3_options), uri)
+        WORKS[name](open_table(uri, s3_options), written)
+    written.check(content(direct))
+    checked(open_table(uri, s3_options), written)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from network import seed_of_run
 from processes import Driver
 from servers import LocalServer
 from services import S3_SECRETS, S3Server
@@ -100,7 +101,7 @@ def _rounds(
     tmp_path: Path, broker: LocalBroker, rounds: int, table: Table | None = None, store: LocalServer | None = None
 ) -> None:
     all_victims = (*VICTIMS, *(["store"] if store else []))
-    seed = int(os.environ.get("HEADGATE_SEED", random.randrange(1 << 32)))
+    seed = seed_of_run(os.environ.get("HEADGATE_SEED"))
     chance = random.Random(seed)
     victims = [*all_victims, *(chance.choice(all_victims) for _ in range(rounds - len(all_victims)))]
     chance.shuffle(victims)

@@ -15,6 +15,7 @@ from pathlib import Path
 import finalizing_process
 import pytest
 from index_tables import Staged, files_in, make_base, reference, stage
+from network import replayable, seed_of_run
 
 import headgate
 from headgate.search.segment import MARKER
@@ -48,9 +49,12 @@ def finalize_and_kill(staged: Staged, built: Path, after: float | None) -> tuple
 
 
 def kill_again_and_again(wide: Staged, tmp_path: Path, rounds: int) -> None:
-    seed = random.randrange(10**9)
-    print(f"seed {seed}, rounds {rounds}")
-    chance = random.Random(seed)
+    seed = seed_of_run(os.environ.get("HEADGATE_SEED"))
+    with replayable(seed, f"{rounds} rounds"):
+        _rounds(wide, tmp_path, rounds, random.Random(seed))
+
+
+def _rounds(wide: Staged, tmp_path: Path, rounds: int, chance: random.Random) -> None:
     built = tmp_path / "built"
     built.write_bytes(pickle.dumps(wide.built))
     span = None
@@ -66,11 +70,11 @@ def kill_again_and_again(wide: Staged, tmp_path: Path, rounds: int) -> None:
         done, _ = finalize_and_kill(staged, built, chance.random() * span)
         unfinished += not done
         there = files_in(staged.path)
-        assert MARKER in there or set(wide.built.staged()) <= set(there), f"staging went first (seed {seed})"
+        assert MARKER in there or set(wide.built.staged()) <= set(there), f"staging went first in round {number}"
         try:
             staged.serves(staged.finalized())
         except Exception as error:
-            raise AssertionError(f"seed {seed}, round {number}") from error
+            raise AssertionError(f"round {number}") from error
         shutil.rmtree(uri)
     assert unfinished > rounds // 4, "the kills came too late"
 

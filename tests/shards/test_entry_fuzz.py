@@ -5,13 +5,13 @@ single truncation and flip.
 from __future__ import annotations
 
 import os
-import random
 import subprocess
 import sys
 from pathlib import Path
 
 import entry_fuzz
 import pytest
+from network import seed_of_run
 
 import headgate
 from headgate.errors import Corrupt
@@ -22,11 +22,12 @@ ROOT = Path(headgate.__file__).parent.parent
 
 def fuzz(kind: str, cases: int) -> dict[str, int]:
     """Outcomes by name. A failure prints the seed and the command that repeats it."""
-    seed = random.randrange(10**9)
+    seed = seed_of_run(os.environ.get("HEADGATE_SEED"))
+    print(f"HEADGATE_SEED={seed}")
     command = [sys.executable, entry_fuzz.__file__, kind, str(seed), str(cases)]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=7200)
-    assert done.returncode == 0, f"repeat with: {' '.join(command[1:])}\nexit {done.returncode}\n{done.stderr[-3000:]}"
+    assert done.returncode == 0, f"replay with HEADGATE_SEED={seed}, or: {' '.join(command[1:])}\nexit {done.returncode}\n{done.stderr[-3000:]}"
     return {name: int(count) for name, _, count in (word.partition("=") for word in done.stdout.split())}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
@@ -13,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from closing import ASYNC, ROWS, WAL_ONLY, Background, closing_checks, open_writer, rows, visible
+from network import seed_of_run
 from stores import Fault, FaultyStore
 from structlog.testing import capture_logs
 
@@ -115,8 +117,8 @@ def test_lance_6675_the_queue_survives_a_failed_append(store: ObjectStore, shard
 def test_pending_bytes_drain_to_0_and_peak_at_the_buffer_and_one_put(
     store: ObjectStore, shard_id: uuid.UUID, durable: bool, threads: int
 ) -> None:
-    seed = random.randrange(10**9)
-    print(f"seed {seed}")
+    seed = seed_of_run(os.environ.get("HEADGATE_SEED"))
+    print(f"HEADGATE_SEED={seed}")
     buffer = 20 * ONE
     config = replace(WAL_ONLY, durable_write=durable, max_wal_buffer_size=buffer, max_wal_flush_interval=0.001)
     writer = open_writer(store, shard_id, config)

@@ -28,6 +28,7 @@ from lance_tables import (
     pairs,
     seen,
 )
+from network import seed_of_run
 
 from headgate.errors import Fenced
 from headgate.shards.appender import WalAppender
@@ -378,7 +379,9 @@ def _settled(native: Any, expected: list[tuple[int, str]]) -> list[tuple[int, st
 
 
 def _seed() -> int:
-    return int(os.environ.get("HEADGATE_SEED", random.randrange(1 << 32)))
+    seed = seed_of_run(os.environ.get("HEADGATE_SEED"))
+    print(f"HEADGATE_SEED={seed}")
+    return seed
 
 
 def test_a_shard_passed_back_and_forth_20_times_holds_exactly_the_models_rows(tmp_path: Path) -> None:

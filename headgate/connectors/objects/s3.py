@@ -53,6 +53,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _URI = re.compile(r"s3://([^/@:?#]+)(?:/([^?]*))?")
+_READ_OTHERWISE = re.compile(r"#|%[0-9a-fA-F]{2}| $")
+"""In a folder's name. Lance reads its URI as a URL and would look in another folder."""
+_LONGEST_FOLDER = 704
+"""Bytes. S3 ends a key at 1,024; below a table's folder the longest one, of a stream's dead letters, has 306."""
 _PAGE = 1000
 """Keys that S3 answers per LIST request."""
 
@@ -98,7 +102,7 @@ class S3Store(ObjectStore):
             )
         folder = (match[2] or "").strip("/")
         self._bucket = match[1]
-        self._folder = checked_key(folder) + "/" if folder else ""
+        self._folder = _checked_root(folder) + "/" if folder else ""
         self._options = checked_options(storage_options or {})
         self._retry = retry or Retry()
         self._clients: dict[int, Client] = {}
@@ -325,6 +329,15 @@ class S3Store(ObjectStore):
     def __setstate__(self, state: dict[str, object]) -> None:
         super().__setstate__(state)
         remember(secrets_of(self._options))
+
+
+def _checked_root(folder: str) -> str:
+    """The folder itself if S3 can hold a table there and Lance finds it. Raises InvalidInput."""
+    if len(checked_key(folder).encode()) > _LONGEST_FOLDER:
+        raise InvalidInput(f"The folder {folder[:80]!r}… on S3 is longer than {_LONGEST_FOLDER} bytes.")
+    if _READ_OTHERWISE.search(folder) is not None:
+        raise InvalidInput(f"The folder {folder[:80]!r} on S3 has a '#', an escape such as %20, or ends in a space.")
+    return folder
 
 
 def _placed(data: memoryview) -> memoryview:
