@@ -89,7 +89,8 @@ class Soak:
         for thread in threads:
             thread.join()
         if self.errors:
-            raise AssertionError(f"replay with HEADGATE_SEED={self.seed}, {self.counts}: {self.errors[0]!r}") from self.errors[0]
+            told = f"replay with HEADGATE_SEED={self.seed}, {self.counts}: {self.errors[0]!r}"
+            raise AssertionError(told) from self.errors[0]
 
     def _guarded(self, work: Callable[[random.Random], None]) -> None:
         try:

@@ -1,4 +1,6 @@
-"""Servers for the tests: built once, bounded in time, and a build that cannot be is one line."""
+"""Servers for the tests: built once, bounded in time, and a build that cannot be is one line; which one is taken, and
+that the run says so.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+import services
 from servers import SOURCES, s3_container
 from services import S3_SECRETS, S3_SERVERS, create_bucket, s3_options_for, why_no_container
 
@@ -86,6 +89,55 @@ def test_a_build_that_takes_too_long_is_ended_with_its_compilers(machine: Path) 
 def test_a_server_on_path_is_taken(machine: Path) -> None:
     (machine / "bin" / "versitygw").symlink_to("/bin/true")
     assert build(machine) == ""
+
+
+def test_s3_is_the_server_on_path_else_the_built_one_else_a_container_else_moto_alone(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(machine / "bin"))
+    monkeypatch.setenv("HEADGATE_CACHE", str(machine / "cache"))
+    source, place = SOURCES["versitygw"], services.s3_place.__wrapped__
+    monkeypatch.setattr(services, "s3_place", place)
+    monkeypatch.setattr(services, "why_no_container", lambda image="": "there is no Docker daemon")
+    assert place("versitygw") == (None, "no versitygw")
+    told = services.pytest_report_header()[1]
+    assert told.startswith("s3: moto only (")
+    assert told.endswith("there is no Go to build it)")
+
+    monkeypatch.setattr(services, "why_no_container", lambda image="": None if image == source.image else "no image")
+    assert place("versitygw") == ("container", f"versitygw (a container of {source.image})")
+    source.built.parent.mkdir(parents=True)
+    source.built.touch()
+    assert (source.binary, place("versitygw")) == (source.built, ("process", f"versitygw {source.version}"))
+    (machine / "bin" / "versitygw").symlink_to("/bin/true")
+    assert (source.binary, place("versitygw")) == (machine / "bin" / "versitygw", ("process", "versitygw (PATH)"))
+    assert services.pytest_report_header()[1] == "s3: moto, versitygw (PATH)"
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["moto only", "versitygw"])
+def test_a_run_on_moto_alone_says_so_at_its_beginning_and_at_its_end(machine: Path, there: bool) -> None:
+    if there:
+        (machine / "bin" / "versitygw").symlink_to("/bin/true")
+    (machine / "test_one.py").write_text("import pytest\n\n@pytest.mark.s3\ndef test_one():\n    pass\n")
+    (machine / "pytest.ini").write_text("[pytest]\nmarkers =\n    s3: as here\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "services", "-p", "no:cacheprovider", str(machine / "test_one.py")],
+        env={
+            **os.environ,
+            "PATH": str(machine / "bin"),
+            "HEADGATE_CACHE": str(machine / "cache"),
+            "PYTHONPATH": os.pathsep.join([str(SCRIPT.parent), str(SCRIPT.parents[1])]),
+            "DOCKER_HOST": "tcp://127.0.0.1:1",
+        },
+        cwd=machine,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ("s3: moto only (" in done.stdout) is not there
+    assert ("S3 tests ran on moto only (" in done.stdout) is not there
+    assert ("s3: moto, versitygw (PATH)" in done.stdout) is there
 
 
 @pytest.mark.docker

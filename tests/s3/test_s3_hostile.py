@@ -80,8 +80,7 @@ def test_tables_of_any_name_work_or_are_refused_before_anything_is_written(
     uri = f"s3://{bucket}/in/{name}"
     try:
         table = create_table(uri, SCHEMA, storage_options=s3_options)
-    except InvalidInput as error:
-        assert len(str(error)) < 1000
+    except InvalidInput:
         assert keys_of(bucket, s3_options) == []
         return
     with table.writer("single", CONFIG) as writer:
@@ -97,8 +96,9 @@ def test_tables_of_any_name_work_or_are_refused_before_anything_is_written(
 @pytest.mark.parametrize("folder", ["a#b", "a%20b", "%2e%2e/b", "a ", LONGEST + "n", "🦀" * 177])
 def test_a_folder_that_lance_reads_otherwise_or_s3_cannot_hold_is_refused(folder: str) -> None:
     for uri in (f"s3://bucket/{folder}", f"s3://bucket/{folder}/"):
-        with pytest.raises(InvalidInput, match="The folder"):
+        with pytest.raises(InvalidInput, match="The folder") as caught:
             open_store(uri)
+        assert len(str(caught.value)) < 300
 
 
 @pytest.mark.parametrize("folder", ["a b", "100%", "a%b/c", LONGEST, "🦀" * 176, " a"])

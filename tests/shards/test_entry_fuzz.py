@@ -27,7 +27,8 @@ def fuzz(kind: str, cases: int) -> dict[str, int]:
     command = [sys.executable, entry_fuzz.__file__, kind, str(seed), str(cases)]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=7200)
-    assert done.returncode == 0, f"replay with HEADGATE_SEED={seed}, or: {' '.join(command[1:])}\nexit {done.returncode}\n{done.stderr[-3000:]}"
+    told = f"replay with HEADGATE_SEED={seed}, or: {' '.join(command[1:])}"
+    assert done.returncode == 0, f"{told}\nexit {done.returncode}\n{done.stderr[-3000:]}"
     return {name: int(count) for name, _, count in (word.partition("=") for word in done.stdout.split())}
 
 
