@@ -9,6 +9,7 @@ Promises:
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from uuid import UUID
 
 from headgate.checkpoints.commit_log import CommitLog
@@ -61,14 +62,19 @@ def stop_stream(
     Before the steps of `checkpoint_stream` every shard is claimed anew: a task of this very driver that stalls
     somewhere must not write behind the last barrier, where native would take its rows for good. After them the
     shards are unsealed. A WAL-only stream stays sealed: native knows nothing of what counts in its WAL.
+
+    Nobody would try it again later, so that each step is tried as long as the stream waits for its store.
     """
+    shard_ids = tuple(shard_ids)
+    pinned = partial(_pinned, driver, shard_ids, keep, pause)
+    patiently = driver.retry.run_steps
     with driver.maintenance("a clean stop"):
         if _is_wal_only(driver):
-            return _pinned(driver, shard_ids, keep, pause)
+            return patiently(pinned)
         pause("renew")
         driver.renew()
-        driver.close_gaps(driver.settle(run, max_bytes))
-        taken = _pinned(driver, shard_ids, keep, pause)
+        patiently(lambda: driver.close_gaps(driver.settle(run, max_bytes)))
+        taken = patiently(pinned)
         pause("unseal")
         driver.unseal()
         return taken

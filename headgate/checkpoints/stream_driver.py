@@ -86,7 +86,8 @@ class StreamDriver:
         self.stream = stream
         self._log = log
         self._claims = claims
-        self._retry = retry
+        self.retry = retry
+        """How patiently it waits for its store."""
         self._pause = pause
         self._floor: dict[UUID, int] = {}
         """Per shard the replay_after that this driver has written, or is about to: no batch is planned there (R4)."""
@@ -268,7 +269,7 @@ class StreamDriver:
             due = [name for name, held in self._unflushed.items() if held.is_due(max_bytes)]
         jobs = []
         for name in due if names is None else names:
-            manifest = self._claims[name].shard.manifests_retried(self._retry).latest()
+            manifest = self._claims[name].shard.manifests_retried(self.retry).latest()
             assert manifest is not None, "a claim is a manifest"
             self._note(name, manifest)
             with self._guard:
@@ -294,7 +295,7 @@ class StreamDriver:
         with self._alone(self._compaction, "compacting", "a compaction"):
             with self._guard:
                 claims = dict(self._claims)
-            done = compact_round(claims, limits, run, retry=self._retry, pause=self._pause)
+            done = compact_round(claims, limits, run, retry=self.retry, pause=self._pause)
             for name, manifest in (self._latest(claims) if done is None else done.manifests).items():
                 self._note(name, manifest)
             return done
@@ -329,7 +330,7 @@ class StreamDriver:
         def close(name: str) -> Manifest:
             flushed, limit = settled[name]
             try:
-                return close_gap(self._claims[name], flushed, limit, self._retry)
+                return close_gap(self._claims[name], flushed, limit, self.retry)
             except HeadgateError as error:
                 error.located(stream=self.stream, name=name)
                 raise
@@ -366,7 +367,7 @@ class StreamDriver:
         """Let native open the shards; see `unseal` in `gap`. Call `renew`, `settle` and `close_gaps` before."""
 
         def let_in(name: str) -> None:
-            unseal(self._claims[name], self._retry, forget_owner=forget_owner)
+            unseal(self._claims[name], self.retry, forget_owner=forget_owner)
 
         together(let_in, self._claims if names is None else names)
 
@@ -398,7 +399,7 @@ class StreamDriver:
 
         def tip(name: str) -> int:
             claim, start = starts[name]
-            return self._retry.run(lambda: find_tip(claim.shard, start))
+            return self.retry.run(lambda: find_tip(claim.shard, start))
 
         return dict(zip(starts, together(tip, starts), strict=True))
 
@@ -445,7 +446,7 @@ class StreamDriver:
 
         def latest(name: str) -> Manifest:
             claim = self._claims[name]
-            stored = claim.shard.manifests_retried(self._retry).check_fenced(claim.epoch, claim.claim_id)
+            stored = claim.shard.manifests_retried(self.retry).check_fenced(claim.epoch, claim.claim_id)
             assert stored is not None
             return stored
 
@@ -481,12 +482,12 @@ class StreamDriver:
                 stream=self.stream,
                 advice="stop this query; another driver runs the stream",
             )
-        check_owners(self.home, self.stream, names, self._retry)
-        more = claim_all(self.home, self.stream, names, head.listed, self._retry, self._pause)
+        check_owners(self.home, self.stream, names, self.retry)
+        more = claim_all(self.home, self.stream, names, head.listed, self.retry, self._pause)
         self._pause("extend")
         self._log.extend(told({**self._claims, **more}))
         self._folding.add(self._log.record)
-        manifests = check_held(more.values(), self._retry)
+        manifests = check_held(more.values(), self.retry)
         with self._guard:
             self._covered.update({shard_id: manifest.replay_after for shard_id, manifest in manifests.items()})
             self._claims.update(more)

@@ -64,10 +64,19 @@ class Retry:
 
     def run(self, operation: Callable[[], T]) -> T:
         """The operation's result, tried again while it raises Transient. For what may be done twice: reads."""
+        return self._run(operation, math.inf)
+
+    def run_steps(self, operation: Callable[[], T]) -> T:
+        """The same for several steps, some as patient themselves: once all of the pauses' time has passed, no more."""
+        return self._run(operation, time.monotonic() + sum(self.delays()))
+
+    def _run(self, operation: Callable[[], T], until: float) -> T:
         for delay in self.delays():
             try:
                 return operation()
             except Transient:
+                if time.monotonic() > until:
+                    raise
                 note_retry()
                 time.sleep(delay)
         return operation()

@@ -168,18 +168,20 @@ class ShardSink:
         `query.stop()`; the next batch, if there is one, takes the stream over again.
 
         None where no batch has arrived, or where another driver has the stream: it is left alone. Twice equals once.
-        Raises DataLoss, Transient, Poisoned: what was committed stays, and the shards stay sealed.
+        Raises DataLoss, Transient, Poisoned: what was committed stays, the shards stay sealed; call it again.
         """
         with self._lock:
             self._drop_maintenance(wait=True)
             self.reporting.close()
             held = (self._driver, self._run) if self._driver and self._run else self._stopped
-            self._driver = self._run = self._stopped = None
+            self._driver, self._run, self._stopped = None, None, held
             if held is None:
                 return None
             driver, run = held
             with bound_contextvars(query=run.query_id, stream=run.stream):
-                return self._stop(driver, run)
+                taken = self._stop(driver, run)
+            self._stopped = None
+            return taken
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -38,6 +40,7 @@ from headgate.checkpoints.table_checkpoint import TableCheckpoint
 from headgate.checkpoints.taking import OWN_PREFIX
 from headgate.errors import Fenced, InvalidInput, Transient
 from headgate.shards.config import WriterConfig
+from headgate.shards.retry import Retry
 from headgate.shards.shard import Shard
 from headgate.table import Table
 
@@ -370,6 +373,52 @@ def test_a_driver_that_was_taken_over_stops_without_taking_the_stream_back(table
         stop_stream(driver, table.shard_ids(), run_here, max_bytes=MB, keep=2)
     run_batch(successor, 1)
     assert ids(table) == of_batches(range(2))
+
+
+def test_a_clean_stop_outlasts_what_fails_in_passing(table: Table) -> None:
+    """Maintenance would try again later; after a stop there is no later."""
+    driver = open_stream(table)
+    driver.retry = Retry(6, base=0.05)
+    run_batch(driver, 0)
+    failures = iter([Transient("An SSTable could not be written.")] * 2)
+
+    def flush(jobs: Sequence[FlushJob]) -> dict[str, Flushed]:
+        """One shard's is committed, and the next one's fails."""
+        done = run_here(jobs[:1])
+        if (failure := next(failures, None)) is not None:
+            raise failure
+        return done | run_here(jobs[1:])
+
+    pins = iter([Transient("The store is away.")])
+
+    def pause(step: str) -> None:
+        if step == "taken" and (failure := next(pins, None)) is not None:
+            raise failure
+
+    stop_stream(driver, table.shard_ids(), flush, max_bytes=MB, keep=1, pause=pause)
+    assert (next(failures, None), next(pins, None)) == (None, None), "all of them were met"
+    check_no_gap(table, shard_of(table, 0), shard_of(table, 1))
+    assert not any(manifest_of(shard_of(table, partition)).sealed for partition in (0, 1))
+    assert len(table.checkpoints()) == 1
+    assert ids(table) == of_batches([0])
+
+
+def test_a_clean_stop_gives_up_when_its_patience_is_over(table: Table) -> None:
+    driver = open_stream(table)
+    driver.retry = Retry(1, base=0.05)
+    run_batch(driver, 0)
+    tries = []
+
+    def flush(jobs: Sequence[FlushJob]) -> dict[str, Flushed]:
+        tries.append(len(jobs))
+        time.sleep(0.1)
+        raise Transient("An SSTable could not be written.")
+
+    with pytest.raises(Transient):
+        stop_stream(driver, table.shard_ids(), flush, max_bytes=MB, keep=1)
+    assert tries == [2], "a step that is as patient itself is not tried again"
+    stop_stream(driver, table.shard_ids(), run_here, max_bytes=MB, keep=1)
+    check_no_gap(table, shard_of(table, 0), shard_of(table, 1))
 
 
 # -- a table that nobody runs ------------------------------------------------------------

@@ -13,6 +13,7 @@ from stream_runs import Stream, Topic, check_table, make_table, scanned
 import headgate
 from headgate.checkpoints import folding
 from headgate.checkpoints.taking import own_prefix
+from headgate.errors import Transient
 from headgate.table import Table
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
@@ -35,11 +36,19 @@ def test_a_stream_takes_checkpoints_and_after_a_clean_stop_native_opens_its_shar
     table = make_table(tmp_path, headgate.by_partition(key_is_partitioned=True), "id")
     stream = Stream(spark, table, [topic], tmp_path / "checkpoint", max_offsets=300)
     topic.put_orders(900)
-    sink = stream.run(checkpoint_interval=0, keep_checkpoints=2)
+    failures = [Transient("The store is away.")]
+
+    def fail_once(step: str) -> None:
+        if step == "renew" and failures:
+            raise failures.pop()
+
+    sink = stream.run(checkpoint_interval=0, keep_checkpoints=2, pause=fail_once)
     first = own(table)
     assert len(first) == 2, "three batches, of which the newest two stay"
     assert all(shard.sealed and shard.sstables for shard in table.shards())
     middle = scanned(headgate.open_table(table.uri, checkpoint=first[0]))
+    with pytest.raises(Transient):
+        sink.close()
     taken = sink.close()
     assert taken is not None
     assert own(table) == [first[1], taken.name]
