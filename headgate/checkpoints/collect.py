@@ -364,14 +364,25 @@ def _indexes(home: TableHome, objects: Sequence[ObjectInfo], before: datetime) -
     folders: dict[str, list[ObjectInfo]] = defaultdict(list)
     for info in objects:
         folders[info.key.removeprefix("_indices/").partition("/")[0]].append(info)
-    idle = {name: infos for name, infos in folders.items() if max(info.modified for info in infos) <= before}
-    if not idle:
+    idle = {name for name, infos in folders.items() if max(info.modified for info in infos) <= before}
+    staged = {
+        name: [one for one in infos if _is_staged(one) and one.modified <= before] for name, infos in folders.items()
+    }
+    if not idle and not any(staged.values()):
         return
     used = lance_versions.indexes_in_use(home.store)
-    for name, infos in sorted(idle.items()):
-        if name not in used:
+    for name, infos in sorted(folders.items()):
+        if name in used:
+            for info in staged[name]:
+                yield Garbage("index", home.store, info.key, info.size, f"index {name} is finished without it")
+        elif name in idle:
             for info in infos:
                 yield Garbage("index", home.store, info.key, info.size, f"no version of the base uses index {name}")
+
+
+def _is_staged(info: ObjectInfo) -> bool:
+    """Whether it is where a build puts what an index is made of: once that is committed, nobody looks there."""
+    return info.key.count("/") > 2
 
 
 def _temporaries(home: TableHome, before: datetime) -> Iterator[Garbage]:

@@ -56,7 +56,8 @@ from headgate.checkpoints.records import OpenRecord
 from headgate.checkpoints.stopped_compact import compact_stopped
 from headgate.checkpoints.table_checkpoint import ROOT as CHECKPOINTS
 from headgate.connectors.objects import open_store
-from headgate.errors import AlreadyExists, DataLoss, InvalidInput, NotFound
+from headgate.connectors.objects.local import LocalStore
+from headgate.errors import AlreadyExists, DataLoss, InvalidInput, NotFound, PermissionDenied
 from headgate.shards import names
 from headgate.shards.manifest import CLAIM_ID
 from headgate.shards.sharding import bucket, by_partition
@@ -239,6 +240,42 @@ def test_the_full_text_index_of_base_and_sstables_comes_along(tmp_path: Path) ->
     assert lance.dataset(clone.uri).to_table(full_text_query="brown")["id"].to_pylist() == [1]
     with clone.writer("single", CONFIG) as writer:
         assert writer.search("fox", "note")["id"].to_pylist() == [2]
+
+
+@pytest.mark.parametrize("deep", [True, False], ids=["deep", "shallow"])
+def test_what_a_build_has_left_inside_an_index_does_not_hinder_a_clone(tmp_path: Path, deep: bool) -> None:
+    source = create_table(str(tmp_path / "src"), SCHEMA, full_text="note")
+    lance.write_dataset(pa.Table.from_batches([rows(1, note="brown fox")]), source.uri, mode="append")
+    lance.dataset(source.uri).optimize.optimize_indices()
+    store = source.home.store
+    for index in store.list_folders("_indices/"):
+        store.put_if_absent(f"_indices/{index}/staging/merged-0123.lance", b"a finalizer that died")
+    clone = source.clone(str(tmp_path / "clone"), deep=deep)
+    assert not [info.key for info in clone.home.store.list("_indices/") if "staging" in info.key]
+    for table in (source, clone):
+        assert lance.dataset(table.uri).to_table(full_text_query="brown")["id"].to_pylist() == [1]
+
+
+def test_a_deep_clone_that_may_not_delete_leftovers_of_its_source_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = create_table(str(tmp_path / "src"), SCHEMA, full_text="note")
+    (index,) = source.home.store.list_folders("_indices/")
+    left = f"_indices/{index}/staging/merged-0123.lance"
+    source.home.store.put_if_absent(left, b"a finalizer that died")
+    delete = LocalStore.delete
+
+    def refuse(store: LocalStore, key: str) -> None:
+        if key == left:
+            raise PermissionDenied("The store refused.")
+        delete(store, key)
+
+    monkeypatch.setattr(LocalStore, "delete", refuse)
+    with pytest.raises(PermissionDenied, match=r"may not be deleted.*collect the garbage of the source") as caught:
+        source.clone(str(tmp_path / "clone"), deep=True)
+    assert caught.value.detail["key"] == left
+    monkeypatch.undo()
+    assert ids(source.clone(str(tmp_path / "clone"), deep=True)) == []
 
 
 def test_a_table_without_a_shard_is_cloned(tmp_path: Path) -> None:

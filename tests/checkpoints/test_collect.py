@@ -227,6 +227,18 @@ def test_an_index_folder_that_no_version_of_the_base_uses_goes(tmp_path: Path) -
     assert set(table.home.store.list_folders("_indices/")) == used
 
 
+def test_what_a_build_has_left_inside_an_index_that_is_used_goes(tmp_path: Path) -> None:
+    table = create_table(str(tmp_path / "t"), SCHEMA, primary_key="id", full_text="note")
+    (used,) = table.home.store.list_folders("_indices/")
+    before = objects(table.home.store)
+    table.home.store.put_if_absent(f"_indices/{used}/staging/part_0_docs.lance", b"a finalizer that died")
+    table.collect_garbage(min_age=timedelta(hours=1), apply=True)
+    assert objects(table.home.store) > before
+    (gone,) = collected(table).found
+    assert (gone.kind, gone.why) == ("index", f"index {used} is finished without it")
+    assert objects(table.home.store) == before
+
+
 def test_a_damaged_entry_stays_for_people_to_look_at(table: Table, shard: Shard) -> None:
     life(table, 1, 2, 3)
     damaged = positions(shard)[1]
