@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _URI = re.compile(r"s3://([^/@:?#]+)(?:/([^?]*))?")
-_READ_OTHERWISE = re.compile(r"#|%[0-9a-fA-F]{2}| $")
-"""In a folder's name. Lance reads its URI as a URL and would look in another folder."""
+_READ_OTHERWISE = re.compile(r"#|\\|%[0-9a-fA-F]{2}| $")
+"""In a folder's name. Lance reads its URI as a URL and would look in another folder; MinIO takes no backslash."""
 _LONGEST_FOLDER = 704
 """Bytes. S3 ends a key at 1,024; below a table's folder the longest one, of a stream's dead letters, has 306."""
 _PAGE = 1000
@@ -336,7 +336,8 @@ def _checked_root(folder: str) -> str:
     if len(checked_key(folder).encode()) > _LONGEST_FOLDER:
         raise InvalidInput(f"The folder {folder[:80]!r}… on S3 is longer than {_LONGEST_FOLDER} bytes.")
     if _READ_OTHERWISE.search(folder) is not None:
-        raise InvalidInput(f"The folder {folder[:80]!r} on S3 has a '#', an escape such as %20, or ends in a space.")
+        why = "has a '#', a backslash or an escape such as %20, or ends in a space"
+        raise InvalidInput(f"The folder {folder[:80]!r} on S3 {why}.")
     return folder
 
 
