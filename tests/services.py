@@ -169,6 +169,21 @@ def make_bucket(s3_endpoint: str) -> Callable[[], str]:
     return make
 
 
+@contextmanager
+def passing_bucket(endpoint: str, name: str) -> Iterator[None]:
+    """One of moto's that is gone afterwards, with all in it: a name that others use as well."""
+    from moto.s3.models import s3_backends
+
+    create_bucket(endpoint, name)
+    try:
+        yield
+    finally:
+        for account in s3_backends.values():
+            if (bucket := account["aws"].buckets.get(name)) is not None:
+                bucket.keys.clear()
+                account["aws"].delete_bucket(name)
+
+
 def create_bucket(endpoint: str, name: str, secrets: tuple[str, str] = S3_SECRETS) -> None:
     """A bucket, by a signed request: nothing else here can make one. A server that has just begun may be busy."""
     from botocore.auth import S3SigV4Auth

@@ -15,7 +15,7 @@ import pytest
 from doc_blocks import NEEDS, TAGS, PageRun, check_run_by
 from doc_pages import ROOT, Block, blocks_of, needs_of, pages
 from doc_tables import SCHEMA, fill_topic, make_table
-from services import S3_SECRETS, create_bucket, moto_server
+from services import S3_SECRETS, moto_server, passing_bucket
 
 import headgate
 from headgate.cli.demo_command import _summary
@@ -93,8 +93,7 @@ def _bucket(page: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     if "s3" not in needs_of(page):
         yield
         return
-    with moto_server() as endpoint:
-        create_bucket(endpoint, "lake")
+    with moto_server() as endpoint, passing_bucket(endpoint, "lake"):
         settings = dict(zip(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), S3_SECRETS, strict=True))
         for name, value in {**settings, "AWS_ENDPOINT": endpoint, "AWS_ALLOW_HTTP": "true"}.items():
             monkeypatch.setenv(name, value)

@@ -20,7 +20,7 @@ from doc_pages import blocks_run_by
 from processes import driver as driver_process
 from recorded_s3 import REFUSED, RecordedS3, Request, recorded_s3
 from s3_policy import Need, Policy, Statement, needs_of, policy_of
-from services import S3_SECRETS, MakeTopic, create_bucket, s3_options_for
+from services import S3_SECRETS, MakeTopic, passing_bucket, s3_options_for
 from stream_life import ranges_of
 from stream_runs import Topic, make_table
 
@@ -82,8 +82,7 @@ def policy() -> Policy:
 
 @pytest.fixture(scope="module")
 def life() -> Iterator[dict[str, set[Need]]]:
-    with recorded_s3() as server:
-        create_bucket(server.endpoint, "lake")
+    with recorded_s3() as server, passing_bucket(server.endpoint, "lake"):
         lived = Life(server, s3_options_for(server.endpoint))
         write(lived)
         read(lived)
@@ -248,8 +247,7 @@ def test_sparks_own_checkpoint_on_s3_needs_what_the_page_says_and_is_encrypted(
     topic = Topic(kafka_servers, make_topic(2), 2)
     topic.put_orders(2000, keys=100)
     table = make_table(tmp_path, headgate.by_partition(key_is_partitioned=True), "id")
-    with recorded_s3() as server:
-        create_bucket(server.endpoint, "lake")
+    with recorded_s3() as server, passing_bucket(server.endpoint, "lake"):
         environment = {
             "ACCESS_KEY_ID": S3_SECRETS[0],
             "SECRET_ACCESS_KEY": S3_SECRETS[1],
