@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import io
-import logging
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
-Respond = Callable[..., Any]
+from moto_front import App, Respond, moto_behind
 
 REFUSED = 403
 
@@ -47,7 +45,7 @@ class Request:
 class RecordedS3:
     """The server. `requests` grows in the order of the answers."""
 
-    app: Callable[[dict[str, Any], Respond], Iterable[bytes]] = field(repr=False)
+    app: App = field(repr=False)
     endpoint: str = ""
     requests: list[Request] = field(default_factory=list, repr=False)
     refuses: Callable[[Request], bool] = lambda request: False
@@ -80,21 +78,6 @@ class RecordedS3:
         return self.app(environ, answer)
 
 
-@contextmanager
-def recorded_s3() -> Iterator[RecordedS3]:
-    """The server, while it runs. All of a process share moto's one state."""
-    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
-    from werkzeug.serving import make_server
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    made = RecordedS3(DomainDispatcherApplication(create_backend_app))
-    server = make_server("127.0.0.1", 0, made, threaded=True, request_handler=MotoRequestHandler)
-    made.endpoint = f"http://127.0.0.1:{server.port}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield made
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+def recorded_s3() -> AbstractContextManager[RecordedS3]:
+    """The server, while it runs."""
+    return moto_behind(RecordedS3)

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
+
+from moto_front import App, Respond, moto_behind
 
 TOKEN = "the-token-of-the-container"
 CREDENTIALS = "/credentials"
@@ -20,14 +21,12 @@ SOON = timedelta(seconds=45)
 """Until a key ends, as the endpoint tells: so soon that both clients ask again before they use it once more."""
 REFUSED = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
 
-Respond = Callable[..., Any]
-
 
 @dataclass
 class RotatingS3:
     """moto, behind a look at the key that each request was signed with."""
 
-    app: Callable[[dict[str, Any], Respond], Iterable[bytes]] = field(repr=False)
+    app: App = field(repr=False)
     endpoint: str = ""
     turn: int = 1
     asked: int = 0
@@ -86,20 +85,6 @@ class RotatingS3:
         return [body]
 
 
-@contextmanager
-def rotating_s3() -> Iterator[RotatingS3]:
+def rotating_s3() -> AbstractContextManager[RotatingS3]:
     """The server, while it runs, with its credentials on the same port."""
-    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
-    from werkzeug.serving import make_server
-
-    made = RotatingS3(DomainDispatcherApplication(create_backend_app))
-    server = make_server("127.0.0.1", 0, made, threaded=True, request_handler=MotoRequestHandler)
-    made.endpoint = f"http://127.0.0.1:{server.port}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield made
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    return moto_behind(RotatingS3)
