@@ -30,16 +30,21 @@ def ensure_clone(source: ObjectStore, target: ObjectStore, version: int, *, deep
     dataset = open_dataset(source, version=version)
     uri, options = target.locate()
     make = dataset.deep_clone if deep else dataset.shallow_clone
-    while True:
+
+    def failure() -> Exception | None:
+        """Of a try, unless there is a dataset nevertheless."""
         try:
             make(uri, version, storage_options=options)
         except (OSError, ValueError, RuntimeError) as error:
-            if next(iter(target.list("_versions/")), None) is None:
-                if deep and _without_leftovers(source, dataset):
-                    continue
-                what = f"Lance could not clone version {version} of the base."
-                raise native_error(what, error, StoreError, source=source.uri, target=target.uri) from bare(error)
-        break
+            return error if next(iter(target.list("_versions/")), None) is None else None
+        return None
+
+    failed = failure()
+    if failed is not None and deep and _without_leftovers(source, dataset):
+        failed = failure()
+    if failed is not None:
+        what = f"Lance could not clone version {version} of the base."
+        raise native_error(what, failed, StoreError, source=source.uri, target=target.uri) from bare(failed)
     sync_base(target)
 
 
