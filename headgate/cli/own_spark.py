@@ -8,10 +8,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headgate.errors import InvalidInput
+from headgate.errors import HeadgateError, InvalidInput
 from headgate.streaming.delta_tables import DeltaName, delta_settings
 from headgate.streaming.s3a import reaches
-from headgate.streaming.session import SparkFailed, local_session
+from headgate.streaming.session import SparkFailed, jvm_gone, local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,7 +43,10 @@ def own_spark(
                 spark.stop()
     except SparkFailed:
         raise
-    except BaseException:
+    except BaseException as error:
+        known = isinstance(error, HeadgateError) or not isinstance(error, Exception)
+        if not known and (gone := jvm_gone(log_file)) is not None:
+            raise gone from error
         log_file.unlink()
         raise
     log_file.unlink()

@@ -25,7 +25,7 @@ from headgate.checkpoints.records import BatchRecord
 from headgate.connectors.kafka.reading import offsets
 from headgate.errors import DataLoss, HeadgateError
 from headgate.streaming.kafka_source import KafkaSource
-from headgate.streaming.session import SparkFailed
+from headgate.streaming.session import SparkFailed, jvm_gone
 from headgate.streaming.sink import ShardSink
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class RunningStream:
             return error
         if isinstance(self._watched.error, HeadgateError):
             return self._watched.error
-        lost = self._lost()
+        lost = jvm_gone(self._log_file) or self._lost()
         if lost is not None:
             return lost
         found = _CONDITION.findall(str(error)) or [type(error).__name__]

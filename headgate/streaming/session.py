@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 
 TASK_TRIES = 4
 """As on a cluster. Plain local mode would fail a query with its first failed task."""
+
+
+_REAPED = 1.0
+"""Seconds between the end of a process's connections and its own."""
 
 
 class SparkFailed(HeadgateError):
@@ -77,6 +82,25 @@ def local_session(
         ) from error
     session.sparkContext.setLogLevel("WARN")
     return session
+
+
+def jvm_gone(log_file: Path | None) -> SparkFailed | None:
+    """Whether the JVM has ended that this process started, after something that was asked of it failed."""
+    from pyspark import SparkContext
+
+    started: subprocess.Popen[bytes] | None = getattr(SparkContext._gateway, "proc", None)
+    if started is None:
+        return None
+    try:
+        code = started.wait(_REAPED)
+    except subprocess.TimeoutExpired:
+        return None
+    return SparkFailed(
+        f"Spark's JVM is gone: {f'signal {-code}' if code < 0 else f'exit code {code}'}.",
+        log=None if log_file is None else str(log_file),
+        advice="read the end of Spark's log, and whether the machine ran out of memory; then start again: what was "
+        "committed stays, once",
+    )
 
 
 @contextmanager

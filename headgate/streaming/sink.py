@@ -34,6 +34,7 @@ from headgate.streaming.maintenance_spark import maintenance_on, schedule_of, ta
 from headgate.streaming.maintenance_state import MaintenanceState
 from headgate.streaming.options import DEFAULT_STREAM, SinkOptions, sink_options
 from headgate.streaming.phases import Phases
+from headgate.streaming.process_exit import exit_after_native_calls
 from headgate.streaming.reporting import Reporting
 from headgate.streaming.routing import Ranges, shards_of, shards_of_made_rows
 from headgate.streaming.spark_query import QueryFacts, is_untouched, query_facts
@@ -380,6 +381,7 @@ class ShardSink:
         before = self._run
         if before is not None and before.facts.is_of(frame):
             return before
+        exit_after_native_calls()
         facts = query_facts(frame)
         options = self.options = sink_options(self._given, facts.settings)
         # Somebody may have changed the columns since the table was opened: a start takes them as they are.

@@ -6,10 +6,12 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow.parquet as pq
 import pytest
 from avro_registry import AUTH, serving, wire
@@ -182,6 +184,38 @@ def test_a_driver_whose_stream_was_taken_over_exits_4_with_one_sentence(
     told = json.loads(err)
     assert told["error"] == "Fenced"
     assert told["next"]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("at_start", [True, False], ids=["while Spark starts", "between batches"])
+def test_a_jvm_that_dies_is_told_in_one_sentence(
+    tmp_path: Path, kafka_servers: str, make_topic: Callable[..., str], send: Send, at_start: bool
+) -> None:
+    topic, uri = make_topic(2), str(tmp_path / "orders")
+    send(topic, range(100))
+    run = Run(kafka_servers, topic, uri, *CREATE)
+    if not at_start:
+        run.batch()
+    jvm(run.process.pid).kill()
+    code, _, err = run.end()
+    # PySpark's own threads may complain beside it.
+    (told,) = (json.loads(line) for line in err.splitlines() if line.startswith("{"))
+    assert (code, told["error"]) == (1, "SparkFailed")
+    assert "signal 9" in told["what"]
+    assert told["next"]
+    Path(told["where"]["log"]).unlink()
+
+
+def jvm(driver: int) -> psutil.Process:
+    """The JVM that the driver's Spark lives in, as soon as Python talks to it."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        for child in psutil.Process(driver).children():
+            with suppress(psutil.NoSuchProcess):
+                if child.name() == "java" and any(one.status == "ESTABLISHED" for one in child.net_connections()):
+                    return child
+        time.sleep(0.02)
+    raise AssertionError("Spark did not start")
 
 
 @pytest.mark.spark

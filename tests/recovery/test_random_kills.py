@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from network import seed_of_run
-from processes import Driver
+from processes import PATIENCE, Driver
 from servers import LocalServer
 from services import S3_SECRETS, S3Server
 from stream_runs import SCHEMA, Topic, check_table, make_table
@@ -65,7 +65,7 @@ class Run:
                 one.kill()
         elif victim == "jvm":
             driver.jvm().kill()
-            driver.process.wait(60)
+            assert driver.process.wait(PATIENCE) > 0, f"it ends by itself, by an exit code: {driver.tail()}"
         elif victim == "store":
             assert self.store is not None
             self.store.kill()

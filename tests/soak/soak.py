@@ -184,8 +184,7 @@ class Soak:
         verified = verify_table(table, {TOPIC: source.consumer}, headgate.decode.json(table.schema))
         if not verified.holds:
             failures.append(f"headgate verify: {verified}")
-        if unexpected := self.world.unexpected_ends(kills=self.fire.counts["kill driver"]):
-            failures.append(f"headgate ingest ended by {unexpected}; see {self.folder / 'logs'}")
+        failures += self.world.unexpected_ends(kills=self.fire.counts["kill driver"])
         growths = self.watch.growths()
         if self.measured and (missing := self.watch.unmeasured()):
             failures.append(f"no process lived long enough to say whether it grows: {', '.join(sorted(missing))}")

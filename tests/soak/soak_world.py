@@ -145,6 +145,7 @@ class World:
             "AWS_ALLOW_HTTP": "true",
             "SPARK_CONF_DIR": str(self.folder / "conf"),
             "TMPDIR": str(self.folder / "tmp"),
+            "PYTHONFAULTHANDLER": "1",
             "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
         }
         log = self.folder / "logs" / f"ingest-{self.starts}.log"
@@ -161,10 +162,14 @@ class World:
                 self.ingest = self.start_ingest()
 
     def unexpected_ends(self, kills: int) -> list[str]:
-        """Ends that no fire explains: other signals than ours, and more of them than drivers were killed."""
+        """Ends that no fire explains, with what those starts printed last: other signals than ours, and more of them
+        than drivers were killed.
+        """
         killed = f"signal {int(signal.SIGKILL)}"
-        unknown = [name for name in self.ends if name not in (*EXPECTED_ENDS, killed)]
-        return [*unknown, *([f"{killed}, {self.ends[killed]} times"] if self.ends[killed] > kills else [])]
+        explained = (*EXPECTED_ENDS, *([killed] if self.ends[killed] <= kills else []))
+        over = [one for one in self.family if one.process.poll() is not None]
+        unknown = [(one, ended) for one in over if (ended := one.error()) in self.ends and ended not in explained]
+        return [f"headgate ingest ended by {ended} ({one.log.name}): {one.tail()}" for one, ended in unknown]
 
     def wait_for_batch(self, seconds: float) -> bool:
         """Until a batch is committed from now on. False: not so soon."""
