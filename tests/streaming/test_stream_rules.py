@@ -22,6 +22,7 @@ from headgate.checkpoints.commit_log import CommitLog
 from headgate.connectors.kafka.topics import QUIET, grow_topic
 from headgate.errors import DataLoss, Fenced, InvalidInput
 from headgate.shards.sharding import Sharding
+from headgate.streaming import sink as sink_module
 from headgate.streaming.sink import ShardSink
 from headgate.table import Table
 
@@ -69,10 +70,15 @@ def test_a_processing_time_trigger_goes_on_until_it_is_stopped(stream: Stream, t
     check_table(stream.table, topic)
 
 
-def test_a_once_trigger_takes_everything_in_one_batch(stream: Stream, topic: Topic) -> None:
+def test_a_once_trigger_takes_everything_in_one_batch(
+    stream: Stream, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[bool] = []
+    monkeypatch.setattr(sink_module, "exit_after_native_calls", lambda: waits.append(True))
     topic.put_numbers(range(3000))
     sink = stream.sink()
     wait(stream.start(sink, trigger={"once": True}), sink)
+    assert waits == [True], "the process that runs a sink ends by its own exit code"
     assert sink.last is not None
     assert sink.last.batch_id == 0
     check_table(stream.table, topic)
