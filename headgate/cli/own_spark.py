@@ -34,6 +34,7 @@ def own_spark(
         log_file = Path(log.name)
     try:
         spark = local_session(cores, log_file=log_file, settings={**FAIR, **settings})
+        _quiet(spark)
         ready()
         try:
             yield spark, log_file
@@ -50,6 +51,15 @@ def own_spark(
         log_file.unlink()
         raise
     log_file.unlink()
+
+
+def _quiet(spark: SparkSession) -> None:
+    """PySpark's thread for accumulators prints a traceback when the JVM dies, piece by piece, into the one line that
+    the command says about it.
+    """
+    server = getattr(spark.sparkContext, "_accumulatorServer", None)
+    if server is not None:
+        server.handle_error = lambda *_: None
 
 
 def ledger_settings(target: str, storage_options: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -198,8 +198,10 @@ def test_a_jvm_that_dies_is_told_in_one_sentence(
         run.batch()
     jvm(run.process.pid).kill()
     code, _, err = run.end()
-    # PySpark's own threads may complain beside it.
-    (told,) = (json.loads(line) for line in err.splitlines() if line.startswith("{"))
+    # py4j may complain beside it.
+    lines = [line for line in err.splitlines() if line.startswith("{")]
+    assert len(lines) == 1, (code, err)
+    told = json.loads(lines[0])
     assert (code, told["error"]) == (1, "SparkFailed")
     assert "signal 9" in told["what"]
     assert told["next"]
