@@ -236,23 +236,30 @@ class Background(Generic[T]):
 
 
 class Steps:
-    """Pause points for an opener: stops at one named step until released, and notes all of them."""
+    """Pause points for an opener: stops at one named step until released, and notes all of them.
 
-    def __init__(self, stop_at: str | None = None) -> None:
+    A driver takes the steps of its shards in a thread for each: where others must find it standing, all of them have
+    to stand (`threads`). One that is still on its way would claim its shard at any moment.
+    """
+
+    def __init__(self, stop_at: str | None = None, *, threads: int = 1) -> None:
         self.stop_at = stop_at
         self.seen: list[str] = []
-        self._reached = threading.Event()
+        self._standing = threading.Semaphore(0)
+        self._threads = threads
         self._released = threading.Event()
 
     def __call__(self, step: str) -> None:
         self.seen.append(step)
         if step == self.stop_at:
-            self._reached.set()
+            self._standing.release()
             assert self._released.wait(PATIENCE), "nobody released the step"
 
     def wait(self) -> None:
-        """Until the opener stands at its step."""
-        assert self._reached.wait(PATIENCE), f"the opener never came to {self.stop_at!r}, only to {self.seen}"
+        """Until the opener stands at its step, with each of its threads."""
+        for _ in range(self._threads):
+            came = self._standing.acquire(timeout=PATIENCE)
+            assert came, f"the opener never came to {self.stop_at!r}, only to {self.seen}"
 
     def release(self) -> None:
         """Let it go on."""
