@@ -2,11 +2,16 @@ from __future__ import annotations
 
 import os
 
+import hypothesis
 import pytest
 from class_archive import java_options
 
 if (options := java_options()) not in (given := os.environ.get("JAVA_TOOL_OPTIONS", "")):
     os.environ["JAVA_TOOL_OPTIONS"] = f"{given} {options}".strip()
+
+# A machine that is busy takes its time: how long one example took says nothing.
+hypothesis.settings.register_profile("headgate", deadline=None)
+hypothesis.settings.load_profile("headgate")
 
 pytest_plugins = ["services", "spark_service", "network"]
 

@@ -32,7 +32,8 @@ FETCH_SECONDS = 90.0
 """Until a module proxy that does not answer is given up."""
 BUILD_SECONDS = float(os.environ.get("HEADGATE_BUILD_SECONDS", 900))
 """Of one server. What Go compiled until then it keeps, so that a second run goes on from there."""
-START_SECONDS = 30.0
+START_SECONDS = 120.0
+"""A broker on a loaded machine has been seen to take 20."""
 
 
 @dataclass(frozen=True, slots=True)

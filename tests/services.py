@@ -22,6 +22,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -31,6 +32,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any, TypeVar
+from unittest import mock
 
 import pytest
 from servers import SOURCES, START_SECONDS, LocalServer, s3_container
@@ -38,6 +41,8 @@ from servers import s3_server as s3_process
 
 from headgate.connectors.kafka.broker import LocalBroker
 from headgate.connectors.kafka.topics import create_topic
+
+T = TypeVar("T")
 
 IMAGE = os.environ.get("HEADGATE_TEST_KAFKA_IMAGE", "confluentinc/cp-kafka:7.6.0")
 
@@ -144,17 +149,31 @@ def s3_endpoint(s3_server: S3Server) -> str:
     return s3_server.endpoint
 
 
+def one_at_a_time(call: Callable[..., T]) -> Callable[..., T]:
+    """The call, by one thread at a time."""
+    lock = threading.Lock()
+
+    def alone(*args: Any, **options: Any) -> T:
+        with lock:
+            return call(*args, **options)
+
+    return alone
+
+
 @contextmanager
 def moto_server() -> Iterator[str]:
     """moto in a thread of this process. All of them share one state: see `bucket`."""
+    from moto.s3.responses import S3Response
     from moto.server import ThreadedMotoServer
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    # It looks whether the name is free and then stores, each request in a thread of its own: two could win.
+    with mock.patch.object(S3Response, "put_object", one_at_a_time(S3Response.put_object)):
+        server.start()
+        host, port = server.get_host_and_port()
+        yield f"http://{host}:{port}"
+        server.stop()
 
 
 @pytest.fixture

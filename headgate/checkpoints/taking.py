@@ -158,14 +158,16 @@ def drop_older(home: TableHome, stream: str, keep: int) -> list[str]:
 
 
 def own_checkpoints(home: TableHome, stream: str) -> list[StoredCheckpoint]:
-    """Those that the stream has taken by itself, oldest first."""
+    """Those that the stream has taken by itself, oldest first: by its log, for a store's clock may count seconds."""
     prefix = own_prefix(stream)
     found = CheckpointStore(home.records, home.uri).list()
-    return [
+    own = [
         one
         for one in found
         if one.checkpoint.name.startswith(prefix) and "/" not in one.checkpoint.name.removeprefix(prefix)
     ]
+    at = {one.checkpoint.name: one.checkpoint.streams.get(stream) for one in own}
+    return sorted(own, key=lambda one: -1 if (fold := at[one.checkpoint.name]) is None else fold.sequence)
 
 
 def check_name(name: str) -> None:

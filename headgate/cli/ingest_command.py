@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from headgate.checkpoints.commit_log import CommitLog
 from headgate.checkpoints.streams import ROOT, stream_folder
 from headgate.cli import storage_option
 from headgate.cli.decoder_options import decoder_for, decoder_options
@@ -19,7 +21,6 @@ from headgate.cli.own_spark import ledger_settings, own_spark
 from headgate.cli.processes import quiet_logs, stop_signals
 from headgate.cli.status_command import batch_value
 from headgate.cli.table_command import parse_sharding
-from headgate.connectors.kafka.reading import offsets
 from headgate.errors import InvalidInput, NotFound
 from headgate.shards.schema import RowSchema
 from headgate.streaming.decode_schema import arrow_schema
@@ -29,6 +30,7 @@ from headgate.streaming.logs import Form, configure_logs
 from headgate.streaming.running import Done, RunningStream
 from headgate.streaming.s3a import reaches
 from headgate.streaming.sink import ShardSink
+from headgate.streaming.topic_offsets import wait_for_topics
 from headgate.table import Table, create_table, open_table
 
 if TYPE_CHECKING:
@@ -189,10 +191,10 @@ def ingest(
         configure_logs(log_form)
     with stop_signals() as stop:
         kafka = _source(wanted, direct)
-        for topic in kafka.topics if kafka is not None else ():
-            assert kafka is not None
-            offsets(kafka.consumer, topic)  # a topic or broker that is not there is told before anything is written
         options = storage_options or None
+        if kafka is not None:
+            # A topic or broker that is not there is told before anything is written.
+            wait_for_topics(kafka.consumer, kafka.topics, partial(_has_read, uri, options, name), stop.asked)
         table = _table(uri, options, ddl, primary_key, sharding, key_is_partitioned)
         sink = ShardSink(
             table,
@@ -293,6 +295,15 @@ def _source(wanted: _Topics, direct: bool) -> KafkaSource | None:
             error.advice = error.advice or "correct the option, or read through Spark's own source with --no-direct"
             raise
         return None
+
+
+def _has_read(uri: str, storage_options: Mapping[str, str] | None, stream: str, topic: str) -> bool:
+    """Whether the stream has rows of the topic. Where there is no table yet it has none."""
+    try:
+        home = open_table(uri, storage_options).home
+    except NotFound:
+        return False
+    return any(topic == read for read, _ in CommitLog(home.records, stream, home.uri).read().head.ends)
 
 
 def _table(

@@ -46,7 +46,7 @@ def own_spark(
         raise
     except BaseException as error:
         known = isinstance(error, HeadgateError) or not isinstance(error, Exception)
-        if not known and (gone := jvm_gone(log_file)) is not None:
+        if not known and (gone := jvm_gone(log_file, error)) is not None:
             raise gone from error
         log_file.unlink()
         raise

@@ -18,7 +18,7 @@ Wanted = TypeVar("Wanted")
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 """Seconds between tries: doubled from the first to the longest."""
 
-LAST_TRY = 5.0
+LAST_TRY = 15.0
 """Seconds that a clean stop waits for the last news."""
 
 

@@ -129,6 +129,7 @@ class Maintenance:
         self._changed = threading.Condition()
         self._turn = threading.Lock()
         """Who works on the shards: the thread, or somebody who asked for a checkpoint."""
+        self._telling = threading.Lock()
         self._stopping = False
         self._fenced: Fenced | None = None
         self._since: dict[str, float] = {}
@@ -257,7 +258,12 @@ class Maintenance:
                 return
             self._state = replace(self._state, notes=(*self._state.notes, text))
         _log.warning(text, stream=self._driver.stream)
-        self._tell(self.state)
+        self._say()
+
+    def _say(self) -> None:
+        """Tell how it stands. One at a time: what is told last is the newest."""
+        with self._telling:
+            self._tell(self.state)
 
     # -- the threads -----------------------------------------------------------------
 
@@ -288,7 +294,7 @@ class Maintenance:
             self._update(running=(*self._state.running, chore.name))
         failed = bool(chore.failures)
         if not chore.quiet:
-            self._tell(self.state)
+            self._say()
         try:
             chore.run()
         except CalledOff:
@@ -310,7 +316,7 @@ class Maintenance:
                 self._update(running=tuple(one for one in self._state.running if one != chore.name))
                 self._changed.notify_all()
             if not chore.quiet or failed or chore.failures:
-                self._tell(self.state)
+                self._say()
 
     def _note_failure(self, chore: _Chore, error: Exception) -> None:
         chore.failures += 1
@@ -455,4 +461,4 @@ class Maintenance:
 
     def _note_delay(self, found: Delay | None) -> None:
         self._update(delayed=None if found is None else Delayed(found.reason, str(found), now_told()))
-        self._tell(self.state)
+        self._say()

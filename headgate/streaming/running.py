@@ -116,7 +116,7 @@ class RunningStream:
             return error
         if isinstance(self._watched.error, HeadgateError):
             return self._watched.error
-        lost = jvm_gone(self._log_file) or self._lost()
+        lost = jvm_gone(self._log_file, error) or self._lost()
         if lost is not None:
             return lost
         found = _CONDITION.findall(str(error)) or [type(error).__name__]

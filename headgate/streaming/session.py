@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -84,11 +85,11 @@ def local_session(
     return session
 
 
-def jvm_gone(log_file: Path | None) -> SparkFailed | None:
-    """Whether the JVM has ended that this process started, after something that was asked of it failed."""
+def jvm_gone(log_file: Path | None, error: BaseException) -> SparkFailed | None:
+    """Whether the JVM has ended that this process started, after something that was asked of it failed by `error`."""
     from pyspark import SparkContext
 
-    started: subprocess.Popen[bytes] | None = getattr(SparkContext._gateway, "proc", None)
+    started: subprocess.Popen[bytes] | None = getattr(SparkContext._gateway, "proc", None) or _launched(error)
     if started is None:
         return None
     try:
@@ -101,6 +102,14 @@ def jvm_gone(log_file: Path | None) -> SparkFailed | None:
         advice="read the end of Spark's log, and whether the machine ran out of memory; then start again: what was "
         "committed stays, once",
     )
+
+
+def _launched(error: BaseException) -> subprocess.Popen[bytes] | None:
+    """The JVM that PySpark was about to hand over when this was raised: it asks it a dozen things before it does."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code.co_name == "launch_gateway":
+            return frame.f_locals.get("proc")
+    return None
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from headgate.connectors.kafka.options import LOSS_SECONDS, READ_UNCOMMITTED, ConsumerConfig
 from headgate.connectors.kafka.reading import offsets
@@ -22,13 +22,41 @@ def earliest(consumer: ConsumerConfig | None, topic: str, partition: int, *, adv
             f"Partition {partition} of {topic!r} is new, and where it starts is not known here.",
             advice=advice,
         )
-    there = offsets(consumer, topic)
+    try:
+        there = offsets(consumer, topic)
+    except NotFound:
+        there = {}
     if partition not in there:
-        # A broker may learn of a new partition later than the one that Spark asked.
+        # A broker may learn of a new partition later than the one that Spark asked; one that has just come back may
+        # not know the topic.
         raise Transient(
             f"Kafka does not know partition {partition} of {topic!r} yet.", topic=topic, partition=partition
         )
     return there[partition][0]
+
+
+def wait_for_topics(
+    consumer: ConsumerConfig,
+    topics: Iterable[str],
+    is_known: Callable[[str], bool],
+    is_over: Callable[[], bool] = lambda: False,
+    patience: float = LOSS_SECONDS,
+) -> None:
+    """Until Kafka says where each topic ends. Returns early where it is over.
+
+    That there is no such topic is believed at once, unless `is_known`: a broker that has just come back may not know
+    what it had. Raises NotFound, Transient, PermissionDenied.
+    """
+    until = time.monotonic() + patience
+    for topic in topics:
+        while not is_over():
+            try:
+                offsets(consumer, topic)
+                break
+            except NotFound:
+                if time.monotonic() >= until or not is_known(topic):
+                    raise
+                time.sleep(_LOOK_AGAIN)
 
 
 def loss(consumer: ConsumerConfig, ranges: Sequence[SourceRange], patience: float = LOSS_SECONDS) -> DataLoss | None:

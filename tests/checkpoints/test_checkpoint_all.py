@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -37,7 +38,7 @@ from headgate.checkpoints.snapshot import visible_now
 from headgate.checkpoints.stream_checkpoint import checkpoint_stream, stop_stream
 from headgate.checkpoints.stream_driver import StreamDriver
 from headgate.checkpoints.table_checkpoint import TableCheckpoint
-from headgate.checkpoints.taking import OWN_PREFIX
+from headgate.checkpoints.taking import OWN_PREFIX, drop_older, own_checkpoints
 from headgate.errors import Fenced, InvalidInput, Transient
 from headgate.shards.config import WriterConfig
 from headgate.shards.retry import Retry
@@ -106,6 +107,18 @@ def test_a_fresh_stream_has_nothing_to_pass(table: Table) -> None:
     checkpoint = taken(table, driver)
     assert manifest_of(shard_of(table, 0)).replay_after == 0
     assert [one.end for one in checkpoint.shards.values()] == [1, 1]
+
+
+def test_the_newest_are_kept_by_the_log_and_not_by_a_clock_that_counts_seconds(table: Table) -> None:
+    driver = open_stream(table)
+    names = []
+    for number in range(12):
+        run_batch(driver, number)
+        names.append(taken(table, driver, keep=100).name)
+    for path in (Path(table.uri) / "_headgate").rglob("checkpoints/*.json"):
+        os.utime(path, (1_800_000_000, 1_800_000_000))
+    assert [one.checkpoint.name for one in own_checkpoints(table.home, "s")] == names
+    assert drop_older(table.home, "s", 2) == names[:-2]
 
 
 def test_twice_equals_once(table: Table) -> None:
@@ -378,7 +391,7 @@ def test_a_driver_that_was_taken_over_stops_without_taking_the_stream_back(table
 def test_a_clean_stop_outlasts_what_fails_in_passing(table: Table) -> None:
     """Maintenance would try again later; after a stop there is no later."""
     driver = open_stream(table)
-    driver.retry = Retry(6, base=0.05)
+    driver.retry = Retry(12, base=0.05)
     run_batch(driver, 0)
     failures = iter([Transient("An SSTable could not be written.")] * 2)
 

@@ -17,8 +17,9 @@ import pytest
 from avro_registry import AUTH, serving, wire
 from command_line import Headgate, started
 from confluent_kafka import Producer
-from stream_tables import COLUMNS, Stream
+from stream_tables import COLUMNS, Record, Stream
 
+from headgate.cli.ingest_command import _has_read
 from headgate.connectors.kafka.groups import group_offsets
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.shards.sharding import by_partition
@@ -150,7 +151,7 @@ def test_sigterm_exits_0_and_a_restart_goes_on_with_a_pattern_an_instant_and_a_g
     send(topic, range(2_000))
     group = f"ingest-{time.monotonic_ns()}"
     wanted = ("--topic-pattern", re.escape(topic), "--stream", "orders", "--commit-to-kafka", group, "--start", since)
-    run = Run(kafka_servers, topic, uri, *CREATE, "--max-offsets", "100", *wanted)
+    run = Run(kafka_servers, topic, uri, *CREATE, "--max-offsets", "10", *wanted)
     first = run.batch()
     run.process.send_signal(signal.SIGTERM)
     code, _, err = run.end()
@@ -167,6 +168,17 @@ def test_sigterm_exits_0_and_a_restart_goes_on_with_a_pattern_an_instant_and_a_g
         headgate("verify", uri, "--servers", kafka_servers, "--topic", topic, "--output", "json").stdout
     )
     assert (report["holds"], report["records"]) == (True, 2_000)
+
+
+def test_what_the_stream_has_read_is_known_by_its_log(tmp_path: Path) -> None:
+    uri = str(tmp_path / "orders")
+    assert not _has_read(uri, None, "orders", "orders")
+    stream = Stream(create_table(uri, COLUMNS, sharding=by_partition()), "orders", 2)
+    assert not _has_read(uri, None, "orders", "orders")
+    stream.commit([(0, 0, 1)], [Record(0, 0, b'{"id": 1, "note": "n"}')])
+    assert _has_read(uri, None, "orders", "orders")
+    assert not _has_read(uri, None, "orders", "other")
+    assert not _has_read(uri, None, "other", "orders")
 
 
 @pytest.mark.spark

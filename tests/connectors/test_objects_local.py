@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import resource
 import shutil
@@ -263,6 +264,7 @@ def test_what_the_disk_says_becomes_a_typed_error(
 def test_no_file_descriptor_is_leaked(kind: type[LocalStore], tmp_path: Path) -> None:
     store = kind(str(tmp_path))
     store.put_if_absent("wal/0", b"x")
+    gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     for n in range(50):
         store.put_if_absent(f"wal{n % 5}/{n}", b"x")
@@ -272,7 +274,8 @@ def test_no_file_descriptor_is_leaked(kind: type[LocalStore], tmp_path: Path) ->
         for wrong in (lambda: store.put_if_absent("wal/0", b"y"), lambda: store.get("no"), lambda: store.get("wal")):
             with pytest.raises((AlreadyExists, NotFound)):
                 wrong()
-    assert len(os.listdir("/proc/self/fd")) == before
+    # Fewer may be there: what earlier tests left open in this process ends when it likes.
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 # -- names ----------------------------------------------------------------------------------------------

@@ -59,7 +59,8 @@ def test_sql_says_where_an_offset_lies_after_failures_crashes_and_over_buckets(
     ]
     assert (warned["query"], warned["stream"], warned["ledger"]) == (sink.last.query_id, "s", str(ledger))
     ledger.parent.unlink()
-    (ledger / "_delta_log" / "_staged_commits").mkdir(parents=True)  # as a driver leaves it that is killed here
+    # As a driver leaves it that is killed here; the follower may be there first.
+    (ledger / "_delta_log" / "_staged_commits").mkdir(parents=True, exist_ok=True)
     until(lambda: following.is_told)
     sink.close()
     check_ledger(spark, straight.table, ledger)

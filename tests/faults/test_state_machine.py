@@ -111,9 +111,12 @@ class FencedWal(RuleBasedStateMachine):
 
     # -- what calls return ---------------------------------------------------------------
 
-    def _judge(self, slot: Slot, call: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Run the call; whatever it raises must have a reason."""
-        before = slot.store.injected
+    def _judge(
+        self, slot: Slot, call: Callable[[], Any], done: Callable[[Any], None], *, before: int | None = None
+    ) -> None:
+        """Run the call; whatever it raises must have a reason. `before`: the faults there were when it began."""
+        if before is None:
+            before = slot.store.injected
         try:
             result = call()
         except Fenced:
@@ -319,13 +322,14 @@ class FencedWal(RuleBasedStateMachine):
         assert release is not None
         assert finish is not None
         one.stalled = one.release = one.finish = None
+        before = one.store.injected
         release()
         if one.store.crashed:
             with pytest.raises((Crash, Poisoned)):
                 stalled.result()
             self._leave(one)
             return
-        self._judge(one, stalled.result, finish)
+        self._judge(one, stalled.result, finish, before=before)
 
     # -- rules: the rest of the world ------------------------------------------------------------
 

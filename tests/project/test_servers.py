@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -77,13 +78,14 @@ def test_a_proxy_or_compiler_that_fails_is_told_in_one_line(machine: Path, step:
 def test_a_build_that_takes_too_long_is_ended_with_its_compilers(machine: Path) -> None:
     go(machine, 'case "$1" in list) exit 0;; esac\nsleep 60 & echo $! > "$HEADGATE_CACHE/pid"; wait')
     start = time.monotonic()
-    assert "took more than 1 s" in build(machine, HEADGATE_BUILD_SECONDS="1")
-    assert time.monotonic() - start < 30
+    assert "took more than 5 s" in build(machine, HEADGATE_BUILD_SECONDS="5")
+    assert time.monotonic() - start < 50
     stat = Path("/proc") / (machine / "cache" / "pid").read_text().strip() / "stat"
-    end = time.monotonic() + 10
-    while stat.exists() and " Z " not in stat.read_text() and time.monotonic() < end:
-        time.sleep(0.05)
-    assert time.monotonic() < end
+    end = time.monotonic() + 30
+    with suppress(OSError):
+        while " Z " not in stat.read_text():
+            assert time.monotonic() < end, "a compiler goes on"
+            time.sleep(0.05)
 
 
 def test_a_server_on_path_is_taken(machine: Path) -> None:

@@ -116,7 +116,7 @@ def test_a_second_setup_does_nothing() -> None:
         result = make("setup", f"PYTHON={getattr(sys, '_base_executable', sys.executable)}")
         seconds.append(time.monotonic() - start)
         assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
-    assert min(seconds) < 2
+    assert min(seconds) < 10
     assert STAMP.stat().st_mtime_ns == before
 
 

@@ -7,6 +7,7 @@ import time
 import uuid
 from dataclasses import replace
 from functools import partial
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -232,7 +233,8 @@ def test_peers_bug_6_lance_8293_a_failed_flush_is_never_passed_by_a_later_one(
     acked = []
 
     def put_until_it_fails() -> None:
-        for i in range(1000):
+        deadline = time.monotonic() + 60
+        for i in takewhile(lambda _: time.monotonic() < deadline, count()):
             writer.put(batch([(i, "n")]))
             acked.append((i, "n"))
 

@@ -52,7 +52,10 @@ class Beside:
     def _again_and_again(
         self, work: Callable[[random.Random], None], chance: random.Random, stop: threading.Event
     ) -> None:
-        while not stop.wait(chance.uniform(0.5, 3)):
+        """And once when it is over: the fire is out then, so that each has worked at least once."""
+        ending = False
+        while not ending:
+            ending = stop.wait(chance.uniform(0.5, 3))
             try:
                 work(chance)
             except (*AWAY, Expired) as error:

@@ -73,7 +73,7 @@ class Topic:
         self._keys[partition].append(int(key))
         self._numbers[partition].append(_number(value))
 
-    def wait_for(self, ends: Mapping[int, int], seconds: float = 60) -> None:
+    def wait_for(self, ends: Mapping[int, int], seconds: float = 180) -> None:
         """Until it was read so far."""
         until = time.monotonic() + seconds
         while any(len(self._numbers[partition]) < end for partition, end in ends.items()):

@@ -98,9 +98,13 @@ def test_a_live_stream_shows_every_name_that_dashboard_and_alerts_use_and_logs_a
         assert port is not None
         assert listeners(spark) == before + 1
         # Spark tells of a batch, and so of what is left, a moment after the batch is committed.
-        until(lambda: {value for _, value in scraped(port).get("headgate_lag_seconds", ())} == {0}, query)
-        until(lambda: {value for _, value in scraped(port)["headgate_lag_rows"]} == {0}, query)
-        found = scraped(port)
+        found: dict[str, list[tuple[dict[str, str], float]]] = {}
+
+        def caught_up() -> bool:
+            found.update(scraped(port))
+            return all({value for _, value in found.get(f"headgate_lag_{of}", ())} == {0} for of in ("seconds", "rows"))
+
+        until(caught_up, query)
         for where, names in used_names().items():
             assert names, where
             assert sorted(names - set(found)) == [], f"the {where} asks for what nobody shows"
@@ -245,9 +249,10 @@ def test_phases_count_what_making_takes_and_not_what_is_done_with_it() -> None:
             time.sleep(0.01)
             yield number
 
+    began = time.perf_counter()
     for _ in phases.over("make", slow()):
         time.sleep(0.05)
-    assert 0.03 <= phases.seconds["make"] < 0.1
+    assert 0.03 <= phases.seconds["make"] <= time.perf_counter() - began - 0.15
 
 
 def test_a_log_form_that_there_is_not_is_refused() -> None:
