@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import SOURCES, LocalServer, free_port
+from servers import SOURCES, LocalServer
 
 from headgate.connectors.kafka.broker import LocalBroker
+from headgate.connectors.ports import free_port
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -27,6 +26,7 @@ from pathlib import Path
 from types import TracebackType
 
 from headgate.connectors.jars import cache_directory
+from headgate.connectors.ports import free_port
 
 FETCH_SECONDS = 90.0
 """Until a module proxy that does not answer is given up."""
@@ -243,14 +243,6 @@ def answers(endpoint: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def free_port() -> int:
-    """A port that nobody uses now."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
 
 
 def s3_server(name: str, directory: Path, secrets: tuple[str, str]) -> LocalServer:

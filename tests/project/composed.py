@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from servers import SOURCES, LocalServer, free_port
+from servers import SOURCES, LocalServer
 
 from headgate.connectors.jars import kafka_classpath
 from headgate.connectors.kafka.topics import admin_client
+from headgate.connectors.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "docker-compose.yml"

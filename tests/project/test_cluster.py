@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-import socket
 import subprocess
 import time
 from collections import Counter
@@ -20,6 +19,8 @@ import pytest
 from doc_pages import ROOT, blocks_run_by
 from installed import built_wheel, clean_environment, outside
 from services import MakeTopic
+
+from headgate.connectors.ports import free_port
 
 pytestmark = [pytest.mark.deep, pytest.mark.spark, pytest.mark.kafka]
 
@@ -131,9 +132,7 @@ def test_spark_submit_on_two_workers_fills_a_table_with_the_topic(
 @contextmanager
 def cluster(programs: Path, folder: Path) -> Iterator[str]:
     """A standalone master and two workers on loopback, from pyspark's own classes; the master's URI."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     master = f"spark://127.0.0.1:{port}"
     home = ran([str(programs / "python"), "-c", "import pyspark; print(pyspark.__path__[0])"], folder, programs).strip()
     run_class = [f"{home}/bin/spark-class", "org.apache.spark.deploy"]

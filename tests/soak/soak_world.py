@@ -18,12 +18,13 @@ from typing import Any
 import psutil
 from network import Proxy, Toxiproxy
 from processes import Child
-from servers import free_port, s3_server
+from servers import s3_server
 from services import S3_SECRETS, create_bucket, s3_options_for
 from stream_runs import SCHEMA
 
 import headgate
 from headgate.connectors.kafka.broker import LocalBroker
+from headgate.connectors.ports import free_port
 from headgate.table import Table, create_table, open_table
 
 ROOT = Path(__file__).resolve().parents[2]

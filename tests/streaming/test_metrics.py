@@ -21,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from stream_runs import SCHEMA, Stream, Topic, until
 
 import headgate
+from headgate.connectors.ports import free_port
 from headgate.errors import Fenced, InvalidInput
 from headgate.shards.entry import SourceRange
 from headgate.shards.sharding import Sharding
@@ -160,9 +161,7 @@ def test_names_are_the_tables_and_nothing_listens_before_it_is_asked_to() -> Non
 def test_sinks_share_an_address_and_one_that_is_taken_stops_nobody() -> None:
     one, two = StreamMetrics(), StreamMetrics()
     one.stream, two.stream = "one", "two"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     first, second = serve(one, "127.0.0.1", port), serve(two, "127.0.0.1", port)
     assert first is not None
     assert second is not None

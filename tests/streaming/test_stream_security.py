@@ -15,7 +15,8 @@ import pytest
 from stream_runs import Topic
 
 import headgate
-from headgate.connectors.kafka.broker import LocalBroker, Ports, _free_port
+from headgate.connectors.kafka.broker import LocalBroker, Ports
+from headgate.connectors.ports import free_port
 
 pytestmark = [pytest.mark.deep, pytest.mark.spark, pytest.mark.kafka]
 
@@ -89,7 +90,7 @@ def guarded(tmp_path: Path) -> Iterator[Guarded]:
             "-storepass", store_password)  # fmt: skip
     keytool("-exportcert", "-rfc", "-alias", "broker", "-file", str(certificate), "-keystore", str(store),
             "-storepass", store_password)  # fmt: skip
-    ports, port = Ports(_free_port(), _free_port()), _free_port()
+    ports, port = Ports(free_port(), free_port()), free_port()
     (folder / "ports.json").write_text(json.dumps(asdict(ports)))
     plain = f"PLAINTEXT://127.0.0.1:{ports.client}"
     config = {

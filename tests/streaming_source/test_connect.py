@@ -18,6 +18,7 @@ import pytest
 from pyspark import cloudpickle
 
 import headgate
+from headgate.connectors.ports import free_port
 
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("note", pa.string())])
 START = 120.0
@@ -40,9 +41,7 @@ def test_a_sink_survives_cloudpickle_before_its_first_call(tmp_path: Path) -> No
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A Connect server on loopback, from pyspark's own jars."""
     folder = tmp_path_factory.mktemp("connect")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     settings = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import time
 import uuid
@@ -24,6 +23,7 @@ from confluent_kafka.admin import AdminClient
 
 from headgate.connectors.jars import kafka_classpath
 from headgate.connectors.kafka.topics import admin_client, create_topic, grow_topic
+from headgate.connectors.ports import free_port, is_free
 from headgate.errors import HeadgateError, InvalidInput
 
 START_SECONDS = 60.0
@@ -216,13 +216,13 @@ class LocalBroker:
     def _choose_ports(self) -> Ports:
         """The directory's earlier ports, because its data names the controller's; else free ones."""
         known = Ports(**json.loads(self._state.read_text())) if self._state.exists() else None
-        client = self._wanted_port or (known.client if known else _free_port())
+        client = self._wanted_port or (known.client if known else free_port())
         behind = None
         if self._proxy_port is not None:
-            behind = known.behind if known and known.behind else _free_port()
-        ports = Ports(client, known.controller if known else _free_port(), behind)
+            behind = known.behind if known and known.behind else free_port()
+        ports = Ports(client, known.controller if known else free_port(), behind)
         for port in (ports.client, ports.controller, ports.behind):
-            if port is not None and not _is_free(port):
+            if port is not None and not is_free(port):
                 raise BrokerFailed(
                     f"Port {port} on 127.0.0.1 is taken.", port=port, advice="stop what listens there, or name another"
                 )
@@ -338,20 +338,3 @@ def _places(ports: Mapping[str, int]) -> str:
 
 def _cluster_id() -> str:
     return urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode().replace("-", "A")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        # As Kafka binds: a port whose last connections are still closing is free.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True

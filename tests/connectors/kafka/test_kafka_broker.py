@@ -22,6 +22,7 @@ from headgate.connectors.jars import JarsMissing, kafka_classpath, spark_jars
 from headgate.connectors.kafka.broker import BrokerFailed, LocalBroker, Ports
 from headgate.connectors.kafka.detached import find_detached, start_detached, stop_detached
 from headgate.connectors.kafka.reader import offsets, read_range
+from headgate.connectors.ports import free_port
 from headgate.errors import InvalidInput, PermissionDenied, Transient
 
 pytestmark = pytest.mark.kafka
@@ -228,12 +229,6 @@ def run(*arguments: str) -> dict[str, object]:
     assert done.returncode == 0, done.stderr
     result: dict[str, object] = json.loads(done.stdout)
     return result
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def gone(pid: int) -> bool:
