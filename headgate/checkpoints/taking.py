@@ -166,8 +166,7 @@ def own_checkpoints(home: TableHome, stream: str) -> list[StoredCheckpoint]:
         for one in found
         if one.checkpoint.name.startswith(prefix) and "/" not in one.checkpoint.name.removeprefix(prefix)
     ]
-    at = {one.checkpoint.name: one.checkpoint.streams.get(stream) for one in own}
-    return sorted(own, key=lambda one: -1 if (fold := at[one.checkpoint.name]) is None else fold.sequence)
+    return sorted(own, key=lambda one: _sequence(one.checkpoint, stream))
 
 
 def check_name(name: str) -> None:
@@ -181,6 +180,11 @@ def check_name(name: str) -> None:
 
 
 # -- what the record says ----------------------------------------------------------
+
+
+def _sequence(checkpoint: TableCheckpoint, stream: str) -> int:
+    log = checkpoint.streams.get(stream)
+    return -1 if log is None else log.sequence
 
 
 def _pinned(instant: Instant, names: Mapping[UUID, str]) -> dict[UUID, PinnedShard]:

@@ -195,28 +195,29 @@ def ingest(
         if kafka is not None:
             # A topic or broker that is not there is told before anything is written.
             wait_for_topics(kafka.consumer, kafka.topics, partial(_has_read, uri, options, name), stop.asked)
-        table = _table(uri, options, ddl, primary_key, sharding, key_is_partitioned)
-        sink = ShardSink(
-            table,
-            decode=decoder_for(table, decode_as, registry, registry_auth),
-            source=kafka if direct else None,
-            stream=name,
-            enable_memtable=memtable,
-            on_bad_record=on_bad_record,
-            commit_to_kafka=commit_to_kafka,
-            ledger=ledger,
-            metrics_port=metrics_port,
-            metrics_host=metrics_host,
-            storage_options=options,
-        )
-        place = checkpoint or default_checkpoint(table, name)
-        schedule = {"availableNow": True} if once else {"processingTime": f"{trigger or 0} seconds"}
-        settings = {**reaches(place, options), **for_ledger}
-        with own_spark(cores, settings, stop.listen) as (spark, log_file):
-            if not stop.asked():
-                frame = wanted.frame(spark)
-                running = RunningStream.start(sink, kafka, frame, place, schedule, log_file)
-                output.rows(_COLUMNS, (told(done) for done in running.batches(stop.asked)))
+        if not stop.asked():
+            table = _table(uri, options, ddl, primary_key, sharding, key_is_partitioned)
+            sink = ShardSink(
+                table,
+                decode=decoder_for(table, decode_as, registry, registry_auth),
+                source=kafka if direct else None,
+                stream=name,
+                enable_memtable=memtable,
+                on_bad_record=on_bad_record,
+                commit_to_kafka=commit_to_kafka,
+                ledger=ledger,
+                metrics_port=metrics_port,
+                metrics_host=metrics_host,
+                storage_options=options,
+            )
+            place = checkpoint or default_checkpoint(table, name)
+            schedule = {"availableNow": True} if once else {"processingTime": f"{trigger or 0} seconds"}
+            settings = {**reaches(place, options), **for_ledger}
+            with own_spark(cores, settings, stop.listen) as (spark, log_file):
+                if not stop.asked():
+                    frame = wanted.frame(spark)
+                    running = RunningStream.start(sink, kafka, frame, place, schedule, log_file)
+                    output.rows(_COLUMNS, (told(done) for done in running.batches(stop.asked)))
     if stop.interrupted:
         raise click.Abort
 

@@ -6,12 +6,12 @@ import random
 import socket
 
 _OWN = range(10_000, 32_000)
-"""Below those that the system gives to outgoing connections. One of these could take a server's port while the server
-is away, and a client that tries to reach it could even connect to itself there: the server would not come back."""
+"""Below those that Linux by default gives to outgoing connections. One of these could take a server's port while the
+server is away, and a client that tries to reach it could even connect to itself: the server would not come back."""
 
 
 def free_port() -> int:
-    """A port that nobody uses now, and no outgoing connection will."""
+    """A port that nobody uses now."""
     for port in random.SystemRandom().sample(_OWN, 100):
         if is_free(port):
             return port

@@ -34,7 +34,6 @@ class KafkaProgress(Follower[Mapping[tuple[str, int], int]]):
         super().__init__("headgate-kafka-progress", self._commit, self._told, facts)
         self._config = config
         self._group = group
-        self._failing = False
 
     def _commit(self, ends: Mapping[tuple[str, int], int]) -> None:
         # Loaded here: a process that only plans or pickles the sink needs no client.
@@ -47,7 +46,6 @@ class KafkaProgress(Follower[Mapping[tuple[str, int], int]]):
             _log.info("the offsets of the consumer group are in Kafka again")
         elif failed is not None and first:
             _log.warning("the offsets of the consumer group were not taken; tried again", error=short(failed))
-        self._failing = failed is not None
 
 
 def short(error: Exception | None) -> str:

@@ -55,7 +55,6 @@ class Ledger(Follower[int]):
         self._pin = LedgerPin(table.home, stream, name.shown)
         self._at: int | None = None
         self._fresh = True
-        self._failing = False
 
     @property
     def behind(self) -> int:
@@ -63,10 +62,8 @@ class Ledger(Follower[int]):
         return max(0, (self._wanted or 0) - (self._at or 0))
 
     def stop(self, seconds: float = LAST_ROWS) -> bool:
-        """End the thread, after the last rows or so many seconds; one that fails now is not waited for. Whether they
-        are in the ledger.
-        """
-        told = super().stop(0.0 if self._failing else seconds)
+        """As any follower, and what it does not have is told."""
+        told = super().stop(seconds)
         if not told and seconds:
             _log.warning("the stream ended before its ledger; a start goes on", behind=self.behind, **self._facts)
         if told and self._at is not None:
@@ -108,7 +105,6 @@ class Ledger(Follower[int]):
                 _log.warning("the ledger was not written; tried again", behind=self.behind, error=why)
             with suppress(HeadgateError):
                 self._pin.complain(why)
-        self._failing = failed is not None
 
 
 @dataclass(frozen=True)

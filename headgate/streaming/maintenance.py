@@ -130,6 +130,7 @@ class Maintenance:
         self._turn = threading.Lock()
         """Who works on the shards: the thread, or somebody who asked for a checkpoint."""
         self._telling = threading.Lock()
+        """From a look at the state until it is told."""
         self._stopping = False
         self._fenced: Fenced | None = None
         self._since: dict[str, float] = {}

@@ -22,16 +22,17 @@ def earliest(consumer: ConsumerConfig | None, topic: str, partition: int, *, adv
             f"Partition {partition} of {topic!r} is new, and where it starts is not known here.",
             advice=advice,
         )
+    there, cause = {}, None
     try:
         there = offsets(consumer, topic)
-    except NotFound:
-        there = {}
+    except NotFound as error:
+        cause = error
     if partition not in there:
         # A broker may learn of a new partition later than the one that Spark asked; one that has just come back may
         # not know the topic.
         raise Transient(
             f"Kafka does not know partition {partition} of {topic!r} yet.", topic=topic, partition=partition
-        )
+        ) from cause
     return there[partition][0]
 
 
@@ -45,16 +46,18 @@ def wait_for_topics(
     """Until Kafka says where each topic ends. Returns early where it is over.
 
     That there is no such topic is believed at once, unless `is_known`: a broker that has just come back may not know
-    what it had. Raises NotFound, Transient, PermissionDenied.
+    what it had. Raises NotFound, Transient, PermissionDenied, and what `is_known` raises.
     """
-    until = time.monotonic() + patience
     for topic in topics:
+        until: float | None = None
         while not is_over():
             try:
                 offsets(consumer, topic)
                 break
             except NotFound:
-                if time.monotonic() >= until or not is_known(topic):
+                if until is None:
+                    until = time.monotonic() + (patience if is_known(topic) else 0.0)
+                if time.monotonic() >= until:
                     raise
                 time.sleep(_LOOK_AGAIN)
 

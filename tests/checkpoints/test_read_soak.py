@@ -33,7 +33,7 @@ from headgate.table import Table
 
 SECONDS = float(os.environ.get("HEADGATE_SOAK_SECONDS", "60"))
 AGE = timedelta(seconds=6)
-"""What garbage collection waits for here: longer than any job or unpinned read takes."""
+"""What garbage collection waits for here: longer than any job takes. A read may, on a slow machine."""
 KEYS = 400
 BATCHES_A_SECOND = 15
 
@@ -143,7 +143,7 @@ class Soak:
             began = time.monotonic()
             try:
                 self._check(plan_read(self.table.home, self.table.shard_ids(), None))
-                before = self.driver.head.sequence
+                before, began = self.driver.head.sequence, time.monotonic()
                 found = _rows(self.table.scan().read_all())
             except Expired:
                 # Nobody holds what it names, and a collection waits no longer than that.

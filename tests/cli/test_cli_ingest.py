@@ -181,6 +181,22 @@ def test_what_the_stream_has_read_is_known_by_its_log(tmp_path: Path) -> None:
     assert not _has_read(uri, None, "other", "orders")
 
 
+def test_while_a_topic_that_was_read_is_waited_for_a_signal_ends_the_command_without_spark(
+    tmp_path: Path, kafka_servers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))  # a Spark could not start
+    topic, uri = f"forgotten-{time.monotonic_ns()}", str(tmp_path / "orders")
+    stream = Stream(create_table(uri, COLUMNS, sharding=by_partition()), topic)
+    stream.commit([(0, 0, 1)], [Record(0, 0, b'{"id": 1, "note": "n"}')])
+    run = Run(kafka_servers, topic, uri)
+    process, port, end = psutil.Process(run.process.pid), int(kafka_servers.rpartition(":")[2]), time.monotonic() + 60
+    while not any(one.raddr and one.raddr.port == port for one in process.net_connections()):
+        assert time.monotonic() < end, "it never asked Kafka"
+        time.sleep(0.05)
+    run.process.send_signal(signal.SIGTERM)
+    assert run.end() == (0, [], "")
+
+
 @pytest.mark.spark
 def test_a_driver_whose_stream_was_taken_over_exits_4_with_one_sentence(
     tmp_path: Path, kafka_servers: str, make_topic: Callable[..., str], send: Send

@@ -60,7 +60,8 @@ def _rounds(root: str, rounds: int, chance: random.Random) -> None:
         assert len(seen) == len(set(seen)), f"rows are there twice in round {number}"
         assert acked <= set(seen), f"acknowledged rows are lost in round {number}: {acked - set(seen)}"
     assert len(acked) > rounds, "hardly anything was written: the kills came too early"
-    assert wal_positions(shard) == list(range(wal_positions(shard)[-1] + 1))
+    positions = wal_positions(shard)
+    assert positions == list(range(positions[-1] + 1))
     # A server may still store what the last writer had sent when it was killed.
     tried = {*seen, *range(ROUND * rounds, ROUND * rounds + 10_000)}
     closing_checks(store, shard_id, acked, tried)

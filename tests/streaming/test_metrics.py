@@ -102,6 +102,7 @@ def test_a_live_stream_shows_every_name_that_dashboard_and_alerts_use_and_logs_a
         found: dict[str, list[tuple[dict[str, str], float]]] = {}
 
         def caught_up() -> bool:
+            found.clear()
             found.update(scraped(port))
             return all({value for _, value in found.get(f"headgate_lag_{of}", ())} == {0} for of in ("seconds", "rows"))
 

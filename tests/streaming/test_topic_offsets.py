@@ -37,11 +37,15 @@ def test_a_topic_that_nobody_has_read_is_missing_at_once(consumer: ConsumerConfi
 def test_a_topic_that_was_read_is_waited_for_and_believed_to_be_gone_in_the_end(
     consumer: ConsumerConfig, kafka_servers: str, unknown: str, make_topic: Callable[..., str]
 ) -> None:
+    asked: list[str] = []
+
     def comes_back(topic: str) -> bool:
+        asked.append(topic)
         create_topic(kafka_servers, topic, 1)
         return True
 
     wait_for_topics(consumer, [make_topic(1), unknown], comes_back)
+    assert asked == [unknown], "once, and only of what Kafka does not know"
     gone = f"{unknown}-gone"
     began = time.monotonic()
     with pytest.raises(NotFound, match=gone):
