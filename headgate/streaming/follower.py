@@ -45,7 +45,7 @@ class Follower(Generic[Wanted]):
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._stopped = False
-        self._failing = False
+        self.is_failing = False
         """Whether the last try failed."""
         self.failures = 0
         """Tries that failed since the start."""
@@ -71,10 +71,7 @@ class Follower(Generic[Wanted]):
         return self._stopped
 
     def stop(self, seconds: float = LAST_TRY) -> bool:
-        """End the thread, after the last news or so many seconds; one that fails now is not waited for. Whether the
-        outside has them.
-        """
-        seconds = 0.0 if self._failing else seconds
+        """End the thread, after the last news or so many seconds. Whether the outside has them."""
         until = time.monotonic() + seconds
         with self._changed:
             self._changed.wait_for(lambda: self._thread is None or self._stopped or self._done == self._wanted, seconds)
@@ -105,7 +102,7 @@ class Follower(Generic[Wanted]):
             first = failed is not None and not pause
             pause = 0.0 if failed is None else min(LONGEST_PAUSE, max(FIRST_PAUSE, 2 * pause))
             self._say(failed, first)
-            self._failing = failed is not None
+            self.is_failing = failed is not None
 
     def _next(self, pause: float) -> Wanted | None:
         """What to do next, after a pause; None at the end."""

@@ -42,7 +42,7 @@ class KafkaProgress(Follower[Mapping[tuple[str, int], int]]):
         commit_group(self._config, self._group, ends)
 
     def _told(self, failed: Exception | None, first: bool) -> None:
-        if failed is None and self._failing:
+        if failed is None and self.is_failing:
             _log.info("the offsets of the consumer group are in Kafka again")
         elif failed is not None and first:
             _log.warning("the offsets of the consumer group were not taken; tried again", error=short(failed))

@@ -62,8 +62,10 @@ class Ledger(Follower[int]):
         return max(0, (self._wanted or 0) - (self._at or 0))
 
     def stop(self, seconds: float = LAST_ROWS) -> bool:
-        """As any follower, and what it does not have is told."""
-        told = super().stop(seconds)
+        """End the thread, after the last rows or so many seconds; one that fails now is not waited for. Whether they
+        are in the ledger.
+        """
+        told = super().stop(0.0 if self.is_failing else seconds)
         if not told and seconds:
             _log.warning("the stream ended before its ledger; a start goes on", behind=self.behind, **self._facts)
         if told and self._at is not None:
@@ -97,7 +99,7 @@ class Ledger(Follower[int]):
 
     def _say_how(self, failed: Exception | None, first: bool) -> None:
         if failed is None:
-            if self._failing:
+            if self.is_failing:
                 _log.info("the ledger has caught up again", sequence=self._at)
         else:
             why = told(failed)

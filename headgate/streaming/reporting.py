@@ -125,7 +125,7 @@ class Reporting:
         """A run has lost its stream, or another follows. `wait`: a while, until Kafka and the ledger have it all."""
         progress, self._progress = self._progress, None
         if progress is not None:
-            progress.stop(LAST_TRY if wait else 0.0)
+            progress.stop(LAST_TRY if wait and not progress.is_failing else 0.0)
         ledger, self._ledger = self._ledger, None
         if ledger is not None:
             ledger.stop() if wait else ledger.stop(0.0)
