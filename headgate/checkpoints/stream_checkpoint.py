@@ -8,21 +8,71 @@ Promises:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
 
+import structlog
+
 from headgate.checkpoints.commit_log import CommitLog
+from headgate.checkpoints.compact import RunCompaction
+from headgate.checkpoints.compact_choice import CompactLimits
 from headgate.checkpoints.flush_job import RunJobs
 from headgate.checkpoints.folding import put_fold, tidy
 from headgate.checkpoints.stream_driver import StreamDriver
 from headgate.checkpoints.table_checkpoint import TableCheckpoint
 from headgate.checkpoints.taking import drop_older, own_name, take
+from headgate.errors import Fenced, HeadgateError
 from headgate.shards.appender import Pause, no_pause
 from headgate.shards.shard import TableHome
 
 WAL_ONLY = "{} WAL only: rows stay in the WAL, which is pinned as it is; nothing was flushed"
 """Of the note, where a stream or several have no SSTables."""
+
+
+STOP_ROUND = CompactLimits(max_bytes=64 << 20)
+"""Of the last compaction: no round starts after its time is over, so that rounds are short."""
+
+_log = structlog.get_logger("headgate.checkpoints")
+
+
+@dataclass(frozen=True)
+class FinalCompaction:
+    """The compaction of a clean stop."""
+
+    seconds: float
+    """No round starts after so long."""
+    take_in: RunCompaction | None = None
+    """Who does the work. None: this process."""
+
+    def run(self, driver: StreamDriver) -> str:
+        """Take the stream's SSTables into the base, round by round. What is left, in words; "" where nothing is.
+
+        Raises Fenced alone: a stop does not fail because the base lags.
+        """
+        end, why = time.monotonic() + self.seconds, ""
+        try:
+            while self._left(driver) and time.monotonic() < end:
+                driver.compact(STOP_ROUND, self.take_in)
+        except Fenced:
+            raise
+        except Exception as error:
+            # What Spark or Lance says may quote options, hence credentials.
+            why = f" ({str(error) if isinstance(error, HeadgateError) else type(error).__name__})"
+        if not (left := self._left(driver)):
+            return ""
+        note = (
+            f"{left} SSTables are not in the base, where plain Lance readers look{why}; "
+            "the next run takes them in, or `headgate compact --apply`"
+        )
+        _log.warning("the clean stop left SSTables", stream=driver.stream, note=note)
+        return note
+
+    @staticmethod
+    def _left(driver: StreamDriver) -> int:
+        return sum(load.sstables for load in driver.loads())
 
 
 def checkpoint_stream(
@@ -55,13 +105,16 @@ def stop_stream(
     *,
     max_bytes: int,
     keep: int,
+    compaction: FinalCompaction | None = None,
     pause: Pause = no_pause,
 ) -> TableCheckpoint:
     """The same for a stream that ends here, and native may open its shards afterwards. The driver is used up.
 
     Before the steps of `checkpoint_stream` every shard is claimed anew: a task of this very driver that stalls
-    somewhere must not write behind the last barrier, where native would take its rows for good. After them the
-    shards are unsealed. A WAL-only stream stays sealed: native knows nothing of what counts in its WAL.
+    somewhere must not write behind the last barrier, where native would take its rows for good. Before the table is
+    pinned, `compaction` takes the SSTables into the base, where plain Lance readers see their rows; it never fails the
+    stop, and the note says what it left. After them the shards are unsealed. A WAL-only stream stays sealed: native
+    knows nothing of what counts in its WAL.
 
     Nobody would try it again later, so that each step is tried as long as the stream waits for its store.
     """
@@ -74,7 +127,9 @@ def stop_stream(
         pause("renew")
         driver.renew()
         patiently(lambda: driver.close_gaps(driver.settle(run, max_bytes)))
-        taken = patiently(pinned)
+        pause("compact")
+        left = "" if compaction is None else compaction.run(driver)
+        taken = patiently(partial(pinned, note=left))
         pause("unseal")
         driver.unseal()
         return taken
@@ -96,10 +151,12 @@ def checkpoint_wal_only(
     return taken
 
 
-def _pinned(driver: StreamDriver, shard_ids: Iterable[UUID], keep: int, pause: Pause) -> TableCheckpoint:
+def _pinned(
+    driver: StreamDriver, shard_ids: Iterable[UUID], keep: int, pause: Pause, note: str = ""
+) -> TableCheckpoint:
     pause("fold")
     driver.fold()
-    note = WAL_ONLY.format(f"stream {driver.stream!r} is") if _is_wal_only(driver) else ""
+    note = WAL_ONLY.format(f"stream {driver.stream!r} is") if _is_wal_only(driver) else note
     name = own_name(driver.stream, driver.head.sequence)
     names = {claim.shard.id: name for name, claim in driver.claims.items()}
     taken = take(driver.home, shard_ids, scope="all", name=name, note=note, names=names, pause=pause)

@@ -95,6 +95,26 @@ Example:
     help="Flush shards to SSTables as they grow, or leave the rows in the write-ahead logs.",
 )
 @click.option(
+    "--max-base-age",
+    default="15 minutes",
+    show_default=True,
+    metavar="AGE",
+    help="With --memtable: rows are in the base, where plain Lance readers see them, before they are this old.",
+)
+@click.option(
+    "--compact-on-stop/--no-compact-on-stop",
+    default=True,
+    show_default=True,
+    help="With --memtable: a clean stop takes all rows into the base.",
+)
+@click.option(
+    "--stop-timeout",
+    default="20 seconds",
+    show_default=True,
+    metavar="TIME",
+    help="How long --compact-on-stop may take; what is left is reported.",
+)
+@click.option(
     "--max-offsets",
     type=click.IntRange(min=1),
     default=MAX_OFFSETS_PER_TRIGGER,
@@ -159,6 +179,9 @@ def ingest(
     trigger: float | None,
     direct: bool,
     memtable: bool,
+    max_base_age: str,
+    compact_on_stop: bool,
+    stop_timeout: str,
     max_offsets: int,
     on_bad_record: str,
     commit_to_kafka: str | None,
@@ -177,8 +200,8 @@ def ingest(
     """Stream the records of topics into a table, exactly once, and print one line per batch.
 
     Starting takes the stream over: a driver that still runs it elsewhere is fenced and stops. SIGTERM
-    finishes or abandons the batch and exits 0, Ctrl-C does the same and exits 130; after either, and
-    after a crash, the same command goes on where the table stands.
+    finishes or abandons the batch, takes all rows into the base and exits 0, Ctrl-C does the same and
+    exits 130; after either, and after a crash, the same command goes on where the table stands.
     """
     if once and trigger is not None:
         raise InvalidInput("--once and --trigger exclude each other.")
@@ -203,6 +226,9 @@ def ingest(
                 source=kafka if direct else None,
                 stream=name,
                 enable_memtable=memtable,
+                max_base_age=max_base_age,
+                compact_on_stop=compact_on_stop,
+                stop_timeout=stop_timeout,
                 on_bad_record=on_bad_record,
                 commit_to_kafka=commit_to_kafka,
                 ledger=ledger,

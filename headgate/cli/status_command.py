@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import click
@@ -85,6 +85,7 @@ def status(
 def status_of(table: Table, consumer: Consumer | None = None, batches: int = 5) -> dict[str, Any]:
     """All that is shown, as plain values."""
     streams = stream_statuses(table, consumer)
+    shards = _shards(table, streams)
     recent = [record for one in streams for record in list(one.head.recent.values())[-batches:] if batches]
     return {
         "uri": table.uri,
@@ -104,8 +105,8 @@ def status_of(table: Table, consumer: Consumer | None = None, batches: int = 5) 
             for one in streams
             for part in one.partitions
         ],
-        "shards": _shards(table, streams),
-        "maintenance": _maintenance(table, streams),
+        "shards": shards,
+        "maintenance": _maintenance(table, streams, shards),
         "readers": _readers(table, streams),
         "batches": [batch_value(record) for record in recent],
     }
@@ -141,6 +142,7 @@ def _stream(status: StreamStatus) -> dict[str, Any]:
         "query": last.query_id if last else opened and opened.query_id,
         "sequence": head.sequence,
         "rows": last and last.rows,
+        "mode": last and last.mode,
         "recent_batches": len(head.recent),
         "recent_rows": sum(record.rows for record in head.recent.values()),
         "recent_dead_letters": sum(
@@ -158,10 +160,17 @@ def _since(head: Head) -> int:
     return sum(record.sequence > rewound for record in head.recent.values())
 
 
-def _maintenance(table: Table, streams: tuple[StreamStatus, ...]) -> list[dict[str, Any]]:
-    """As the drivers last said: a stream that stopped, or runs without MemTables, may have said nothing."""
+def _maintenance(table: Table, streams: tuple[StreamStatus, ...], shards: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """As the drivers last said: a stream that stopped, or runs without MemTables, may have said nothing. Where its
+    shards hold nothing beside the base, what it said of that is over.
+    """
+    waiting = {shard["owner"] for shard in shards if shard["sstables"] or shard["unflushed_entries"]}
     found = (read_state(table.home.records, one.head.stream) for one in streams)
-    return [asdict(state) for state in found if state is not None]
+    return [
+        asdict(state if state.stream in waiting else replace(state, base_since=None))
+        for state in found
+        if state is not None
+    ]
 
 
 def _readers(table: Table, streams: tuple[StreamStatus, ...]) -> list[dict[str, Any]]:

@@ -23,6 +23,11 @@ def status_tables(status: Value) -> RenderableType:
     parts: list[RenderableType] = [title, Text()]
     parts.append(_streams(status["streams"]) if status["streams"] else Text("No stream has written to it yet."))
     parts += [_cell(told_rewind(one["stream"], one["rewound"])) for one in status["streams"] if one["rewound"]]
+    parts += [
+        _cell(f"{one['stream']}: WAL only, so plain Lance readers see none of its rows.")
+        for one in status["streams"]
+        if one["mode"] == "wal"
+    ]
     if status["partitions"]:
         parts.append(_partitions(status["partitions"]))
     if status["shards"]:
@@ -130,6 +135,9 @@ def _readers(readers: Sequence[Value]) -> Padding:
 
 def _trouble(state: Value) -> Iterable[str]:
     """What an operator should know: batches that wait, jobs that fail, things to do."""
+    if state["base_since"]:
+        since = state["base_since"]
+        yield f"{state['stream']}: rows since {since} are not in the base, where plain Lance readers look."
     if state["delayed"]:
         yield f"{state['stream']}: batches wait since {state['delayed']['since']}: {state['delayed']['detail']}."
     for one in state["failures"]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
@@ -135,6 +135,8 @@ class Maintenance:
         self._fenced: Fenced | None = None
         self._since: dict[str, float] = {}
         """Per shard, when its oldest unflushed entry was first seen."""
+        self._sstables_since: dict[str, float] = {}
+        """Per shard, when the oldest row that only its SSTables hold was first seen."""
         self._batches = 0
         """Since the last checkpoint."""
         self._checkpointed = self._tidied = self._looked = clock()
@@ -241,14 +243,22 @@ class Maintenance:
                 thread.join()
 
     @property
+    def base_lag(self) -> float:
+        """Seconds since the oldest row was seen that plain Lance readers do not see yet; 0 where there is none."""
+        with self._changed:
+            oldest = min((*self._since.values(), *self._sstables_since.values()), default=None)
+        return 0.0 if oldest is None else self._clock() - oldest
+
+    @property
     def state(self) -> MaintenanceState:
         """How it stands."""
-        loads = self._driver.loads()
+        loads, lag = self._driver.loads(), self.base_lag
         with self._changed:
             return replace(
                 self._state,
                 unflushed_bytes=sum(load.nbytes for load in loads),
                 sstables=max((load.sstables for load in loads), default=0),
+                base_since=now_told(lag) if lag else None,
                 at=now_told(),
             )
 
@@ -358,16 +368,20 @@ class Maintenance:
             jobs = self._driver.flush_jobs(self._schedule.limits.flush_bytes, self._to_flush())
             done = self._jobs.flush(jobs)
             self._driver.flushed(done)
-        with self._changed:
-            # What is left of them came while they were flushed.
-            self._since = {name: since for name, since in self._since.items() if name not in done}
-        self._see_ages()
+        self._see_ages(flushed=done)
         self._update(flushes=self._state.flushes + len(done))
 
-    def _see_ages(self) -> None:
-        now, waiting = self._clock(), {one.name for one in self._driver.loads() if one.entries or not one.known}
+    def _see_ages(self, flushed: Container[str] = ()) -> None:
+        """What is left of shards that were just flushed came while they were."""
+        now, loads = self._clock(), self._driver.loads()
         with self._changed:
-            self._since = {name: self._since.get(name, now) for name in waiting}
+            rows = {one.name: self._sstables_since.get(one.name, self._since.get(one.name, now)) for one in loads}
+            self._sstables_since = {one.name: rows[one.name] for one in loads if one.sstables}
+            self._since = {
+                one.name: now if one.name in flushed else self._since.get(one.name, now)
+                for one in loads
+                if one.entries or not one.known
+            }
 
     def _checkpoint_due(self) -> bool:
         with self._changed:
@@ -402,11 +416,15 @@ class Maintenance:
     # -- the base --------------------------------------------------------------------
 
     def _compaction_due(self) -> bool:
-        return is_compaction_due(self._driver.loads(), self._schedule.limits)
+        now = self._clock()
+        with self._changed:
+            ages = {name: now - since for name, since in self._sstables_since.items()}
+        return is_compaction_due(self._driver.loads(), ages, self._schedule.limits)
 
     def _compact(self) -> None:
         with self._jobs.turn(self._is_over):
             done = self._driver.compact(self._schedule.rounds, self._jobs.compact)
+        self._see_ages()
         if done is not None:
             self._untidied += 1
             self._indexes_looked = float("-inf")

@@ -12,6 +12,9 @@ from headgate.errors import InvalidInput
 MAX_ENTRIES = 512
 """So many small entries make replay slow, whatever their size."""
 
+BASE_START = 0.8
+"""Rows start on their way into the base at this share of the age that they may have: the rest is for the jobs."""
+
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
 """Seconds before a job that failed is tried again: 1, 2, 4 … up to five minutes."""
 
@@ -32,6 +35,8 @@ class MaintenanceLimits:
     """A shard with so many SSTables is compacted."""
     max_sstables: int = 64
     """While a shard has more, batches wait."""
+    base_seconds: float = 900.0
+    """Rows that are so old should be in the base, where plain Lance readers see them."""
 
     def __post_init__(self) -> None:
         if self.max_sstables < self.compact_sstables:
@@ -72,9 +77,13 @@ def to_flush(loads: Sequence[ShardLoad], ages: Mapping[str, float], limits: Main
     return [load.name for load in due]
 
 
-def is_compaction_due(loads: Sequence[ShardLoad], limits: MaintenanceLimits) -> bool:
-    """Whether a shard has so many SSTables that they should go into the base."""
-    return any(load.sstables >= limits.compact_sstables for load in loads)
+def is_compaction_due(loads: Sequence[ShardLoad], ages: Mapping[str, float], limits: MaintenanceLimits) -> bool:
+    """Whether the SSTables of a shard are so many, or their oldest row so old, that they should go into the base."""
+    return any(
+        load.sstables >= limits.compact_sstables
+        or (load.sstables > 0 and ages.get(load.name, 0.0) >= limits.base_seconds * BASE_START)
+        for load in loads
+    )
 
 
 def delay(loads: Sequence[ShardLoad], limits: MaintenanceLimits) -> Delay | None:
@@ -110,5 +119,6 @@ def _is_due(load: ShardLoad, age: float, limits: MaintenanceLimits) -> bool:
         not load.known
         or load.nbytes >= limits.flush_bytes
         or load.entries >= MAX_ENTRIES
-        or age >= limits.flush_seconds
+        # Half of the way into the base is the flush.
+        or age >= min(limits.flush_seconds, limits.base_seconds / 2)
     )

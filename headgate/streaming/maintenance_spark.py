@@ -67,6 +67,7 @@ def schedule_of(options: SinkOptions, tasks: int | None = None) -> Schedule:
         max_unflushed_bytes=options.max_unflushed_memtable_bytes,
         compact_sstables=options.compact_sstables,
         max_sstables=options.max_sstables,
+        base_seconds=options.base_seconds,
     )
     return Schedule(
         limits,

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from headgate.checkpoints.streams import folder_name
@@ -56,6 +56,8 @@ class MaintenanceState:
     unflushed_bytes: int = 0
     sstables: int = 0
     """Of the shard that has most."""
+    base_since: str | None = None
+    """Since when rows wait that plain Lance readers do not see yet, as far as this driver knows; None: none wait."""
     running: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = ()
     delayed: Delayed | None = None
@@ -64,9 +66,9 @@ class MaintenanceState:
     at: str = field(default="")
 
 
-def now_told() -> str:
-    """The time, for people."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
+def now_told(ago: float = 0.0) -> str:
+    """The time, or so many seconds ago, for people."""
+    return (datetime.now(UTC) - timedelta(seconds=ago)).isoformat(timespec="seconds")
 
 
 def put_state(records: ObjectStore, state: MaintenanceState) -> None:

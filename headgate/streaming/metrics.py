@@ -13,6 +13,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Literal, Protocol
 
 from headgate.checkpoints.records import BatchRecord
@@ -59,6 +60,12 @@ METRICS = {
         Metric("headgate_trigger_seconds", "gauge", "Seconds of Spark's last trigger by part.", ("part",)),
         Metric("headgate_unflushed_bytes", "gauge", "Bytes of entries that are in no SSTable.", ("shard",)),
         Metric("headgate_sstables", "gauge", "SSTables that the base has not taken in.", ("shard",)),
+        Metric(
+            "headgate_base_lag_seconds",
+            "gauge",
+            "Age of the oldest row that plain Lance readers do not see yet, since this driver saw it; 0: none. "
+            "With MemTables.",
+        ),
         Metric("headgate_epoch", "gauge", "The epoch that the driver holds.", ("shard",)),
         Metric("headgate_fences_total", "counter", "Times that a successor had taken the stream over."),
         Metric("headgate_retries_total", "counter", "What was tried again: store, task, kafka or ledger.", ("what",)),
@@ -300,6 +307,9 @@ def _of_driver(driver: StreamDriver) -> Iterator[Sample]:
 
 
 def _of_maintenance(state: MaintenanceState) -> Iterator[Sample]:
+    since = None if state.base_since is None else datetime.fromisoformat(state.base_since)
+    lag = 0.0 if since is None else (datetime.now(UTC) - since).total_seconds()
+    yield Sample(METRICS["headgate_base_lag_seconds"], (), lag)
     yield Sample(METRICS["headgate_flushes_total"], (), float(state.flushes))
     yield Sample(METRICS["headgate_compactions_total"], (), float(state.compactions))
     yield Sample(METRICS["headgate_checkpoints_total"], (), float(state.checkpoints))

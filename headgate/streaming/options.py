@@ -219,6 +219,24 @@ class SinkOptions:
     max_sstables: int = _option(
         "maxSstables", _COUNT, 64, "With MemTables: batches wait while a shard has more SSTables."
     )
+    max_base_age: float | str | timedelta = _option(  # noqa: RUF009 - it makes a field
+        "maxBaseAge",
+        _INTERVAL,
+        900.0,
+        "With MemTables: rows go into the base, where plain Lance readers see them, before they are this old.",
+    )
+    compact_on_stop: bool = _option(
+        "compactOnStop",
+        _FLAG,
+        True,
+        "With MemTables: a clean stop takes all rows into the base, where plain Lance readers see them.",
+    )
+    stop_timeout: float | str | timedelta = _option(  # noqa: RUF009 - it makes a field
+        "stopTimeout",
+        _LENGTH,
+        20.0,
+        "How long compactOnStop may take; SSTables that are left are reported, and stay readable through headgate.",
+    )
     maintenance_tasks: int = _option("maintenanceTasks", _COUNT, 2, "So many tasks of a maintenance job run at once.")
     max_entry_bytes: int = _option(
         "maxEntryBytes", _SIZE_IN_BYTES, 256 << 20, "A shard's rows of one batch become one entry up to this size."
@@ -285,6 +303,16 @@ class SinkOptions:
     def memtable_seconds(self) -> float:
         """The age at which a shard is flushed; infinite where age does not count."""
         return _interval(self.max_memtable_age)
+
+    @property
+    def base_seconds(self) -> float:
+        """The age at which rows should be in the base; infinite where age does not count."""
+        return _interval(self.max_base_age)
+
+    @property
+    def stop_seconds(self) -> float:
+        """How long the last compaction may take."""
+        return seconds_of(self.stop_timeout)
 
     @property
     def retry(self) -> Retry:

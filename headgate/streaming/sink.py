@@ -16,7 +16,7 @@ from headgate.checkpoints.flush_job import Flushed, FlushJob, run_here
 from headgate.checkpoints.log_state import Head
 from headgate.checkpoints.records import Batch, BatchRecord
 from headgate.checkpoints.spark_checkpoint import SparkCheckpoint
-from headgate.checkpoints.stream_checkpoint import checkpoint_stream, stop_stream
+from headgate.checkpoints.stream_checkpoint import FinalCompaction, checkpoint_stream, stop_stream
 from headgate.checkpoints.table_checkpoint import TableCheckpoint
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.errors import Fenced, HeadgateError, InvalidInput
@@ -165,8 +165,9 @@ class ShardSink:
         return True if maintenance is None else maintenance.wait_until_idle(timeout)
 
     def close(self) -> TableCheckpoint | None:
-        """End the stream cleanly: everything is flushed and pinned, and native may open the shards. Call it after
-        `query.stop()`; the next batch, if there is one, takes the stream over again.
+        """End the stream cleanly: everything is flushed, taken into the base as far as `stop_timeout` allows (the
+        checkpoint's note says what is left) and pinned, and native may open the shards. Call it after `query.stop()`;
+        the next batch, if there is one, takes the stream over again.
 
         None where no batch has arrived, or where another driver has the stream: it is left alone. Twice equals once.
         Raises DataLoss, Transient, Poisoned: what was committed stays, the shards stay sealed; call it again.
@@ -202,6 +203,7 @@ class ShardSink:
                 partial(_flushed_anyhow, run),
                 max_bytes=run.options.max_memtable_size,
                 keep=run.options.keep_checkpoints,
+                compaction=FinalCompaction(run.options.stop_seconds) if run.options.compact_on_stop else None,
                 pause=self._pause,
             )
         except Fenced as error:

@@ -32,10 +32,11 @@ from stores import Fault, Operation
 from stream_life import QUERY, ranges_of, run_task, write_plan
 
 import headgate
+from headgate.checkpoints.compact import CompactJob, TakenIn
 from headgate.checkpoints.flush_job import Flushed, FlushJob, run_here
 from headgate.checkpoints.records import Batch
 from headgate.checkpoints.snapshot import visible_now
-from headgate.checkpoints.stream_checkpoint import checkpoint_stream, stop_stream
+from headgate.checkpoints.stream_checkpoint import FinalCompaction, checkpoint_stream, stop_stream
 from headgate.checkpoints.stream_driver import StreamDriver
 from headgate.checkpoints.table_checkpoint import TableCheckpoint
 from headgate.checkpoints.taking import OWN_PREFIX, drop_older, own_checkpoints
@@ -364,6 +365,37 @@ def test_after_a_clean_stop_native_opens_the_shards_with_all_rows(tmp_path: Path
     assert manifest_of(shard_of(table, 0)).sealed, "the next start seals again"
     run_batch(again, 1)
     assert ids(table) == of_batches(range(2))
+
+
+@pytest.mark.parametrize("key", ["id", None])
+def test_after_a_clean_stop_that_compacts_a_plain_lance_reader_sees_every_row(tmp_path: Path, key: str | None) -> None:
+    table = make(tmp_path, key=key)
+    driver = open_stream(table)
+    run_batch(driver, 0)
+    taken(table, driver)
+    run_batch(driver, 1)
+    stopped = stop_stream(
+        driver, table.shard_ids(), run_here, max_bytes=MB, keep=2, compaction=FinalCompaction(seconds=60.0)
+    )
+    assert stopped.note == ""
+    plain = Counter(lance.dataset(table.uri).to_table()["id"].to_pylist())
+    assert plain == of_batches(range(2))
+    assert ids(table) == ids(headgate.open_table(table.uri, checkpoint=stopped.name)) == of_batches(range(2))
+
+
+def test_what_a_clean_stop_has_no_time_or_luck_to_compact_is_reported_and_stays_readable(table: Table) -> None:
+    def unlucky(job: CompactJob) -> TakenIn:
+        raise OSError("secret=abc")
+
+    for number, last in enumerate([FinalCompaction(seconds=0.0), FinalCompaction(60.0, unlucky)]):
+        driver = open_stream(table)
+        run_batch(driver, number)
+        stopped = stop_stream(driver, table.shard_ids(), run_here, max_bytes=MB, keep=2, compaction=last)
+        assert "SSTables are not in the base" in stopped.note
+        assert "secret" not in stopped.note
+        assert not manifest_of(shard_of(table, 0)).sealed
+        assert lance.dataset(table.uri).count_rows() == 0
+        assert ids(table) == of_batches(range(number + 1))
 
 
 def test_a_task_that_stalled_over_the_clean_stop_writes_nothing_behind_it(table: Table) -> None:

@@ -147,6 +147,33 @@ def test_a_shard_is_flushed_when_its_oldest_entry_is_old_enough(table: Table, st
     assert maintenance.state.unflushed_bytes == 0
 
 
+def test_rows_are_in_the_base_before_they_are_older_than_is_promised_and_the_lag_is_told(
+    table: Table, started: Started
+) -> None:
+    now = [0.0]
+    driver = open_stream(table)
+    limits = replace(EAGER, flush_bytes=1 << 40, compact_sstables=8, base_seconds=100.0)
+    maintenance = started(driver, plan=schedule(limits), clock=lambda: now[0])
+    batch(driver, maintenance, 0)
+    now[0] = 50.0
+    maintenance.batch_done()
+    until(lambda: maintenance.state.flushes == 2, "both shards")
+    batch(driver, maintenance, 1)
+    assert lance.dataset(table.uri).count_rows() == 0
+    assert maintenance.base_lag == 50.0
+    assert maintenance.state.base_since is not None
+    now[0] = 80.0
+    maintenance.batch_done()
+    until(lambda: not any(one.sstables for one in driver.loads()), "the SSTables are in the base")
+    until(lambda: maintenance.base_lag == 30.0, "what came later is younger")
+    assert Counter(lance.dataset(table.uri).to_table()["id"].to_pylist()) == rows_of(range(1))
+    now[0] = 150.0
+    maintenance.batch_done()
+    until(lambda: maintenance.base_lag == 0.0, "nothing waits")
+    assert Counter(lance.dataset(table.uri).to_table()["id"].to_pylist()) == ids(table) == rows_of(range(2))
+    assert maintenance.state.base_since is None
+
+
 def test_checkpoints_are_taken_beside_the_batches(table: Table, started: Started) -> None:
     driver = open_stream(table)
 

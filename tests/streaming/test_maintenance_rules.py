@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,7 +24,12 @@ from headgate.streaming.maintenance_spark import schedule_of
 from headgate.streaming.options import sink_options
 
 LIMITS = MaintenanceLimits(
-    flush_bytes=100, flush_seconds=60.0, max_unflushed_bytes=1000, compact_sstables=4, max_sstables=8
+    flush_bytes=100,
+    flush_seconds=60.0,
+    max_unflushed_bytes=1000,
+    compact_sstables=4,
+    max_sstables=8,
+    base_seconds=200.0,
 )
 
 
@@ -65,7 +71,7 @@ def test_whatever_delays_a_batch_by_its_bytes_is_due_for_a_flush() -> None:
 def test_whatever_delays_a_batch_by_its_sstables_is_due_for_a_compaction() -> None:
     for count in range(20):
         loads = [load("a", sstables=count)]
-        assert delay(loads, LIMITS) is None or is_compaction_due(loads, LIMITS)
+        assert delay(loads, LIMITS) is None or is_compaction_due(loads, {}, LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +94,22 @@ def test_batches_wait_for_the_budget_of_bytes_and_the_cap_on_sstables_alone(
 
 @pytest.mark.parametrize(("count", "due"), [(0, False), (3, False), (4, True), (9, True)])
 def test_a_shard_with_many_sstables_is_compacted(count: int, due: bool) -> None:
-    assert is_compaction_due([load("a", sstables=1), load("b", sstables=count)], LIMITS) is due
+    assert is_compaction_due([load("a", sstables=1), load("b", sstables=count)], {}, LIMITS) is due
+
+
+@pytest.mark.parametrize(
+    ("sstables", "age", "due"), [(1, 159.0, False), (1, 160.0, True), (0, 10_000.0, False), (3, 160.0, True)]
+)
+def test_rows_that_are_old_go_into_the_base_before_they_pass_the_age_that_is_promised(
+    sstables: int, age: float, due: bool
+) -> None:
+    assert is_compaction_due([load("a", sstables=sstables)], {"a": age}, LIMITS) is due
+
+
+def test_rows_are_flushed_in_time_for_the_base() -> None:
+    limits = replace(LIMITS, flush_seconds=10_000.0)
+    assert to_flush([load("a", 1)], {"a": 99.0}, limits) == []
+    assert to_flush([load("a", 1)], {"a": 100.0}, limits) == ["a"]
 
 
 def test_pauses_after_failures_grow_and_end() -> None:
@@ -106,12 +127,14 @@ def test_the_options_of_a_stream_are_the_thresholds() -> None:
                 "compact_sstables": 3,
                 "max_sstables": 9,
                 "checkpoint_interval": 11,
+                "max_base_age": "1 hour",
             },
             {},
         )
     )
     limits = found.limits
     assert (limits.flush_bytes, limits.flush_seconds, limits.max_unflushed_bytes) == (5, 120.0, 7)
+    assert limits.base_seconds == 3600.0
     assert (limits.compact_sstables, limits.max_sstables, found.checkpoint_seconds) == (3, 9, 11.0)
 
 
