@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import lance
 import psutil
 import pyarrow.parquet as pq
 import pytest
@@ -108,6 +109,8 @@ def test_ingest_once_then_status_verify_and_dead_letters_tell_one_story(
         time.sleep(0.2)
     run.process.send_signal(signal.SIGTERM)
     assert run.end() == (0, [], "")
+    # Of 400 records 4 are no JSON, and 8 delete the row before them.
+    assert lance.dataset(uri).count_rows() == 380, "after a clean stop plain Lance readers see every row"
     assert [batch["batch"] for batch in batches] == list(range(len(batches)))
     assert sum(batch["rows"] for batch in batches) == 396
     assert sum(batch["dead_letters"] for batch in batches) == 4
