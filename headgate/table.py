@@ -35,6 +35,7 @@ from headgate.checkpoints.stopped_compact import Compacted, Waiting, compact_sto
 from headgate.checkpoints.table_checkpoint import CheckpointStore, Scope, StoredCheckpoint, TableCheckpoint
 from headgate.checkpoints.taking import check_name, drop, take
 from headgate.connectors import lance as lance_connector
+from headgate.connectors.filters import Filter
 from headgate.connectors.lance import Base, MemWal
 from headgate.connectors.objects import ObjectStore, open_store, redact
 from headgate.connectors.objects.split_options import joined_options, own_options, wal_options
@@ -266,11 +267,11 @@ class Table:
         self._check_now("drop a checkpoint")
         return drop(self.home, name)
 
-    def scan(self, columns: Sequence[str] | None = None, filter: str | None = None) -> pa.RecordBatchReader:
+    def scan(self, columns: Sequence[str] | None = None, filter: Filter | None = None) -> pa.RecordBatchReader:
         """Every visible row at one instant, as an Arrow reader: newest row per key, deletes applied.
 
-        `filter` is SQL as Lance takes it. Reads as it is asked to; writes nothing. Raises InvalidInput
-        for a column or filter that cannot be, DataLoss, Corrupt, Transient.
+        `filter` is one condition in SQL as Lance takes it, or a pyarrow.compute.Expression. Reads as it is asked to;
+        writes nothing. Raises InvalidInput for a column or filter that cannot be, DataLoss, Corrupt, Transient.
         """
         return self._snapshot().scan(columns, filter)
 
@@ -283,7 +284,7 @@ class Table:
         text: str,
         column: str | None = None,
         k: int = 10,
-        filter: str | None = None,
+        filter: Filter | None = None,
         columns: Sequence[str] | None = None,
         *,
         match: Match = "any",
@@ -292,7 +293,7 @@ class Table:
 
         Hits and scores are those of one native index over the rows that a scan shows now. `column` may be left out
         where one column has a full-text index. `match`: any of the words, all of them, or the phrase, which needs an
-        index with positions. `filter` is SQL and chooses among the hits; it changes no score.
+        index with positions. `filter`, as in `scan`, chooses among the hits; it changes no score.
 
         Writes nothing. Raises InvalidInput for what cannot be, DataLoss, Corrupt, Transient.
         """

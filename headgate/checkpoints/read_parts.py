@@ -18,26 +18,27 @@ from headgate.checkpoints.read_plan import BasePart, ReadPart, ReadPlan, SsTable
 from headgate.checkpoints.reading_back import tail_batches
 from headgate.checkpoints.table_checkpoint import CheckpointStore
 from headgate.checkpoints.visibility import Visible
+from headgate.connectors.filters import Filter, check_filter, filtered
 from headgate.errors import Corrupt, DataLoss, Expired, NotFound, StoreError, Transient
 from headgate.shards.manifest import SsTable
-from headgate.shards.merge import alive, batch_rows, check_filter, result_schema, shown
+from headgate.shards.merge import batch_rows, result_schema, shown
 from headgate.shards.newest import KeySet, living, newest_rows
 from headgate.shards.schema import TOMBSTONE
 from headgate.shards.shard import Shard
-from headgate.shards.sstable import filtered, open_base, open_sstable
+from headgate.shards.sstable import open_base, open_sstable
 
 
 def part_batches(
-    plan: ReadPlan, part: ReadPart, columns: Sequence[str] | None = None, filter: str | None = None
+    plan: ReadPlan, part: ReadPart, columns: Sequence[str] | None = None, filter: Filter | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a part that count, and that an SQL filter lets through.
+    """The rows of a part that count, and that a filter lets through.
 
     Raises InvalidInput for a column or filter that cannot be, Expired where the instant was collected, DataLoss,
     Transient.
     """
     result = result_schema(plan.home.schema, columns)
     if filter is not None:
-        check_filter(plan.home.schema, filter)
+        check_filter(plan.home.schema.logical, filter)
     try:
         if isinstance(part, BasePart):
             yield from _base(plan, part, result, filter)
@@ -58,7 +59,7 @@ def part_batches(
         ) from error
 
 
-def _base(plan: ReadPlan, part: BasePart, result: pa.Schema, filter: str | None) -> Iterator[pa.RecordBatch]:
+def _base(plan: ReadPlan, part: BasePart, result: pa.Schema, filter: Filter | None) -> Iterator[pa.RecordBatch]:
     key = plan.home.schema.primary_key
     hidden = _keys_of(plan).all_fresh() if key else KeySet(key)
     wanted = list(dict.fromkeys([*result.names, *(key if len(hidden) else ())]))
@@ -67,7 +68,7 @@ def _base(plan: ReadPlan, part: BasePart, result: pa.Schema, filter: str | None)
         yield from shown(hidden.unseen(pa.Table.from_batches([batch])), result)
 
 
-def _sstable(plan: ReadPlan, part: SsTablePart, result: pa.Schema, filter: str | None) -> Iterator[pa.RecordBatch]:
+def _sstable(plan: ReadPlan, part: SsTablePart, result: pa.Schema, filter: Filter | None) -> Iterator[pa.RecordBatch]:
     key = plan.home.schema.primary_key
     hidden = KeySet(key)
     if key:
@@ -77,11 +78,11 @@ def _sstable(plan: ReadPlan, part: SsTablePart, result: pa.Schema, filter: str |
             hidden.add(keys.of_sstable(part.shard_id, newer))
     wanted = list(dict.fromkeys([*result.names, *key, TOMBSTONE]))
     stored = open_sstable(Shard(plan.home, part.shard_id), part.sstable)
-    for batch in stored.batches(wanted, alive(filter), batch_rows(hidden)):
-        yield from shown(hidden.unseen(pa.Table.from_batches([batch])).drop_columns([TOMBSTONE]), result)
+    for batch in stored.batches(wanted, filter, batch_rows(hidden)):
+        yield from shown(living(hidden.unseen(pa.Table.from_batches([batch]))), result)
 
 
-def _tail(plan: ReadPlan, part: TailPart, result: pa.Schema, filter: str | None) -> Iterator[pa.RecordBatch]:
+def _tail(plan: ReadPlan, part: TailPart, result: pa.Schema, filter: Filter | None) -> Iterator[pa.RecordBatch]:
     batches = tail_batches(plan.home, plan.at.shards[part.shard_id], _visible(plan))
     key = plan.home.schema.primary_key
     if key:

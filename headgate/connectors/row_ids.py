@@ -42,7 +42,9 @@ def numbered_batches(
         yield from scanner.to_batches()
 
 
-def row_ids(dataset: Any, filter: str | None = None, fragments: Collection[int] | None = None) -> RowIds:
+def row_ids(
+    dataset: Any, filter: str | pc.Expression | None = None, fragments: Collection[int] | None = None
+) -> RowIds:
     """The ids of the living rows, ascending."""
     found = [batch.column(ROW_ID).to_numpy() for batch in numbered_batches(dataset, [], filter, fragments)]
     return np.sort(np.concatenate([np.zeros(0, np.uint64), *found]))

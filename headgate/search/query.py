@@ -21,13 +21,13 @@ import pyarrow as pa
 from headgate.connectors import full_text
 from headgate.connectors import sstables as datasets
 from headgate.connectors.byte_cache import ByteCache
+from headgate.connectors.filters import Filter, filtered
 from headgate.errors import InvalidInput
 from headgate.search.base_parts import BaseIndex
 from headgate.search.highlight import highlighted
 from headgate.search.superseded import superseded_rows
 from headgate.shards.merge import Fresh, View
 from headgate.shards.ranking import Hits, Match, Ranking, rank
-from headgate.shards.sstable import filtered
 from headgate.shards.text_parts import PLACE, SCORE, TextPart, check_match, rows_of, shard_parts
 from headgate.shards.text_runs import identity_of
 
@@ -69,7 +69,7 @@ class Searcher:
         k: int = 10,
         *,
         match: Match = "any",
-        filter: str | None = None,
+        filter: Filter | None = None,
         columns: Sequence[str] | None = None,
     ) -> pa.Table:
         """The k best rows, best first: the columns, and `_score`. See `Table.search`."""
@@ -135,7 +135,7 @@ class Searcher:
         fresh_parts = [part for shard in shards for part in shard.parts]
         return _Prepared(base, [*fresh_parts, *base.parts(superseded)], only_base)
 
-    def _passing(self, parts: Sequence[TextPart], ranking: Ranking, filter: str, k: int) -> Hits:
+    def _passing(self, parts: Sequence[TextPart], ranking: Ranking, filter: Filter, k: int) -> Hits:
         """The best that a filter lets through: tried on the first hits, then asked of the sources as a whole."""
         names = self._view.home.schema.logical.names
         first = ranking.best(max(4 * k, FIRST_LOOK))

@@ -2,7 +2,8 @@
 
 Promises:
 1. Sources are read newest first; a row whose key a newer source has, even as a tombstone, is hidden.
-2. A filter sees only rows that count: an older version never comes back because the newest was filtered out.
+2. A filter chooses among the rows that count: no older version comes back because the newest was filtered out. Lance
+   gets it alone; tombstones and older versions are dropped here, whatever it says.
 3. Memory holds the fresh rows and the keys of the SSTables, never the base.
 4. A lookup looks at keys in memory, reads the rows that have them, and asks the base only for what no shard has.
 5. SSTables that the base has taken in (its compacted mark) are left out, whatever a manifest still names.
@@ -17,7 +18,7 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from headgate.connectors import sstables as datasets
+from headgate.connectors.filters import Filter, check_filter, filtered
 from headgate.connectors.row_ids import ROW_ID, take_rows
 from headgate.errors import InvalidInput
 from headgate.shards.base import Base
@@ -27,7 +28,7 @@ from headgate.shards.manifest import SsTable
 from headgate.shards.newest import KeySet, living, newest_rows
 from headgate.shards.schema import TOMBSTONE, Rows, RowSchema
 from headgate.shards.shard import Shard, TableHome
-from headgate.shards.sstable import StoredRows, filtered, open_sstable
+from headgate.shards.sstable import StoredRows, open_sstable
 from headgate.shards.sstable_keys import sstable_keys
 
 MIN_BATCH, MAX_BATCH = 8_192, 131_072
@@ -123,11 +124,11 @@ class View:
         known = [fresh for fresh in left if fresh is not None]
         return cls(base.home, base.rows, tuple(known)) if len(known) == len(left) else None
 
-    def scan(self, columns: Sequence[str] | None = None, filter: str | None = None) -> pa.RecordBatchReader:
-        """All rows, or those that an SQL filter lets through. Raises InvalidInput."""
+    def scan(self, columns: Sequence[str] | None = None, filter: Filter | None = None) -> pa.RecordBatchReader:
+        """All rows, or those that a filter lets through. Raises InvalidInput."""
         result = result_schema(self.home.schema, columns)
         if filter is not None:
-            check_filter(self.home.schema, filter)
+            check_filter(self.home.schema.logical, filter)
         return pa.RecordBatchReader.from_batches(result, self._batches(result, filter))
 
     def get(self, keys: Rows) -> pa.Table:
@@ -165,7 +166,7 @@ class View:
                 rows = pa.Table.from_batches([batch])
                 yield from shown(rows if len(key) == 1 else asked.seen(rows), result)
 
-    def _batches(self, result: pa.Schema, filter: str | None) -> Iterator[pa.RecordBatch]:
+    def _batches(self, result: pa.Schema, filter: Filter | None) -> Iterator[pa.RecordBatch]:
         key = self.home.schema.primary_key
         hidden = KeySet(key)
         for fresh in self.shards:
@@ -182,7 +183,7 @@ class View:
 
 
 def _sstable_batches(
-    sstable: StoredRows, hidden: KeySet, key: tuple[str, ...], result: pa.Schema, filter: str | None
+    sstable: StoredRows, hidden: KeySet, key: tuple[str, ...], result: pa.Schema, filter: Filter | None
 ) -> Iterator[pa.RecordBatch]:
     """Newer rows hide older ones whether the filter lets them through or not, so keys are read apart from it."""
     wanted = list(dict.fromkeys([*result.names, *key, TOMBSTONE]))
@@ -197,16 +198,11 @@ def _sstable_batches(
         for keys_met in met:
             hidden.add(keys_met)
         return
-    for batch in sstable.batches(wanted, alive(filter), size):
-        yield from shown(hidden.unseen(pa.Table.from_batches([batch])).drop_columns([TOMBSTONE]), result)
+    for batch in sstable.batches(wanted, filter, size):
+        yield from shown(living(hidden.unseen(pa.Table.from_batches([batch]))), result)
     if key:
         for batch in sstable.batches(key, None, size):
             hidden.add(pa.Table.from_batches([batch]))
-
-
-def alive(filter: str | None) -> str:
-    """The filter, and that a row of an SSTable is no tombstone."""
-    return f"NOT {TOMBSTONE}" + (f" AND ({filter})" if filter else "")
 
 
 def _keys_filter(keys: pa.Table) -> str:
@@ -241,14 +237,6 @@ def shown(rows: pa.Table, result: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Rows in the columns that were asked for."""
     if rows.num_rows:
         yield from rows.select(result.names).cast(result).to_batches()
-
-
-def check_filter(schema: RowSchema, filter: str) -> None:
-    """A filter that Lance cannot plan is refused before the first row. Raises InvalidInput."""
-    try:
-        datasets.dataset_in_memory(living(schema.storage.empty_table())).to_table(filter=filter)
-    except (ValueError, OSError) as error:
-        raise InvalidInput(f"Lance refuses the filter {filter!r}.") from error
 
 
 def result_schema(schema: RowSchema, columns: Sequence[str] | None) -> pa.Schema:

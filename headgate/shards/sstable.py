@@ -14,10 +14,10 @@ from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headgate.connectors import full_text
 from headgate.connectors import sstables as datasets
+from headgate.connectors.filters import Filter, applying, filtered
 from headgate.connectors.sstables import TextIndex
 from headgate.errors import HeadgateError
 from headgate.shards import names
@@ -96,13 +96,14 @@ class StoredRows:
     def batches(
         self,
         columns: Sequence[str],
-        filter: str | pc.Expression | None,
+        filter: Filter | None,
         batch_rows: int | None = None,
         fragments: Sequence[int] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Rows in the order they were put; `_tombstone` is a column that may be asked for."""
         if self.as_today:
-            yield from datasets.scan_dataset(self.dataset, columns, filter, batch_rows, fragments)
+            with applying(filter):
+                yield from datasets.scan_dataset(self.dataset, columns, filter, batch_rows, fragments)
             return
         for batch in datasets.scan_dataset(self.dataset, None, None, batch_rows, fragments):
             then = pa.RecordBatch.from_arrays(batch.columns, schema=_without_missing_tombstone(self._then, batch))
@@ -126,15 +127,6 @@ def open_sstable(shard: Shard, sstable: SsTable) -> StoredRows:
 def open_base(home: TableHome, version: int | None = None) -> StoredRows:
     """The base as it is now, or at a version."""
     return StoredRows(home.schema, datasets.open_dataset(home.store, version=version))
-
-
-def filtered(rows: pa.Table, filter: str | pc.Expression | None) -> pa.Table:
-    """Rows in memory, judged by Lance itself where the filter is SQL."""
-    if filter is None or not rows.num_rows:
-        return rows
-    if isinstance(filter, str):
-        return datasets.dataset_in_memory(rows).to_table(filter=filter)
-    return rows.filter(filter)
 
 
 def _without_missing_tombstone(schema: pa.Schema, batch: pa.RecordBatch) -> pa.Schema:

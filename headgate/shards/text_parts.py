@@ -19,6 +19,7 @@ import pyarrow as pa
 from headgate.connectors import full_text, row_ids
 from headgate.connectors import sstables as datasets
 from headgate.connectors.byte_cache import ByteCache
+from headgate.connectors.filters import Filter, applying, filtered
 from headgate.connectors.full_text import OpenIndex, Segment
 from headgate.connectors.index_part import Partition
 from headgate.connectors.objects import ObjectStore
@@ -30,7 +31,7 @@ from headgate.shards.merge import Fresh
 from headgate.shards.newest import living, newest_rows
 from headgate.shards.ranking import Documents, Hits
 from headgate.shards.schema import TOMBSTONE
-from headgate.shards.sstable import StoredRows, filtered, open_sstable, sstable_key
+from headgate.shards.sstable import StoredRows, open_sstable, sstable_key
 from headgate.shards.sstable_keys import plain, sstable_keys
 from headgate.shards.text_runs import Stretch, identity_of, indexed_runs
 
@@ -53,8 +54,8 @@ class Source(Protocol):
         """These rows, in this order."""
         ...
 
-    def passing(self, filter: str) -> RowIds:
-        """Those that an SQL filter lets through."""
+    def passing(self, filter: Filter) -> RowIds:
+        """Those that a filter lets through."""
         ...
 
 
@@ -68,9 +69,10 @@ class StoredSource:
         """These rows, in this order."""
         return row_ids.take_rows(self.dataset, rows, columns)
 
-    def passing(self, filter: str) -> RowIds:
-        """Those that an SQL filter lets through."""
-        return row_ids.row_ids(self.dataset, filter)
+    def passing(self, filter: Filter) -> RowIds:
+        """Those that a filter lets through."""
+        with applying(filter):
+            return row_ids.row_ids(self.dataset, filter)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,8 +85,8 @@ class FreshSource:
         """These rows, in this order."""
         return self._chunks.take(rows, columns)
 
-    def passing(self, filter: str) -> RowIds:
-        """Those that an SQL filter lets through."""
+    def passing(self, filter: Filter) -> RowIds:
+        """Those that a filter lets through."""
         places = pa.array(np.arange(self.rows.num_rows, dtype=np.uint64))
         found: RowIds = filtered(self.rows.append_column(PLACE, places), filter).column(PLACE).to_numpy()
         return found

@@ -16,6 +16,7 @@ import pyarrow as pa
 import structlog
 
 from headgate.connectors import sstables as datasets
+from headgate.connectors.filters import Filter
 from headgate.errors import HeadgateError, InvalidInput
 from headgate.shards.appender import Appended, Pause, WalAppender, no_pause
 from headgate.shards.config import WriterConfig
@@ -222,7 +223,7 @@ class ShardWriter:
 
     # -- MemTable mode -----------------------------------------------------------
 
-    def scan(self, columns: Sequence[str] | None = None, filter: str | None = None) -> pa.RecordBatchReader:
+    def scan(self, columns: Sequence[str] | None = None, filter: Filter | None = None) -> pa.RecordBatchReader:
         """The base, this shard's SSTables and its MemTables, frozen ones included: newest row per key, deletes
         applied. A put is seen once it is durable, or at once without durable_write. Refused in WAL-only mode.
         """

@@ -20,8 +20,8 @@ from pyspark.sql.types import StructType
 from headgate.checkpoints.log_rows import log_schema
 from headgate.checkpoints.read_parts import part_batches
 from headgate.checkpoints.read_plan import HOLD, ReadPart, ReadPlan, plan_at, plan_read
+from headgate.connectors.filters import check_filter
 from headgate.errors import InvalidInput
-from headgate.shards.merge import check_filter
 from headgate.streaming.options import READ_OPTIONS, ReadOptions, parse_options
 from headgate.streaming.read_types import as_spark, check_columns, spark_schema
 from headgate.streaming.source_settings import absolute
@@ -77,7 +77,7 @@ def table_reader(options: ReadOptions, schema: StructType) -> TableReader:
     table = opened(options, options.checkpoint)
     check_columns(schema, table.schema)
     if options.filter is not None:
-        check_filter(table.home.schema, options.filter)
+        check_filter(table.home.schema.logical, options.filter)
     if table.at is not None:
         return TableReader(plan_at(table.home, table.at), schema, options.filter)
     told = options.hold_seconds

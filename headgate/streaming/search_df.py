@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from headgate.connectors.filters import Filter
 from headgate.shards.ranking import Match
 from headgate.table import open_table
 
@@ -20,7 +21,7 @@ def search_df(
     *,
     column: str | None = None,
     match: Match = "any",
-    filter: str | None = None,
+    filter: Filter | None = None,
     columns: Sequence[str] | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> DataFrame:

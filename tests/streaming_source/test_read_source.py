@@ -78,6 +78,14 @@ def test_a_frame_is_one_instant_of_base_sstables_and_tails(
     assert ids(load(table, checkpoint="four")) == of_batches(range(4))
     narrow = spark.read.format("headgate").schema("id long").option("filter", "id < 5").load(table.uri)
     assert sorted(ids(narrow)) == [0, 1, 2, 3, 4]
+    assert sorted(ids(load(table, filter="id < 5 --"))) == [0, 1, 2, 3, 4]
+    for filter, said in (
+        ("1=1) or (1=1", "one expression"),
+        ("id < 5 order by id", "one expression"),
+        ("x = 1", "named x"),
+    ):
+        with pytest.raises(Exception, match=said):
+            ids(load(table, filter=filter))
     with pytest.raises(Exception, match="did you mean 'checkpoint'"):
         load(table, chekpoint="four")
 
