@@ -42,7 +42,7 @@ test: setup ## Run the tests, with branch coverage
 	@$(BIN)/python tests/servers.py versitygw toxiproxy
 	@$(BIN)/python tests/class_archive.py
 	@$(BIN)/coverage erase
-	@$(TEST_ENV) $(BIN)/pytest -n 3 --dist loadgroup --cov --cov-report=term
+	@$(TEST_ENV) $(BIN)/python tests/run_tests.py -n 3 --dist loadgroup --cov --cov-report=term
 	@$(BIN)/coverage report --include='$(GATED)' --fail-under=$(GATE) >/dev/null || { \
 		$(BIN)/coverage report --include='$(GATED)'; \
 		echo "Branch coverage of $(GATED) is below $(GATE) %."; exit 1; }

@@ -5,6 +5,7 @@ import os
 import hypothesis
 import pytest
 from class_archive import java_options
+from run_tests import RERUN
 
 if (options := java_options()) not in (given := os.environ.get("JAVA_TOOL_OPTIONS", "")):
     os.environ["JAVA_TOOL_OPTIONS"] = f"{given} {options}".strip()
@@ -50,3 +51,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if told:
         terminalreporter.section("told")
         terminalreporter.write_line("\n".join(map(str, told)))
+    if os.environ.get(RERUN) and (passed := terminalreporter.getreports("passed")):
+        terminalreporter.section("flaky: failed before, passed alone; to be mended")
+        terminalreporter.write_line("\n".join(report.nodeid for report in passed))
