@@ -17,12 +17,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from headgate.checkpoints.decisions import is_another_table
 from headgate.connectors.base_files import base_files, sync_base
 from headgate.connectors.lance import rehearse_change
 from headgate.connectors.native_errors import native_error
 from headgate.connectors.objects import bare
 from headgate.connectors.sstables import field_ids, open_dataset
-from headgate.errors import InvalidInput, Transient
+from headgate.errors import Fenced, InvalidInput, Transient
 from headgate.shards.schema import PRIMARY_KEY, TOMBSTONE, RowSchema
 from headgate.shards.shard import TABLE_ID, TableHome
 
@@ -41,6 +42,29 @@ def schema_of(home: TableHome, dataset: Any) -> RowSchema:
     """The columns of the base, as it was opened. Raises InvalidInput where it is not this table's any more."""
     check_own(home, dataset)
     return RowSchema.of(dataset.schema, field_ids(dataset))
+
+
+def stream_schema(home: TableHome) -> RowSchema:
+    """The columns that the base has now, for the driver of a stream.
+
+    Raises Fenced where another table was made in this place (R23), and otherwise as `current_schema` does.
+    """
+    dataset = open_dataset(home.store)
+    named = dataset.config().get(TABLE_ID)
+    if is_another_table(home.table_id, named):
+        raise another_table(home, str(home.table_id), named)
+    return schema_of(home, dataset)
+
+
+def another_table(home: TableHome, table_id: str, stored: str) -> Fenced:
+    """What a stream is told whose table was dropped and made anew (R23)."""
+    return Fenced(
+        "The table was dropped, and another one was made in its place; this stream wrote to the old one.",
+        table=home.uri,
+        table_id=table_id,
+        stored_table_id=stored,
+        advice="stop this query; start it with an empty checkpoint directory, so that the new table gets all rows",
+    )
 
 
 def check_own(home: TableHome, dataset: Any) -> None:

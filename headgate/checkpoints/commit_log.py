@@ -15,6 +15,7 @@ Promises:
 
 from __future__ import annotations
 
+import itertools
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -127,6 +128,17 @@ class CommitLog:
             record = codec.decode_record(data)
             self._check_place(record, sequence)
             return record, data
+
+    def beginning(self) -> BatchRecord | RewindRecord | None:
+        """The first batch or rewind of the log. None: there is none, or the log's first records were collected."""
+        for sequence in itertools.count(1):
+            try:
+                record = self.record(sequence)
+            except NotFound:
+                return None
+            if not isinstance(record, OpenRecord):
+                return record
+        return None
 
     def sequences(self) -> set[int]:
         """Of the records that are there. One LIST; what is put meanwhile may be left out."""

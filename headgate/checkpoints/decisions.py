@@ -15,7 +15,7 @@ from typing import TypeAlias
 from uuid import UUID
 
 from headgate.checkpoints.log_state import Head, Positions
-from headgate.checkpoints.records import Batch, BatchRecord, OpaqueRange, Record, Run
+from headgate.checkpoints.records import Batch, BatchRecord, OpaqueRange, Record, RewindRecord, Run
 from headgate.errors import InvalidInput
 from headgate.shards.entry import SourceRange
 
@@ -87,9 +87,11 @@ def decide_batch(head: Head, query_id: str, batch_id: int, sources: BatchSources
        The start of a partition that is new in this batch is not compared: Spark asks Kafka
        for it anew each time, and retention moves it.
     3. The query already committed a later batch: refuse.
-    4. Each partition starts where its last record ended, or a rewind put it; one that no record has, at its
-       earliest offset (R17). The first batch of a stream may start anywhere.
-    5. Otherwise: Write. A new query id is welcome if it continues exactly.
+    4. The log has no batch and no rewind: batch 0 may start anywhere, any other is refused (R23). What the batches
+       before it read is in another table, such as one that was dropped here.
+    5. Each partition starts where its last record ended, or a rewind put it; one that no record has, at its
+       earliest offset (R17).
+    6. Otherwise: Write. A new query id is welcome if it continues exactly.
     """
     if (twice := _twice(sources)) is not None:
         return Refuse(
@@ -106,12 +108,32 @@ def decide_batch(head: Head, query_id: str, batch_id: int, sources: BatchSources
     if head.last is not None and head.last.query_id == query_id and batch_id <= head.last.batch_id:
         what = f"the query already committed batch {head.last.batch_id}, and the log no longer has this one"
         return Refuse(_refusal(head, query_id, batch_id, sources, what))
+    if batch_id > 0 and head.last is None and head.rewound is None:
+        what = f"it has no batch in this table, and the query's batches before {batch_id} went elsewhere"
+        return Refuse(_refusal(head, query_id, batch_id, sources, what, _ELSEWHERE))
     ranges = sources.resolved(earliest)
     broken = [text for r in ranges if (text := _broken(head, r, earliest)) is not None]
     broken += [text for o in sources.opaque if (text := _broken_opaque(head, o)) is not None]
     if broken:
         return Refuse(_refusal(head, query_id, batch_id, sources, "; ".join(broken[:5])))
     return Write(ranges, sources.opaque)
+
+
+def late_beginning(first: BatchRecord | RewindRecord | None, head: Head) -> str | None:
+    """What is wrong with a log that begins with a batch that is not the first of its query, where no rewind says that
+    this was meant (R23). `first` is the log's first batch or rewind, as far as it is there. None: nothing.
+    """
+    if not isinstance(first, BatchRecord) or first.batch_id == 0 or head.rewound is not None:
+        return None
+    return (
+        f"The log begins with batch {first.batch_id} of query {first.query_id}: what the batches before it read is not "
+        "in this table."
+    )
+
+
+def is_another_table(table_id: UUID | None, named: str | None) -> bool:
+    """Whether the id that a base names is that of another table than the one that was opened (R23)."""
+    return table_id is not None and bool(named) and named != str(table_id)
 
 
 def starting_offsets(head: Head, partitions: Iterable[tuple[str, int]] = ()) -> str:
@@ -241,6 +263,11 @@ def check_listable(head: Head, batch: Batch, replay_after: Mapping[UUID, int]) -
 # -- how a batch is compared ------------------------------------------------------
 
 _TWICE = "give each source a stream of its own, or read the topic once"
+_ELSEWHERE = (
+    "start with an empty checkpoint directory, so that the stream begins with batch 0; or, where what was read before "
+    "is not wanted in this table, accept the checkpoint: `headgate rewind TABLE STREAM --adopt --checkpoint DIR "
+    "--apply`; nothing was written"
+)
 
 
 def _barrier(head: Head, shard_id: UUID, given: int | None) -> int | None:

@@ -132,6 +132,11 @@ KINDS: Mapping[str, Kind] = {
         "the rows between the two offsets, or they are there twice",
         "compare the table with Kafka by `headgate verify`; a clone from before the jump streams on from there",
     ),
+    "log-begins-late": Kind(
+        "error",
+        "the rows of the query's earlier batches: they went into another table, such as one that was dropped here",
+        "read them again with `headgate rewind`, or accept that they are missing with `headgate rewind --adopt`",
+    ),
     "log-fence-missing": Kind(
         "error",
         "no row; a stalled driver may now commit where its successor's open record stood",

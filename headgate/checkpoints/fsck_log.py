@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -15,6 +16,8 @@ from uuid import UUID
 
 from headgate.checkpoints import log_state
 from headgate.checkpoints import records as codec
+from headgate.checkpoints.commit_log import CommitLog
+from headgate.checkpoints.decisions import late_beginning
 from headgate.checkpoints.findings import Finding, finding
 from headgate.checkpoints.listed import Fences, Listed, ListedPart
 from headgate.checkpoints.read_ahead import in_order
@@ -51,6 +54,7 @@ def check_log(store: ObjectStore, folder: str, under: str, pool: ThreadPoolExecu
     3. every record: its bytes, its place, and above the fold its order.
     4. the fold against the records that it sums up, where they are still there.
     5. the fences: the open record in force, and the tip.
+    6. the first batch is the first of its query, as far as the log still has it (R23).
     """
     return _LogCheck(store, folder, under, pool).run()
 
@@ -110,6 +114,8 @@ class _LogCheck:
         elif self._stream is not None and stream_folder(self._stream) + "/" != self._folder:
             what = f"The folder holds the log of stream {self._stream!r}, which belongs elsewhere."
             self._find("log-record-misplaced", self._folder, what)
+        if self._stream is not None and self._whole:
+            self._check_beginning(CommitLog(self._store, self._stream, ""))
         count = len(sequences) + len(folds)
         return LogLook(self._name, self._stream, tuple(self._findings), self._listed, self._fences, self._whole, count)
 
@@ -248,6 +254,13 @@ class _LogCheck:
         self._whole = False
         what = f"Record {first} is missing." if first == last else f"Records {first} to {last} are missing."
         self._find("log-hole", self._key("log", first), what)
+
+    def _check_beginning(self, log: CommitLog) -> None:
+        """What cannot be read is told elsewhere."""
+        with suppress(HeadgateError):
+            first = log.beginning()
+            if first is not None and (late := late_beginning(first, log.read().head)) is not None:
+                self._find("log-begins-late", self._key("log", first.sequence), late)
 
     # -- what lies below the fold ----------------------------------------------------------
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
 from headgate.checkpoints.commit_log import CommitLog
+from headgate.checkpoints.decisions import late_beginning
 from headgate.checkpoints.findings import Finding
 from headgate.checkpoints.fsck import look_over
 from headgate.checkpoints.fsck_wal import list_wal
@@ -75,12 +76,17 @@ def diagnose(home: TableHome, stream: str, checkpoint: SparkCheckpoint) -> Diagn
 
     Raises NotFound for a stream that never was, DataLoss or Corrupt where the log itself cannot be read.
     """
-    head = stream_head(home, stream)
+    log = CommitLog(home.records, stream, home.uri)
     spark = look_at_spark(checkpoint)
+    # A table that was made anew has no stream yet; what stands beside it is told all the same.
+    head = log.read().head if spark.planned else stream_head(home, stream)
+    found = standing(head, spark)
+    if (late := late_beginning(log.beginning(), head)) is not None:
+        found = replace(found, state="foreign", why=f"{late} {found.why}")
     claims = {} if head.opened is None else head.opened.shards
     findings = look_over(home, [claim.shard_id for claim in claims.values()])
     shards = tuple(_stand(home, head, name, claim.shard_id) for name, claim in sorted(claims.items()))
-    return Diagnosis(head, spark, standing(head, spark), shards, tuple(findings))
+    return Diagnosis(head, spark, found, shards, tuple(findings))
 
 
 def rebuild(

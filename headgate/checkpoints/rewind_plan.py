@@ -1,5 +1,7 @@
 """What a rewind would do: where each partition goes on, what comes again, what is left out. Pure.
 
+An adoption is a rewind to where a Spark checkpoint stands that was made for another table (R23).
+
 A rewind names offsets for some partitions of the topics that the stream reads. The others stay where they are; the
 plan has them all, so that the record says where the whole stream stood and stands.
 """
@@ -11,7 +13,8 @@ from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from headgate.checkpoints.log_state import Head
-from headgate.checkpoints.records import Moved, RewindRecord
+from headgate.checkpoints.records import Moved, OpenRecord, RewindRecord
+from headgate.checkpoints.spark_look import SparkLook
 from headgate.errors import InvalidInput
 
 Place: TypeAlias = tuple[str, int]
@@ -69,9 +72,46 @@ def plan_rewind(head: Head, wanted: Mapping[Place, int]) -> tuple[Moved, ...]:
     )
 
 
+def plan_adoption(head: Head, spark: SparkLook) -> tuple[Moved, ...]:
+    """The stream as it would go on from where a Spark checkpoint stands, whichever table that one was for (R23).
+
+    A source that is not Kafka is taken from wherever the checkpoint has it, if the stream has no batch here yet.
+    Raises InvalidInput for a directory that cannot be read, or that needs no adopting.
+    """
+    if not spark.is_there or spark.faults or spark.query_id is None:
+        raise InvalidInput(
+            "There is no Spark checkpoint here that could be read.",
+            checkpoint=spark.uri,
+            found=" ".join(spark.faults) or None,
+            advice="name the query's checkpointLocation; nothing was written",
+        )
+    if not spark.planned and head.last is None:
+        raise InvalidInput(
+            "The Spark checkpoint has no batch before it, and the first batch of a stream may start anywhere.",
+            checkpoint=spark.uri,
+            advice="start the query; nothing was written",
+        )
+    if head.last is not None and any(one.kafka is None for one in spark.layout):
+        raise InvalidInput(
+            f"Stream {head.stream!r} has batches in this table, and the checkpoint has a source that is not Kafka.",
+            checkpoint=spark.uri,
+            advice="give the query a stream of its own; nothing was written",
+        )
+    stands, wanted = head.next_starts(), spark.next_starts()
+    return tuple(
+        Moved(*place, head.ends.get(place), wanted.get(place, stands.get(place, 0)))
+        for place in sorted({*stands, *wanted})
+    )
+
+
 def moving(moves: Iterable[Moved]) -> tuple[Moved, ...]:
     """Those that do not stay where they are."""
     return tuple(one for one in moves if one.before != one.after)
+
+
+def is_there(head: Head, moves: Iterable[Moved]) -> bool:
+    """Whether the stream stands where it is sent, so that no record is needed. One without a batch needs a record."""
+    return not moving(moves) and (head.last is not None or head.rewound is not None)
 
 
 def check_held(moves: Iterable[Moved], there: Mapping[Place, tuple[int, int]]) -> None:
@@ -91,7 +131,10 @@ def check_held(moves: Iterable[Moved], there: Mapping[Place, tuple[int, int]]) -
 
 def head_after(head: Head, moves: tuple[Moved, ...]) -> Head:
     """Where the stream would stand, for those who must judge before anything is written."""
-    assert head.opened is not None, "a stream with a batch was opened"
+    if head.opened is None:
+        first = head.sequence + 1
+        head = head.after(OpenRecord(record_id="planned", sequence=first, stream=head.stream, query_id="", shards={}))
+    assert head.opened is not None
     record = RewindRecord(
         record_id="planned",
         sequence=head.sequence + 1,

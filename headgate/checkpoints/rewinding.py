@@ -7,13 +7,15 @@ twice, on one with a key they replace themselves. What is skipped is never read.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from headgate.checkpoints.commit_log import CommitLog
 from headgate.checkpoints.log_state import Head
 from headgate.checkpoints.records import Moved, RewindRecord
-from headgate.checkpoints.rewind_plan import Place, moving, plan_rewind
+from headgate.checkpoints.rewind_plan import Place, is_there, plan_adoption, plan_rewind
+from headgate.checkpoints.spark_look import SparkLook
 from headgate.checkpoints.stream_driver import StreamDriver
 from headgate.checkpoints.streams import list_streams
 from headgate.errors import NotFound
@@ -64,13 +66,47 @@ def rewind(
     """
     pause("rewind look")
     head = stream_head(home, stream)
-    moves = plan_rewind(head, wanted)
-    if not moving(moves):
+    return _sent(home, head, partial(plan_rewind, wanted=wanted), by=by, reason=reason, retry=retry, pause=pause)
+
+
+def adopt(
+    home: TableHome,
+    stream: str,
+    spark: SparkLook,
+    *,
+    by: str = "",
+    reason: str = "",
+    retry: Retry = Retry(),  # noqa: B008
+    pause: Pause = no_pause,
+) -> Rewound:
+    """Let a stream go on where a foreign Spark checkpoint stands (R23). THIS WRITES, AND IT FENCES as `rewind` does.
+
+    The steps and the record are those of a rewind; the stream need not have been in this table before. What the
+    checkpoint's batches have read until now is never in the table. Raises as `rewind` does.
+    """
+    pause("rewind look")
+    head = CommitLog(home.records, stream, home.uri).read().head
+    return _sent(home, head, partial(plan_adoption, spark=spark), by=by, reason=reason, retry=retry, pause=pause)
+
+
+def _sent(
+    home: TableHome,
+    head: Head,
+    plan: Callable[[Head], tuple[Moved, ...]],
+    *,
+    by: str,
+    reason: str,
+    retry: Retry,
+    pause: Pause,
+) -> Rewound:
+    """Steps 2 to 4 of a rewind of a stream that stands so."""
+    moves = plan(head)
+    if is_there(head, moves):
         return Rewound(head, moves, None)
     pause("take over")
-    driver = StreamDriver.open(home, stream, str(uuid.uuid4()), (), retry=retry, pause=pause)
-    moves = plan_rewind(driver.head, wanted)
-    if not moving(moves):
+    driver = StreamDriver.open(home, head.stream, str(uuid.uuid4()), (), retry=retry, pause=pause)
+    moves = plan(driver.head)
+    if is_there(driver.head, moves):
         return Rewound(driver.head, moves, None)
     record = driver.rewind(moves, by=by, reason=reason)
     pause("rewound")

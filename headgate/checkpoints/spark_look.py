@@ -1,11 +1,13 @@
 """How Spark's checkpoint directory stands to the commit log: read without raising for damage, then judged. The
 judgement is pure.
 
-Four states, and in each of them what Spark would do at its next start:
+Five states, and in each of them what Spark would do at its next start:
 - *aligned*: Spark is done with exactly what the table has.
 - *log ahead*: the table has one batch that Spark does not know to be done. It comes again, and is skipped.
 - *Spark ahead*: Spark has logged a batch that the table has not. It comes again, and is written.
 - *lost*: the directory is gone, damaged, of another query, or older or newer than the table. It must be rebuilt.
+- *foreign*: the directory is of another table, such as one that was dropped here (R23): Spark has batches that this
+  table never had, so its next batch is refused; or a release without that rule took it, and rows are missing.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound
 
 T = TypeVar("T")
 
-State = Literal["aligned", "log ahead", "spark ahead", "lost"]
+State = Literal["aligned", "log ahead", "spark ahead", "lost", "foreign"]
 
 _STATEFUL = "state"
 """Spark's folder for what a stateful query remembers."""
@@ -58,6 +60,12 @@ class SparkLook:
     def is_stateful(self) -> bool:
         """Whether the query remembers rows of its own, which no commit log has."""
         return _STATEFUL in self.names
+
+    def next_starts(self) -> dict[tuple[str, int], int]:
+        """Where the partitions go on: as the logged batch reads them that is not done, else after the last one."""
+        if self.upcoming is not None:
+            return {(one.topic, one.partition): one.start for one in self.upcoming.ranges}
+        return self.kafka_ends()
 
     def kafka_ends(self) -> dict[tuple[str, int], int]:
         """Where Spark's next batch starts, as far as Kafka goes."""
@@ -111,7 +119,7 @@ def look_at_spark(checkpoint: SparkCheckpoint) -> SparkLook:
 
 
 def standing(head: Head, spark: SparkLook) -> Standing:
-    """Which of the four states it is, and what a start of the query would do.
+    """Which of the states it is, and what a start of the query would do. (Of *foreign* only what the head tells.)
 
     A batch that Spark has logged and not finished is judged as the sink would judge it; otherwise what counts is
     where Spark's next batch would start. The query's id does not: a new one is welcome if it continues exactly.
@@ -143,6 +151,8 @@ def _with_upcoming(head: Head, spark: SparkLook, query_id: str, upcoming: BatchS
         last = "?" if head.last is None else head.last.batch_id
         why = f"The Spark checkpoint is an old copy: it ends at batch {spark.planned}, the table at {last}."
         return Standing("lost", why, True, ranges)
+    if isinstance(decision, Refuse) and head.last is None and head.rewound is None:
+        return Standing("foreign", f"The Spark checkpoint is not this table's. {decision.error.what}", False, ranges)
     if isinstance(decision, Refuse):
         return Standing("lost", f"The Spark checkpoint does not go with the table. {decision.error.what}", True, ranges)
     why = f"Spark has logged batch {spark.planned}, and the table has not committed it: it comes again and is written."
@@ -151,17 +161,17 @@ def _with_upcoming(head: Head, spark: SparkLook, query_id: str, upcoming: BatchS
 
 def _between_batches(head: Head, spark: SparkLook, done: int) -> Standing:
     """Nothing is logged that is not done: the next batch starts where the last one ended."""
-    if head.last is None:
-        why = f"Spark is done with batch {done}, and the table has no batch of this stream."
-        return Standing("spark ahead", f"{why} Is it the right table, stream and directory?", True)
+    if head.last is None and head.rewound is None:
+        why = f"Spark is done with batch {done}, and the table has no batch of this stream: it was made anew, or is "
+        return Standing("foreign", f"{why}another one than the checkpoint's. The next batch is refused.")
     ours = head.next_starts()
     theirs = spark.kafka_ends()
     opaque = {one.source: one.text for one in spark.ends if one.kafka is None and one.text is not None}
     known = {source: end for source, end in head.opaque_ends.items() if not is_dead_letters(source)}
-    if head.last.query_id == spark.query_id and done < head.last.batch_id:
+    if head.last is not None and head.last.query_id == spark.query_id and done < head.last.batch_id:
         why = f"The Spark checkpoint is an old copy: it ends at batch {done}, the table at {head.last.batch_id}."
         return Standing("lost", why, True)
-    if theirs == ours and opaque == known:
+    if theirs == ours and (opaque == known or head.last is None):
         return Standing("aligned", f"Spark is done with batch {done}, and the table has everything up to there.")
     differing = sorted(place for place in {*ours, *theirs} if ours.get(place) != theirs.get(place))
     told = ", ".join(f"{t}/{p}: Spark {theirs.get((t, p))}, table {ours.get((t, p))}" for t, p in differing[:5])

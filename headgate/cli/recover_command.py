@@ -45,9 +45,10 @@ def recover(
     """Say how Spark's checkpoint DIR and the commit log of a TABLE stand to each other, and what a start would do.
 
     They are aligned; or the table is ahead by a batch that Spark will see skipped; or Spark has logged a batch that
-    it will write; or the checkpoint is lost, damaged or of another time. The last is mended with --apply: the stream
-    is taken over, what is in DIR is moved aside, and DIR is written anew in Spark's own format, under a new query id,
-    so that the query goes on exactly where the table stands. Without --apply nothing is written.
+    it will write; or the checkpoint is foreign, made for another table; or it is lost, damaged or of another time.
+    The last is mended with --apply: the stream is taken over, what is in DIR is moved aside, and DIR is written anew
+    in Spark's own format, under a new query id, so that the query goes on exactly where the table stands. Without
+    --apply nothing is written.
     """
     home = open_table(uri, storage_options or None).home
     spark = SparkCheckpoint(checkpoint, storage_options or None)
@@ -127,6 +128,11 @@ def _next(found: Diagnosis, done: Rebuilt | None, apply: bool) -> str:
         return f"start the query with this checkpoint directory; it goes on with its next batch.{old}"
     if found.findings and any(one.is_error for one in found.findings):
         return "mend what the findings name first, and look at the whole table with `headgate fsck`"
+    if found.standing.state == "foreign":
+        return (
+            "start the query with an empty checkpoint directory, so that this table gets all rows; or, where those "
+            "are not wanted here, accept the checkpoint with `headgate rewind … --adopt`; see docs/rewind.md"
+        )
     if found.standing.needs_rebuild:
         return "run this again with --apply; it fences a query that still runs the stream, so stop that first"
     return "start the query; there is nothing to do" + (", and nothing was written" if apply else "")

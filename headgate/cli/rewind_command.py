@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from headgate.checkpoints.commit_log import CommitLog
 from headgate.checkpoints.decisions import starting_offsets
 from headgate.checkpoints.log_state import Head
 from headgate.checkpoints.records import Moved
@@ -23,13 +24,17 @@ from headgate.checkpoints.rewind_plan import (
     Place,
     check_held,
     head_after,
+    is_there,
     moving,
     parse_offsets,
+    plan_adoption,
     plan_rewind,
 )
 from headgate.checkpoints.rewinding import Rewound, stream_head
+from headgate.checkpoints.rewinding import adopt as adopt_checkpoint
 from headgate.checkpoints.rewinding import rewind as rewind_stream
 from headgate.checkpoints.spark_checkpoint import SparkCheckpoint
+from headgate.checkpoints.spark_look import look_at_spark
 from headgate.cli import storage_option
 from headgate.cli.kafka_options import kafka_option, source_option
 from headgate.cli.output import Output, output_option
@@ -37,6 +42,8 @@ from headgate.cli.rewind_value import moves_value
 from headgate.connectors.objects import open_store
 from headgate.errors import InvalidInput
 from headgate.table import Table, open_table
+
+_NOT_YET = " (nothing was written; --apply does it)"
 
 
 @click.command(
@@ -46,12 +53,14 @@ Example:
   headgate rewind ./orders orders --to-offsets '{"orders":{"0":1200}}' \\
       --checkpoint checkpoints/orders --reason 'decoder fixed' --apply
   headgate rewind ./orders orders --to-timestamp 2026-11-16T00:00:00Z --servers 127.0.0.1:9092
+  headgate rewind ./orders orders --adopt --checkpoint checkpoints/orders       the table was made anew
 """
 )
 @click.argument("uri", metavar="TABLE")
 @click.argument("stream")
 @click.option("--to-offsets", metavar="JSON", help="Where to go on, as Spark's startingOffsets; others stay.")
 @click.option("--to-timestamp", metavar="TIME", help="Go on at the first records since then. Needs --servers.")
+@click.option("--adopt", is_flag=True, help="Go on where --checkpoint stands, though it was made for another table.")
 @click.option("--servers", metavar="HOST:PORT", help="Kafka's addresses: then the offsets are looked for.")
 @click.option("--checkpoint", metavar="DIR", help="The query's checkpointLocation, to be rebuilt for the new offsets.")
 @source_option
@@ -65,6 +74,7 @@ def rewind(
     stream: str,
     to_offsets: str | None,
     to_timestamp: str | None,
+    adopt: bool,
     servers: str | None,
     checkpoint: str | None,
     sources: tuple[tuple[str, ...], ...],
@@ -83,10 +93,20 @@ def rewind(
     The commit log keeps a record for ever: who, when, why, and the offsets before and after. Spark's own checkpoint no
     longer goes with the stream: with --checkpoint it is rebuilt, and the old one is moved aside; otherwise start the
     query with an empty directory and the startingOffsets that this prints. Without --apply nothing is written.
+
+    With --adopt the stream goes on where the checkpoint DIR stands, and DIR is left as it is: for a checkpoint that was
+    made for another table, such as one that was dropped. What it has read until now will not be in this table.
     """
-    if (to_offsets is None) == (to_timestamp is None):
-        raise InvalidInput("Say --to-offsets or --to-timestamp, one of the two.", advice="see `headgate rewind --help`")
+    if (to_offsets is not None) + (to_timestamp is not None) + adopt != 1:
+        raise InvalidInput(
+            "Say --to-offsets, --to-timestamp or --adopt, one of them.", advice="see `headgate rewind --help`"
+        )
     table = open_table(uri, storage_options or None)
+    if adopt:
+        if checkpoint is None:
+            raise InvalidInput("--adopt needs --checkpoint: it says where to go on.", advice="name the directory")
+        _adopt(table, stream, SparkCheckpoint(checkpoint, storage_options or None), reason, apply, output)
+        return
     head = stream_head(table.home, stream)
     there = None if servers is None else _Topics(servers, kafka_options, head)
     wanted = _wanted(to_offsets, to_timestamp, there)
@@ -109,6 +129,20 @@ def rewind(
         _title(table, stream, moves, done, rebuilt),
         _value(table, after, moves, done, rebuilt, spark, checked=there is not None),
     )
+
+
+def _adopt(table: Table, stream: str, spark: SparkCheckpoint, reason: str, apply: bool, output: Output) -> None:
+    look = look_at_spark(spark)
+    head = CommitLog(table.home.records, stream, table.uri).read().head
+    moves = plan_adoption(head, look)
+    there = is_there(head, moves)
+    done = adopt_checkpoint(table.home, stream, look, by=_who(), reason=reason) if apply else None
+    moves, after = (moves, head if there else head_after(head, moves)) if done is None else (done.moves, done.head)
+    title = _title(table, stream, moves, done, None)
+    if head.last is None and not there:
+        title = f"Adopt {spark.uri} for stream {stream!r} of {table.uri}" + ("" if apply else _NOT_YET)
+    value = _value(table, after, moves, done, None, spark, checked=False)
+    output.record(title, value)
 
 
 # -- where to ------------------------------------------------------------------------
@@ -193,7 +227,7 @@ def _title(table: Table, stream: str, moves: Iterable[Moved], done: Rewound | No
         what = "nothing was written" if rebuilt is None else "its Spark checkpoint was rebuilt"
         return f"Stream {stream!r} of {table.uri} stands there already; {what}"
     if done is None:
-        return f"Rewind of stream {stream!r} of {table.uri} (nothing was written; --apply does it)"
+        return f"Rewind of stream {stream!r} of {table.uri}{_NOT_YET}"
     return f"Rewound stream {stream!r} of {table.uri}"
 
 
@@ -239,7 +273,7 @@ def _means(table: Table, again: int, skipped: int, new: Sequence[Moved]) -> str:
         told.append(f"{skipped:,} offsets are skipped: THEIR ROWS WILL NEVER BE IN THE TABLE.")
     if new:
         named = ", ".join(f"{one.topic}/{one.partition} at {one.after}" for one in new)
-        told.append(f"Partitions that the stream has not read yet begin in the middle: {named}.")
+        told.append(f"Partitions that the stream has not read yet begin there: {named}; NOTHING OF BEFORE IS READ.")
     return " ".join(told) or "Nothing moves."
 
 

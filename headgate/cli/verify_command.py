@@ -59,6 +59,8 @@ def _title(report: Report) -> str:
         return "Every row is there, once" + (" in each pass: the stream was rewound" if report.rewinds else "")
     if report.may_be_expired:
         return "Rows are not there, perhaps those that `headgate wal expire` let go; nothing is there twice or wrong"
+    if report.late and not (report.difference or report.dead_letters_lost or report.dead_letters_extra):
+        return "As committed, but a stream did not begin with its first batch: ROWS OF BEFORE ARE MISSING"
     return "NOT as committed"
 
 
@@ -104,6 +106,7 @@ def report_value(report: Report) -> dict[str, Any]:
             }
             for part in report.ranges
         ],
+        "begins_late": list(report.late),
         "rewinds": [rewind_value(one) for one in report.rewinds],
         "examples": list(report.examples),
     }

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from headgate.checkpoints.commit_log import READERS, CommitLog
+from headgate.checkpoints.decisions import late_beginning
 from headgate.checkpoints.log_state import Head
 from headgate.checkpoints.records import BatchRecord, Pass
 from headgate.checkpoints.streams import list_streams
@@ -49,6 +50,8 @@ class History:
 
     batches: tuple[BatchRecord, ...]
     complete: bool
+    late: str | None = None
+    """What is wrong where the log begins with a later batch than the first of its query (R23)."""
 
 
 def history_of(table: Table, head: Head) -> History:
@@ -65,7 +68,8 @@ def history_of(table: Table, head: Head) -> History:
 
     with ThreadPoolExecutor(READERS, thread_name_prefix="headgate-log") as pool:
         found = list(pool.map(record, range(1, head.sequence + 1)))
-    return History(tuple(one for one in found if isinstance(one, BatchRecord)), False not in found)
+    late = late_beginning(log.beginning(), head)
+    return History(tuple(one for one in found if isinstance(one, BatchRecord)), False not in found, late)
 
 
 def committed_ranges(heads: Sequence[Head], topics: Mapping[str, ConsumerConfig]) -> tuple[CommittedRange, ...]:

@@ -7,6 +7,8 @@ Promises:
 3. One thread works on the shards (flush, checkpoint, fold), one on the base (compaction, tidying, indexing): a long
    compaction delays no flush, unless there are fewer than three cores, where a core for batches comes first.
 4. A driver that was fenced maintains nothing any more; the next batch learns it by itself.
+5. A stream whose table was dropped and made anew ends: the next batch, or the one under way, raises Fenced (R23). No
+   other look ends a stream.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import structlog
 from structlog.contextvars import bind_contextvars
 
 from headgate.checkpoints.base_upkeep import RunMerge, tidy_base
-from headgate.checkpoints.columns import current_schema, difference
+from headgate.checkpoints.columns import difference, stream_schema
 from headgate.checkpoints.compact import RunCompaction
 from headgate.checkpoints.compact_choice import BasePolicy, CompactLimits
 from headgate.checkpoints.flush_job import RunJobs, run_here
@@ -84,7 +86,7 @@ class Schedule:
     """Between two looks for rows of the base that its full-text indexes miss, besides one after every compaction:
     others may have put them there."""
     columns_seconds: float = 60.0
-    """Between two looks whether somebody has changed the table's columns."""
+    """Between two looks whether it is still the same table, and whether somebody has changed its columns."""
     memtables: bool = True
     """False: a WAL-only stream, which is neither flushed nor compacted."""
 
@@ -133,6 +135,7 @@ class Maintenance:
         """From a look at the state until it is told."""
         self._stopping = False
         self._fenced: Fenced | None = None
+        self._another_table: Fenced | None = None
         self._since: dict[str, float] = {}
         """Per shard, when its oldest unflushed entry was first seen."""
         self._sstables_since: dict[str, float] = {}
@@ -159,7 +162,7 @@ class Maintenance:
                 _Chore("compaction", self._compaction_due, self._compact),
             ]
         shards.append(_Chore("fold of the log", lambda: driver.fold_is_due, self._fold, quiet=True))
-        shards.append(_Chore("look at the columns", self._look_due, self._look, quiet=True))
+        shards.append(_Chore("look at the table", self._look_due, self._look, quiet=True))
         self._chores = {"shards": shards, "base": base}
         self._threads = [
             threading.Thread(target=self._loop, args=(chores,), name=f"headgate-{name}", daemon=True)
@@ -186,8 +189,10 @@ class Maintenance:
     def wait_for_room(self) -> None:
         """Before a batch: until the budget has room for it. Usually returns at once, and reads nothing.
 
-        Raises Fenced where a successor has the stream, Transient where the query was stopped meanwhile.
+        Raises Fenced where a successor has the stream or the table is another one, Transient where the query was
+        stopped meanwhile.
         """
+        self.check_table()
         if not self._schedule.memtables or (found := self._delay()) is None:
             return
         began, told = self._clock(), float("-inf")
@@ -207,6 +212,12 @@ class Maintenance:
                 self._wait_a_little()
         finally:
             self._note_delay(None)
+
+    def check_table(self) -> None:
+        """Raises Fenced where a look has found another table in the place of the stream's (R23). Reads nothing."""
+        with self._changed:
+            if self._another_table is not None:
+                raise self._another_table
 
     def checkpoint_now(self, take: Callable[[], TableCheckpoint]) -> TableCheckpoint:
         """Take a checkpoint in this thread, once the shards are free."""
@@ -311,7 +322,7 @@ class Maintenance:
         except CalledOff:
             _log.debug("the stream is over: what was due is for the next run", stream=self._driver.stream)
         except Fenced as error:
-            _log.info("maintenance ends: another driver has the stream", stream=self._driver.stream, error=error.what)
+            _log.info("maintenance ends: the stream is not this driver's", stream=self._driver.stream, error=error.what)
             with self._changed:
                 self._fenced = error
         except Exception as error:
@@ -405,7 +416,13 @@ class Maintenance:
 
     def _look(self) -> None:
         self._looked = self._clock()
-        changed = difference(self._driver.home.schema, current_schema(self._driver.home))
+        try:
+            columns = stream_schema(self._driver.home)
+        except Fenced as error:
+            with self._changed:
+                self._another_table = error
+            raise
+        changed = difference(self._driver.home.schema, columns)
         if changed is not None:
             self.note(
                 f"The table's columns changed since the query started: {changed}. Rows are stored as before: an added "

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from structlog.contextvars import bound_contextvars
 
+from headgate.checkpoints.columns import stream_schema
 from headgate.checkpoints.decisions import BatchSources, Skip, Write
 from headgate.checkpoints.flush_job import Flushed, FlushJob, run_here
 from headgate.checkpoints.log_state import Head
@@ -126,8 +127,8 @@ class ShardSink:
         4. tasks append; the driver gets positions.
         5. one commit record makes all of it visible.
 
-        Raises Fenced where a successor runs the stream, InvalidInput where the offsets do not continue
-        the table's, DataLoss where Kafka no longer has an offset; nothing of the batch is visible then.
+        Raises Fenced where a successor runs the stream or the table was made anew, InvalidInput where the offsets do
+        not continue the table's, DataLoss where Kafka no longer has an offset; nothing of the batch is visible then.
         """
         with self._lock:
             phases = Phases()
@@ -262,6 +263,7 @@ class ShardSink:
             mode="memtable" if run.options.enable_memtable else "wal",
         )
         with phases.in_phase("commit"):
+            maintenance.check_table()
             self.last = driver.commit(batch)
         self.reporting.committed(driver, self.last)
         _log.info(
@@ -387,6 +389,7 @@ class ShardSink:
         facts = query_facts(frame)
         options = self.options = sink_options(self._given, facts.settings)
         # Somebody may have changed the columns since the table was opened: a start takes them as they are.
+        options.retry.run(partial(stream_schema, self.table.home))  # another table in its place: Fenced (R23)
         self._table = options.retry.run(self.table.refreshed)
         self._check(frame, facts, options)
         schedule_of(options)

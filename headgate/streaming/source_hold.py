@@ -2,8 +2,8 @@
 
 Spark plans each batch of a Python data source in whatever worker is at hand, and tells it nothing of the run. A
 driver that was paused must know afterwards that it held the stream before, or it would take it back from its
-successor. So the id of its open record is kept in a file of the Spark application: it lives on the driver's host,
-as long as the application, and no longer.
+successor. So the ids of its open record and of its table are kept in a file of the Spark application: it lives on the
+driver's host, as long as the application, and no longer.
 
 Promise: losing the file loses no row and shows none twice. It only lets a driver take the stream over once more.
 """
@@ -11,38 +11,49 @@ Promise: losing the file loses no row and shows none twice. It only lets a drive
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 _FOLDER = ".headgate-streams"
 """Below Spark's own folder of the application, which is on Python's path: no package may have this name."""
 
 
+class Held(NamedTuple):
+    """What a run knows of its stream."""
+
+    open_id: str
+    """Of the open record under which it writes."""
+    table_id: str
+    """Of the table that it writes to: the place alone does not tell it from one that was made anew (R23)."""
+
+
 @dataclass(frozen=True)
 class Hold:
-    """The open record under which this application's run of a query writes, if it has one."""
+    """Where this application's run of a query keeps what it knows of its stream."""
 
     path: Path
 
     @classmethod
-    def of(cls, root: str, query_id: str, table_id: str, stream: str) -> Hold:
+    def of(cls, root: str, query_id: str, table_uri: str, stream: str) -> Hold:
         """`root` is the folder of the Spark application."""
-        return cls(_folder(root, query_id) / _name(table_id, stream))
+        return cls(_folder(root, query_id) / _name(table_uri, stream))
 
-    def open_id(self) -> str | None:
-        """The id of the open record. None: this run has not opened the stream yet."""
+    def held(self) -> Held | None:
+        """What the run's last batch left. None: this run has not opened the stream yet."""
         try:
-            return self.path.read_text()
+            return Held(*json.loads(self.path.read_text()))
         except FileNotFoundError:
             return None
 
-    def keep(self, open_id: str) -> None:
+    def keep(self, held: Held) -> None:
         """Written anew for every batch, so that what tidies temporary folders by age finds it young."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         fresh = self.path.with_suffix(f".{os.getpid()}")
-        fresh.write_text(open_id)
+        fresh.write_text(json.dumps(held))
         fresh.replace(self.path)
 
     def forget(self) -> None:

@@ -11,8 +11,9 @@ from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
+from headgate.checkpoints.columns import another_table
 from headgate.checkpoints.commit_log import CommitLog, OpenedLog
-from headgate.checkpoints.decisions import Skip, Write
+from headgate.checkpoints.decisions import Skip, Write, is_another_table
 from headgate.checkpoints.log_state import Head, LogState
 from headgate.checkpoints.records import Batch, BatchRecord, ShardPart
 from headgate.checkpoints.spark_checkpoint import SparkCheckpoint
@@ -27,7 +28,7 @@ from headgate.streaming.driver import Planned, StreamDriver
 from headgate.streaming.frame_checks import check_columns
 from headgate.streaming.options import as_option
 from headgate.streaming.routing import shards_of
-from headgate.streaming.source_hold import Hold
+from headgate.streaming.source_hold import Held, Hold
 from headgate.streaming.source_settings import Settings
 from headgate.streaming.task import WritePlan
 from headgate.table import Table, open_table
@@ -88,7 +89,8 @@ def plan_batch(settings: Settings, columns: Sequence[str], root: str) -> BatchPl
 
     1. open the table; the frame's columns must fit it.
     2. what the batch reads: from Spark's checkpoint, which has its offsets already.
-    3. hold the stream: go on under the open record that this run put before. Another's is the last: Fenced.
+    3. hold the stream: go on under the open record that this run put before. Another's is the last, or the table is
+       another one (R23): Fenced.
        None yet: take the stream over (THIS WRITES, AND IT FENCES AN EARLIER DRIVER), unless 4 refuses.
     4. decide: skip what the log has; refuse what does not continue it.
     5. plan: every attempt of a shard starts at the same position.
@@ -108,7 +110,7 @@ def plan_batch(settings: Settings, columns: Sequence[str], root: str) -> BatchPl
     def decide(head: Head) -> Skip | Write:
         return decided(table, head, query_id, batch_id, sources, partial(_earliest, settings))
 
-    hold = Hold.of(root, query_id, str(table.table_id), settings.stream)
+    hold = Hold.of(root, query_id, table.uri, settings.stream)
     driver = _held(table, settings, hold, query_id, names, decide)
     decision = decide(driver.head)
     batch = Batch(query_id=query_id, batch_id=batch_id, mode="wal")
@@ -120,7 +122,7 @@ def plan_batch(settings: Settings, columns: Sequence[str], root: str) -> BatchPl
         meant = shards_of(table.sharding, decision.ranges)
         write = write_plan(table, settings.options, decoder, planned, meant, decision.ranges)
     assert driver.head.opened is not None
-    hold.keep(driver.head.opened.record_id)
+    hold.keep(Held(driver.head.opened.record_id, str(table.table_id)))
     commitment = Commitment(
         hold=hold,
         records=table.home.records,
@@ -177,15 +179,18 @@ def _held(
     table: Table, settings: Settings, hold: Hold, query_id: str, names: Iterable[str], accept: Callable[[Head], object]
 ) -> StreamDriver:
     home, stream = table.home, settings.stream
-    mine = hold.open_id()
+    mine = hold.held()
     if mine is None:
         return StreamDriver.open(home, stream, query_id, names, accept=accept, retry=settings.options.retry)
+    if is_another_table(UUID(mine.table_id), str(home.table_id)):
+        hold.forget()
+        raise another_table(home, mine.table_id, str(home.table_id))
     log = CommitLog(home.records, stream, home.uri, settings.options.retry)
     place = (home.records.uri, stream)
     before = _heads.get(place)
     head = log.read(None if before is None else LogState(before, {})).head
     _heads[place] = head
-    if head.opened is None or head.opened.record_id != mine:
+    if head.opened is None or head.opened.record_id != mine.open_id:
         hold.forget()
         raise Fenced(
             "A successor has taken the stream over.",

@@ -69,19 +69,21 @@ class Report:
     """Entries that were let go by `headgate wal expire`: their rows count as lost, and nobody can tell these apart."""
     rewinds: tuple[RewindRecord, ...] = ()
     """Of each stream the last one: what was read twice for it is expected twice, what it skipped is not expected."""
+    late: tuple[str, ...] = ()
+    """Streams whose log begins with a later batch than the first of its query, in words: rows are missing (R23)."""
 
     @property
     def may_be_expired(self) -> bool:
         """Whether all that is off are rows that are not there, and entries were let go."""
         off = self.difference
         return bool(off.lost and self.expired) and not (
-            off.duplicates or off.wrong or self.dead_letters_lost or self.dead_letters_extra
+            off.duplicates or off.wrong or self.dead_letters_lost or self.dead_letters_extra or self.late
         )
 
     @property
     def holds(self) -> bool:
         """Whether the promise does."""
-        return not (self.difference or self.dead_letters_lost or self.dead_letters_extra)
+        return not (self.difference or self.dead_letters_lost or self.dead_letters_extra or self.late)
 
 
 def verify_table(
@@ -124,6 +126,7 @@ def verify_table(
         examples=examples,
         expired=sum(one["entries"] for shard_id in table.shard_ids() for one in read_expired(table.home, shard_id)),
         rewinds=tuple(head.rewound for head in heads if head.rewound is not None),
+        late=tuple(f"Stream {name!r}: {one.late}" for name, one in histories.items() if one.late is not None),
     )
 
 

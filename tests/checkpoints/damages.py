@@ -17,7 +17,7 @@ from headgate.checkpoints.consumer_pins import pin_key
 from headgate.checkpoints.flush_job import run_here
 from headgate.checkpoints.log_archive import LogArchive
 from headgate.checkpoints.log_feed import LogFeed
-from headgate.checkpoints.records import BatchRecord, Fold
+from headgate.checkpoints.records import Batch, BatchRecord, Fold
 from headgate.checkpoints.stream_driver import StreamDriver
 from headgate.checkpoints.streams import stream_folder
 from headgate.checkpoints.table_checkpoint import checkpoint_key
@@ -288,6 +288,13 @@ def a_batch_leaves_offsets_out(table: Table) -> None:
     record = batch(table, 12)
     later = tuple(replace(part, start=part.start + 5) for part in record.sources)
     put_record(table, replace(record, sources=later))
+
+
+@brings("log-begins-late")
+def the_first_batches_went_elsewhere(table: Table) -> None:
+    """As a release left it that took any batch into an empty log."""
+    driver = StreamDriver.open(table.home, "late", "query", ())
+    driver.commit(Batch(query_id="query", batch_id=3, sources=ranges_of(3)))
 
 
 @brings("log-fence-missing")

@@ -58,7 +58,8 @@ THREE = head(batch(0, 0, 10, 1), batch(1, 10, 20, 2), batch(2, 20, 30, 3))
     ("at", "number", "ranges", "query", "expected"),
     [
         (head(), 0, (R("t", 0, 0, 5),), "q", Write),
-        (head(), 7, (R("t", 0, 123, 456),), "q", Write),
+        (head(), 0, (R("t", 0, 123, 456),), "q", Write),
+        (head(), 7, (R("t", 0, 123, 456),), "q", Refuse),
         (THREE, 3, (R("t", 0, 30, 40),), "q", Write),
         (THREE, 3, (R("t", 0, 30, 30),), "q", Write),
         (THREE, 9, (R("t", 0, 30, 40),), "q", Write),
@@ -78,6 +79,7 @@ THREE = head(batch(0, 0, 10, 1), batch(1, 10, 20, 2), batch(2, 20, 30, 3))
     ids=[
         "the first batch",
         "the first batch may start anywhere",
+        "a later batch that meets an empty log",
         "goes on",
         "goes on without rows",
         "batch ids may jump if offsets do not",

@@ -11,7 +11,9 @@ from stream_life import QUERY, home_of, open_driver, ranges_of, run_batch
 
 from headgate.checkpoints.commit_log import CommitLog
 from headgate.checkpoints.log_state import Head
+from headgate.checkpoints.records import Batch
 from headgate.checkpoints.recovery import choose_stream, diagnose
+from headgate.checkpoints.rewinding import rewind
 from headgate.checkpoints.spark_checkpoint import SparkCheckpoint
 from headgate.checkpoints.spark_look import SparkLook, Standing, look_at_spark, standing
 from headgate.connectors.objects.port import ObjectStore
@@ -36,7 +38,7 @@ def stands(head: Head, checkpoint: SparkCheckpoint) -> Standing:
     return standing(head, look_at_spark(checkpoint))
 
 
-# -- the four states ----------------------------------------------------------------------
+# -- the five states ----------------------------------------------------------------------
 
 
 def test_both_at_the_same_batch_are_aligned(home: TableHome, tmp_path: Path) -> None:
@@ -96,6 +98,32 @@ def test_a_checkpoint_that_finished_what_the_table_never_got_is_ahead_and_must_b
     for name, batches in (("some", 2), ("none", 0)):
         found = stands(committed(home, batches), spark_directory(tmp_path / name, equal_batches(4), done=4))
         assert (found.state, found.needs_rebuild) == ("spark ahead", True), name
+
+
+@pytest.mark.parametrize("done", [2, 3], ids=["a batch is logged", "between batches"])
+@pytest.mark.parametrize("opened", [True, False], ids=["opened", "never opened"])
+def test_a_checkpoint_of_a_table_that_was_made_anew_is_foreign_and_rebuilding_is_no_way_on(
+    home: TableHome, tmp_path: Path, done: int, opened: bool
+) -> None:
+    if opened:
+        committed(home, 0)
+    found = diagnose(home, "s", spark_directory(tmp_path / "c", equal_batches(3), done=done)).standing
+    assert (found.state, found.needs_rebuild) == ("foreign", False)
+
+
+def test_a_log_that_begins_with_a_later_batch_is_not_aligned_until_that_is_on_record(
+    home: TableHome, tmp_path: Path
+) -> None:
+    """As a release left it that took any batch into an empty log."""
+    driver = open_driver(home)
+    driver.commit(Batch(query_id=QUERY, batch_id=2, sources=ranges_of(2)))
+    checkpoint = spark_directory(tmp_path / "c", equal_batches(3), done=3)
+    assert stands(driver.head, checkpoint).state == "aligned", "their offsets are the same"
+    found = diagnose(home, "s", checkpoint).standing
+    assert found.state == "foreign"
+    assert "begins with batch 2 of query" in found.why
+    rewind(home, "s", {("orders", 0): 0})
+    assert diagnose(home, "s", checkpoint).standing.state == "lost", "as after any rewind"
 
 
 def test_the_same_batch_with_other_offsets_does_not_go_with_the_table(home: TableHome, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from fsck_tables import make, open_stream
 from log_samples import batch_record, open_record
-from spark_directories import equal_batches, put, spark_directory
+from spark_directories import META, equal_batches, put, spark_directory
 from stores import Crash, FaultyStore
 from stream_life import (
     QUERY,
@@ -32,13 +32,13 @@ from stream_life import (
 from headgate.checkpoints import records as codec
 from headgate.checkpoints import table_checkpoint
 from headgate.checkpoints.commit_log import CommitLog
-from headgate.checkpoints.decisions import BatchSources, Refuse, Write, decide_batch
+from headgate.checkpoints.decisions import BatchSources, Refuse, Write, decide_batch, late_beginning
 from headgate.checkpoints.fsck import check_table
 from headgate.checkpoints.log_state import Head, empty, fold, replayed, unfolded
-from headgate.checkpoints.records import Batch, Moved, Pass, RewindRecord
+from headgate.checkpoints.records import Batch, Moved, OpaqueRange, Pass, RewindRecord
 from headgate.checkpoints.recovery import check_rebuildable, rebuild
 from headgate.checkpoints.rewind_plan import check_held, head_after, moving, parse_offsets, plan_rewind
-from headgate.checkpoints.rewinding import rewind
+from headgate.checkpoints.rewinding import adopt, rewind
 from headgate.checkpoints.spark_checkpoint import SparkCheckpoint
 from headgate.checkpoints.spark_look import look_at_spark, standing
 from headgate.checkpoints.taking import take
@@ -292,6 +292,56 @@ def test_a_crash_after_any_operation_leaves_the_stream_where_it_was_or_rewound(s
             assert moved == {False, True}
             return
     raise AssertionError("the call never ran through")
+
+
+# -- a foreign checkpoint ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("done", [2, 3], ids=["a batch is logged", "between batches"])
+def test_a_foreign_checkpoint_is_refused_until_it_is_adopted_and_then_goes_on_exactly_there(
+    home: TableHome, tmp_path: Path, done: int
+) -> None:
+    spark = look_at_spark(spark_directory(tmp_path / "c", equal_batches(3), done=done))
+    driver = open_driver(home)
+    with pytest.raises(InvalidInput, match="batches before 2 went elsewhere") as refused:
+        run_batch(driver, 2, ranges_of(2))
+    assert "--adopt" in str(refused.value)
+    assert "empty checkpoint directory" in str(refused.value)
+    adopted = adopt(home, "s", spark, by="ann", reason="meant")
+    assert adopted.record is not None
+    at = 40 if done == 2 else 60
+    assert [(one.before, one.after) for one in adopted.moves] == [(None, at), (None, at)]
+    assert adopt(home, "s", spark).record is None, "twice equals once"
+    found = standing(head(home), spark)
+    assert found.state == ("spark ahead" if done == 2 else "aligned")
+    driver = open_driver(home)
+    with pytest.raises(InvalidInput, match="goes back to 0"):
+        run_batch(driver, 0, ranges_of(0), "another")
+    run_batch(driver, done, ranges_of(done))
+    check_exactly_once(home, ranges_of(done))
+    assert late_beginning(CommitLog(home.records, "s", home.uri).beginning(), head(home)) is None
+
+
+def test_what_cannot_be_adopted_is_told_before_anything_is_written(home: TableHome, tmp_path: Path) -> None:
+    nothing = look_at_spark(SparkCheckpoint(str(tmp_path / "none")))
+    first = look_at_spark(spark_directory(tmp_path / "first", equal_batches(1), done=0))
+    for spark, why in ((nothing, "no Spark checkpoint"), (first, "may start anywhere")):
+        with pytest.raises(InvalidInput, match=why):
+            adopt(home, "s", spark)
+    assert not list(home.store.list(""))
+
+
+def test_a_checkpoint_without_kafka_is_adopted_from_wherever_it_stands(home: TableHome, tmp_path: Path) -> None:
+    put(tmp_path / "c", "metadata", json.dumps({"id": QUERY}))
+    for number in range(3):
+        put(tmp_path / "c", f"offsets/{number}", f'v1\n{META}\n{{"logOffset":{number}}}')
+        put(tmp_path / "c", f"commits/{number}", 'v1\n{"nextBatchWatermarkMs":0}')
+    spark = look_at_spark(SparkCheckpoint(str(tmp_path / "c")))
+    sources = BatchSources(opaque=(OpaqueRange("0", '{"logOffset":2}', '{"logOffset":3}'),))
+    assert isinstance(decide_batch(empty("s").head, QUERY, 3, sources, lambda topic, partition: 0), Refuse)
+    assert adopt(home, "s", spark).record is not None
+    assert standing(head(home), spark).state == "aligned"
+    assert isinstance(decide_batch(head(home), QUERY, 3, sources, lambda topic, partition: 0), Write)
 
 
 # -- Spark's checkpoint --------------------------------------------------------------------------

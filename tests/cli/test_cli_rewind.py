@@ -113,8 +113,11 @@ def test_a_clone_and_a_checkpoint_know_of_it(headgate: Headgate, table: Table, t
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ((), "one of the two"),
-        (("--to-offsets", BACK, "--to-timestamp", "0"), "one of the two"),
+        ((), "one of them"),
+        (("--to-offsets", BACK, "--to-timestamp", "0"), "one of them"),
+        (("--to-offsets", BACK, "--adopt"), "one of them"),
+        (("--adopt",), "needs --checkpoint"),
+        (("--adopt", "--checkpoint", "/nowhere/at/all"), "no Spark checkpoint"),
         (("--to-timestamp", "2026-01-01T00:00:00Z"), "needs --servers"),
         (("--to-offsets", "5"), "cannot be read"),
         (("--to-offsets", '{"orders":{"0":-2}}'), "is not known here"),

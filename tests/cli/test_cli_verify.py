@@ -89,6 +89,23 @@ def test_what_is_not_committed_yet_is_not_missed(tmp_path: Path, send: Send, ver
     assert [(part["from"], part["until"]) for part in told["ranges"]] == [(1, 2)]
 
 
+def test_a_stream_that_did_not_begin_with_its_first_batch_is_not_fine_unless_that_is_on_record(
+    tmp_path: Path, send: Send, verify: Any
+) -> None:
+    """As a release left it that took any batch into an empty log."""
+    table = keyless(tmp_path)
+    topic, records = send(ROWS)
+    stream = Stream(table, topic)
+    stream._batch = 1
+    stream.commit([(0, 3, 5)], records[3:])
+    code, told = verify(table, topic)
+    assert (code, told["holds"], told["lost"]) == (6, False, 0)
+    assert "begins with batch 1 of query" in told["begins_late"][0]
+    rewind(table.home, topic, {(topic, 0): 0})
+    Stream(table, topic).commit([(0, 0, 5)], records)
+    assert verify(table, topic)[1]["holds"]
+
+
 def test_a_lost_row_is_found_and_shown(tmp_path: Path, send: Send, verify: Any) -> None:
     table = keyless(tmp_path)
     topic, records = send(ROWS)

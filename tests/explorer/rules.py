@@ -57,6 +57,7 @@ class Rules:
 
     # One stream.
     decide_batch: Callable[..., stream_decisions.Decision] = stream_decisions.decide_batch
+    is_another_table: Callable[[Any, str | None], bool] = stream_decisions.is_another_table
     next_plan: Callable[..., int] = stream_decisions.next_plan
     plan_floor: Callable[[int | None, Manifest], int | None] = lambda own, manifest: own
     """Above which replay_after a batch is planned: the one that the driver wrote, not what the manifest says."""

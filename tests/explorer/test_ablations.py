@@ -19,9 +19,10 @@ from snapshot_model import ReadBounds, snapshot_model
 from stream_bounds import Bounds
 from stream_model import stream_model
 from stream_parts import Planned, batches
+from table_model import TableBounds, table_model
 
 from headgate.checkpoints import decisions, garbage
-from headgate.checkpoints.decisions import BatchSources, Decision, Skip
+from headgate.checkpoints.decisions import BatchSources, Decision, Skip, Write
 from headgate.checkpoints.log_state import Head
 from headgate.checkpoints.records import Batch
 from headgate.checkpoints.unflushed import Unflushed
@@ -106,6 +107,12 @@ def unpinned(positions: Iterable[int], live: Sequence[Manifest], pins: object = 
 def whatever_the_ranges(head: Head, query_id: str, number: int, sources: BatchSources, earliest: Any) -> Decision:
     record = head.recent.get((query_id, number))
     return Skip(record) if record else decisions.decide_batch(head, query_id, number, sources, earliest)
+
+
+def anything_into_an_empty_log(head: Head, query_id: str, number: int, sources: BatchSources, at: Any) -> Decision:
+    if head.last is None:
+        return Write(sources.ranges, ())
+    return decisions.decide_batch(head, query_id, number, sources, at)
 
 
 def unmarked(sstables: tuple[SsTable, ...], generation: int, mark: int) -> tuple[SsTable, ...]:
@@ -239,6 +246,20 @@ ABLATIONS = [
         Bounds("a stream", (ROWS,), checkpoints=1, stops=1),
         {"renews": False},
         "invariant 1: native would show",
+    ),
+    Ablation(
+        "R23: any batch may meet an empty log",
+        table_model,
+        TableBounds("a table made anew"),
+        {"decide_batch": anything_into_an_empty_log},
+        "invariant 1: a table has batches (1,)",
+    ),
+    Ablation(
+        "R23: nobody compares the table's id",
+        table_model,
+        TableBounds("a table made anew"),
+        {"is_another_table": lambda *_: False},
+        "a stream goes on into a table that its look found gone",
     ),
     Ablation("record before entries", stream_model, STREAM, {"entries_first": False}, "invariant 1"),
     Ablation("barrier after replay", shard_model, SHARD, {"barrier_first": False}, "invariant 1: the shard shows rows"),

@@ -14,6 +14,7 @@ from exploring import Explored, explore
 from stream_bounds import Bounds
 from stream_model import stream_model
 from stream_parts import Planned, batches
+from table_model import TableBounds, table_model
 
 ROWS = batches((0,), (0,))
 ROWS_THEN_NONE = batches((0,), ())
@@ -99,6 +100,16 @@ def test_no_interleaving_breaks_a_promise(
     assert explored.fault is None, str(explored)
     assert explored.complete
     assert explored.witnessed.issuperset(sees), "the bounds are too small to show anything"
+
+
+def test_a_table_that_is_made_anew_gets_every_batch_and_the_old_one_none_after_a_look(
+    told: Callable[[Explored], None],
+) -> None:
+    explored = explore(table_model(TableBounds("a table made anew")))
+    told(explored)
+    assert explored.fault is None, str(explored)
+    assert explored.complete
+    assert explored.witnessed == {"the new table has all", "the old one was written to meanwhile"}
 
 
 @pytest.mark.deep

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections import Counter
@@ -448,6 +449,29 @@ def test_columns_that_somebody_changed_are_told_with_what_to_do_and_batches_go_o
     assert ids(changed) == rows_of(range(3))
     assert changed.schema.names == ["id", "more"]
     assert changed.scan(["more"]).read_all().column("more").null_count == 3 * 2 * 18
+
+
+# -- the same table -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("memtables", [True, False], ids=["MemTables", "WAL only"])
+def test_a_table_that_was_dropped_and_made_anew_ends_its_stream(
+    tmp_path: Path, started: Started, memtables: bool
+) -> None:
+    table = make(tmp_path, key="id")
+    driver = open_stream(table)
+    maintenance = started(driver, plan=replace(schedule(columns_seconds=0.0), memtables=memtables))
+    batch(driver, maintenance, 0)
+    maintenance.check_table()
+    shutil.rmtree(table.uri)
+    anew = make(tmp_path, key="id")
+    assert anew.table_id != table.table_id
+
+    until(lambda: maintenance._another_table, "a look finds the other id")
+    with pytest.raises(Fenced, match="another one was made in its place") as ended:
+        maintenance.wait_for_room()
+    assert ended.value.detail["stored_table_id"] == str(anew.table_id)
+    assert not anew.scan().read_all()
 
 
 # -- the hint ----------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -107,6 +108,22 @@ def test_batches_that_different_processes_plan_continue_under_one_open_record(tm
     assert head.sequence == 3
     assert head.opened is not None
     assert head.opened.sequence == 1
+
+
+def test_a_table_that_was_made_anew_ends_the_run_and_a_restart_is_refused(tmp_path: Path, table: Table) -> None:
+    app = Application(tmp_path, table)
+    app.run(0, {0: 0}, {0: 3})
+    shutil.rmtree(table.uri)
+    anew = create_table(table.uri, SCHEMA, "id", PARTITIONED)
+    with pytest.raises(Fenced, match="another one was made in its place"):
+        app.run(1, {0: 3}, {0: 5})
+    with pytest.raises(InvalidInput, match="batches before 1 went elsewhere"):
+        app.run(1, {0: 3}, {0: 5})
+    assert ids(anew) == []
+    assert not list(anew.home.records.list("streams/")), "nothing was written"
+    fresh = Application(tmp_path, anew)
+    fresh.run(0, {0: 0}, {0: 5})
+    assert ids(anew) == [0, 1, 2, 3, 4]
 
 
 def test_a_commit_is_one_put(tmp_path: Path, table: Table) -> None:
