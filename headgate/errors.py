@@ -130,6 +130,15 @@ class Poisoned(HeadgateError):
     next_step = "close this writer and open the shard again; what was acknowledged is safe"
 
 
+class OutcomeUnknown(Poisoned):
+    """Whether these rows were stored is unknown: a request was sent and not answered. They may be visible."""
+
+    next_step = (
+        "do not put these rows again yet: open the shard again, then ask table.landed(entry_id);"
+        " writer.take_pending() has entry id and rows"
+    )
+
+
 class Closed(HeadgateError):
     """The writer was closed before the call."""
 

@@ -48,6 +48,7 @@ from headgate.search.query import Searcher, searcher_of
 from headgate.shards.appender import Pause, no_pause
 from headgate.shards.config import WriterConfig
 from headgate.shards.merge import View
+from headgate.shards.pending import landed
 from headgate.shards.ranking import Match
 from headgate.shards.retry import Retry
 from headgate.shards.schema import PRIMARY_KEY, RESERVED_METADATA, Rows, RowSchema
@@ -206,6 +207,14 @@ class Table:
         """
         self._check_now("be written to")
         return ShardWriter.open(current_home(self.home), self.shard(shard).id, config)
+
+    def landed(self, entry_id: str) -> bool:
+        """Whether an entry that a writer named unknown is durable: True is visible, False never will be. Ask after the
+        next open of its shard. See `ShardWriter.take_pending` and `shards.pending.landed`. Writes nothing.
+
+        Raises InvalidInput while the request may still arrive, Expired where the entry's place was collected meanwhile.
+        """
+        return landed(self.home, entry_id)
 
     def refreshed(self) -> Table:
         """The same table with the columns it has now: somebody may have changed them since it was opened."""

@@ -7,11 +7,12 @@ Promises:
    slot it wants is taken by the successor's barrier (R5 keeps it there).
 3. A lost response is not an error: an entry is known by its unique id, not its bytes.
 4. An appender that raised Fenced or Poisoned never touches the store again.
+5. `sent` says of an append that raised whether its rows may be durable (R24).
 """
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -45,8 +46,17 @@ class Appended:
     nbytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """An entry for which a request was sent, the position of the last one, and what was read there since."""
+
+    entry_id: str
+    position: int
+    slot: Slot | None = None
+
+
 class WalAppender:
-    """Appends entries to one shard, one after the other. Not thread-safe: one thread owns it."""
+    """Appends entries to one shard, one after the other. One thread owns it; any may call `halt` and `sent`."""
 
     def __init__(self, claim: Claim, *, retry: Retry = Retry()) -> None:  # noqa: B008
         self.shard = claim.shard
@@ -60,6 +70,9 @@ class WalAppender:
         """Called before each pause between tries."""
         self._retry = retry
         self._error: HeadgateError | None = None
+        self._sent: Sent | None = None
+        self._halt: HeadgateError | None = None
+        self._halted = threading.Condition()
 
     @classmethod
     def open(
@@ -133,13 +146,28 @@ class WalAppender:
         """What this appender holds now, for handing on."""
         return Claim(self.shard, self.epoch, self.claim_id, self.next_position)
 
-    def append(self, chunks: Sequence[Chunk], tags: Tags = Tags()) -> Appended:  # noqa: B008
+    def append(self, chunks: Sequence[Chunk], tags: Tags = Tags(), entry_id: str | None = None) -> Appended:  # noqa: B008
         """Store the chunks as one entry at the next free position.
 
         Raises Fenced (a successor has taken the shard) or Poisoned (the store did not
-        answer within the retries, so the outcome is unknown). Both are final.
+        answer within the retries). Both are final; `sent` says what is known of the entry.
         """
-        return self._put(codec.encode_entry(self.shard.home.schema, chunks, epoch=self.epoch, tags=tags))
+        schema = self.shard.home.schema
+        return self._put(codec.encode_entry(schema, chunks, epoch=self.epoch, tags=tags, entry_id=entry_id))
+
+    def halt(self, error: HeadgateError) -> None:
+        """The writer has learned elsewhere that it is over: no new entry, no further slot; a request without an answer
+        is sent once more at most, to learn its outcome. When this returns, the position of `sent` is final.
+        """
+        with self._halted:
+            self._halt = error
+            self._halted.notify_all()
+
+    @property
+    def sent(self) -> Sent | None:
+        """The last entry for which a request was sent."""
+        with self._halted:
+            return self._sent
 
     def _put(self, encoded: EncodedEntry) -> Appended:
         """Steps by one from the planned position (R10):
@@ -154,6 +182,7 @@ class WalAppender:
         delays = self._retry.delays()
         while True:
             position = self.next_position
+            self._send(encoded.entry_id, position)
             try:
                 self._store.put_if_absent(self.shard.wal_key(position), encoded.buffers)
             except AlreadyExists as error:
@@ -183,11 +212,21 @@ class WalAppender:
         slot = entry_in_the_way(
             entry_id=entry_id, epoch=self.epoch, stored_id=header.entry_id, stored_epoch=header.epoch
         )
+        with self._halted:
+            self._sent = Sent(entry_id, position, slot)
         if slot is Slot.FENCED:
             raise self._stop(self._fenced(position, header.epoch))
         if slot is Slot.STALE:
             self.next_position = position + 1
         return slot is Slot.OURS
+
+    def _send(self, entry_id: str, position: int) -> None:
+        """Note that a request is sent now. Raises what `halt` was given instead of going on to another slot."""
+        with self._halted:
+            again = self._sent is not None and (self._sent.entry_id, self._sent.position) == (entry_id, position)
+            if self._halt is not None and not again:
+                raise self._stop(self._halt)
+            self._sent = Sent(entry_id, position)
 
     def _check_vanished(self, position: int) -> None:
         """The slot was taken and is free again: a conflict that left nothing, or an entry that was collected.
@@ -204,7 +243,7 @@ class WalAppender:
             raise self._stop(self._poisoned("The next WAL position was already flushed and collected.", position))
 
     def _wait(self, delays: Iterator[float], position: int, error: StoreError) -> None:
-        delay = next(delays, None)
+        delay = next(delays, None) if self._halt is None else None
         if delay is None:
             raise self._stop(
                 self._poisoned("A WAL entry could not be stored; whether it was is unknown.", position)
@@ -213,7 +252,8 @@ class WalAppender:
         note_retry()
         if self.on_retry is not None:
             self.on_retry()
-        time.sleep(delay)
+        with self._halted:
+            self._halted.wait_for(lambda: self._halt is not None, delay)
 
     @property
     def _store(self) -> ObjectStore:

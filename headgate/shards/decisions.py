@@ -1,7 +1,8 @@
 """The decisions of a shard's protocol. Pure: no store, no clock.
 
-Who holds a shard (R3, R7), where the tip is looked for, what an entry in the way means (R10), what a flush may
-commit (R9), and what of a shard the base has taken in (R11). The exhaustive tests drive these functions.
+Who holds a shard (R3, R7), where the tip is looked for, what an entry in the way means (R10), what is said of a put
+without an answer (R24), what a flush may commit (R9), and what of a shard the base has taken in (R11). The exhaustive
+tests drive these functions.
 """
 
 from __future__ import annotations
@@ -89,6 +90,23 @@ def entry_in_the_way(*, entry_id: str, epoch: int, stored_id: str | None, stored
     if stored_id == entry_id:
         return Slot.OURS
     return Slot.FENCED if stored_epoch > epoch else Slot.STALE
+
+
+class Fate(Enum):
+    """What a writer that stops says of a put (R24)."""
+
+    LANDED = "durable"
+    FAILED = "not durable, and it never will be: safe to put again"
+    UNKNOWN = "it may be durable, or become so: ask again after the next open"
+
+
+def fate(*, sent: bool, slot: Slot | None) -> Fate:
+    """Whether a request was sent for it, and what was read in the slot of the last one (None: nothing was)."""
+    if not sent:
+        return Fate.FAILED
+    if slot is None:
+        return Fate.UNKNOWN
+    return Fate.LANDED if slot is Slot.OURS else Fate.FAILED
 
 
 # -- flushing and compacting ---------------------------------------------------------

@@ -149,6 +149,14 @@ def encode_chunk(
     return Chunk(buffers, sum(b.num_rows for b in batches), sum(b.size for b in buffers), tuple(own))
 
 
+def decode_chunk(schema: RowSchema, chunk: Chunk) -> tuple[pa.RecordBatch, ...]:
+    """The batches that `encode_chunk` was given."""
+    if chunk.batches:
+        return chunk.batches
+    stream = pa.ipc.open_stream(b"".join([schema.storage.serialize(), *chunk.buffers, _EOS]))
+    return tuple(stream)
+
+
 def encode_entry(
     schema: RowSchema,
     chunks: Sequence[Chunk],

@@ -7,30 +7,56 @@ Promises:
 4. What waits in memory stays below `max_wal_buffer_size` plus one put while the store works,
    and below the budget while an append is being retried.
 5. The first final error stops everything: each waiting and later call raises it.
+6. A put is named not durable only if it cannot become so (R24). An append that is under way when the flush of a
+   MemTable fails is waited for within the retry deadline: what landed is acknowledged, without an answer its puts
+   raise OutcomeUnknown.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import structlog
 
-from headgate.errors import Closed, HeadgateError, Poisoned
-from headgate.shards.appender import Appended
+from headgate.errors import Closed, Fenced, HeadgateError, InvalidInput, OutcomeUnknown, Poisoned
+from headgate.shards.appender import Appended, Sent
 from headgate.shards.config import WriterConfig
+from headgate.shards.decisions import Fate, fate
 from headgate.shards.entry import Chunk, Tags
 from headgate.shards.memtables import MemTables
+from headgate.shards.pending import entry_name
 
 _log = structlog.get_logger("headgate.shards")
 
-Append = Callable[[list[Chunk], Tags], Appended]
+TakeIn = Callable[[int, int], None]
+"""Called with the planned position and the one an entry got, where it stepped over others."""
+
+
+class Appender(Protocol):
+    """WalAppender, as this module sees it."""
+
+    next_position: int
+
+    def append(self, chunks: list[Chunk], tags: Tags, entry_id: str) -> Appended:
+        """Store one entry. Raises Fenced, Poisoned."""
+        ...
+
+    def halt(self, error: HeadgateError) -> None:
+        """Start nothing more."""
+        ...
+
+    @property
+    def sent(self) -> Sent | None:
+        """The last entry for which a request was sent."""
+        ...
 
 
 class Put:
@@ -126,6 +152,28 @@ class PendingQueue:
 
 
 @dataclass(frozen=True, slots=True)
+class Entry:
+    """Puts that are being appended, or whose append has failed: the oldest of the queue."""
+
+    entry_id: str
+    puts: tuple[Put, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Of all puts."""
+        return sum(put.nbytes for put in self.puts)
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """What a pipeline that failed has not made durable. `sent` is where the unknown puts may be."""
+
+    failed: tuple[Put, ...] = ()
+    unknown: tuple[Put, ...] = ()
+    sent: Sent | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class FlusherStats:
     """Counts since the writer was made."""
 
@@ -143,22 +191,33 @@ class WalFlusher:
     """The pipeline between put and the appender. Its thread starts with the first put."""
 
     def __init__(
-        self, append: Append, config: WriterConfig, where: dict[str, Any], tables: MemTables | None = None
+        self,
+        appender: Appender,
+        config: WriterConfig,
+        where: dict[str, Any],
+        tables: MemTables | None = None,
+        take_in: TakeIn = lambda planned, position: None,
     ) -> None:
-        self._append = append
+        self._appender = appender
+        self._take_in = take_in
         self._tables = tables
         self._config = config
         self._where = where
         self._queue = PendingQueue()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
+        self._stopping: HeadgateError | None = None
+        """A MemTable's flush has failed: nothing begins any more, and what is under way is waited for."""
         self._error: HeadgateError | None = None
+        self._doubt: OutcomeUnknown | None = None
+        """What the puts raise whose outcome is unknown."""
         self._closing = False
+        self._ended = False
         self._retrying = False
         self._wanted = 0
         """Number of the last put somebody waits for: entries up to it are written without delay."""
         self._numbered = 0
-        self._in_flight = 0
+        self._in_flight: Entry | None = None
         self._waits = 0
         self._last_complaint = float("-inf")
         self._entries = self._rows = self._nbytes = 0
@@ -183,17 +242,20 @@ class WalFlusher:
             return put
 
     def wait(self, put: Put, timeout: float | None = None) -> tuple[int, ...]:
-        """Until the put is durable."""
+        """Until the put is durable. Raises the stored error, or OutcomeUnknown."""
         with self._changed:
             if not put.done and self._error is None:
                 self._wanted = max(self._wanted, put.number)
                 self._changed.notify_all()
                 if not self._changed.wait_for(lambda: put.done or self._error is not None, timeout):
                     raise TimeoutError(f"put {put.number} is not durable after {timeout} s")
-            if not put.done:
-                assert self._error is not None
-                raise self._error
-            return put.positions
+            if put.done:
+                return put.positions
+            # Rows of an attempt are visible only once a commit record lists them: there is nothing to ask.
+            if self._doubt is not None and put._tags.attempt_id is None and put in self._unfinished().unknown:
+                raise self._doubt
+            assert self._error is not None
+            raise self._error
 
     def flush(self) -> None:
         """Until every put queued before this call is durable. Raises the stored error."""
@@ -202,17 +264,46 @@ class WalFlusher:
                 raise self._error
             last = self._queue.waiting()[-1] if len(self._queue) else None
         if last is not None:
-            self.wait(last)
+            try:
+                self.wait(last)
+            except OutcomeUnknown:
+                assert self._error is not None
+                raise self._error from None
 
     def close(self) -> None:
-        """Make everything durable and end the thread. Raises the stored error, also when called again."""
+        """Make everything durable and end the thread. Raises the stored error, also when called again.
+
+        A thread whose request the store never answers is left behind once the writer has failed.
+        """
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        if self._thread is not None:
-            self._thread.join()
-        if self._error is not None:
-            raise self._error
+            self._changed.wait_for(lambda: self._error is not None or (self._idle and self._stopping is None))
+            if self._error is not None:
+                raise self._error
+
+    @property
+    def _idle(self) -> bool:
+        return self._thread is None or self._ended
+
+    def take_unfinished(self) -> Unfinished:
+        """What is not durable, and never will be by this pipeline; it forgets it. Empty after a clean close.
+
+        Waits for an append that is being settled. Raises InvalidInput while the pipeline works.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._error is not None or self._stopping is None)
+            if self._error is None:
+                if self._closing and self._idle:
+                    return Unfinished()
+                raise InvalidInput(
+                    "The writer works: its pending puts are on their way.",
+                    **self._where,
+                    advice="wait for the puts, or flush(); take_pending() is for a writer that has failed",
+                )
+            unfinished = self._unfinished()
+            self._queue, self._in_flight = PendingQueue(), None
+            return unfinished
 
     @property
     def closed(self) -> bool:
@@ -226,12 +317,22 @@ class WalFlusher:
             self._changed.notify_all()
 
     def tables_changed(self) -> None:
-        """MemTables have left memory, or their flush has failed."""
+        """MemTables have left memory, or their flush has failed: then this returns when no append is under way, or
+        the retry deadline has passed.
+        """
         assert self._tables is not None
-        if self._tables.error is not None:
-            self._fail(self._tables.error)
+        error = self._tables.error
         with self._changed:
             self._changed.notify_all()
+            if error is None or self._error is not None:
+                return
+            self._stopping = error
+            if self._in_flight is not None:
+                self._appender.halt(error)
+                self._changed.wait_for(
+                    lambda: self._in_flight is None or self._error is not None, self._config.retry.deadline
+                )
+        self._fail(error)
 
     @contextmanager
     def standing_still(self) -> Iterator[list[pa.RecordBatch]]:
@@ -260,8 +361,8 @@ class WalFlusher:
             self._raise_if_stopped()
 
     def _raise_if_stopped(self) -> None:
-        if self._error is not None:
-            raise self._error
+        if (error := self._error or self._stopping) is not None:
+            raise error
         if self._closing:
             raise Closed("This writer was closed.", **self._where)
 
@@ -308,11 +409,11 @@ class WalFlusher:
         try:
             while True:
                 with self._changed:
-                    while self._error is None and not self._due():
+                    while self._stopping is None and not self._due():
                         if self._closing and not len(self._queue):
                             return
                         self._changed.wait(self._time_left())
-                    if self._error is not None:
+                    if self._stopping is not None:
                         return
                 self._write_entry()
         except HeadgateError as error:
@@ -321,30 +422,50 @@ class WalFlusher:
             poisoned = Poisoned(f"The WAL thread died: {error!r}.", **self._where)
             poisoned.__cause__ = error
             self._fail(poisoned)
+        finally:
+            with self._changed:
+                self._ended = True
+                self._changed.notify_all()
 
     def _write_entry(self) -> None:
         """Make the oldest puts durable. A function of its own, so that an idle thread holds no rows."""
         with self._changed:
+            if self._stopping is not None:
+                return
             taken = self._queue.snapshot(self._config.max_wal_buffer_size)
-            self._in_flight = sum(put.nbytes for put in taken)
+            entry = self._in_flight = Entry(uuid.uuid4().hex, tuple(taken))
         chunks = [put._chunk for put in taken if put._chunk is not None]
-        appended = self._append(chunks, taken[0]._tags)
+        planned = self._appender.next_position
+        appended = self._appender.append(chunks, taken[0]._tags, entry.entry_id)
+        try:
+            if appended.position > planned:
+                self._take_in(planned, appended.position)
+        except BaseException:
+            with self._changed:
+                self._acknowledge(entry, appended)
+            raise
         with self._changed:
-            if self._tables is not None:
+            self._acknowledge(entry, appended)
+            if self._tables is not None and self._error is None:
                 batches = [batch for chunk in chunks for batch in chunk.batches]
                 self._tables.insert(batches, appended.position, len(taken))
-            self._queue.commit(taken, appended.position)
-            self._retrying = False
-            self._in_flight = 0
-            self._entries += 1
-            self._rows += appended.rows
-            self._nbytes += appended.nbytes
-            self._changed.notify_all()
+
+    def _acknowledge(self, entry: Entry, appended: Appended) -> None:
+        """The entry has landed, perhaps after it was named unknown; unless its rows were given back."""
+        if self._in_flight is not entry:
+            return
+        self._queue.commit(list(entry.puts), appended.position)
+        self._retrying = False
+        self._in_flight = None
+        self._entries += 1
+        self._rows += appended.rows
+        self._nbytes += appended.nbytes
+        self._changed.notify_all()
 
     def _due(self) -> bool:
         if not len(self._queue):
             return False
-        queued = self._queue.nbytes - self._in_flight
+        queued = self._queue.nbytes - (self._in_flight.nbytes if self._in_flight else 0)
         return (
             self._closing
             or self._queue.oldest().number <= self._wanted
@@ -362,9 +483,30 @@ class WalFlusher:
         with self._changed:
             if self._error is not None:
                 return
-            left = self._queue.waiting()
-            if left:
-                rows = sum(put.rows for put in left)
-                error.located(not_durable=f"puts {left[0].number} to {left[-1].number} ({rows} rows)")
-            self._error = error
+            if self._stopping is not None and not isinstance(error, Fenced):
+                error = self._stopping
+            left = self._unfinished()
+            if left.failed:
+                error.located(not_durable=_named(left.failed))
+            if left.sent is not None:
+                name = entry_name(self._where["shard"], left.sent.position, left.sent.entry_id)
+                elsewhere = "The writer stopped, and the store has not answered for a WAL entry that was under way."
+                what, cause = (elsewhere, error) if self._stopping is not None else (error.what, error.__cause__)
+                self._doubt = OutcomeUnknown(what, **self._where, position=left.sent.position, epoch=error.epoch)
+                self._doubt.__cause__ = cause
+                for one in (error, self._doubt):
+                    one.located(unknown=_named(left.unknown), unknown_entry=name)
+            self._stopping = self._error = error
             self._changed.notify_all()
+
+    def _unfinished(self) -> Unfinished:
+        waiting, entry, sent = tuple(self._queue.waiting()), self._in_flight, self._appender.sent
+        if entry is None or sent is None or sent.entry_id != entry.entry_id:
+            return Unfinished(waiting)
+        if fate(sent=True, slot=sent.slot) is Fate.FAILED:
+            return Unfinished(waiting)
+        return Unfinished(waiting[len(entry.puts) :], entry.puts, sent)
+
+
+def _named(puts: tuple[Put, ...]) -> str:
+    return f"puts {puts[0].number} to {puts[-1].number} ({sum(put.rows for put in puts)} rows)"

@@ -62,6 +62,11 @@ class Retry:
             yield min(delay, self.cap)
             delay = min(delay * 2, self.cap)
 
+    @property
+    def deadline(self) -> float:
+        """Seconds to wait for an answer that is outstanding: all pauses, and `cap` for the try under way."""
+        return sum(self.delays()) + self.cap
+
     def run(self, operation: Callable[[], T]) -> T:
         """The operation's result, tried again while it raises Transient. For what may be done twice: reads."""
         return self._run(operation, math.inf)

@@ -18,14 +18,15 @@ import structlog
 from headgate.connectors import sstables as datasets
 from headgate.connectors.filters import Filter
 from headgate.errors import HeadgateError, InvalidInput
-from headgate.shards.appender import Appended, Pause, WalAppender, no_pause
+from headgate.shards.appender import Pause, WalAppender, no_pause
 from headgate.shards.config import WriterConfig
-from headgate.shards.entry import Chunk, Tags, encode_chunk
+from headgate.shards.entry import Tags, decode_chunk, encode_chunk
 from headgate.shards.flusher import FlusherStats, NoRows, Put, WalFlusher
 from headgate.shards.manifest import Manifest
 from headgate.shards.memtable import MemTableStats
 from headgate.shards.memtables import MemTables
 from headgate.shards.merge import Fresh, View
+from headgate.shards.pending import Pending, PendingPut, UnknownEntry, entry_name
 from headgate.shards.replay import IsVisible, Looked, look, noted_generations, replay, uncovered, untagged
 from headgate.shards.schema import Rows
 from headgate.shards.shard import Claim, Shard, TableHome, TableLike, table_at
@@ -65,8 +66,7 @@ class ShardWriter:
         self._owns = owns
         self._tables = tables
         self._visible = visible
-        append = appender.append if tables is None else self._append
-        self._flusher = WalFlusher(append, config, appender.shard.where(), tables)
+        self._flusher = WalFlusher(appender, config, appender.shard.where(), tables, self._take_in)
         appender.on_retry = self._flusher.note_retry
         if tables is not None:
             tables.on_drained = self._flusher.tables_changed
@@ -123,7 +123,8 @@ class ShardWriter:
         """Add rows. With durable_write they are durable when this returns, and the result has their
         positions; without, the result is a handle to wait for.
 
-        Raises InvalidInput (nothing was queued), Fenced, Poisoned or Closed.
+        Raises InvalidInput or Closed (nothing was queued), Fenced or Poisoned (the rows are not durable and never
+        will be), OutcomeUnknown (they may be). `take_pending` has the rows.
         """
         return self._submit(self.shard.home.schema.stored_rows(rows), tags)
 
@@ -158,6 +159,24 @@ class ShardWriter:
         if first and self._owns:
             self._note_tip()
 
+    def take_pending(self) -> Pending:
+        """The rows that a writer that has failed did not make durable: `failed` ones are safe to put again, by
+        `append`; of `unknown` ones `Table.landed` tells after the next open. Given out once; empty after a clean close.
+
+        Waits for an append that is under way, within the retry deadline. Raises InvalidInput while the writer works.
+        """
+        left = self._flusher.take_unfinished()
+        unknown: tuple[UnknownEntry, ...] = ()
+        if left.sent is not None:
+            position, shard = left.sent.position, str(self.shard.id)
+            name = entry_name(shard, position, left.sent.entry_id)
+            unknown = (UnknownEntry(name, position, tuple(map(self._given_back, left.unknown))),)
+        return Pending(tuple(map(self._given_back, left.failed)), unknown)
+
+    def _given_back(self, put: Put) -> PendingPut:
+        assert put._chunk is not None
+        return PendingPut(put.number, decode_chunk(self.shard.home.schema, put._chunk), put._tags)
+
     def _submit(self, batches: list[pa.RecordBatch], tags: Tags) -> Put:
         if not batches:
             self._flusher.check_open()
@@ -174,17 +193,14 @@ class ShardWriter:
             put.wait()
         return put
 
-    def _append(self, chunks: list[Chunk], tags: Tags) -> Appended:
-        """Append, and take in what stands at the positions that were stepped over: a flush will cover them as well."""
-        assert self._tables is not None
-        planned = self._appender.next_position
-        appended = self._appender.append(chunks, tags)
-        if appended.position > planned:
-            between = WalTailer(self.shard, retry=self.config.retry).read(planned, appended.position)
-            visible = (found for found in between if self._visible(found.entry.header, found.position))
-            for part in uncovered(self.shard, self._tables.manifest, visible):
-                self._tables.insert(part.batches, part.position)
-        return appended
+    def _take_in(self, planned: int, position: int) -> None:
+        """MemTables take in what stands at the positions that were stepped over: a flush will cover them as well."""
+        if self._tables is None:
+            return
+        between = WalTailer(self.shard, retry=self.config.retry).read(planned, position)
+        visible = (found for found in between if self._visible(found.entry.header, found.position))
+        for part in uncovered(self.shard, self._tables.manifest, visible):
+            self._tables.insert(part.batches, part.position)
 
     def _note_tip(self) -> None:
         """Spares the next opener a search; nothing depends on it."""

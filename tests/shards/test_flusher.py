@@ -14,18 +14,20 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from closing import ASYNC, ROWS, WAL_ONLY, Background, closing_checks, open_writer, rows, visible
+from closing import ASYNC, ROWS, WAL_ONLY, Background, closing_checks, home_of, open_writer, rows, visible
 from network import seed_of_run
 from stores import Fault, FaultyStore, Operation
 from structlog.testing import capture_logs
 
+from headgate.connectors.objects.memory import MemoryStore
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import Closed, PermissionDenied, Poisoned
-from headgate.shards.appender import Appended
+from headgate.shards.appender import WalAppender
 from headgate.shards.config import WriterConfig
 from headgate.shards.entry import Chunk, Tags, encode_chunk
 from headgate.shards.flusher import PendingQueue, Put, WalFlusher
 from headgate.shards.retry import Retry
+from headgate.shards.shard import Claim
 
 ONE = encode_chunk(ROWS.stored_rows(rows(1))).nbytes
 """What one row weighs in the queue."""
@@ -43,7 +45,8 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def a_put(number: int, nbytes: int, tags: Tags = Tags()) -> Put:  # noqa: B008
-    flusher = WalFlusher(lambda chunks, tags: Appended(0, "", 0, 0), WriterConfig(), {})
+    shard = home_of(MemoryStore("memory://unused")).shard(uuid.UUID(int=1))
+    flusher = WalFlusher(WalAppender(Claim(shard, 1, "claim", 1)), WriterConfig(), {})
     return Put(number, Chunk((), 1, nbytes), tags, flusher)
 
 
@@ -287,7 +290,7 @@ def test_a_put_that_waits_for_room_learns_of_the_final_error(store: ObjectStore,
 
     blocked.faulty.plan = refuse
     for one in (blocked.late, blocked.flushing):
-        with pytest.raises(Poisoned, match=r"puts 1 to 5 \(5 rows\)"):
+        with pytest.raises(Poisoned, match=r"not_durable=puts 2 to 5 \(4 rows\), unknown=puts 1 to 1"):
             one.result()
     with pytest.raises(Poisoned):
         blocked.handles[2].wait()
