@@ -35,6 +35,8 @@ from headgate.checkpoints.stopped_compact import Compacted, Waiting, compact_sto
 from headgate.checkpoints.table_checkpoint import CheckpointStore, Scope, StoredCheckpoint, TableCheckpoint
 from headgate.checkpoints.taking import check_name, drop, take
 from headgate.connectors import lance as lance_connector
+from headgate.connectors.base_aside import set_aside_unborn
+from headgate.connectors.base_synced import sync_base
 from headgate.connectors.filters import Filter
 from headgate.connectors.lance import Base, MemWal
 from headgate.connectors.objects import ObjectStore, open_store, redact
@@ -509,8 +511,10 @@ def create_table(
     4. work: retire the id of a base that was overwritten (its rows stay, the old shards do
        not come back); base, full-text indexes, MemWAL. What is there already is kept.
     5. flip: the base names the id, by compare-and-set. From here the table exists.
+    6. sync: on local disk it survives a power cut from here on, and the first mark says so (see `base_synced`).
 
-    After a crash at any point the same call completes it, under an id of its own. Of two
+    After a crash at any point the same call completes it, under an id of its own. What a power cut left of a base that
+    was being made is set aside. Of two
     calls at once one wins. Raises InvalidInput (nothing that exists was changed), StoreError.
     """
     storage_options = joined_options(storage_options, wal_storage_options)
@@ -524,6 +528,8 @@ def create_table(
     mem_wal = MemWal(sharding.native(), tuple(indexes.values()))
     schema = lance_connector.rehearse(schema, indexes, mem_wal.sharding)
 
+    if not _shard_folders(store):
+        set_aside_unborn(store)
     base = lance_connector.look(store.uri, storage_options)
     stale_id = _check_free(store, base, schema, mem_wal)
     record = TableRecord(
@@ -552,6 +558,7 @@ def create_table(
     if not lance_connector.swap_config(store.uri, TABLE_ID, unnamed, str(record.table_id), storage_options):
         raise _taken(store)
     pause("created")
+    sync_base(store)
     return open_table(uri, storage_options)
 
 

@@ -19,7 +19,7 @@ from headgate.checkpoints.collect import store_time
 from headgate.checkpoints.compact_choice import BasePolicy, Fragment, ListedVersion, old_versions, untouched_fragments
 from headgate.connectors import base_tidy
 from headgate.connectors.append_once import progress_of
-from headgate.connectors.base_files import base_files, sync_base
+from headgate.connectors.base_synced import sync_base
 from headgate.connectors.base_tags import held_versions
 from headgate.connectors.base_tidy import MergePlan
 from headgate.connectors.sstables import open_dataset
@@ -53,24 +53,25 @@ def tidy_base(
     1. look at the fragments; too few small ones: they stay.
     2. write the merged ones; nothing names them yet.
     3. commit them. Where others changed the old ones meanwhile it is given up until the next time: Transient.
-    4. list the versions, then read who holds them, then remove the rest (R12).
+    4. list the versions, then read who holds them (R12).
+    5. sync the base (R21), then remove the rest.
     """
     store = home.store
     pause("fragments")
     before = base_tidy.fragment_sizes(store)
     untouched = untouched_fragments((Fragment(one.id, one.rows, one.deleted) for one in before), policy)
     if untouched is not None:
-        known = base_files(store)
         plan = base_tidy.plan_merge(store, untouched, policy.target_rows, policy.max_deleted)
         pause("merge fragments")
         made = (run or run_here)(home, plan)
         pause("commit fragments")
         if made:
             base_tidy.commit_merge(store, made)
-            sync_base(store, known)
     fragments = len(base_tidy.fragment_sizes(store))
     pause("versions")
     gone = _old(home, policy, now)
+    pause("sync")
+    sync_base(store)
     pause("remove versions")
     nbytes = base_tidy.remove_versions(store, gone) if gone else 0
     return Tidied(len(before), fragments, len(gone), nbytes)

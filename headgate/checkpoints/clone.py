@@ -25,6 +25,8 @@ from headgate.checkpoints.clone_mapping import ShardPlan, check_named, shard_pla
 from headgate.checkpoints.table_checkpoint import CheckpointStore, TableCheckpoint
 from headgate.checkpoints.taking import drop, take
 from headgate.connectors import lance_clone
+from headgate.connectors.base_aside import set_aside_unborn
+from headgate.connectors.base_synced import sync_base
 from headgate.connectors.compacted import compacted_marks
 from headgate.connectors.sstables import open_dataset
 from headgate.errors import DataLoss, InvalidInput, NotFound, Transient
@@ -83,7 +85,8 @@ def clone_table(
     6. logs: per stream one fold at the same sequence, and an open record above it.
     7. base: a tag on the source where its files will be shared, then the clone, then the table's record.
     8. flip: the base names the clone's id, by compare-and-set. From here the clone exists.
-    9. release our own pin.
+    9. sync the base, the source's files in a shallow clone included: from here the clone survives a power cut (R21).
+    10. release our own pin.
 
     Everything before 8 may be done twice, so that two callers with the same arguments do no harm. Raises
     InvalidInput, NotFound (no such checkpoint), DataLoss, StoreError, Transient.
@@ -92,12 +95,14 @@ def clone_table(
     pause("looked")
     intent = put_intent(target.store, intent)
     pause("intended")
+    set_aside_unborn(target.store)
     if not _exists(target, intent):
         pinned, plans = _copied(source, target, intent, progress, pause)
         pause("copied")
         make_shards(_home(source.home, target, intent), pinned, plans, intent, pause)
         make_base(source.home, target, pinned, intent, pause)
         flip(target, intent)
+    sync_base(target.store)
     pause("cloned")
     _release(source.home, intent)
     pause("released")

@@ -29,6 +29,7 @@ from headgate.checkpoints.commit_log import CommitLog
 from headgate.checkpoints.consumer_pins import ConsumerPin, PinStore, StoredPin, needed_above, read_upto
 from headgate.checkpoints.garbage import ListedManifest
 from headgate.checkpoints.log_archive import LogArchive
+from headgate.checkpoints.on_disk import require_on_disk
 from headgate.checkpoints.records import BatchRecord
 from headgate.checkpoints.streams import NUMBERED, list_streams
 from headgate.checkpoints.table_checkpoint import TAG_PREFIX, CheckpointStore, StoredCheckpoint, checkpoint_key
@@ -105,8 +106,9 @@ def collect(
     3. after that, read who may hold them: checkpoints, consumers of the logs and manifests (R12, R15).
     4. choose by the rules of `garbage`. Of WAL entries and commit records the header is read: barriers and open
        records stay (R5).
-    5. archive the commit records that go, where their stream has an archive.
-    6. delete; manifests oldest first, after native's hint was written (R7). Expired checkpoints and pins of consumers
+    5. sync what makes it garbage: the base, manifests and SSTables (R21).
+    6. archive the commit records that go, where their stream has an archive.
+    7. delete; manifests oldest first, after native's hint was written (R7). Expired checkpoints and pins of consumers
        go before what they held, which the next collection finds.
 
     A shard or log that cannot be read is kept whole and named in `kept`, and so are records that cannot be archived; an
@@ -143,6 +145,9 @@ def collect(
                 kept.append(f"{what}: {error}")
         found += [*_checkpoints(home, checkpoints, tags, now, before), *_consumers(home, stored, now)]
         found += _temporaries(home, before)
+        if apply and found:
+            pause("sync")
+            require_on_disk(home, _shards_of(found))
         if apply:
             pause("archive")
             found = _archived(home, logs, found, kept)
@@ -393,6 +398,11 @@ def _temporaries(home: TableHome, before: datetime) -> Iterator[Garbage]:
 
 
 # -- deleting --------------------------------------------------------------------
+
+
+def _shards_of(found: Iterable[Garbage]) -> set[UUID]:
+    """The shards that lose something."""
+    return {UUID(one.key.split("/")[1]) for one in found if one.key.startswith("_mem_wal/")}
 
 
 def _delete(

@@ -18,7 +18,8 @@ from typing import Any
 import pyarrow as pa
 
 from headgate.checkpoints.decisions import is_another_table
-from headgate.connectors.base_files import base_files, sync_base
+from headgate.connectors.base_aside import settle_base
+from headgate.connectors.base_synced import sync_base
 from headgate.connectors.lance import rehearse_change
 from headgate.connectors.native_errors import native_error
 from headgate.connectors.objects import bare
@@ -194,12 +195,12 @@ def _change(
 
     After an error it is looked whether the change stands: a lost response and a rival's equal change look alike.
     """
+    settle_base(home.store)
     rehearse_change(plain_schema(home), change, names)
-    known = base_files(home.store)
     try:
         change(open_dataset(home.store))
     except (OSError, ValueError, RuntimeError) as error:
         if not stands(open_dataset(home.store).schema.names):
             what = "The base's columns could not be changed."
             raise native_error(what, error, Transient, table=home.uri) from bare(error)
-    sync_base(home.store, known)
+    sync_base(home.store)

@@ -30,8 +30,9 @@ from headgate.checkpoints.compact_choice import CompactLimits, chosen, size_of
 from headgate.connectors import append_once
 from headgate.connectors import sstables as datasets
 from headgate.connectors.append_once import BaseMoved
-from headgate.connectors.base_files import base_files, sync_base, sync_data_files
+from headgate.connectors.base_files import sync_data_files
 from headgate.connectors.base_notes import note_begun
+from headgate.connectors.base_synced import sync_base
 from headgate.connectors.compacted import compacted_marks
 from headgate.connectors.merge_insert import delete_keys, merge_rows
 from headgate.errors import DataLoss, HeadgateError, Transient
@@ -135,9 +136,11 @@ def compact_round(
 
     1. plan: manifests, then the base. What the base has taken in before, by somebody who died then, is dropped.
     2. take_in: with a key, deletes and rows are merged, and marked in the same commit; without one, rows are written.
-    3. commit: without a key the rows are appended once; the base is on disk; the manifests drop the SSTables.
+    3. commit: without a key the rows are appended once; every file of the base is synced, whoever wrote it (R21); the
+       manifests drop the SSTables.
 
-    Raises Fenced where somebody else has a shard, Transient where others change the base all the time.
+    Raises Fenced where somebody else has a shard, DataLoss where the base has lost a file of rows, Transient where
+    others change the base all the time.
     """
     began = time.monotonic()
     delays = [*retry.delays(), *([0.0] * TRIES)][:TRIES]
@@ -185,6 +188,7 @@ def plan(
     if done:
         if not home.schema.primary_key:
             append_once.finish(home.store, {claim.shard.id: known[name] for name, claim in done.items()})
+        pause("sync")
         sync_base(home.store)
         pause("drop")
         manifests |= _drop(done, marks, retry)
@@ -222,23 +226,20 @@ def take_in(job: CompactJob, pause: Pause = no_pause) -> TakenIn:
     3. note that deletes begin: whoever reads the base from here on must know the SSTables that hold them (R11).
     4. delete the keys whose newest row is a tombstone; the SSTables still hide them.
     5. merge the other rows and mark, in one commit. From here the SSTables no longer count.
-    6. sync.
     Any conflict with others: from 1 again.
 
     Without a key: write the rows into files of the base that nothing names.
     """
     if not job.home.schema.primary_key:
         return _written(job, pause)
-    known = base_files(job.home.store)
     for _ in range(TRIES):
         dataset = datasets.open_dataset(job.home.store)
         if _is_in(job, compacted_marks(job.home.store, dataset, job.shards)):
-            sync_base(job.home.store)
             return TakenIn(0)
         claims = {part.name: part.claim for part in job.parts}
         _held(claims, Retry())
         try:
-            taken = _merged(job, _as_of(job.home, dataset), dataset, pause)
+            return _merged(job, _as_of(job.home, dataset), dataset, pause)
         except Transient as error:
             _log.info("a merge into the base is tried again", table=job.home.uri, why=error.what)
             continue
@@ -246,9 +247,6 @@ def take_in(job: CompactJob, pause: Pause = no_pause) -> TakenIn:
             # What a successor has compacted may be collected.
             _held(claims, Retry())
             raise
-        pause("sync")
-        sync_base(job.home.store, known)
-        return taken
     raise BaseMoved(table=job.home.uri)
 
 
@@ -342,7 +340,6 @@ def commit(
     if not home.schema.primary_key:
         if (age := time.monotonic() - began) > JOB_LIMIT:
             raise Transient(f"A compaction took {age:.0f} s, and was given up.", table=home.uri)
-        known = base_files(home.store)
         above = {part.claim.shard.id: part.above for part in job.parts}
         pause("intend")
         own = append_once.intend(home.store, above, upto, taken.fragments)
@@ -350,12 +347,12 @@ def commit(
         append_once.append(home.store, own, upto, taken.fragments)
         pause("finish")
         append_once.finish(home.store, upto)
-        pause("sync")
-        sync_base(home.store, known)
-    pause("drop")
     marks = compacted_marks(home.store, datasets.open_dataset(home.store), job.shards)
     if not _is_in(job, marks):
         raise BaseMoved("Spark says that SSTables are in the base, and the base does not.", table=home.uri)
+    pause("sync")
+    sync_base(home.store)
+    pause("drop")
     return _drop({part.name: part.claim for part in job.parts}, marks, retry)
 
 

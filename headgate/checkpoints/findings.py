@@ -87,6 +87,16 @@ KINDS: Mapping[str, Kind] = {
         "nothing yet: shards and commit logs are there, but nobody opens them through this base",
         "restore the base's version from before it was overwritten, or create the table again (its base rows stay)",
     ),
+    "base-version-unreadable": Kind(
+        "warning",
+        "no row: a power cut took the manifest of a version that nothing relied on; readers use the one before",
+        "`headgate recover TABLE --apply`, or the next writer's open, sets it aside",
+    ),
+    "base-version-torn": Kind(
+        "error",
+        "no row that was acknowledged: a power cut took files of a version that nothing relied on; readers of it stop",
+        "`headgate recover TABLE --apply`, or the next writer's open, sets it aside",
+    ),
     "base-index-missing": Kind("warning", "no row; searches of that index fail", "build the index again"),
     "table-record-missing": Kind(
         "error",

@@ -18,6 +18,7 @@ from headgate.checkpoints.compact_choice import BasePolicy, CompactLimits, size_
 from headgate.checkpoints.flush_job import run_here
 from headgate.checkpoints.stopped import MAX_BYTES, Holders
 from headgate.checkpoints.stream_driver import StreamDriver
+from headgate.connectors.base_aside import settle_base
 from headgate.shards.appender import Pause, WalAppender, no_pause
 from headgate.shards.manifest import Manifest
 from headgate.shards.retry import Retry
@@ -82,6 +83,7 @@ def compact_stopped(
     reader, and compacting it again completes it. Raises Fenced where somebody else came later, InvalidInput, DataLoss,
     Transient.
     """
+    settle_base(home.store)
     pause("look")
     holders = Holders.read(home, shard_ids, names or {})
     found = _waiting(holders)

@@ -29,6 +29,7 @@ from headgate.checkpoints.gap import close_gap, unseal
 from headgate.checkpoints.log_state import Head, LogState, Positions
 from headgate.checkpoints.records import Batch, BatchRecord, Fold, Mode, Moved, RewindRecord
 from headgate.checkpoints.unflushed import Unflushed
+from headgate.connectors.base_aside import settle_base
 from headgate.errors import Fenced, HeadgateError, InvalidInput
 from headgate.shards.appender import Pause, no_pause
 from headgate.shards.manifest import Manifest
@@ -122,6 +123,7 @@ class StreamDriver:
 
         1. read the log: where the stream stands, and which shards it has had. `accept` may refuse
            by raising, and a shard of another stream is refused as well: nothing was written yet.
+           Then, on local disk, what a power cut left of the base's newest versions is set aside (R21).
         2. claim and barrier every shard, in parallel.
         3. put the open record at the log's next sequence: from here no predecessor commits.
         4. re-read every manifest: each claim still stands and its barrier lies above replay_after.
@@ -136,6 +138,7 @@ class StreamDriver:
         accept(head)
         names = _distinct(home, {*shards, *(head.opened.shards if head.opened else ())})
         check_owners(home, stream, names, retry)
+        settle_base(home.store)
         claims = claim_all(home, stream, names, head.listed, retry, pause)
         opened = log.open(query_id, told(claims), state)
         pause("re-read")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -14,6 +15,7 @@ from headgate.cli.errors import exit_code
 from headgate.cli.findings_text import tell_findings
 from headgate.cli.kafka_options import source_option
 from headgate.cli.output import Output, TextOutput, output_option
+from headgate.connectors.base_aside import DamagedVersion, damaged_versions, settle_base
 from headgate.connectors.objects import open_store
 from headgate.errors import DataLoss
 from headgate.table import open_table
@@ -24,10 +26,11 @@ from headgate.table import open_table
 Example:
   headgate recover ./orders --checkpoint checkpoints/orders            how they stand to each other
   headgate recover ./orders --checkpoint checkpoints/orders --apply    rebuild the checkpoint from the table
+  headgate recover ./orders --apply                                    mend the base alone, after a power cut
 """
 )
 @click.argument("uri", metavar="TABLE")
-@click.option("--checkpoint", required=True, metavar="DIR", help="The query's checkpointLocation: a path or URI.")
+@click.option("--checkpoint", metavar="DIR", help="The query's checkpointLocation: a path or URI.")
 @click.option("--stream", metavar="NAME", help="The stream, where the table has several.")
 @source_option
 @click.option("--apply", is_flag=True, help="Rebuild it. This fences a query that still runs the stream.")
@@ -35,7 +38,7 @@ Example:
 @output_option
 def recover(
     uri: str,
-    checkpoint: str,
+    checkpoint: str | None,
     stream: str | None,
     sources: tuple[tuple[str, ...], ...],
     apply: bool,
@@ -49,8 +52,18 @@ def recover(
     The last is mended with --apply: the stream is taken over, what is in DIR is moved aside, and DIR is written anew
     in Spark's own format, under a new query id, so that the query goes on exactly where the table stands. Without
     --apply nothing is written.
+
+    Versions of the base that a power cut left damaged, and that nothing relied on, are told first; with --apply they
+    are set aside, as the next writer's open does. Without --checkpoint that is all.
     """
     home = open_table(uri, storage_options or None).home
+    damaged = settle_base(home.store) if apply else damaged_versions(home.store)
+    if checkpoint is None:
+        title = "Nothing to mend" if not damaged else "Mended" if apply else "Damaged"
+        output.record(f"{title}: the base of {home.uri}", {"base": base_value(damaged, apply=apply)})
+        return
+    if damaged:
+        home = open_table(uri, storage_options or None).home
     spark = SparkCheckpoint(checkpoint, storage_options or None)
     name = choose_stream(home, look_at_spark(spark), stream)
     found = diagnose(home, name, spark)
@@ -59,13 +72,19 @@ def recover(
         target = open_store(spark.location, storage_options or None)
         done = rebuild(home, name, spark, target, sources=sources)
     title = "Rebuilt" if done else found.standing.state.capitalize()
-    value = diagnosis_value(found, done, apply=apply)
+    value = diagnosis_value(found, done, apply=apply) | {"base": base_value(damaged, apply=apply)}
     if isinstance(output, TextOutput) and found.findings:
         tell_findings(found.findings)
         value = {key: item for key, item in value.items() if key != "findings"}
     output.record(f"{title}: stream {name!r} and {spark.uri}", value)
     lost = any(one.is_error for one in found.findings)
     click.get_current_context().exit(exit_code(DataLoss) if lost else 0)
+
+
+def base_value(damaged: Sequence[DamagedVersion], *, apply: bool) -> list[dict[str, Any]]:
+    """The versions of the base that a power cut damaged, and what became of them."""
+    done = "set aside, and kept under _headgate/" if apply else "run this with --apply to set it aside"
+    return [{"version": one.version, "what": one.what, "next": done} for one in damaged]
 
 
 def diagnosis_value(found: Diagnosis, done: Rebuilt | None = None, *, apply: bool = False) -> dict[str, Any]:

@@ -1,69 +1,94 @@
-"""Making a base on local disk survive a power loss: Lance never syncs what it writes.
+"""Files of a base on local disk, and syncing them: Lance never does.
 
-Before SSTables that the base has taken in may go, the base's own files must be on disk. On other stores a put that
-returned is durable, and nothing is done here.
+On other stores an object is durable when its put has returned, whoever put it; there `local_root` is None.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 from headgate.connectors.objects import ObjectStore
+from headgate.connectors.objects.errors import os_errors
+from headgate.errors import InvalidInput
 
 FOLDERS = ("data", "_deletions", "_indices", "_transactions", "_versions")
-"""Of a Lance dataset, the newest references last."""
+"""Of a Lance dataset."""
+
+_MANIFEST = re.compile(r"(\d+)\.manifest")
+_LONG_NAME = 20
+"""Digits of today's names, which count down from 2**64 - 1; older ones are the version itself."""
 
 
-def base_files(store: ObjectStore) -> frozenset[str]:
-    """The files that a base on local disk has now; empty on other stores."""
-    root = _root(store)
-    return frozenset() if root is None else frozenset(_walked(root))
+def local_root(store: ObjectStore) -> str | None:
+    """The directory of a store on local disk; None where the store is durable by itself, or nothing is there yet."""
+    try:
+        root, options = store.locate()
+    except InvalidInput:
+        return None  # no store for Lance, hence no base
+    return root if not options and os.path.isdir(root) else None
 
 
-def sync_base(store: ObjectStore, known: Iterable[str] = ()) -> None:
-    """Sync every file of a base on local disk but those `known` to be on disk already, then the folders."""
-    root = _root(store)
-    if root is None:
-        return
-    before = frozenset(known)
+def version_of(name: str) -> int | None:
+    """The version whose manifest has this file name."""
+    if (match := _MANIFEST.fullmatch(name)) is None:
+        return None
+    number = int(match[1])
+    return 2**64 - 1 - number if len(match[1]) == _LONG_NAME else number
+
+
+def has_versions(store: ObjectStore) -> bool:
+    """Whether there is a manifest, of whatever content, on any store. Lance's hint alone is no dataset."""
+    return any(version_of(key.removeprefix("_versions/")) is not None for key in store.list_keys("_versions/"))
+
+
+def manifests(root: str) -> Mapping[int, str]:
+    """The path of the manifest of every version, the newest first."""
+    folder = os.path.join(root, "_versions")
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return {}
+    found = {version: os.path.join(folder, name) for name in names if (version := version_of(name)) is not None}
+    return dict(sorted(found.items(), reverse=True))
+
+
+def sync_files(paths: Iterable[str]) -> None:
+    """Sync files that may be gone by now, then the three folders above each: from a file of an index up to the
+    dataset, and from any other up to the folder that the dataset is in.
+    """
     folders: set[str] = set()
-    for path in _walked(root):
-        if path not in before and _sync(path):
-            while (path := os.path.dirname(path)) != root:
+    for path in paths:
+        if sync_path(path):
+            for _ in range(3):
+                path = os.path.dirname(path)
                 folders.add(path)
-    for folder in sorted(folders, reverse=True):
-        _sync(folder)
-    _sync(root)
+    for folder in sorted(folders, key=len, reverse=True):
+        # The dataset may lie in a directory that we may pass but not read.
+        with suppress(PermissionError):
+            sync_path(folder)
 
 
 def sync_data_files(store: ObjectStore, names: Iterable[str]) -> None:
     """Sync data files by name, before a version names them."""
-    root = _root(store)
+    root = local_root(store)
     if root is not None:
-        folder = os.path.join(root, "data")
-        for name in names:
-            _sync(os.path.join(folder, name))
-        _sync(folder)
-        _sync(root)
+        with os_errors("sync", store.uri, "data/"):
+            sync_files(os.path.join(root, "data", name) for name in names)
 
 
-def _root(store: ObjectStore) -> str | None:
-    root, options = store.locate()
-    return root if not options and os.path.isdir(root) else None
+def sync_tree(store: ObjectStore, folder: str) -> None:
+    """Sync every file of a folder of a store on local disk, whoever wrote it, and the folders."""
+    root = local_root(store)
+    if root is not None:
+        with os_errors("sync", store.uri, folder):
+            sync_files(walked(os.path.join(root, folder)))
 
 
-def _walked(root: str) -> list[str]:
-    return [
-        os.path.join(folder, name)
-        for part in FOLDERS
-        for folder, _, names in os.walk(os.path.join(root, part))
-        for name in names
-    ]
-
-
-def _sync(path: str) -> bool:
-    """False: somebody has removed it since it was listed."""
+def sync_path(path: str) -> bool:
+    """Sync a file or folder. False: somebody has removed it since it was listed."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -73,3 +98,8 @@ def _sync(path: str) -> bool:
     finally:
         os.close(handle)
     return True
+
+
+def walked(folder: str) -> list[str]:
+    """Every file below a folder."""
+    return [os.path.join(place, name) for place, _, names in os.walk(folder) for name in names]

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from headgate.connectors.base_aside import settle_base
+from headgate.connectors.base_synced import sync_base
 from headgate.connectors.native_errors import native_error
 from headgate.connectors.objects import ObjectStore, bare
 from headgate.connectors.sstables import open_dataset
@@ -15,7 +17,11 @@ from headgate.errors import NotFound, Transient
 
 
 def hold_version(store: ObjectStore, tag: str, version: int) -> None:
-    """Tag a version, durably; twice equals once. Raises NotFound where the version is gone, Transient."""
+    """Tag a version, durably, and what it is made of; twice equals once.
+
+    Raises NotFound where the version is gone, DataLoss where it has lost files, Transient.
+    """
+    settle_base(store)
     dataset = open_dataset(store)
     try:
         dataset.tags.create(tag, version)
@@ -27,6 +33,7 @@ def hold_version(store: ObjectStore, tag: str, version: int) -> None:
             raise NotFound(f"Version {version} of the base is gone.", table=store.uri) from bare(error)
         what = f"Version {version} of the base could not be tagged."
         raise native_error(what, error, Transient, table=store.uri, tag=tag) from bare(error)
+    sync_base(store, version)
     _sync(store, tag)
 
 

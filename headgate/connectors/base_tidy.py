@@ -5,20 +5,16 @@ pylance is imported when a function is called, never before (fork safety).
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from headgate.connectors.base_files import version_of
 from headgate.connectors.native_errors import native_error
 from headgate.connectors.objects import ObjectStore, bare
 from headgate.connectors.sstables import open_dataset
 from headgate.errors import Transient
-
-_MANIFEST = re.compile(r"_versions/(\d+)\.manifest")
-_LONG_NAME = 20
-"""Digits of today's names, which count down from 2**64 - 1; older ones are the version itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +82,8 @@ def commit_merge(store: ObjectStore, made: Sequence[str]) -> None:
 
 def version_times(store: ObjectStore) -> Mapping[int, datetime]:
     """Every version of the base, with the time at which the store took it."""
-    return dict(_version_times(store))
+    found = ((version_of(info.key.removeprefix("_versions/")), info.modified) for info in store.list("_versions/"))
+    return {version: modified for version, modified in found if version is not None}
 
 
 def remove_versions(store: ObjectStore, versions: Sequence[int]) -> int:
@@ -100,10 +97,3 @@ def remove_versions(store: ObjectStore, versions: Sequence[int]) -> int:
     except (OSError, ValueError, RuntimeError) as error:
         what = "Old versions of the base could not be removed."
         raise native_error(what, error, Transient, store=store.uri) from bare(error)
-
-
-def _version_times(store: ObjectStore) -> Iterator[tuple[int, datetime]]:
-    for info in store.list("_versions/"):
-        if match := _MANIFEST.fullmatch(info.key):
-            number = int(match[1])
-            yield (2**64 - 1 - number if len(match[1]) == _LONG_NAME else number), info.modified

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
+from headgate.connectors.base_aside import newest_readable
+from headgate.connectors.base_files import has_versions
 from headgate.connectors.native_errors import native_error
 from headgate.connectors.objects import bare, open_store, redact, scrubbed
 from headgate.connectors.objects.split_options import own_options
@@ -212,8 +214,11 @@ def _open(uri: str, storage_options: Options) -> LanceDataset:
     try:
         return lance.dataset(uri, storage_options=_options(storage_options))
     except (ValueError, OSError) as error:
+        store = open_store(uri, storage_options)
+        if (older := newest_readable(store)) is not None:
+            return lance.dataset(uri, version=older, storage_options=_options(storage_options))
         # Native raises ValueError for an absent dataset and for a failing store alike: ask the store.
-        if any(True for _ in open_store(uri, storage_options).list("_versions/")):
+        if has_versions(store):
             raise _failed("open the dataset", uri, error) from bare(error)
         raise NotFound(
             f"There is no Lance table at {redact(uri)}.", advice="check the URI, or create the table first"

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from headgate.connectors.base_files import sync_base
+from headgate.connectors.base_files import has_versions
+from headgate.connectors.base_synced import sync_base
 from headgate.connectors.native_errors import native_error
 from headgate.connectors.objects import ObjectStore, bare
 from headgate.connectors.sstables import open_dataset
@@ -36,7 +37,7 @@ def ensure_clone(source: ObjectStore, target: ObjectStore, version: int, *, deep
         try:
             make(uri, version, storage_options=options)
         except (OSError, ValueError, RuntimeError) as error:
-            return error if next(iter(target.list("_versions/")), None) is None else None
+            return None if has_versions(target) else error
         return None
 
     failed = failure()

@@ -18,6 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headgate.connectors.alignment import aligned
+from headgate.connectors.base_aside import newest_readable
+from headgate.connectors.base_files import sync_tree
 from headgate.connectors.field_ids import numbered_schema
 from headgate.connectors.native_errors import native_error, reading
 from headgate.connectors.objects import ObjectStore, bare
@@ -46,13 +48,18 @@ def new_session(index_bytes: int, metadata_bytes: int) -> Any:
 
 
 def open_dataset(store: ObjectStore, key: str = "", version: int | None = None, session: Any = None) -> Any:
-    """The Lance dataset at a place of the store. Raises DataLoss where there is none, Transient."""
+    """The Lance dataset at a place of the store. Raises DataLoss where there is none, Transient.
+
+    Where a power cut damaged the base's newest manifests it is the newest version that can be read, see `base_aside`.
+    """
     import lance
 
     uri, options = store.locate(key)
     try:
         return lance.dataset(uri, version=version, storage_options=options or None, session=session)
     except (ValueError, OSError) as error:
+        if version is None and not key and (older := newest_readable(store)) is not None:
+            return open_dataset(store, version=older, session=session)
         what = f"The Lance dataset {key or 'of the table'} cannot be opened."
         raise native_error(what, error, DataLoss, store=store.uri, key=key or None) from bare(error)
 
@@ -101,8 +108,8 @@ def write_dataset(
     except (OSError, ValueError, RuntimeError) as error:
         what = "An SSTable could not be written."
         raise native_error(what, error, Transient, store=store.uri, key=key) from bare(error)
-    if not options and os.path.isdir(uri):
-        _sync_tree(uri)
+    # Lance never syncs: before the WAL behind a dataset may go, its files and folders must be on disk.
+    sync_tree(store, key)
 
 
 def scan_dataset(
@@ -176,20 +183,3 @@ def _write_key_sidecar(store: ObjectStore, key: str, keys: pa.Table) -> None:
             # The folder is this call's own: what is there is ours, after a lost response.
             with suppress(AlreadyExists):
                 store.put_if_absent(f"{key}/{path.relative_to(folder).as_posix()}", path.read_bytes())
-
-
-def _sync_tree(root: str) -> None:
-    """Lance never syncs: before the WAL behind a dataset may go, its files and folders must be on disk."""
-    for folder, _, files in os.walk(root, topdown=False):
-        for name in files:
-            _sync(os.path.join(folder, name))
-        _sync(folder)
-    _sync(os.path.dirname(root))
-
-
-def _sync(path: str) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from headgate.connectors.base_files import base_files, sync_base
+from headgate.connectors.base_synced import sync_base
 from headgate.connectors.lance_index import IndexLook, NativeSegment, SegmentLook, commit_segments, look_index
 from headgate.connectors.objects import ObjectStore
 from headgate.errors import DataLoss, InvalidInput, StoreError, Transient
@@ -82,9 +82,9 @@ def commit(
         pause("decided")
         try:
             fresh = [native_segment(one) for one in decision.added]
-            failure, known = None, base_files(store)
+            failure = None
             if commit_segments(store, now.name, fresh, decision.removed, now.version):
-                sync_base(store, known)
+                sync_base(store)
             else:
                 time.sleep(delay)
         except StoreError as error:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import structlog
 
 from headgate.connectors import sstables as datasets
+from headgate.connectors.base_aside import settle_base
 from headgate.connectors.filters import Filter
 from headgate.errors import HeadgateError, InvalidInput
 from headgate.shards.appender import Pause, WalAppender, no_pause
@@ -88,8 +89,9 @@ class ShardWriter:
 
         `table` is a Table, its URI, or its home; `shard` an id, or a name where the table is headgate's own.
 
-        1. check the configuration, and in MemTable mode read the WAL from replay_after on up to
-           its tip: a refused open, or one that meets a damaged entry, fences nobody.
+        1. check the configuration; on local disk, set aside what a power cut left of the base's newest
+           versions, and sync the base (see `base_aside`). In MemTable mode read the WAL from replay_after on
+           up to its tip: a refused open, or one that meets a damaged entry, fences nobody.
         2. claim, tip, barrier, re-read: see WalAppender.open.
         3. in MemTable mode, replay what is visible between replay_after and the barrier; MemTables
            that are full are flushed on the way. From here on nothing is looked for: a put is one PUT.
@@ -98,6 +100,7 @@ class ShardWriter:
         """
         check_config(config)
         place = (table_at(table, storage_options) if isinstance(table, str) else table).shard(shard)
+        settle_base(place.home.store)
         if not config.enable_memtable:
             return cls(WalAppender.open(place, retry=config.retry, pause=pause), config, owns=True)
         if config.maintained_indexes:

@@ -21,6 +21,7 @@ from headgate.checkpoints.records import Batch, BatchRecord, Fold
 from headgate.checkpoints.stream_driver import StreamDriver
 from headgate.checkpoints.streams import stream_folder
 from headgate.checkpoints.table_checkpoint import checkpoint_key
+from headgate.connectors.base_synced import sync_base
 from headgate.shards import names
 from headgate.shards.appender import read_header
 from headgate.shards.entry import Chunk, encode_barrier, encode_chunk, encode_entry
@@ -196,19 +197,32 @@ def the_bases_versions_are_deleted(table: Table) -> None:
 
 @brings("base-damaged")
 def the_bases_latest_version_is_cut(table: Table) -> None:
+    sync_base(table.home.store)
     newest = min((Path(table.uri) / "_versions").glob("*.manifest"))
     newest.write_bytes(newest.read_bytes()[:100])
 
 
 @brings("base-damaged")
 def a_data_file_of_the_base_is_deleted(table: Table) -> None:
+    sync_base(table.home.store)
     next((Path(table.uri) / "data").iterdir()).unlink()
 
 
 @brings("base-damaged")
 def a_data_file_of_the_base_is_cut(table: Table) -> None:
+    sync_base(table.home.store)
     path = next((Path(table.uri) / "data").iterdir())
     path.write_bytes(path.read_bytes()[:50])
+
+
+@brings("base-version-unreadable")
+def power_fails_before_the_manifest_of_the_bases_latest_version_is_synced(table: Table) -> None:
+    min((Path(table.uri) / "_versions").glob("*.manifest")).write_bytes(b"")
+
+
+@brings("base-version-torn")
+def power_fails_before_a_data_file_of_the_bases_latest_version_is_synced(table: Table) -> None:
+    next((Path(table.uri) / "data").iterdir()).write_bytes(b"")
 
 
 @brings("base-not-a-table")

@@ -55,6 +55,7 @@ from headgate.checkpoints.compact import COMPACT_STEPS
 from headgate.checkpoints.records import OpenRecord
 from headgate.checkpoints.stopped_compact import compact_stopped
 from headgate.checkpoints.table_checkpoint import ROOT as CHECKPOINTS
+from headgate.connectors.base_synced import sync_base
 from headgate.connectors.objects import open_store
 from headgate.connectors.objects.local import LocalStore
 from headgate.errors import AlreadyExists, DataLoss, InvalidInput, NotFound, PermissionDenied
@@ -93,6 +94,7 @@ def test_a_clone_of_a_streamed_table_has_exactly_the_visible_rows_and_dead_lette
 
 
 def test_nothing_but_the_pin_and_a_tag_is_written_at_the_source(tmp_path: Path, source: Table) -> None:
+    sync_base(source.home.store)
     before = objects(source.home.store)
     store = faulty(source.home.store)
     clone_into(through(source, store), open_store(str(tmp_path / "clone")))

@@ -1,0 +1,280 @@
+"""A power cut at every step of every protocol: the table opens, what was acknowledged is there, and all can go on.
+
+In `make test` one cut of each, after it returned; `make test-deep` cuts before each single sync, and reads the disk in
+every way of `power.READINGS` and in one that a seed chooses.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+from fsck_tables import DIRECT, STREAM, batches, copied, flush, make, open_stream, rows
+from power import READINGS, Cut, Reading, Recorder
+from spark_directories import equal_batches, spark_directory
+from stream_life import SCHEMA, TOPIC, expected_rows, ranges_of
+
+from headgate.checkpoints.recovery import rebuild
+from headgate.checkpoints.rewinding import rewind
+from headgate.checkpoints.spark_checkpoint import SparkCheckpoint
+from headgate.checkpoints.spark_look import look_at_spark
+from headgate.checkpoints.stopped import release
+from headgate.connectors.base_aside import settle_base
+from headgate.connectors.objects import open_store
+from headgate.errors import InvalidInput
+from headgate.streaming.fsck import fsck
+from headgate.table import Table, create_table, open_table
+
+MENDED = {"base-version-unreadable", "base-version-torn"}
+"""What fsck may find after a cut: `recover --apply` and the next writer's open mend it."""
+
+NEXT = 9
+"""The stream's next batch."""
+
+NATIVE = 2 * 10**9
+"""A row of the base, which native Lance wrote."""
+
+
+@dataclass
+class World:
+    """A disk with a table on it, and what is promised of its rows."""
+
+    root: Path
+    acked: set[int] = field(default_factory=set)
+    tried: set[int] = field(default_factory=set)
+    given_up: set[int] = field(default_factory=set)
+    """Rows that somebody deleted."""
+
+    @property
+    def table(self) -> Table:
+        return open_table(str(self.root / "t"))
+
+    def put(self, table: Table, *ids: int) -> None:
+        with table.writer(DIRECT) as writer:
+            for one in ids:
+                self.tried.add(one)
+                writer.put(rows(one))
+                self.acked.add(one)
+
+
+Run = Callable[[World], object]
+
+
+def creating(world: World) -> None:
+    """A table of its own, and a row in it."""
+    try:
+        table = create_table(str(world.root / "t"), SCHEMA, primary_key="id", full_text="note")
+    except InvalidInput:
+        table = world.table  # it was made before the cut
+    with table.writer("single") as writer:
+        world.tried.add(1)
+        writer.put(rows(1))
+        world.acked.add(1)
+
+
+def putting(world: World) -> None:
+    world.put(world.table, 11, 12, 13)
+
+
+def committing(world: World) -> None:
+    ids = set(expected_rows(ranges_of(NEXT)))
+    world.tried |= ids
+    batches(open_stream(world.table), [NEXT])
+    world.acked |= ids
+
+
+def flushing(world: World) -> None:
+    flush(open_stream(world.table))
+
+
+def checkpointing(world: World) -> None:
+    table = world.table
+    table.checkpoint("all", name=f"power-{len(table.checkpoints())}")
+
+
+def compacting(world: World) -> None:
+    flushing(world)
+    world.table.compact()
+
+
+def compacting_over_native(world: World) -> None:
+    """As it was found: a native delete, a compaction, a collection."""
+    world.given_up.add(NATIVE)
+    flushing(world)
+    lance.dataset(world.table.uri).delete(f"id = {NATIVE}")
+    world.table.compact()
+    collecting(world)
+
+
+def indexing(world: World) -> None:
+    world.table.build_index("note", rebuild=True)
+
+
+def cloning(world: World) -> None:
+    world.table.clone(str(world.root / "shallow"), names=[DIRECT])
+
+
+def cloning_deep(world: World) -> None:
+    world.table.clone(str(world.root / "deep"), deep=True, names=[DIRECT])
+
+
+def changing_columns(world: World) -> None:
+    table = world.table
+    for name in ("one", "two"):
+        if not {name, f"{name}_more"} & set(table.schema.names):
+            table = table.add_column(pa.field(name, pa.int64()))
+    if "one" in table.schema.names:
+        table = table.rename_column("one", "one_more")
+    if "two" in table.schema.names:
+        table.drop_column("two")
+
+
+def collecting(world: World) -> None:
+    world.table.collect_garbage(min_age=timedelta(0), apply=True)
+
+
+def dropping_and_collecting(world: World) -> None:
+    flushing(world)
+    table = world.table
+    taken = table.checkpoint(name=f"power-{len(table.checkpoints())}")
+    table.drop_checkpoint(taken.name)
+    collecting(world)
+
+
+def folding(world: World) -> None:
+    open_stream(world.table).fold()
+
+
+def releasing(world: World) -> None:
+    table = world.table
+    release(table.home, table.shard_ids(), STREAM)
+
+
+def rewinding(world: World) -> None:
+    rewind(world.table.home, STREAM, {(TOPIC, 0): 7, (TOPIC, 1): 7})
+
+
+def rebuilding(world: World) -> None:
+    path = world.root / "spark"
+    if not path.exists():
+        path.mkdir()
+    checkpoint = SparkCheckpoint(str(path))
+    if look_at_spark(checkpoint).done != NEXT - 1:
+        rebuild(world.table.home, STREAM, checkpoint, open_store(str(path)))
+    assert look_at_spark(checkpoint).done == NEXT - 1
+
+
+PROTOCOLS: dict[str, Run] = {
+    "create": creating,
+    "put": putting,
+    "commit": committing,
+    "flush": flushing,
+    "checkpoint": checkpointing,
+    "compaction": compacting,
+    "compaction over native": compacting_over_native,
+    "index": indexing,
+    "clone": cloning,
+    "deep clone": cloning_deep,
+    "columns": changing_columns,
+    "gc": collecting,
+    "dropped pin and gc": dropping_and_collecting,
+    "fold": folding,
+    "release": releasing,
+    "rewind": rewinding,
+    "rebuild": rebuilding,
+}
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Table:
+    return make(tmp_path_factory.mktemp("power") / "t")
+
+
+def world_of(name: str, template: Table, root: Path) -> World:
+    root.mkdir()
+    world = World(root)
+    if name != "create":
+        copied(template, root / "t")
+        world.acked = set(shown(world.table))
+        world.tried = set(world.acked)
+    if name == "rebuild":
+        spark_directory(root / "spark", equal_batches(3), 2)
+    return world
+
+
+def shown(table: Table) -> Counter[int]:
+    return Counter(table.scan(["id"]).read_all()["id"].to_pylist())
+
+
+def recorded(name: str, template: Table, root: Path, *, every: bool) -> tuple[World, list[Cut]]:
+    """Run a protocol on a disk of its own, and note cuts: before each sync, and when it is done."""
+    world = world_of(name, template, root)
+    with Recorder(root, every=every, note=lambda: (set(world.acked), set(world.given_up))) as disk:
+        PROTOCOLS[name](world)
+        disk.cut("done")
+    return world, disk.cuts
+
+
+def check(world: World, table: Table, acked: set[int], given_up: set[int], *, what: str) -> None:
+    """Every row that was acknowledged, once; nothing that nobody put."""
+    found = shown(table)
+    assert not [one for one, count in found.items() if count > 1], f"{what}: rows are there twice"
+    assert not acked - given_up - set(found), f"{what}: lost {sorted(acked - given_up - set(found))[:9]}"
+    assert not set(found) - world.tried, f"{what}: nobody put {sorted(set(found) - world.tried)[:9]}"
+
+
+def after_the_cut(world: World, cut: Cut, reading: Reading, name: str) -> None:
+    """The disk as the cut left it: read, checked, mended, and the protocol run again."""
+    what = f"{name}, {cut.label}, read as {reading}"
+    cut.write(world.root, reading)
+    acked, given_up = cut.note
+    if name == "create" and not acked:
+        PROTOCOLS[name](world)  # whatever there was of it, the same call makes it
+    for place in tables_of(world, cut, name):
+        found = {one.code: one for one in fsck(str(place)).findings}
+        assert found.keys() <= MENDED, f"{what}, {place.name}: {list(found.values())}"
+        table = open_table(str(place))
+        if "base-version-torn" not in found:
+            check(world, table, acked, given_up, what=what)
+        settle_base(table.home.store)
+        check(world, open_table(str(place)), acked, given_up, what=f"{what}, mended")
+    PROTOCOLS[name](world)
+    for place in tables_of(world, cut, name):
+        check(world, open_table(str(place)), acked, given_up, what=f"{what}, again")
+        again = [one for one in fsck(str(place)).findings]
+        assert not again, f"{what}, again, {place.name}: {again}"
+
+
+def tables_of(world: World, cut: Cut, name: str) -> Iterator[Path]:
+    """The table, and a clone that was promised."""
+    yield world.root / "t"
+    clone = world.root / {"clone": "shallow", "deep clone": "deep"}.get(name, "none")
+    if clone.exists() and cut.label == "done":
+        yield clone
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_after_a_power_cut_all_that_was_acknowledged_is_there(tmp_path: Path, template: Table, name: str) -> None:
+    world, cuts = recorded(name, template, tmp_path / "disk", every=False)
+    after_the_cut(world, cuts[-1], "names", name)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_after_a_power_cut_before_any_sync_all_that_was_acknowledged_is_there(
+    tmp_path: Path, template: Table, name: str
+) -> None:
+    world, cuts = recorded(name, template, tmp_path / "disk", every=True)
+    seen: set[int] = set()
+    for number, cut in enumerate(cuts):
+        for reading in (*READINGS, number):
+            left = hash((frozenset(cut.left(reading).items()), frozenset(cut.note[0])))
+            if left not in seen:
+                after_the_cut(world, cut, reading, name)
+            seen.add(left)
