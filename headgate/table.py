@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from importlib import import_module
+from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
@@ -53,6 +54,7 @@ from headgate.shards.merge import View
 from headgate.shards.pending import landed
 from headgate.shards.ranking import Match
 from headgate.shards.retry import Retry
+from headgate.shards.routed import RoutedWriters
 from headgate.shards.schema import PRIMARY_KEY, RESERVED_METADATA, Rows, RowSchema
 from headgate.shards.shard import TABLE_ID, Shard, TableHome
 from headgate.shards.sharding import Sharding, check_columns, sharding_from_json, sharding_to_json, single
@@ -140,7 +142,8 @@ class ShardInfo:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A table that exists. Picklable and thread-safe. Make one with `open_table`.
+    """A table that exists. Picklable and thread-safe; a context manager that closes what `upsert` opened.
+    Make one with `open_table`.
 
     Its reads keep what the next read would read again, see `kept`; a copy with other columns begins anew.
     """
@@ -153,6 +156,8 @@ class Table:
     """The checkpoint it was opened at: it shows that instant, and nothing can be written to it."""
     kept: Kept = field(default_factory=Kept, init=False, repr=False)
     """What reads keep in memory, WAL tails of up to 256 MB above all; `table.kept.resize(nbytes)` changes that."""
+    _writers: RoutedWriters = field(default_factory=RoutedWriters, repr=False)
+    """Of `upsert` and `delete`; those of a copy with other columns too."""
 
     @property
     def uri(self) -> str:
@@ -204,8 +209,9 @@ class Table:
     def writer(self, shard: uuid.UUID | str, config: WriterConfig = WriterConfig()) -> ShardWriter:  # noqa: B008
         """Open a shard for writing. THIS WRITES, AND IT FENCES AN EARLIER WRITER. See ShardWriter.open.
 
-        Rows are not routed: on a table with a key the caller must put a key into one and the same shard always
-        (`bucket` says which), because a key that is in two shards is shown twice.
+        Rows are not routed, as `upsert` does: on a table with a key a key must be in one and the same shard always,
+        because a key that is in two shards is shown twice. The writer of a bucket refuses keys of another one; under
+        `by_partition` the caller must see to it.
         """
         self._check_now("be written to")
         return ShardWriter.open(current_home(self.home), self.shard(shard).id, config)
@@ -217,6 +223,48 @@ class Table:
         Raises InvalidInput while the request may still arrive, Expired where the entry's place was collected meanwhile.
         """
         return landed(self.home, entry_id)
+
+    def upsert(self, rows: Rows) -> None:
+        """Put rows into the shards of their keys, durably: each replaces the row of its key, the last one counts.
+
+        Opens a writer per shard at the first call and keeps it until `close`: THAT FENCES AN EARLIER WRITER. Over
+        several shards it is not one commit; after an error the same call again is right. Raises InvalidInput, before
+        anything is written, where the table has no key, a stream owns a shard (R16), or rows do not tell their shard
+        (`by_partition`); Fenced and Poisoned until the table is closed, DataLoss, Corrupt, Transient.
+        """
+        self._check_now("be written to")
+        if not self.primary_key:
+            what = "The table has no primary key, so that there is nothing to replace."
+            raise InvalidInput(
+                what, table=self.uri, advice="append by table.writer(SHARD).put(rows); nothing was written"
+            )
+        self._writers.write(self.home, current_home, lambda schema: schema.stored_rows(rows))
+
+    def delete(self, keys: Rows) -> None:
+        """Delete the rows with these keys, given as batches of the key columns, in the shards of the keys. Otherwise as
+        `upsert`.
+        """
+        self._check_now("be written to")
+        self._writers.write(self.home, current_home, lambda schema: schema.stored_deletes(keys))
+
+    def close(self) -> None:
+        """Close the writers of `upsert` and `delete`; reads go on, and the next `upsert` opens writers anew.
+
+        Raises the first error that a writer met; what was acknowledged is safe either way.
+        """
+        self._writers.close()
+
+    def __enter__(self) -> Table:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except HeadgateError:
+            if kind is None:
+                raise
 
     def refreshed(self) -> Table:
         """The same table with the columns it has now: somebody may have changed them since it was opened."""
@@ -256,8 +304,8 @@ class Table:
 
         "durable" records what is: it flushes nothing and fences nobody. "all" flushes everything and leaves no gap in
         the WALs; on a table that nobody runs only: IT FENCES EVERY WRITER AND STREAM (a running stream takes its own,
-        see ShardSink). The result's `note` says what could not be done. Raises InvalidInput, and as `take` and
-        `checkpoint_stopped` do.
+        see ShardSink; writers of this table's `upsert` are closed first). The result's `note` says what could not be
+        done. Raises InvalidInput, and as `take` and `checkpoint_stopped` do.
         """
         self._check_now("take a checkpoint")
         if name is not None:
@@ -265,6 +313,8 @@ class Table:
         after = expires.total_seconds() if isinstance(expires, timedelta) else expires
         if scope not in ("all", "durable") or (after is not None and not after > 0):
             raise InvalidInput(f"A checkpoint is all or durable and expires after some time, not {scope!r}, {after!r}.")
+        if scope == "all":
+            self.close()
         taken = checkpoint_stopped if scope == "all" else take
         home = current_home(self.home) if scope == "all" else self.home
         return taken(home, self.shard_ids(), name=name, expires_after=after, note=note, names=self._shard_names())
@@ -340,6 +390,7 @@ class Table:
         same table. See `compact_stopped`, `index_base`.
         """
         self._check_now("be compacted")
+        self.close()
         done = compact_stopped(
             self.home,
             self.shard_ids(),
@@ -591,7 +642,9 @@ def open_table(
     _check_own_mem_wal(store, base, record)
     record, wal_store = open_wal(store, record, storage_options, wal_uri)
     spec_id = base.mem_wal.spec_id if base.mem_wal else 0
-    home = TableHome(RowSchema.of(base.schema, base.field_ids), store, wal_store, record.table_id, spec_id)
+    home = TableHome(
+        RowSchema.of(base.schema, base.field_ids), store, wal_store, record.table_id, spec_id, record.sharding
+    )
     table = Table(home, base.schema, record, dict(storage_options) if storage_options else None)
     if checkpoint is None:
         return table

@@ -190,7 +190,7 @@ def test_a_table_that_lance_and_we_cannot_share_is_refused(uri: str) -> None:
 @pytest.mark.parametrize("name", ["we ird%20", "ta#b?le", "é漢🙂", "quo'te\"", "*", "-rf", " ", "a;b&c|d", "%2e%2e%2f"])
 def test_a_folder_may_have_any_name(tmp_path: Path, name: str) -> None:
     table = orders(tmp_path / name / "t")
-    write(table, "bucket-00001", 1)
+    write(table, "bucket-00001", 6)
     assert [shard.name for shard in open_table(table.uri).shards()] == ["bucket-00001"]
     assert {path.name for path in tmp_path.iterdir()} == {name}
 
@@ -228,9 +228,9 @@ def test_a_shard_that_the_table_cannot_have_is_refused_with_the_nearest_name(tmp
 
 def test_shards_show_what_their_manifests_say(tmp_path: Path) -> None:
     table = orders(tmp_path / "t")
-    write(table, "bucket-00002", 1, 2)
-    write(table, "bucket-00000", 3)
-    write(table, "bucket-00000", 4)
+    write(table, "bucket-00002", 4, 16)
+    write(table, "bucket-00000", 1)
+    write(table, "bucket-00000", 2)
     native = uuid.uuid4()
     with lance.dataset(table.uri).mem_wal_writer(str(native)) as writer:
         writer.put(rows(table, 9))
@@ -253,7 +253,7 @@ def test_a_shard_of_a_stream_is_sealed_and_not_for_native(tmp_path: Path) -> Non
 
 def test_a_manifest_that_cannot_be_read_is_told_with_its_shard(tmp_path: Path) -> None:
     table = orders(tmp_path / "t")
-    write(table, "bucket-00003", 1)
+    write(table, "bucket-00003", 3)
     shard_id = table.shard("bucket-00003").id
     for manifest in (tmp_path / "t" / "_mem_wal" / str(shard_id) / "manifest").glob("*.binpb"):
         manifest.write_bytes(b"junk")
@@ -264,8 +264,8 @@ def test_a_manifest_that_cannot_be_read_is_told_with_its_shard(tmp_path: Path) -
 
 def test_native_replays_what_our_writer_wrote(tmp_path: Path) -> None:
     table = orders(tmp_path / "t")
-    write(table, "bucket-00001", 5, 7)
-    assert replayed_by_native(table, "bucket-00001") == [5, 7]
+    write(table, "bucket-00001", 6, 13)
+    assert replayed_by_native(table, "bucket-00001") == [6, 13]
     (shard,) = table.shards()
     assert (shard.name, shard.epoch, shard.sstables) == ("bucket-00001", 2, 1)
 
@@ -273,9 +273,9 @@ def test_native_replays_what_our_writer_wrote(tmp_path: Path) -> None:
 def test_our_writer_goes_on_where_a_native_one_stopped(tmp_path: Path) -> None:
     table = orders(tmp_path / "t")
     with lance.dataset(table.uri).mem_wal_writer(str(table.shard("bucket-00001").id)) as writer:
-        writer.put(rows(table, 1))
-    write(table, "bucket-00001", 2)
-    assert replayed_by_native(table, "bucket-00001") == [1, 2]
+        writer.put(rows(table, 6))
+    write(table, "bucket-00001", 13)
+    assert replayed_by_native(table, "bucket-00001") == [6, 13]
 
 
 # -- create: crashes, rivals, places that are taken --------------------------------------
@@ -295,8 +295,8 @@ def test_after_a_crash_at_any_step_the_same_call_completes(tmp_path: Path, step:
         orders(uri)
     table = open_table(uri)
     assert table.sharding == bucket("id", 4)
-    write(table, "bucket-00001", 1)
-    assert replayed_by_native(table, "bucket-00001") == [1]
+    write(table, "bucket-00001", 6)
+    assert replayed_by_native(table, "bucket-00001") == [6]
     assert [index.name for index in lance.dataset(uri).describe_indices()].count(full_text_index("note")) == 1
 
 
@@ -441,8 +441,8 @@ def assert_shows_nothing_old(table: Table, old: Table) -> None:
 @pytest.mark.parametrize("kept", [("_mem_wal",), ("_mem_wal", "_headgate")], ids=str)
 def test_a_table_made_where_a_base_was_deleted_has_no_old_rows(tmp_path: Path, kept: tuple[str, ...]) -> None:
     old = orders(tmp_path / "t")
-    write(old, "bucket-00001", 1)
-    write(old, "bucket-00002", 2)
+    write(old, "bucket-00001", 6)
+    write(old, "bucket-00002", 4)
     for folder in (tmp_path / "t").iterdir():
         if folder.name not in kept:
             shutil.rmtree(folder)
@@ -454,8 +454,8 @@ def test_a_table_made_where_a_base_was_deleted_has_no_old_rows(tmp_path: Path, k
 @pytest.mark.parametrize("step", [None, *CREATE_STEPS[:-1]])
 def test_a_table_made_where_lance_overwrote_the_base_has_no_old_rows(tmp_path: Path, step: str | None) -> None:
     old = orders(tmp_path / "t")
-    write(old, "bucket-00001", 1)
-    write(old, "bucket-00002", 2)
+    write(old, "bucket-00001", 6)
+    write(old, "bucket-00002", 4)
     lance.write_dataset(rows(old, 100), old.uri, mode="overwrite")
     with pytest.raises(InvalidInput, match="overwritten"):
         open_table(old.uri)
@@ -473,7 +473,7 @@ def test_a_table_made_where_lance_overwrote_the_base_has_no_old_rows(tmp_path: P
 
 def test_native_initialising_an_overwritten_base_does_not_bring_old_rows_back(tmp_path: Path) -> None:
     old = orders(tmp_path / "t")
-    write(old, "bucket-00001", 1)
+    write(old, "bucket-00001", 6)
     lance.write_dataset(rows(old), old.uri, mode="overwrite").initialize_mem_wal(bucket_column="id", num_buckets=4)
     with pytest.raises(InvalidInput, match="initialised anew"):
         open_table(old.uri)
@@ -483,7 +483,7 @@ def test_native_initialising_an_overwritten_base_does_not_bring_old_rows_back(tm
 
 def test_a_native_clone_is_not_taken_for_the_table(tmp_path: Path) -> None:
     table = orders(tmp_path / "t")
-    write(table, "bucket-00001", 1)
+    write(table, "bucket-00001", 6)
     dataset = lance.dataset(table.uri)
     dataset.deep_clone(str(tmp_path / "clone"), dataset.version)
     with pytest.raises(InvalidInput, match="copy made by native"):
@@ -538,7 +538,7 @@ def test_a_record_survives_json() -> None:
 
 def test_a_separate_wal_store_is_remembered_and_no_other_is_taken(tmp_path: Path) -> None:
     table = orders(tmp_path / "t", wal_uri=str(tmp_path / "wal"))
-    write(table, "bucket-00001", 1)
+    write(table, "bucket-00001", 6)
     for opened in (open_table(table.uri), open_table(table.uri, wal_uri=f"file://{tmp_path / 'wal'}")):
         assert opened.home.wal_store.uri == str(tmp_path / "wal")
         assert [shard.native_safe for shard in opened.shards()] == [False]
@@ -557,11 +557,12 @@ def test_a_writer_that_is_opened_by_the_tables_uri_writes_where_the_table_says(
     tmp_path: Path, mode: WriterConfig
 ) -> None:
     table = orders(tmp_path / "t", wal_uri=str(tmp_path / "wal"))
-    write(table, "bucket-00001", 1)
-    for number, place in enumerate([table.uri, table, table.home], 2):
+    write(table, "bucket-00001", 6)
+    ids = [6, 13, 14, 21]
+    for number, place in enumerate([table.uri, table, table.home], 1):
         with ShardWriter.open(place, "bucket-00001", mode) as writer:
-            writer.put(rows(table, number))
-        assert sorted(table.scan().read_all()["id"].to_pylist()) == list(range(1, number + 1))
+            writer.put(rows(table, ids[number]))
+        assert sorted(table.scan().read_all()["id"].to_pylist()) == ids[: number + 1]
     assert not any("/wal/" in name for name in files(tmp_path / "t"))
 
 
@@ -588,7 +589,7 @@ def test_on_s3_a_table_works_and_credentials_stay_out_of_records_and_texts(
     uri = f"s3://{bucket}/t"
     table = orders(uri, wal_uri=f"s3://{bucket}/wal", storage_options=s3_options)
     table = pickle.loads(pickle.dumps(table))
-    write(table, "bucket-00001", 1)
+    write(table, "bucket-00001", 6)
     assert [shard.name for shard in open_table(uri, s3_options).shards()] == ["bucket-00001"]
     with pytest.raises(InvalidInput, match="already a table") as refused:
         orders(uri, storage_options=s3_options)
@@ -617,7 +618,7 @@ def test_the_command_line_makes_and_shows_a_table(tmp_path: Path) -> None:
     code, text, errors = run("create", uri, *CREATE, "--sharding", "bucket:id:4", "--wal-uri", str(tmp_path / "wal"))
     assert (code, errors) == (0, "")
     assert "bucket" in text
-    write(open_table(uri), "bucket-00003", 1)
+    write(open_table(uri), "bucket-00003", 3)
     code, text, _ = run("show", uri, "--output", "json")
     shown = json.loads(text)
     assert code == 0

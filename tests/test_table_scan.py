@@ -28,6 +28,8 @@ from headgate.table import Table, create_table, open_table
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), False), pa.field("note", pa.string())])
 WAL_ONLY = WriterConfig(enable_memtable=False)
+OF_BUCKETS = [(2, 3, 4), (0, 12, 14), (1, 5, 6)]
+"""Ids that belong to each of three buckets."""
 
 
 def _rows(*pairs: tuple[int, str]) -> pa.Table:
@@ -62,19 +64,19 @@ def test_a_scan_shows_base_sstables_and_tail_of_every_shard(
     expected = [(100, "base"), (101, "base")]
     names = sharding.known_names()
     writers = [table.writer(name, mode) for name in names]
-    for number, writer in enumerate(writers):
-        writer.put(_rows((number, "flushed")))
+    for (first, second, _), writer in zip(OF_BUCKETS, writers, strict=False):
+        writer.put(_rows((first, "flushed")))
         if mode.enable_memtable:
             writer.flush_memtable()
-        writer.put(_rows((10 + number, "tail")))
-        expected += [(number, "flushed"), (10 + number, "tail")]
+        writer.put(_rows((second, "tail")))
+        expected += [(first, "flushed"), (second, "tail")]
     assert _pairs(table.scan()) == sorted(expected)
     assert _pairs(open_table(table.uri).scan()) == sorted(expected)
     assert _pairs(table.scan(filter="note = 'tail'")) == [pair for pair in sorted(expected) if pair[1] == "tail"]
     assert table.scan(["note"]).schema.names == ["note"]
     # Nobody was fenced by all this reading.
-    for number, writer in enumerate(writers):
-        writer.put(_rows((20 + number, "more")))
+    for (_, _, third), writer in zip(OF_BUCKETS, writers, strict=False):
+        writer.put(_rows((third, "more")))
         writer.close()
     assert len(_pairs(table.scan())) == len(expected) + len(names)
 

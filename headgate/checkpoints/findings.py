@@ -251,6 +251,12 @@ KINDS: Mapping[str, Kind] = {
         "a fenced writer wrote where its successor's barrier stood; rows may be there twice",
         "stop every writer of the shard; compare with the source of the rows, and restore the barrier",
     ),
+    "key-in-wrong-shard": Kind(
+        "error",
+        "no row; a key that is in two shards is shown twice, and a delete of it hides one of the rows only",
+        "stop every writer, `headgate compact TABLE --flush --apply`: the base has one row of a key, which may be the "
+        "older one. Then write the right rows of these keys by table.upsert",
+    ),
     # -- what commit records list ----------------------------------------------------
     "commit-entry-missing": Kind("error", "the rows of a committed batch in this shard", RESTORE),
     "commit-entry-other": Kind("error", "the rows of a committed batch: another attempt's entry stands there", RESTORE),

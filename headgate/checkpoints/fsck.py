@@ -31,6 +31,7 @@ from headgate.checkpoints.fsck_wal import WalContext, WalListing, judge_listing,
 from headgate.checkpoints.listed import Listed
 from headgate.checkpoints.read_ahead import WORKERS, in_order
 from headgate.checkpoints.streams import ROOT
+from headgate.shards.placement import bucket_of
 from headgate.shards.retry import Retry
 from headgate.shards.shard import Shard, TableHome
 
@@ -196,6 +197,7 @@ class _Look:
                 fences=fences,
                 logs_whole=whole,
                 adopts=self.adopts,
+                own=bucket_of(self._shard_of(shard_id)),
                 owner_without_log=told and manifest is not None and manifest.owner not in (None, *streams),
             )
             yield shard_id, context, listing

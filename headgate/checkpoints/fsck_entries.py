@@ -16,6 +16,7 @@ import numpy as np
 import xxhash
 
 from headgate.checkpoints.findings import Finding, finding
+from headgate.checkpoints.fsck_shard import told_misplaced
 from headgate.checkpoints.fsck_wal import WalContext, WalListing, unreadable
 from headgate.checkpoints.listed import ListedPart
 from headgate.checkpoints.read_ahead import in_order
@@ -42,6 +43,8 @@ class EntryFacts:
     rows: int = 0
     id_hash: int | None = None
     schema_fault: str | None = None
+    misplaced: str | None = None
+    """Rows whose keys belong to another shard."""
 
 
 def read_entries(context: WalContext, listing: WalListing, pool: ThreadPoolExecutor) -> Iterator[list[EntryFacts]]:
@@ -78,11 +81,10 @@ def _read(context: WalContext, position: int) -> EntryFacts | None:
     except HeadgateError as error:
         return EntryFacts(position, fault=error.what)
     header = entry.header
-    schema_fault = None
+    schema_fault = misplaced = None
     if context.adopts and not context.covered(position):
         try:
-            for batch in entry.batches:
-                shard.home.schema.adopted(batch)
+            misplaced = told_misplaced(context.own, map(shard.home.schema.adopted, entry.batches))
         except HeadgateError as error:
             schema_fault = error.what
     return EntryFacts(
@@ -93,6 +95,7 @@ def _read(context: WalContext, position: int) -> EntryFacts | None:
         rows=entry.rows,
         id_hash=None if header.entry_id is None else xxhash.xxh3_64_intdigest(header.entry_id.encode()),
         schema_fault=schema_fault,
+        misplaced=misplaced,
     )
 
 
@@ -170,6 +173,8 @@ class EntryJudge:
             return
         if facts.schema_fault is not None:
             yield finding("entry-schema", context.place(facts.position), facts.schema_fault)
+        if facts.misplaced is not None:
+            yield finding("key-in-wrong-shard", context.place(facts.position), facts.misplaced)
         if facts.id_hash is not None:
             self._ids.append(facts.id_hash)
             self._at.append(facts.position)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+
+import pyarrow as pa
 
 from headgate.checkpoints.findings import Finding, finding
 from headgate.checkpoints.read_ahead import in_order
@@ -15,9 +17,10 @@ from headgate.connectors import dataset_health
 from headgate.errors import Corrupt, HeadgateError, NotFound
 from headgate.shards import names
 from headgate.shards.manifest import Manifest, SsTable, decode_manifest
+from headgate.shards.placement import OneBucket, bucket_of
 from headgate.shards.retry import Retry
 from headgate.shards.shard import Shard
-from headgate.shards.sstable import sstable_key
+from headgate.shards.sstable import open_sstable, sstable_key
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,9 @@ def check_manifests(shard: Shard, pool: ThreadPoolExecutor) -> ManifestLook:
 
 
 def check_sstable(shard: Shard, sstable: SsTable) -> Iterator[Finding]:
-    """One SSTable: it is there, Lance can read every row of it, and there are as many as were flushed."""
+    """One SSTable: it is there, Lance can read every row of it, there are as many as were flushed, and all their keys
+    belong here.
+    """
     place = sstable_key(shard, sstable.path)
     told = f"SSTable {sstable.path} (generation {sstable.generation})"
     rows = "the rows of that flush" if sstable.physical_rows is None else f"{sstable.physical_rows:,} rows"
@@ -85,6 +90,23 @@ def check_sstable(shard: Shard, sstable: SsTable) -> Iterator[Finding]:
         yield finding("sstable-key-index", place, f"{told} has no key index.")
     for index in health.missing_indexes:
         yield finding("sstable-index-missing", place, f"{told} names index {index}, whose files are gone.")
+    own = bucket_of(shard)
+    if own is not None and (wrong := told_misplaced(own, open_sstable(shard, sstable).batches([own.column], None))):
+        yield finding("key-in-wrong-shard", place, wrong)
+
+
+def told_misplaced(own: OneBucket | None, rows: Iterable[pa.RecordBatch]) -> str | None:
+    """What is wrong with rows some of whose keys belong to another shard. None: nothing, or any row may be here.
+
+    All rows are read, whatever is found.
+    """
+    found = [strangers for batch in rows if own is not None and len(strangers := own.strangers(batch))]
+    if own is None or not found:
+        return None
+    return (
+        f"By key column {own.column!r}, {sum(map(len, found)):,} rows belong to other buckets, the first to bucket "
+        f"{found[0][0]}; this is the shard of bucket {own.bucket}."
+    )
 
 
 def _hint(shard: Shard) -> int | None:

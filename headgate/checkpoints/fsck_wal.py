@@ -16,6 +16,7 @@ from headgate.checkpoints.findings import Finding, finding
 from headgate.checkpoints.listed import Listed
 from headgate.shards import names
 from headgate.shards.manifest import Manifest
+from headgate.shards.placement import OneBucket
 from headgate.shards.retry import Retry
 from headgate.shards.shard import Shard
 
@@ -68,6 +69,8 @@ class WalContext:
     """Whether the log of the stream that owns the shard is nowhere."""
     under: str = ""
     """Where the WAL's store lies in the table."""
+    own: OneBucket | None = None
+    """What the keys of all rows must have in common."""
 
     def place(self, position: int) -> str:
         """How findings name an entry."""

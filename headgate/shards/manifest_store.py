@@ -132,6 +132,12 @@ class ManifestStore:
                     return Claimed(manifest, previous)
             raise Transient(f"The shard was claimed by others in each of {CLAIM_TRIES} tries.")
 
+    def check_free(self) -> None:
+        """Raises InvalidInput where a claim without an owner would be refused. Writes nothing."""
+        with self._located():
+            if (stored := self.latest()) is not None:
+                self._check_owner(stored, None)
+
     def check_fenced(self, epoch: int, claim_id: str | None = None) -> Manifest | None:
         """The latest manifest, if it does not fence a writer of this epoch (and claim id, where given).
 

@@ -16,6 +16,7 @@ from headgate.shards import names
 from headgate.shards.manifest_store import ManifestStore
 from headgate.shards.retry import Retry
 from headgate.shards.schema import RowSchema
+from headgate.shards.sharding import Sharding
 
 TABLE_ID = "headgate.table_id"
 """The base's configuration key that names the table. Empty: an overwritten base is being made a table again."""
@@ -35,6 +36,8 @@ class TableHome:
     table_id: uuid.UUID | None = None
     spec_id: int = 0
     """Native's number of the sharding spec, for the manifests of new shards."""
+    sharding: Sharding | None = None
+    """How rows are spread over shards; None for a table that headgate did not make."""
 
     @classmethod
     def in_store(cls, store: ObjectStore, schema: RowSchema) -> TableHome:

@@ -28,6 +28,7 @@ from headgate.shards.memtable import MemTableStats
 from headgate.shards.memtables import MemTables
 from headgate.shards.merge import Fresh, View
 from headgate.shards.pending import Pending, PendingPut, UnknownEntry, entry_name
+from headgate.shards.placement import bucket_of, check_placed
 from headgate.shards.replay import IsVisible, Looked, look, noted_generations, replay, uncovered, untagged
 from headgate.shards.schema import Rows
 from headgate.shards.shard import Claim, Shard, TableHome, TableLike, table_at
@@ -73,6 +74,8 @@ class ShardWriter:
             tables.on_drained = self._flusher.tables_changed
             self._flusher.tables_changed()  # a flush that replay began may have failed already
         self._text = TextSearch(self._view, config)
+        # A stream routes before it attaches.
+        self._bucket = bucket_of(appender.shard) if owns else None
 
     @classmethod
     def open(
@@ -126,8 +129,9 @@ class ShardWriter:
         """Add rows. With durable_write they are durable when this returns, and the result has their
         positions; without, the result is a handle to wait for.
 
-        Raises InvalidInput or Closed (nothing was queued), Fenced or Poisoned (the rows are not durable and never
-        will be), OutcomeUnknown (they may be). `take_pending` has the rows.
+        Raises InvalidInput (rows of another bucket are refused where the table has a key) or Closed: nothing was queued;
+        Fenced or Poisoned (the rows are not durable and never will be), OutcomeUnknown (they may be). `take_pending`
+        has the rows.
         """
         return self._submit(self.shard.home.schema.stored_rows(rows), tags)
 
@@ -190,6 +194,8 @@ class ShardWriter:
                 **self.shard.where(),
                 advice="attach a WAL-only writer for a stream's attempts; nothing was written",
             )
+        if self._bucket is not None:
+            check_placed(self.shard, self._bucket, batches)
         chunk = encode_chunk(batches, self.config.compression, keep=self._tables is not None)
         put = self._flusher.submit(chunk, tags)
         if self.config.durable_write:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import lance
 import pyarrow as pa
+import pyarrow.compute as pc
 from fsck_tables import DIRECT, KEEP, STREAM, batches, collect, dead_attempt, open_stream, pin, rows, shard_of
 from stream_life import ranges_of
 
@@ -23,11 +25,13 @@ from headgate.checkpoints.streams import stream_folder
 from headgate.checkpoints.table_checkpoint import checkpoint_key
 from headgate.connectors.base_synced import sync_base
 from headgate.shards import names
-from headgate.shards.appender import read_header
+from headgate.shards.appender import WalAppender, read_header
+from headgate.shards.bucket import bucket_ids
 from headgate.shards.entry import Chunk, encode_barrier, encode_chunk, encode_entry
 from headgate.shards.manifest import Manifest, encode_manifest
 from headgate.shards.schema import RowSchema
 from headgate.shards.shard import Shard
+from headgate.shards.sharding import bucket, sharding_to_json
 from headgate.table import Table
 
 Damage = Callable[[Table], None]
@@ -686,6 +690,17 @@ def an_object_of_an_archive_is_deleted(table: Table) -> None:
 def a_copy_lies_in_an_archive(table: Table) -> None:
     first = archive(table)[0]
     shutil.copy(first, first.with_suffix(".tmp"))
+
+
+@brings("key-in-wrong-shard")
+def a_key_lies_in_the_shard_of_another_bucket(table: Table) -> None:
+    """As earlier releases let a direct writer do. The table has partitions, so that its record is changed first."""
+    path = records(table) / "table.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "sharding": sharding_to_json(bucket("id", 2))}))
+    ids = pa.array(range(900, 950), pa.int64())
+    stranger = ids.filter(pc.equal(bucket_ids(ids, 2), 1))[0].as_py()
+    stored = table.home.schema.stored_rows(rows(stranger))
+    WalAppender.open(table.home.shard("bucket-00000")).append([encode_chunk(stored)])
 
 
 # -- consumers of the commit logs -----------------------------------------------------------------------------

@@ -172,19 +172,19 @@ def test_rows_that_were_compacted_into_the_base_are_not_doubled_and_deletes_stay
     source = create_table(str(tmp_path / "src"), KEYED, sharding=bucket("id", 2))
     shard = source.shard("bucket-00000")
     with source.writer("bucket-00000", CONFIG) as writer:
-        writer.put(rows(1, 2, 3))
+        writer.put(rows(1, 2, 10))
         writer.flush_memtable()
         merge = lance.dataset(source.uri).merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
         merge.mark_sstables_as_compacted([CompactedSsTable(str(shard.id), 1)]).execute(
-            pa.Table.from_batches([rows(1, 2, 3)]).cast(source.schema)
+            pa.Table.from_batches([rows(1, 2, 10)]).cast(source.schema)
         )
         writer.put(rows(4))
         writer.delete(pa.record_batch({"id": [2]}))
         writer.flush_memtable()
-        writer.put(rows(3, note="newer"))
+        writer.put(rows(10, note="newer"))
     lance.dataset(source.uri).delete("id = 1")
     clone = source.clone(str(tmp_path / "clone"))
-    assert ids(clone) == ids(source) == [3, 4]
+    assert ids(clone) == ids(source) == [4, 10]
     manifest = clone.shard("bucket-00000").manifests.latest()
     assert manifest is not None
     assert [sstable.generation for sstable in manifest.sstables] == [2]
@@ -309,22 +309,22 @@ def test_native_opens_the_clone_once_a_writer_has_chosen_its_wal(tmp_path: Path)
     with source.writer("bucket-00000", CONFIG) as writer:
         writer.put(rows(1, 2))
         writer.flush_memtable()
-        writer.put(rows(3))
+        writer.put(rows(4))
     with source.writer("bucket-00001", CONFIG) as writer:
         for _ in range(5):
-            writer.put(rows(4))
+            writer.put(rows(5))
         writer.flush_memtable()
     clone = source.clone(str(tmp_path / "clone"))
     assert [shard.native_safe for shard in clone.shards()] == [False, False]
     clone.writer("bucket-00000", WAL_ONLY).close()
     clone = open_table(clone.uri)
     assert [shard.native_safe for shard in clone.shards()] == [True, True]
-    for name, before in (("bucket-00000", [1, 2, 3]), ("bucket-00001", [4])):
+    for name, before in (("bucket-00000", [1, 2, 4]), ("bucket-00001", [5])):
         with lance.dataset(clone.uri).mem_wal_writer(str(clone.shard(name).id)) as native:
             assert sorted(native.lsm_scanner().to_table()["id"].to_pylist()) == before
             native.put(pa.Table.from_batches([rows(before[0] + 100)]).cast(clone.schema))
-    assert ids(clone) == [1, 2, 3, 4, 101, 104]
-    assert ids(source) == [1, 2, 3, 4]
+    assert ids(clone) == [1, 2, 4, 5, 101, 105]
+    assert ids(source) == [1, 2, 4, 5]
 
 
 def test_a_native_writer_of_a_clone_whose_wal_is_all_flushed_is_fenced_by_its_successor(tmp_path: Path) -> None:

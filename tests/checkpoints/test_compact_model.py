@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import lance
+import pyarrow as pa
 import pytest
 from compact_tables import KINDS, claimed, in_base, keys, make_table, one_round, open_writer, rows, scanned
 from lance_tables import pairs
@@ -17,6 +18,7 @@ from stores import Crash
 
 from headgate.checkpoints.compact import COMPACT_STEPS
 from headgate.checkpoints.compact_choice import BasePolicy, CompactLimits
+from headgate.shards.bucket import bucket_ids
 from headgate.shards.sharding import bucket
 from headgate.table import open_table
 
@@ -33,6 +35,7 @@ class History:
         self.chance = random.Random(seed)
         self.table = make_table(path, kind, bucket("id", 2))
         self.names = self.table.sharding.known_names()
+        self.buckets = bucket_ids(pa.array(range(KEYS), pa.int64()), len(self.names)).to_pylist()
         self.model: Counter[tuple[int, str]] = Counter()
         self.told = f"replay with seed {seed}, {kind}:"
         self.pinned: tuple[str, Counter[tuple[int, str]]] | None = None
@@ -73,7 +76,7 @@ class History:
         number = self.chance.randrange(len(self.names))
         with open_writer(self.table, self.names[number]) as writer:
             for _ in range(self.chance.randrange(1, 4)):
-                mine = [key for key in range(KEYS) if key % len(self.names) == number]
+                mine = [key for key in range(KEYS) if self.buckets[key] == number]
                 ids = self.chance.sample(mine, self.chance.randrange(1, 6))
                 kind = self.chance.random()
                 if kind < 0.3 and self.kind == "key":
