@@ -6,7 +6,8 @@ Promises:
 2. The source is neither fenced nor disturbed: while the clone is made, a checkpoint (and its tag) on it; while a
    shallow clone lives, one tag, because its base reads the source's files.
 3. The clone exists from one compare-and-set on. A crash before leaves no table; the same call completes it.
-4. An entry that is lost is DataLoss, and then nothing of the clone is left.
+4. An entry that is lost is DataLoss, and then nothing of the clone is left; a removal that dies is done by the next
+   call at that destination. After any other error the intent stays, and the same call takes it up.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from uuid import UUID
 
 from headgate.checkpoints.clone_build import CloneTarget, flip, make_base, make_shards, named, remove
 from headgate.checkpoints.clone_copy import MovedOn, Progress, copy_all, no_progress
-from headgate.checkpoints.clone_intent import CloneIntent, put_intent, read_intent, same_call
+from headgate.checkpoints.clone_intent import CloneIntent, put_intent, read_given_up, read_intent, same_call
 from headgate.checkpoints.clone_mapping import ShardPlan, check_named, shard_plans
 from headgate.checkpoints.table_checkpoint import CheckpointStore, TableCheckpoint
 from headgate.checkpoints.taking import drop, take
@@ -91,7 +92,7 @@ def clone_table(
     Everything before 8 may be done twice, so that two callers with the same arguments do no harm. Raises
     InvalidInput, NotFound (no such checkpoint), DataLoss, StoreError, Transient.
     """
-    intent = _look(source.home, target, checkpoint)
+    intent = _look(source.home, target, checkpoint, pause)
     pause("looked")
     intent = put_intent(target.store, intent)
     pause("intended")
@@ -112,8 +113,10 @@ def clone_table(
 # -- 1 to 3: what is to be cloned --------------------------------------------------------
 
 
-def _look(home: TableHome, target: CloneTarget, checkpoint: str | None) -> CloneIntent:
-    """The intent that is there, or a new one. Raises InvalidInput where the destination holds anything else."""
+def _look(home: TableHome, target: CloneTarget, checkpoint: str | None, pause: Pause) -> CloneIntent:
+    """The intent that is there, or a new one, after the rest of one that was given up is removed. Raises InvalidInput
+    where the destination holds anything else.
+    """
     assert home.table_id is not None
     if target.store.uri == home.uri or target.store.uri.startswith(home.uri.rstrip("/") + "/"):
         raise InvalidInput(
@@ -130,8 +133,13 @@ def _look(home: TableHome, target: CloneTarget, checkpoint: str | None) -> Clone
         wal_uri=target.wal_uri,
     )
     stored = read_intent(target.store)
+    given_up = read_given_up(target.store)
     if stored is not None:
-        return same_call(stored, wanted, target.store.uri)
+        stored = same_call(stored, wanted, target.store.uri)
+        if given_up is None:
+            return stored
+    if given_up is not None:
+        _give_up(home, target, stored or wanted, given_up, pause)
     if checkpoint is not None and CheckpointStore(home.records, home.uri).get(checkpoint).expired(datetime.now(UTC)):
         raise InvalidInput(
             f"Checkpoint {checkpoint!r} has expired; what it named may be collected.",
@@ -198,7 +206,7 @@ def _copied(
             return checkpoint, plans
         except MovedOn:
             if intent.checkpoint is not None:
-                _give_up(home, target, intent, plans)
+                _give_up(home, target, intent, [plan.shard_id for plan in plans], pause)
                 raise DataLoss(
                     f"Entries or SSTables of checkpoint {intent.checkpoint!r} are gone, though it pins them.",
                     table=home.uri,
@@ -206,7 +214,7 @@ def _copied(
                 ) from None
             drop(home, intent.pin)
         except (DataLoss, InvalidInput):
-            _give_up(home, target, intent, plans)
+            _give_up(home, target, intent, [plan.shard_id for plan in plans], pause)
             raise
     raise Transient(f"The source moved on under each of {TRIES} copies.", table=home.uri)
 
@@ -215,9 +223,10 @@ def _home(source: TableHome, target: CloneTarget, intent: CloneIntent) -> TableH
     return replace(source, store=target.store, wal_store=target.wal_store, table_id=intent.table_id)
 
 
-def _give_up(home: TableHome, target: CloneTarget, intent: CloneIntent, plans: Sequence[ShardPlan]) -> None:
-    remove(target, intent, plans)
-    _release(home, intent)
+def _give_up(
+    home: TableHome, target: CloneTarget, intent: CloneIntent, shard_ids: Iterable[UUID], pause: Pause
+) -> None:
+    remove(target, intent, shard_ids, lambda: _release(home, intent), pause)
 
 
 def _release(home: TableHome, intent: CloneIntent) -> None:

@@ -14,7 +14,7 @@ from functools import partial
 from uuid import UUID
 
 from headgate.checkpoints.clone_copy import COPIERS, put_barrier, tail_epoch
-from headgate.checkpoints.clone_intent import KEY, CloneIntent, read_intent
+from headgate.checkpoints.clone_intent import GIVEN_UP, KEY, CloneIntent, put_given_up, read_given_up, read_intent
 from headgate.checkpoints.clone_mapping import ShardPlan, cloned_fold, cloned_manifest, cloned_open
 from headgate.checkpoints.commit_log import CommitLog
 from headgate.checkpoints.table_checkpoint import TableCheckpoint
@@ -127,9 +127,9 @@ def flip(target: CloneTarget, intent: CloneIntent) -> None:
     Notes on the source's own shards go in the same commit: they tell of versions of its base that the clone lacks.
     """
     uri, options = target.store.locate()
-    stored, base = read_intent(target.store), lance_connector.look(uri, options)
+    given_up, stored, base = read_given_up(target.store), read_intent(target.store), lance_connector.look(uri, options)
     notes = () if base is None else [key for key in base.config if key.startswith(NOTES) and key != target.id_key]
-    own = stored is not None and stored.table_id == intent.table_id
+    own = stored is not None and stored.table_id == intent.table_id and given_up is None
     source_id, table_id = str(intent.source_id), str(intent.table_id)
     if not own or not lance_connector.swap_config(
         uri, target.id_key, source_id, table_id, options or None, forget=notes
@@ -141,16 +141,32 @@ def flip(target: CloneTarget, intent: CloneIntent) -> None:
         )
 
 
-def remove(target: CloneTarget, intent: CloneIntent, plans: Iterable[ShardPlan]) -> None:
-    """Leave nothing of a clone that cannot be. The intent goes first: from then on nobody completes it."""
+def remove(
+    target: CloneTarget, intent: CloneIntent, shard_ids: Iterable[UUID], release: Callable[[], None], pause: Pause
+) -> None:
+    """Leave nothing of a clone that cannot be:
+
+    1. a mark that it is given up, with the shards that it may have: from then on nobody completes it.
+    2. delete everything but intent and mark, then `release` what the source holds for it.
+    3. delete the intent, then the mark.
+
+    A crash anywhere leaves the mark, and the next call at this destination does the rest.
+    """
     if named(target) == str(intent.table_id):
         return  # another caller has completed it
-    _delete(target.store, [KEY])
-    shards = [names.shard_folder(plan.shard_id) + "/" for plan in plans]
+    shard_ids = put_given_up(target.store, intent, shard_ids)
+    pause("given up")
+    shards = [names.shard_folder(shard_id) + "/" for shard_id in shard_ids]
     own = [f"_headgate/{intent.table_id}/", *(f"{folder}/" for folder in FOLDERS)]
     _delete(target.store, _below(target.store, [*own, *shards]))
     if target.wal_store is not target.store:
         _delete(target.wal_store, _below(target.wal_store, shards))
+    pause("removed")
+    release()
+    pause("let go")
+    _delete(target.store, [KEY])
+    pause("forgotten")
+    _delete(target.store, [GIVEN_UP])
 
 
 def _below(store: ObjectStore, folders: Iterable[str]) -> list[str]:

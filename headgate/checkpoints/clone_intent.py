@@ -1,11 +1,13 @@
 """What a clone is going to be, put at its destination before anything else, once: `_headgate/clone.json`.
 
 The same call finds it after a crash and goes on under the same id; any other call is refused. It stays afterwards
-and says where the clone came from.
+and says where the clone came from. A clone that cannot be made is marked as given up before it is removed, in
+`_headgate/clone.given_up.json`, so that a removal which died is taken up as well.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -16,6 +18,9 @@ from headgate.shards.retry import Retry
 
 KEY = "_headgate/clone.json"
 """One per destination, so that of two different clones only one begins."""
+
+GIVEN_UP = "_headgate/clone.given_up.json"
+"""There while a clone is being removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +68,32 @@ def put_intent(store: ObjectStore, wanted: CloneIntent) -> CloneIntent:
         if stored is None:
             raise
     return same_call(stored, wanted, store.uri)
+
+
+def put_given_up(store: ObjectStore, intent: CloneIntent, shard_ids: Iterable[UUID]) -> tuple[UUID, ...]:
+    """Mark the clone as given up, once; the shards that the mark names."""
+    named = tuple(shard_ids)
+    fields = {"kind": "clone given up", "table_id": str(intent.table_id), "shards": [str(one) for one in named]}
+    try:
+        Retry().run(lambda: store.put_if_absent(GIVEN_UP, codec.text_of(fields)))
+        return named
+    except AlreadyExists:
+        return read_given_up(store) or named
+
+
+def read_given_up(store: ObjectStore) -> tuple[UUID, ...] | None:
+    """The shards of a clone that is being removed; None where none is. Raises Corrupt."""
+    try:
+        data = Retry().run(lambda: store.get(GIVEN_UP))
+    except NotFound:
+        return None
+    fields = codec.fields_of(data, "The mark of a clone that was given up")
+    try:
+        return tuple(UUID(one) for one in fields["shards"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Corrupt(
+            "The mark of a clone that was given up names no shards.", target=store.uri, key=GIVEN_UP
+        ) from error
 
 
 def same_call(stored: CloneIntent, wanted: CloneIntent, target: str) -> CloneIntent:

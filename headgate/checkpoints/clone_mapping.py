@@ -143,6 +143,8 @@ def cloned_open(
         stream=fold.stream,
         query_id="clone" if fold.opened is None else fold.opened.query_id,
         shards=claims,
+        decoder=None if fold.opened is None else fold.opened.decoder,
+        ends=() if fold.opened is None else fold.opened.ends,
     )
 
 

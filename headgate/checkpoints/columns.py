@@ -153,6 +153,8 @@ def check_free(rows: RowSchema, name: str) -> None:
     """Raises InvalidInput where a column cannot have this name."""
     if not name or name == TOMBSTONE or name.startswith("_row"):
         raise InvalidInput(f"A column may not be named {name!r}: the storage format uses such names.")
+    if not name.isascii() and any("\ud800" <= char <= "\udfff" for char in name):
+        raise InvalidInput(f"A column may not be named {name[:80]!a}: it is not valid Unicode; nothing was written.")
     if "\0" in name:
         # Lance renames to it, and then ends the process that reads it.
         raise InvalidInput(f"A column may not be named {name[:80]!r}: it has a zero byte in it; nothing was written.")

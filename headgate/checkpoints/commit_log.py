@@ -154,10 +154,17 @@ class CommitLog:
 
     # -- opening ---------------------------------------------------------------
 
-    def open(self, query_id: str, claims: Mapping[str, ShardClaim], known: LogState | None = None) -> OpenedLog:
+    def open(
+        self,
+        query_id: str,
+        claims: Mapping[str, ShardClaim],
+        known: LogState | None = None,
+        decoder: Mapping[str, Any] | None = None,
+    ) -> OpenedLog:
         """Take the log over. THIS WRITES, AND IT FENCES AN EARLIER DRIVER.
 
-        Call it after every shard of the stream was claimed and has its barrier.
+        Call it after every shard of the stream was claimed and has its barrier. `decoder` is how the driver makes
+        rows; None for one that makes none.
 
         1. read the log; given an earlier state, only what came after it.
         2. put the open record at the next sequence. Taken by another: read on and try
@@ -179,6 +186,8 @@ class CommitLog:
                 query_id=query_id,
                 shards=dict(claims),
                 opened_at=opened_at,
+                decoder=decoder,
+                ends=_ends(state.head, decoder),
             )
             self._pause("open record")
             taken = self._put(record)
@@ -350,15 +359,24 @@ class OpenedLog:
         """Where the stream stands now, own commits included."""
         return self._head
 
-    def extend(self, claims: Mapping[str, ShardClaim]) -> None:
-        """Note that this driver has claimed further shards: one more open record, with all its claims.
+    def extend(self, claims: Mapping[str, ShardClaim], decoder: Mapping[str, Any] | None = None) -> None:
+        """Note that this driver has claimed further shards, or makes rows in another way: one more open record, with
+        all its claims.
 
         It goes where this driver's next record belongs and nowhere else: a driver that was fenced
         meanwhile must not take the stream back. Raises Fenced, Poisoned.
         """
         if self._error is not None:
             raise self._error
-        record = replace(self.record, record_id=uuid.uuid4().hex, sequence=self._head.sequence + 1, shards=dict(claims))
+        decoder = self.record.decoder if decoder is None else decoder
+        record = replace(
+            self.record,
+            record_id=uuid.uuid4().hex,
+            sequence=self._head.sequence + 1,
+            shards=dict(claims),
+            decoder=decoder,
+            ends=_ends(self._head, decoder),
+        )
         self._append(record)
         self.record = record
 
@@ -435,3 +453,10 @@ class OpenedLog:
         self._head = self._head.after(stored)
         self._error = None
         return stored
+
+
+def _ends(head: Head, decoder: Mapping[str, Any] | None) -> tuple[tuple[str, int, int], ...]:
+    """What an open record says beside its decoder: batch records are collected, and then nothing else tells which
+    offsets were decoded how.
+    """
+    return () if decoder is None else tuple((*place, end) for place, end in sorted(head.ends.items()))

@@ -220,6 +220,12 @@ KINDS: Mapping[str, Kind] = {
         "no row: all of them are in SSTables; the fence of a writer that stalled is gone",
         "stop every old writer of the shard, then open it once (a stream: start it): that puts a new fence",
     ),
+    "manifest-replay-after": Kind(
+        "error",
+        "every row that is in no SSTable, if replay_after is wrong; no row, if the last entries were deleted. "
+        "Readers and writers stop there",
+        "restore the manifest, or the last entries, from a backup",
+    ),
     "wal-stray": Kind(
         "warning",
         "no row; native Lance counts it as a position and may lose a stalled writer's row because of it",

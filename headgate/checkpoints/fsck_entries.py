@@ -131,7 +131,9 @@ class EntryJudge:
             yield finding("entry-twice", self._context.place(second), what)
 
     def _fences(self, facts: EntryFacts) -> Iterator[Finding]:
-        """Epochs never go down, and a barrier stands where an open record says so."""
+        """Epochs never go down, and a barrier stands where an open record says so. (An opener that was fenced between
+        its claim and its barrier may put that late: it holds no row, and fences nobody.)
+        """
         context = self._context
         place = context.place(facts.position)
         fence = context.fences.get(facts.position)
@@ -139,7 +141,7 @@ class EntryJudge:
             found = f"a barrier of epoch {facts.epoch}" if facts.barrier else f"an entry of epoch {facts.epoch}"
             what = f"An open record names it as the barrier of epoch {fence}, and {found} stands there."
             yield finding("fence-replaced", place, what)
-        if facts.epoch < self._epoch:
+        if facts.epoch < self._epoch and not (facts.barrier and not facts.rows):
             what = f"It was written under epoch {facts.epoch}, above an entry of epoch {self._epoch}."
             yield finding("entry-after-fence", place, what)
         self._epoch = max(self._epoch, facts.epoch)

@@ -166,8 +166,17 @@ def _gaps(context: WalContext, manifest: Manifest, listing: WalListing) -> Itera
     known = max(manifest.last_seen, manifest.replay_after, context.listed.last)
     # Of a shard whose claimer died before its first barrier nothing was flushed either.
     if listing.highest < manifest.replay_after and manifest.replay_after > 0:
-        what = f"The last entry is {listing.highest}, and {manifest.replay_after} was flushed: the tip is gone."
-        yield finding("wal-tip-missing", context.place(manifest.replay_after), what)
+        if not len(listing.positions):
+            what = f"There is no entry, and {manifest.replay_after} was flushed: the tip is gone."
+            yield finding("wal-tip-missing", context.place(manifest.replay_after), what)
+        else:
+            place = f"{names.manifest_key(context.shard.id, manifest.version)} (version {manifest.version})"
+            what = (
+                f"It says that every entry up to {manifest.replay_after} was flushed, and the WAL ends at "
+                f"{listing.highest}: its replay_after is wrong, or the end of the WAL was deleted."
+            )
+            yield finding("manifest-replay-after", place, what)
+            return
     gaps = listing.gaps(manifest.replay_after + 1, max(known, listing.highest) + 1)
     for low, high in gaps[:MAX_GAPS]:
         yield from _gap(context, low, high)

@@ -132,6 +132,10 @@ class OpenRecord:
     shards: Mapping[str, ShardClaim]
     opened_at: str = ""
     """For people. Nothing depends on it."""
+    decoder: Mapping[str, Any] | None = None
+    """How records become rows from here on, as `streaming.decode_recorded` says it; None: as the record before said."""
+    ends: tuple[tuple[str, int, int], ...] = ()
+    """With a decoder: per topic and partition, where the first batch that it decodes starts."""
 
     def claim_of(self, shard_id: UUID) -> ShardClaim | None:
         """What the driver holds of a shard."""
@@ -283,6 +287,7 @@ def plain(record: Record | Fold) -> dict[str, Any]:
                 }
                 for name, claim in record.shards.items()
             },
+            **_plain_decoder(record),
         }
     if isinstance(record, BatchRecord):
         return {
@@ -334,6 +339,12 @@ def plain(record: Record | Fold) -> dict[str, Any]:
         },
         **({} if record.rewound is None else _plain_rewinds(record, record.rewound)),
     }
+
+
+def _plain_decoder(record: OpenRecord) -> dict[str, Any]:
+    if record.decoder is None:
+        return {}
+    return {"decoder": dict(record.decoder), "ends": [list(end) for end in record.ends]}
 
 
 def _plain_rewinds(fold: Fold, rewound: RewindRecord) -> dict[str, Any]:
@@ -454,6 +465,8 @@ def _open(fields: Mapping[str, Any]) -> OpenRecord:
             )
             for name, claim in fields["shards"].items()
         },
+        decoder=None if fields.get("decoder") is None else dict(fields["decoder"]),
+        ends=_offsets(fields.get("ends", ())),
     )
 
 

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from uuid import UUID
 
 from headgate.checkpoints.claiming import check_held, check_owners, claim_all, together, told
@@ -116,10 +116,13 @@ class StreamDriver:
         shards: Iterable[str],
         *,
         accept: Callable[[Head], object] = lambda head: None,
+        decoder: Mapping[str, Any] | None = None,
         retry: Retry = Retry(),  # noqa: B008
         pause: Pause = no_pause,
     ) -> StreamDriver:
         """Take the stream over. THIS WRITES, AND IT FENCES AN EARLIER DRIVER.
+
+        `decoder` is how its batches will become rows, for the open record; None where it commits none.
 
         1. read the log: where the stream stands, and which shards it has had. `accept` may refuse
            by raising, and a shard of another stream is refused as well: nothing was written yet.
@@ -140,7 +143,7 @@ class StreamDriver:
         check_owners(home, stream, names, retry)
         settle_base(home.store)
         claims = claim_all(home, stream, names, head.listed, retry, pause)
-        opened = log.open(query_id, told(claims), state)
+        opened = log.open(query_id, told(claims), state, decoder)
         pause("re-read")
         manifests = check_held(claims.values(), retry)
         driver = cls(home, stream, opened, claims, retry, pause, opened.state, manifests)
@@ -185,6 +188,15 @@ class StreamDriver:
             return dict(self._claims)
 
     # -- batches -------------------------------------------------------------------
+
+    def describe(self, decoder: Mapping[str, Any]) -> None:
+        """Say how the batches from here on become rows: one more open record, unless the last one says the same.
+
+        Call it before `plan`, not while a batch is in flight. Raises Fenced, Poisoned.
+        """
+        if self._log.record.decoder != decoder:
+            self._log.extend(told(self.claims), decoder)
+            self._folding.add(self._log.record)
 
     def plan(self, shards: Iterable[str]) -> Planned:
         """Where the next batch goes. Shards that the stream has not had before are claimed first."""

@@ -18,14 +18,25 @@ DECODERS = ("json", "debezium", "avro", "raw")
 
 def decoder_options(command: F) -> F:
     """The command gets `decode_as`, `registry` and `registry_auth`; see `decoder_for`."""
+    return _with_options(command, "json", "What the values are. raw keeps them in the table's one column.")
+
+
+def recorded_decoder_options(command: F) -> F:
+    """The same for a command that takes the decoder from the streams' own records; `decode_as` is None by default."""
+    return _with_options(
+        command, None, "What the values are, where a stream did not record it: older ones, and decoders of your own."
+    )
+
+
+def _with_options(command: F, default: str | None, help: str) -> F:
     options: list[Any] = [
         click.option(
             "--decode",
             "decode_as",
             type=click.Choice(DECODERS),
-            default="json",
-            show_default=True,
-            help="What the values are. raw keeps them in the table's one column.",
+            default=default,
+            show_default=default is not None,
+            help=help,
         ),
         click.option("--registry", metavar="URL", help="With --decode avro: the schema registry."),
         click.option(

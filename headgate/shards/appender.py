@@ -26,7 +26,7 @@ from headgate.shards.manifest import Manifest
 from headgate.shards.manifest_store import ManifestStore
 from headgate.shards.retry import Retry, note_retry
 from headgate.shards.shard import Claim, Shard
-from headgate.shards.tip import find_tip, listed_tip
+from headgate.shards.tip import checked_tip, find_tip, listed_tip
 
 Pause = Callable[[str], None]
 """Called with the name of each protocol step before it is taken. Tests stop there."""
@@ -101,11 +101,12 @@ class WalAppender:
         On a fresh shard the barrier is entry 0 and rows start at 1. A crash after any
         step leaves a shard that opens. Raises Fenced where another opener was later,
         InvalidInput where the shard belongs to another owner (nothing is written then),
-        DataLoss where positions below the tip are missing.
+        DataLoss where positions below the tip are missing, Corrupt where the WAL ends below what the manifest says was
+        flushed.
         """
         manifests = shard.manifests_retried(retry)
         pause("look")
-        free = _look(shard, manifests, seen, find_tip if owner else listed_tip, retry) if looked is None else looked
+        free = _look(shard, manifests, seen, checked_tip if owner else listed_tip, retry) if looked is None else looked
         pause("claim")
         claimed = manifests.claim(owner, spec_id=shard.home.spec_id)
         manifest = claimed.manifest

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-from headgate.errors import DataLoss, NotFound
+from headgate.errors import Corrupt, DataLoss, NotFound
 from headgate.shards import names
 from headgate.shards.shard import Shard
 
@@ -38,13 +38,30 @@ def find_tip(shard: Shard, start: int) -> int:
     return listed_tip(shard, start)
 
 
+def checked_tip(shard: Shard, start: int) -> int:
+    """The same, after a look that the WAL does not end below `start`; see `listed_tip`. Raises Corrupt."""
+    return find_tip(shard, start) if start <= 1 or _exists(shard, start - 1) else listed_tip(shard, start)
+
+
 def listed_tip(shard: Shard, start: int) -> int:
-    """The same by LIST, which also proves that nothing between is missing, however wide a hole is."""
-    positions = {
-        position
-        for key in shard.wal.list_keys(names.wal_folder(shard.id) + "/")
-        if (position := names.wal_position(key)) is not None and position >= start
-    }
+    """The same by LIST, which also proves that nothing between is missing, however wide a hole is.
+
+    `start` follows an entry that is or was there, and the last entry is never deleted (R5): where the WAL ends
+    below it, whoever named `start`, a manifest's replay_after above all, is wrong. Raises Corrupt.
+    """
+    listed = _listed(shard)
+    if listed and max(listed) < start - 1:
+        # An entry that was put, and one that was collected, while a LIST went past their places may both be left out.
+        listed = _listed(shard)
+    if listed and max(listed) < start - 1:
+        raise Corrupt(
+            f"Entries up to {start - 1} are known to have been there, and the WAL ends at {max(listed)}: the shard's "
+            "manifest has a wrong replay_after, or the end of the WAL was deleted.",
+            **shard.where(),
+            position=start - 1,
+            advice="run `headgate fsck`, and restore the manifest or the entries from a backup",
+        )
+    positions = {position for position in listed if position >= start}
     tip = max(positions, default=start - 1) + 1
     # A writer that is still alive may have filled a slot after the LIST went past it.
     for position in range(start, tip):
@@ -55,6 +72,11 @@ def listed_tip(shard: Shard, start: int) -> int:
                 position=position,
             )
     return tip
+
+
+def _listed(shard: Shard) -> list[int]:
+    keys = shard.wal.list_keys(names.wal_folder(shard.id) + "/")
+    return [position for key in keys if (position := names.wal_position(key)) is not None]
 
 
 def _exists(shard: Shard, position: int) -> bool:

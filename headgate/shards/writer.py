@@ -129,7 +129,7 @@ class ShardWriter:
         """Add rows. With durable_write they are durable when this returns, and the result has their
         positions; without, the result is a handle to wait for.
 
-        Raises InvalidInput (rows of another bucket are refused where the table has a key) or Closed: nothing was queued;
+        Raises InvalidInput (where the table has a key, also for rows of another bucket) or Closed: nothing was queued;
         Fenced or Poisoned (the rows are not durable and never will be), OutcomeUnknown (they may be). `take_pending`
         has the rows.
         """

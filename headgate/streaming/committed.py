@@ -1,19 +1,20 @@
-"""What the streams of a table have committed, as their logs tell. Reads only."""
+"""What the streams of a table have committed, and how it was decoded, as their logs tell. Reads only."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headgate.checkpoints.commit_log import READERS, CommitLog
 from headgate.checkpoints.decisions import late_beginning
 from headgate.checkpoints.log_state import Head
-from headgate.checkpoints.records import BatchRecord, Pass
+from headgate.checkpoints.records import BatchRecord, OpenRecord, Pass, Record
 from headgate.checkpoints.streams import list_streams
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.connectors.kafka.reading import offsets
 from headgate.errors import NotFound
+from headgate.streaming.decode_recorded import Recorded
 from headgate.table import Table
 
 
@@ -52,24 +53,58 @@ class History:
     complete: bool
     late: str | None = None
     """What is wrong where the log begins with a later batch than the first of its query (R23)."""
+    said: tuple[OpenRecord, ...] = ()
+    """The open records that say a decoder, oldest first: none of them is ever deleted."""
 
 
 def history_of(table: Table, head: Head) -> History:
     """What is left of a stream's log up to where it stands."""
     log = CommitLog(table.home.records, head.stream, table.uri)
 
-    def record(sequence: int) -> BatchRecord | bool:
-        """False: it was folded and collected."""
+    def record(sequence: int) -> Record | None:
+        """None: it was folded and collected."""
         try:
-            found = log.record(sequence)
+            return log.record(sequence)
         except NotFound:
-            return False
-        return found if isinstance(found, BatchRecord) else True
+            return None
 
     with ThreadPoolExecutor(READERS, thread_name_prefix="headgate-log") as pool:
         found = list(pool.map(record, range(1, head.sequence + 1)))
-    late = late_beginning(log.beginning(), head)
-    return History(tuple(one for one in found if isinstance(one, BatchRecord)), False not in found, late)
+    batches = tuple(one for one in found if isinstance(one, BatchRecord))
+    said = tuple(one for one in found if isinstance(one, OpenRecord) and one.decoder is not None)
+    return History(batches, None not in found, late_beginning(log.beginning(), head), said)
+
+
+@dataclass(frozen=True)
+class Era:
+    """Part of a range whose records were decoded in one way."""
+
+    start: int
+    until: int
+    made: Recorded
+    assumed: bool
+    """The log does not say how, and nobody else did."""
+
+
+def eras_of(part: CommittedRange, said: Sequence[tuple[OpenRecord, Recorded]], otherwise: Era) -> tuple[Era, ...]:
+    """How the records of a range were decoded, from its start to its end; `otherwise` where no record says it."""
+    marks: list[tuple[int, Recorded | None]] = [(part.start, None)]
+    for record, made in said:
+        if record.sequence <= part.after:
+            marks = [(part.start, made)]
+        elif part.is_of(record.sequence):
+            began = {(topic, partition): end for topic, partition, end in record.ends}
+            at = began.get((part.topic, part.partition), part.start)
+            marks = [mark for mark in marks if mark[0] < max(at, part.start)]
+            marks.append((max(at, part.start), made))
+    edges = [*(at for at, _ in marks[1:]), part.until]
+    return tuple(
+        replace(otherwise, start=start, until=until)
+        if made is None
+        else Era(start, min(until, part.until), made, False)
+        for (start, made), until in zip(marks, edges, strict=True)
+        if start < part.until
+    )
 
 
 def committed_ranges(heads: Sequence[Head], topics: Mapping[str, ConsumerConfig]) -> tuple[CommittedRange, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -78,6 +78,19 @@ def newest(prints: Prints, deleted: Flags) -> Prints:
 def compare(expected: Prints, found: Prints, *, keyed: bool) -> Difference:
     """By key where there is one; otherwise as multisets of rows."""
     return _by_key(expected, found) if keyed else _as_multisets(expected, found)
+
+
+def beside(difference: Difference, expected: int, found: int, others: int | None, *, keyed: bool) -> Difference:
+    """The difference where rows whose values nobody knows are among those found: `others` of them were written, or
+    None where that is not known. With a key each of them may have replaced or deleted another row.
+    """
+    nothing = np.zeros(0, np.uint64)
+    if keyed:
+        over = 0 if others is None else max(0, found - expected - others)
+        return replace(difference, lost=0, wrong=over, lost_keys=nothing, wrong_keys=nothing)
+    more = difference.duplicates + difference.wrong
+    short, over = (0, 0) if others is None else (max(0, others - more), max(0, more - others))
+    return Difference(0, difference.lost + short, over, nothing, difference.lost_keys, nothing)
 
 
 def _by_key(expected: Prints, found: Prints) -> Difference:

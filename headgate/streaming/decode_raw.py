@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.errors import InvalidInput
+from headgate.streaming.decode_schema import check_unicode
 from headgate.streaming.decoded import Decoded, as_bytes, bad_records
 from headgate.streaming.splitting import cast_each
 
@@ -22,6 +23,7 @@ class RawDecoder:
     kind: pa.DataType
 
     def __post_init__(self) -> None:
+        check_unicode(self.column)
         if self.kind not in _KINDS:
             raise InvalidInput(f"Raw values are {', '.join(map(str, _KINDS))}, not {self.kind}.")
 

@@ -29,6 +29,16 @@ def arrow_schema(schema: Any) -> pa.Schema:
     )
 
 
+def check_unicode(name: str) -> None:
+    """Raises InvalidInput for text that no store and no Arrow schema can hold: a lone surrogate."""
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(
+            f"The name of a column is not valid Unicode: {name[:80]!a} has a lone surrogate at {error.start}."
+        ) from error
+
+
 def _of_struct_type(schema: Any) -> pa.Schema:
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import to_arrow_schema
@@ -72,6 +82,7 @@ class _Ddl:
     """One pass over `name type [NOT NULL] [COMMENT '…'], …`."""
 
     def __init__(self, text: str) -> None:
+        check_unicode(text)
         self._text = text
         self._tokens: list[tuple[str, int]] = []
         self._next = 0

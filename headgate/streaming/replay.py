@@ -32,6 +32,7 @@ from headgate.errors import InvalidInput
 from headgate.shards.appender import Pause, no_pause
 from headgate.shards.config import WriterConfig
 from headgate.streaming.dead_letters import DeadEntry, dead_entries
+from headgate.streaming.decode_recorded import recorded
 from headgate.streaming.decoded import Decoder
 from headgate.streaming.driver import StreamDriver
 from headgate.streaming.frame_checks import check_decoder
@@ -44,6 +45,9 @@ BATCH_BYTES = 64 << 20
 
 EXAMPLES = 5
 """Of letters that are refused."""
+
+REPLAY = "replay-"
+"""What the query id of a replay's records begins with."""
 
 KEEP = 2
 """Checkpoints of the stream's own that stay."""
@@ -132,8 +136,9 @@ def replay_dead_letters(
         )
     opened = state.head.opened
     assert opened is not None, "a stream with dead letters was opened"
-    query_id = f"replay-{uuid.uuid4()}"
-    driver = StreamDriver.open(table.home, stream, query_id, opened.shards, pause=pause)
+    query_id = f"{REPLAY}{uuid.uuid4()}"
+    described = recorded(decode, table.home.schema, changed=False)
+    driver = StreamDriver.open(table.home, stream, query_id, opened.shards, decoder=described, pause=pause)
     done = ReplayReport(stream, applied=True, present=looked.present)
     ends = {log: Replayed.of(text) for log, text in driver.head.opaque_ends.items()}
     for chunk in _chunks(maker, dead_entries(table.home, CommitLog(table.home.records, stream, table.uri).read())):

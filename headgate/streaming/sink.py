@@ -26,6 +26,7 @@ from headgate.shards.sharding import ByPartition
 from headgate.streaming import frame_checks, topic_offsets
 from headgate.streaming.batch_job import BatchJob, Written
 from headgate.streaming.batch_plan import decided, shard_names, write_plan
+from headgate.streaming.decode_recorded import recorded
 from headgate.streaming.decoded import Decoder
 from headgate.streaming.driver import StreamDriver
 from headgate.streaming.flush import flush
@@ -226,7 +227,7 @@ class ShardSink:
             sources = run.checkpoint.sources(batch_id)
             decide = partial(self._decided, run, batch_id, sources)
             if self._driver is None or self._maintenance is None:
-                self._driver = self._open(run, sources, decide)
+                self._driver = self._open(run, sources, decide, bare)
                 self._maintenance = self._maintained(self._driver, run)
                 self.reporting.begin(
                     run.session,
@@ -291,17 +292,28 @@ class ShardSink:
         earliest = partial(self._earliest, run.facts)
         return decided(self.table, head, run.query_id, batch_id, sources, earliest)
 
-    def _open(self, run: _Run, sources: BatchSources, decide: Callable[[Head], object]) -> StreamDriver:
+    def _open(self, run: _Run, sources: BatchSources, decide: Callable[[Head], object], bare: bool) -> StreamDriver:
         """Every start of the query takes the stream over: another driver may have run it since the last one."""
         names = shard_names(self.table.sharding, sources)
         self._stopped = None
         return StreamDriver.open(
-            self.table.home, run.stream, run.query_id, names, accept=decide, retry=run.options.retry, pause=self._pause
+            self.table.home,
+            run.stream,
+            run.query_id,
+            names,
+            accept=decide,
+            decoder=self._recorded(bare),
+            retry=run.options.retry,
+            pause=self._pause,
         )
+
+    def _recorded(self, bare: bool) -> dict[str, Any]:
+        return recorded(self._decode, self.table.home.schema, changed=not bare)
 
     def _append(
         self, frame: DataFrame, driver: StreamDriver, decision: Write, run: _Run, bare: bool
     ) -> tuple[WritePlan, Written]:
+        driver.describe(self._recorded(bare))
         meant = (shards_of if bare else shards_of_made_rows)(self.table.sharding, decision.ranges)
         plan = write_plan(
             self.table,

@@ -24,6 +24,7 @@ from headgate.shards.retry import Retry
 from headgate.streaming import decode, topic_offsets
 from headgate.streaming.batch_plan import decided, shard_names, write_plan
 from headgate.streaming.dead_letters import dead_letter_name
+from headgate.streaming.decode_recorded import recorded
 from headgate.streaming.driver import Planned, StreamDriver
 from headgate.streaming.frame_checks import check_columns
 from headgate.streaming.options import as_option
@@ -111,13 +112,16 @@ def plan_batch(settings: Settings, columns: Sequence[str], root: str) -> BatchPl
         return decided(table, head, query_id, batch_id, sources, partial(_earliest, settings))
 
     hold = Hold.of(root, query_id, table.uri, settings.stream)
-    driver = _held(table, settings, hold, query_id, names, decide)
+    # What was done to the frame before it came here is not known.
+    told = recorded(decoder, table.home.schema, changed=None)
+    driver = _held(table, settings, hold, query_id, names, decide, told)
     decision = decide(driver.head)
     batch = Batch(query_id=query_id, batch_id=batch_id, mode="wal")
     if isinstance(decision, Skip):
         planned, write = Planned({}, {}), None
     else:
         batch = replace(batch, sources=decision.ranges, opaque=decision.opaque)
+        driver.describe(told)
         planned = driver.plan({*names, *driver.claims})
         meant = shards_of(table.sharding, decision.ranges)
         write = write_plan(table, settings.options, decoder, planned, meant, decision.ranges)
@@ -176,12 +180,19 @@ def commit_batch(results: Sequence[TaskResult], batch_id: int) -> BatchRecord | 
 
 
 def _held(
-    table: Table, settings: Settings, hold: Hold, query_id: str, names: Iterable[str], accept: Callable[[Head], object]
+    table: Table,
+    settings: Settings,
+    hold: Hold,
+    query_id: str,
+    names: Iterable[str],
+    accept: Callable[[Head], object],
+    decoder: Mapping[str, Any],
 ) -> StreamDriver:
     home, stream = table.home, settings.stream
     mine = hold.held()
     if mine is None:
-        return StreamDriver.open(home, stream, query_id, names, accept=accept, retry=settings.options.retry)
+        retry = settings.options.retry
+        return StreamDriver.open(home, stream, query_id, names, accept=accept, decoder=decoder, retry=retry)
     if is_another_table(UUID(mine.table_id), str(home.table_id)):
         hold.forget()
         raise another_table(home, mine.table_id, str(home.table_id))

@@ -405,6 +405,13 @@ def a_manifest_takes_the_generation_back(table: Table) -> None:
     put_manifest(shard, replace(old, version=old.version + 1, generation=old.generation - 1, sstables=()))
 
 
+@brings("manifest-replay-after")
+def a_manifest_says_that_everything_was_flushed(table: Table) -> None:
+    shard = shard_of(table, 0)
+    old = latest(shard)
+    put_manifest(shard, replace(old, version=old.version + 1, replay_after=2**63))
+
+
 @brings("manifest-missing")
 def every_manifest_of_a_shard_is_deleted(table: Table) -> None:
     shutil.rmtree(shard_folder(shard_of(table, 1)) / "manifest")

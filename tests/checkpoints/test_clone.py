@@ -35,6 +35,7 @@ from clone_tables import (
     through,
 )
 from lance.mem_wal import CompactedSsTable
+from stores import Crash
 from stream_life import (
     KEYED,
     SCHEMA,
@@ -515,6 +516,36 @@ def test_an_entry_that_is_lost_is_data_loss_and_nothing_of_the_clone_is_left(tmp
     assert (raised.value.shard, raised.value.position) == (str(shard.id), lost)
     assert files(tmp_path / "clone") | files(tmp_path / "clone-wal") == set()
     assert files(tmp_path / "src") == before
+
+
+def test_a_failed_clone_whose_removal_dies_is_removed_by_the_next_call(tmp_path: Path) -> None:
+    """At each step of it; and once the entry is back, the next call makes the clone."""
+    source, _ = streamed(tmp_path / "src")
+    source.checkpoint(name="then")
+    shard = source.shard(f"partition:{TOPIC}:1")
+    manifest = shard.manifests.latest()
+    assert manifest is not None
+    lost = [one.position for one in WalTailer(shard).read(manifest.replay_after + 1)][-2]
+    content_lost = bytes(shard.wal.get(shard.wal_key(lost)))
+    before = content(source)
+    steps = ["given up", "removed", "let go", "forgotten"]
+    for step in steps:
+        shard.wal.delete(shard.wal_key(lost))
+        uri, wal_uri = str(tmp_path / f"clone {step}"), str(tmp_path / f"wal {step}")
+
+        def die(reached: str, at: str = step) -> None:
+            if reached == at:
+                raise Crash
+
+        with pytest.raises(Crash):
+            source.clone(uri, checkpoint="then", wal_uri=wal_uri, names=[DIRECT], pause=die)
+        with pytest.raises(DataLoss, match=f"entry {lost} of"):
+            source.clone(uri, checkpoint="then", wal_uri=wal_uri, names=[DIRECT])
+        assert files(Path(uri)) | files(Path(wal_uri)) == set()
+        with pytest.raises(Crash):
+            source.clone(uri, checkpoint="then", wal_uri=wal_uri, names=[DIRECT], pause=die)
+        shard.wal.put_if_absent(shard.wal_key(lost), content_lost)
+        assert content(source.clone(uri, checkpoint="then", wal_uri=wal_uri, names=[DIRECT])) == before
 
 
 def test_peers_bug_16_an_entry_that_vanishes_after_others_were_copied_leaves_nothing(tmp_path: Path) -> None:

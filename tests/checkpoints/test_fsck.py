@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from damages import CASES
-from fsck_tables import copied, make
+from damages import CASES, latest, put_manifest
+from fsck_tables import WAL_ONLY, copied, make, rows
+from stream_life import SCHEMA
 
 from headgate.checkpoints.findings import KINDS
+from headgate.checkpoints.stream_driver import StreamDriver
+from headgate.errors import Corrupt
 from headgate.streaming.fsck import TableReport, fsck
-from headgate.table import Table
+from headgate.table import Table, create_table
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +35,33 @@ def test_each_damage_is_named_by_its_code(whole: Table, tmp_path: Path, name: st
     report = fsck(table.uri)
     assert {one.code for one in report.findings} == CASES[name].codes, told(report)
     assert all(one.place and one.what and one.lost and one.do for one in report.findings)
+
+
+@pytest.mark.parametrize("beyond", [2, 2**40, 2**63])
+def test_a_replay_after_beyond_the_wal_is_corrupt_and_not_an_empty_table(tmp_path: Path, beyond: int) -> None:
+    table = create_table(str(tmp_path / "table"), SCHEMA, "id")
+    with table.writer("single", WAL_ONLY) as writer:
+        writer.put(rows(1, 2))
+    shard = table.home.shard("single")
+    old = latest(shard)
+    put_manifest(shard, replace(old, version=old.version + 1, replay_after=beyond + 1))
+    there = files(table)
+    for call in (
+        lambda: table.scan().read_all(),
+        lambda: table.get(pa.table({"id": [1]})),
+        lambda: table.checkpoint(),
+        lambda: table.writer("single", WAL_ONLY),
+        lambda: table.writer("single"),
+        lambda: StreamDriver.open(table.home, "s", "q", ["single"]),
+    ):
+        with pytest.raises(Corrupt, match="wrong replay_after"):
+            call()
+    assert files(table) == there, "who cannot go on writes nothing"
+    assert [one.code for one in fsck(table.uri).findings] == ["manifest-replay-after"]
+
+
+def files(table: Table) -> set[Path]:
+    return {path for path in Path(table.uri).rglob("*") if path.is_file()}
 
 
 def test_every_code_has_a_damage_that_brings_it_about() -> None:

@@ -35,7 +35,10 @@ from headgate.checkpoints.fsck import check_table
 from headgate.checkpoints.fsck_wal import list_wal
 from headgate.checkpoints.log_archive import LogArchive
 from headgate.checkpoints.stream_driver import StreamDriver
+from headgate.errors import Fenced
 from headgate.shards import names
+from headgate.shards.tailer import WalTailer
+from headgate.shards.writer import ShardWriter
 from headgate.streaming.fsck import TableReport, fsck
 from headgate.table import Table, create_table
 
@@ -159,6 +162,28 @@ def test_a_stream_that_died_before_its_first_open_record(tmp_path: Path) -> None
         StreamDriver.open(table.home, "s", "q", table.sharding.known_names(), pause=die)
     assert shard_owner(table) == "s"
     holds(table)
+
+
+def test_an_opener_that_was_fenced_puts_its_barrier_late(tmp_path: Path) -> None:
+    """Above the rows of its successor, with a lower epoch and no row."""
+    table = create_table(str(tmp_path / "table"), SCHEMA)
+    with table.writer("single", WAL_ONLY) as first:
+        first.put(rows(0))
+    successor = []
+
+    def overtaken(step: str) -> None:
+        if step == "tip":
+            successor.append(table.writer("single", WAL_ONLY))
+            successor[0].put(rows(1))
+
+    with pytest.raises(Fenced):
+        ShardWriter.open(table.home, table.home.shard("single").id, WAL_ONLY, pause=overtaken)
+    successor[0].put(rows(2))
+    successor[0].close()
+    epochs = [one.entry.header.epoch for one in WalTailer(table.home.shard("single")).read(1)]
+    assert epochs == [1, 3, 3, 2, 3]
+    holds(table)
+    assert table.scan().read_all().num_rows == 3
 
 
 def shard_owner(table: Table) -> str | None:

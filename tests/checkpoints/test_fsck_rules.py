@@ -78,7 +78,8 @@ def codes(found: Iterator[Finding]) -> list[tuple[str, int]]:
         (5, 5, (5,), []),
         (5, 5, (3, 5, 6), []),
         (5, 5, (2, 7), [("wal-hole", 6)]),
-        (5, 5, (2,), [("wal-tip-missing", 5)]),
+        (5, 5, (2,), [("manifest-replay-after", 3)]),
+        (2**64 - 1, 5, (2,), [("manifest-replay-after", 3)]),
         (5, 7, (), [("wal-tip-missing", 5), ("wal-hole", 6)]),
     ],
 )

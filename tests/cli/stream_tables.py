@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -12,6 +13,7 @@ from headgate.shards.config import WriterConfig
 from headgate.shards.entry import SourceRange
 from headgate.streaming.dead_letters import dead_letter_name
 from headgate.streaming.decode import json as json_decoder
+from headgate.streaming.decoded import Decoder
 from headgate.streaming.driver import StreamDriver
 from headgate.streaming.routing import shards_of
 from headgate.streaming.rows import RowMaker
@@ -36,13 +38,22 @@ class Stream:
     """A stream in the hands of this process."""
 
     def __init__(
-        self, table: Table, topic: str, partitions: int = 1, name: str | None = None, mode: Mode = "wal"
+        self,
+        table: Table,
+        topic: str,
+        partitions: int = 1,
+        name: str | None = None,
+        mode: Mode = "wal",
+        decode: Decoder | None = None,
+        decoder: Mapping[str, Any] | None = None,
     ) -> None:
+        """`decoder` is what it records of how it decodes; nothing, as older releases did."""
         self._table = table
+        self._decode = json_decoder(table.schema) if decode is None else decode
         self._mode = mode
         self._topic = topic
         names = [table.sharding.shard_name(topic, number) for number in range(partitions)]  # type: ignore[call-arg]
-        self._driver = StreamDriver.open(table.home, name or topic, QUERY, names)
+        self._driver = StreamDriver.open(table.home, name or topic, QUERY, names, decoder=decoder)
         self._batch = 0
 
     def commit(self, ranges: Sequence[tuple[int, int, int]], records: Iterable[Record]) -> BatchRecord:
@@ -50,9 +61,7 @@ class Stream:
         sources = tuple(SourceRange(self._topic, *part) for part in ranges)
         shards = shards_of(self._table.sharding, sources)
         planned = self._driver.plan(shards)
-        maker = RowMaker(
-            self._table.home.schema, self._table.sharding, json_decoder(self._table.schema), topic=self._topic
-        )
+        maker = RowMaker(self._table.home.schema, self._table.sharding, self._decode, topic=self._topic)
         plan = WritePlan(
             maker=maker,
             claims=planned.claims,

@@ -5,7 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from avro_registry import AUTH, serving, wire
 from command_line import Headgate
 from confluent_kafka import Producer
 from stream_tables import COLUMNS, Record, Stream
@@ -13,6 +15,9 @@ from stream_tables import COLUMNS, Record, Stream
 from headgate.checkpoints.expiring import BeforePosition, expire
 from headgate.checkpoints.rewinding import rewind
 from headgate.shards.sharding import by_partition
+from headgate.streaming import decode
+from headgate.streaming.decode_recorded import recorded
+from headgate.streaming.replay import replay_dead_letters
 from headgate.table import Table, create_table
 
 pytestmark = pytest.mark.kafka
@@ -38,9 +43,9 @@ def send(kafka_servers: str, make_topic: Callable[..., str]) -> Send:
 
 @pytest.fixture
 def verify(headgate: Headgate, kafka_servers: str) -> Callable[..., tuple[int, dict[str, Any]]]:
-    def call(table: Table, *topics: str) -> tuple[int, dict[str, Any]]:
+    def call(table: Table, *topics: str, more: tuple[str, ...] = ()) -> tuple[int, dict[str, Any]]:
         named = [word for topic in topics for word in ("--topic", topic)]
-        result = headgate("verify", table.uri, "--servers", kafka_servers, *named, "--output", "json")
+        result = headgate("verify", table.uri, "--servers", kafka_servers, *named, *more, "--output", "json")
         return result.exit_code, json.loads(result.stdout or result.stderr)
 
     return call
@@ -52,6 +57,11 @@ def keyless(tmp_path: Path) -> Table:
 
 def keyed(tmp_path: Path) -> Table:
     return create_table(str(tmp_path / "t"), COLUMNS, "id", by_partition(key_is_partitioned=True))
+
+
+def json_of(table: Table) -> dict[str, Any]:
+    """What a stream records that reads JSON by the table's columns."""
+    return recorded(decode.json(table.schema), table.home.schema, changed=False)
 
 
 def row(number: int, note: str = "n") -> bytes:
@@ -109,10 +119,11 @@ def test_a_stream_that_did_not_begin_with_its_first_batch_is_not_fine_unless_tha
 def test_a_lost_row_is_found_and_shown(tmp_path: Path, send: Send, verify: Any) -> None:
     table = keyless(tmp_path)
     topic, records = send(ROWS)
-    Stream(table, topic).commit([(0, 0, 5)], records[:4])
+    Stream(table, topic, decoder=json_of(table)).commit([(0, 0, 5)], records[:4])
     code, told = verify(table, topic)
     assert (code, told["lost"], told["duplicates"], told["wrong"]) == (6, 1, 0, 0)
-    assert told["examples"] == [{"fault": "lost", "topic": topic, "partition": 0, "row": {"id": 3, "note": "n"}}]
+    lost = {"fault": "lost", "key": None, "column": None, "expected": {"id": 3, "note": "n"}, "found": None}
+    assert told["examples"] == [{**lost, "stream": topic, "topic": topic, "partition": 0, "offset": 4}]
 
 
 def test_rows_that_were_let_go_are_told_from_a_loss_as_far_as_that_can_be(
@@ -132,16 +143,16 @@ def test_rows_that_were_let_go_are_told_from_a_loss_as_far_as_that_can_be(
 def test_a_row_that_is_there_twice_is_found_and_shown(tmp_path: Path, send: Send, verify: Any) -> None:
     table = keyless(tmp_path)
     topic, records = send(ROWS)
-    Stream(table, topic).commit([(0, 0, 5)], [*records, records[0]])
+    Stream(table, topic, decoder=json_of(table)).commit([(0, 0, 5)], [*records, records[0]])
     code, told = verify(table, topic)
     assert (code, told["lost"], told["duplicates"], told["wrong"]) == (6, 0, 1, 0)
-    assert [one["row"]["id"] for one in told["examples"]] == [1, 1]
+    assert [one["found"]["id"] for one in told["examples"]] == [1, 1]
 
 
 def test_a_dead_letter_that_is_missing_or_there_twice_is_found(tmp_path: Path, send: Send, verify: Any) -> None:
     table = keyless(tmp_path)
     topic, records = send([*ROWS, (None, b"[")])
-    Stream(table, topic).commit([(0, 0, 6)], [*records[:5], records[2]])
+    Stream(table, topic, decoder=json_of(table)).commit([(0, 0, 6)], [*records[:5], records[2]])
     code, told = verify(table, topic)
     assert (code, told["dead_letters"], told["dead_letters_lost"], told["dead_letters_extra"]) == (6, 2, 1, 1)
 
@@ -159,15 +170,17 @@ def test_on_a_keyed_table_the_newest_row_of_each_key_counts_and_deletes_do(
     assert (told["expected_rows"], told["rows"], told["dead_letters"]) == (2, 2, 1)
 
 
-def test_an_old_version_and_a_row_that_came_back_are_wrong(tmp_path: Path, send: Send, verify: Any) -> None:
+def test_of_an_old_version_and_of_a_row_that_came_back_key_column_and_both_values_are_shown(
+    tmp_path: Path, send: Send, verify: Any
+) -> None:
     table = keyed(tmp_path)
     topic, records = send(CHANGES)
-    Stream(table, topic).commit([(0, 0, 6)], [records[0], records[1], records[4], records[5]])
+    Stream(table, topic, decoder=json_of(table)).commit([(0, 0, 6)], [records[0], records[1], records[4], records[5]])
     code, told = verify(table, topic)
     assert (code, told["lost"], told["duplicates"], told["wrong"]) == (6, 0, 0, 2)
-    assert [(one["fault"], one["row"]) for one in told["examples"]] == [
-        ("wrong", {"id": 1, "note": "a"}),
-        ("wrong", {"id": 2, "note": "a"}),
+    assert told["examples"] == [
+        {"fault": "wrong", "key": {"id": 1}, "column": "note", "expected": "b", "found": "a"},
+        {"fault": "wrong", "key": {"id": 2}, "column": None, "expected": None, "found": {"id": 2, "note": "a"}},
     ]
 
 
@@ -177,16 +190,16 @@ def test_after_a_rewind_each_pass_is_expected_as_far_as_it_came(
 ) -> None:
     table = keyed(tmp_path) if keys else keyless(tmp_path)
     topic, records = send(CHANGES if keys else ROWS)
-    Stream(table, topic).commit([(0, 0, 5)], records[:5])
+    Stream(table, topic, decoder=json_of(table)).commit([(0, 0, 5)], records[:5])
     rewind(table.home, topic, {(topic, 0): 1})
     assert verify(table, topic)[1]["holds"], "nothing was read again yet"
     # Keys show older values until the stream has caught up: that is what was asked for.
-    Stream(table, topic).commit([(0, 1, 3)], records[1:3])
+    Stream(table, topic, decoder=json_of(table)).commit([(0, 1, 3)], records[1:3])
     code, told = verify(table, topic)
     assert (code, told["holds"], len(told["rewinds"])) == (0, True, 1), told
     assert [(part["from"], part["until"]) for part in told["ranges"]] == [(0, 5), (1, 3)]
     assert told["rows"] == (3 if keys else 5)
-    Stream(table, topic).commit([(0, 3, 5)], [])
+    Stream(table, topic, decoder=json_of(table)).commit([(0, 3, 5)], [])
     assert verify(table, topic)[0] == 6, "what is missing from the second pass is missed"
 
 
@@ -218,3 +231,107 @@ def test_a_table_that_no_stream_wrote_to_cannot_be_verified(tmp_path: Path, send
     code, told = verify(keyless(tmp_path), topic)
     assert code == 2
     assert "ingest" in told["next"]
+
+
+AVRO = {"type": "record", "name": "r", "fields": [{"name": "id", "type": "long"}, {"name": "note", "type": "string"}]}
+
+
+def change(op: str, number: int, note: str) -> bytes:
+    return json.dumps({"op": op, "before": {"id": number}, "after": {"id": number, "note": note}}).encode()
+
+
+@pytest.mark.parametrize("kind", ["json", "debezium", "avro", "raw"])
+def test_records_are_decoded_as_their_stream_recorded_it(tmp_path: Path, send: Send, verify: Any, kind: str) -> None:
+    sharding = by_partition(key_is_partitioned=kind == "debezium")
+    columns = pa.schema([("payload", pa.binary())]) if kind == "raw" else COLUMNS
+    table = create_table(str(tmp_path / "t"), columns, "id" if kind == "debezium" else None, sharding)
+    secret: str | None = None
+    values = [row(1), b"{", row(2)]
+    with serving({"/schemas/ids/7": (200, {"schema": json.dumps(AVRO)})}) as registry:
+        if kind == "debezium":
+            values = [change("c", 1, "a"), change("c", 2, "a"), b"{", change("u", 1, "b"), change("d", 2, "")]
+            made: decode.Decoder = decode.debezium(table.schema)
+        elif kind == "avro":
+            values, secret = [wire(AVRO, {"id": 1, "note": "a"}), b"no", wire(AVRO, {"id": 2, "note": "b"})], AUTH
+            made = decode.avro(table.schema, registry, auth=AUTH)
+        else:
+            made = decode.raw("payload") if kind == "raw" else decode.json(table.schema)
+        topic, records = send([(None, value) for value in values])
+        told = recorded(made, table.home.schema, changed=False)
+        Stream(table, topic, decode=made, decoder=told).commit([(0, 0, len(values))], records)
+        code, report = verify(table, topic, more=() if secret is None else ("--registry-auth", secret))
+    assert (code, report["holds"], report["unjudged"]) == (0, True, []), report
+    assert report["rows"] == {"json": 2, "debezium": 1, "avro": 2, "raw": 3}[kind]
+    assert [one["decoder"] for part in report["ranges"] for one in part["decoded_by"]] == [kind]
+    assert "secret" not in "".join(path.read_text() for path in (tmp_path / "t" / "_headgate").rglob("log/*.json"))
+
+
+def test_a_stream_that_did_not_record_its_decoder_is_not_called_lost_and_takes_one(
+    tmp_path: Path, send: Send, verify: Any
+) -> None:
+    table = keyed(tmp_path)
+    topic, records = send([(None, change("c", 1, "a")), (None, change("u", 1, "b"))])
+    Stream(table, topic, decode=decode.debezium(table.schema)).commit([(0, 0, 2)], records)
+    code, told = verify(table, topic)
+    assert (code, told["holds"]) == (1, False)
+    assert "--decode" in told["doubts"][0]
+    assert verify(table, topic, more=("--decode", "debezium"))[0] == 0
+    # From here on it says it, and what came before is still as told.
+    more = recorded(decode.debezium(table.schema), table.home.schema, changed=False)
+    Stream(table, topic, decode=decode.debezium(table.schema), decoder=more).commit([(0, 2, 2)], [])
+    assert verify(table, topic)[0] == 0
+
+
+def test_each_record_is_judged_by_the_columns_of_its_time(tmp_path: Path, send: Send, verify: Any) -> None:
+    table = create_table(str(tmp_path / "t"), COLUMNS, sharding=by_partition())
+    values = [{"id": n, "note": f"n{n}", "more": n, "remark": "r"} for n in range(4)]
+    topic, records = send([(None, json.dumps(value).encode()) for value in values])
+
+    def commit(at: int) -> None:
+        now = table.refreshed()
+        Stream(now, topic, decoder=json_of(now)).commit([(0, at, at + 1)], records[at : at + 1])
+
+    commit(0)
+    table.add_column(pa.field("more", pa.int64()))
+    commit(1)
+    table.rename_column("note", "remark")
+    commit(2)
+    assert verify(table, topic)[0] == 0
+    table.drop_column("more")
+    commit(3)
+    code, told = verify(table, topic)
+    assert (code, told["holds"]) == (0, True), told
+    shown = sorted(tuple(one.values()) for batch in table.refreshed().scan() for one in batch.to_pylist())
+    assert shown == [(0, "n0"), (1, "n1"), (2, "r"), (3, "r")]
+    assert [one["from"] for one in told["ranges"][0]["decoded_by"]] == [0, 1, 2, 3]
+
+
+def test_of_rows_that_spark_made_offsets_and_counts_are_judged_and_that_is_said(
+    tmp_path: Path, send: Send, verify: Any
+) -> None:
+    table = keyless(tmp_path)
+    topic, records = send([(None, b"one"), (None, b"two"), (None, b"three")])
+    made = [Record(0, one.offset, row(len(one.value or b""))) for one in records]
+    spark = recorded(None, table.home.schema, changed=True)
+    Stream(table, topic, decoder=spark).commit([(0, 0, 3)], made)
+    code, told = verify(table, topic)
+    assert (code, told["holds"], told["rows"]) == (0, True, 3)
+    (sentence,) = told["unjudged"]
+    assert "Spark made its rows" in sentence
+    assert "offsets and row counts" in sentence
+    with table.writer("partition:other:0") as writer:
+        writer.put(pa.RecordBatch.from_pylist([{"id": 7, "note": "x"}], schema=COLUMNS))
+    assert verify(table, topic)[1]["wrong"] == 1, "one row too many is found by counting"
+
+
+def test_a_replayed_letter_is_the_row_that_the_replay_made(tmp_path: Path, send: Send, verify: Any) -> None:
+    table = keyed(tmp_path)
+    topic, records = send([(None, row(1)), (None, change("c", 2, "b")), (None, row(3)), (None, row(2, "later"))])
+    Stream(table, topic, decoder=json_of(table)).commit([(0, 0, 3)], records[:3])
+    done = replay_dead_letters(table, topic, decode.debezium(table.schema), apply=True)
+    assert done.rows == 1
+    code, told = verify(table, topic)
+    assert (code, told["dead_letters"], told["rows"]) == (0, 1, 3), told
+    Stream(table, topic, decoder=json_of(table)).commit([(0, 3, 4)], records[3:])
+    code, told = verify(table, topic)
+    assert (code, told["holds"]) == (0, True), "what came after the replay is newer than the replayed row"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -12,6 +13,7 @@ from pyspark.sql import types as spark
 from headgate.errors import InvalidInput
 from headgate.streaming import decode
 from headgate.streaming.decode_schema import arrow_schema
+from headgate.table import create_table
 
 DDL = """id BIGINT NOT NULL COMMENT 'the key, it''s unique', `odd ``name` string, t tinyint, s smallint, i: int,
     f float, d double, b boolean, bin binary, day date, at timestamp, local timestamp_ntz, price decimal( 10 , 2 ),
@@ -151,3 +153,16 @@ def test_the_ddl_means_what_spark_says_it_means() -> None:
 
     # Spark's parser needs a session.
     assert to_arrow_schema(spark.StructType.fromDDL(DDL), timezone="UTC") == arrow_schema(DDL)  # type: ignore[arg-type]
+
+
+def test_a_lone_surrogate_in_a_column_name_is_invalid_input(tmp_path: Path) -> None:
+    name = "a\ud800"
+    table = create_table(str(tmp_path / "t"), pa.schema([("id", pa.int64())]))
+    for call in (
+        lambda: arrow_schema(f"`{name}` bigint"),
+        lambda: arrow_schema(f"id bigint, s struct<`{name}`: string>"),
+        lambda: decode.raw(name),
+        lambda: table.rename_column("id", name),
+    ):
+        with pytest.raises(InvalidInput, match="not valid Unicode"):
+            call()

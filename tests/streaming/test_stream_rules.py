@@ -19,11 +19,13 @@ from stream_runs import NOW, PATHS, Stream, Topic, check_table, dead_places, mak
 
 import headgate
 from headgate.checkpoints.commit_log import CommitLog
+from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.connectors.kafka.topics import QUIET, grow_topic
 from headgate.errors import DataLoss, Fenced, InvalidInput
 from headgate.shards.sharding import Sharding
 from headgate.streaming import sink as sink_module
 from headgate.streaming.sink import ShardSink
+from headgate.streaming.verify import verify_table
 from headgate.table import Table
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
@@ -114,6 +116,14 @@ def test_other_columns_of_the_source_frame_may_be_filtered_on_spark_s_own_path(
     stream = Stream(spark, make_table(tmp_path, headgate.bucket("id", 2)), [topic], tmp_path / "checkpoint", "arrow")
     stream.run(frame=stream.frame().where("offset % 2 = 0"))
     assert [one["id"] for one in scanned(stream.table)] == [n for n in range(100) if n // 2 % 2 == 0]
+    # `verify` says that these rows are Spark's, and judges those that the decoder made of the bare source.
+    topic.put_numbers(range(100, 110))
+    stream.run()
+    kafka = ConsumerConfig.from_spark({"kafka.bootstrap.servers": topic.servers})
+    report = verify_table(stream.table, {topic.name: kafka})
+    assert (report.holds, report.records, report.rows) == (True, 10, 60)
+    assert ["Spark made its rows" in one for one in report.unjudged] == [True]
+    assert {era.made.changed for eras in report.eras for era in eras} == {True, False}
 
 
 def typed(stream: Stream, *origin: str) -> DataFrame:

@@ -15,9 +15,11 @@ from confluent_kafka import Producer
 
 import headgate
 from headgate.checkpoints.commit_log import CommitLog
+from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.shards.tailer import WalTailer
 from headgate.streaming.dead_letters import read_dead_letters
 from headgate.streaming.driver import StreamDriver
+from headgate.streaming.verify import verify_table
 from headgate.table import Table
 
 if TYPE_CHECKING:
@@ -201,3 +203,6 @@ def test_a_topic_becomes_a_table_with_updates_deletes_and_dead_letters(
         assert found == expected
     letters = pa.concat_tables(read_dead_letters(table.home))
     assert letters.column("value").to_pylist() == [b"{", b"{"]
+    kafka = ConsumerConfig.from_spark({"kafka.bootstrap.servers": kafka_servers})
+    report = verify_table(table, {topic: kafka})
+    assert (report.holds, report.unjudged, report.doubts, report.records) == (True, (), (), 1_206)

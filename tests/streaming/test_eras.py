@@ -1,0 +1,83 @@
+"""Which decoder made a record's row: by the open records alone, which outlive the batch records."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from headgate.checkpoints.records import OpenRecord
+from headgate.errors import Corrupt
+from headgate.shards.schema import RowSchema
+from headgate.streaming import decode
+from headgate.streaming.committed import CommittedRange, Era, eras_of
+from headgate.streaming.compare import Prints, beside, compare
+from headgate.streaming.decode_recorded import Recorded, recorded, restored
+
+COLUMNS = RowSchema.of(pa.schema([("id", pa.int64())]))
+OTHERWISE = Era(0, 0, Recorded("nobody said", COLUMNS, None), True)
+
+
+def said(sequence: int, kind: str, end: int | None) -> tuple[OpenRecord, Recorded]:
+    ends = () if end is None else (("t", 0, end), ("t", 1, 1000))
+    record = OpenRecord(record_id="r", sequence=sequence, stream="s", query_id="q", shards={}, decoder={}, ends=ends)
+    return record, Recorded(kind, COLUMNS, None)
+
+
+@pytest.mark.parametrize(
+    ("part", "opens", "expected"),
+    [
+        ((0, 9, 0, None), [], [(0, 9, "nobody said")]),
+        ((0, 9, 0, None), [said(1, "a", None)], [(0, 9, "a")]),
+        ((0, 9, 0, None), [said(4, "a", 5)], [(0, 5, "nobody said"), (5, 9, "a")]),
+        ((0, 9, 0, None), [said(1, "a", None), said(4, "b", 5), said(6, "c", 5)], [(0, 5, "a"), (5, 9, "c")]),
+        ((0, 9, 0, None), [said(1, "a", None), said(8, "b", 9)], [(0, 9, "a")]),
+        ((2, 9, 0, None), [said(1, "a", 0)], [(2, 9, "a")]),
+        # A rewind at sequence 5: the first pass had one decoder, the second begins with it and changes it.
+        ((0, 7, 0, 5), [said(1, "a", None), said(6, "b", 3)], [(0, 7, "a")]),
+        ((2, 9, 5, None), [said(1, "a", None), said(6, "b", 3)], [(2, 3, "a"), (3, 9, "b")]),
+        ((0, 0, 0, None), [said(1, "a", None)], []),
+    ],
+)
+def test_a_record_was_decoded_as_the_last_open_record_below_it_says(
+    part: tuple[int, int, int, int | None], opens: list[tuple[OpenRecord, Recorded]], expected: list[object]
+) -> None:
+    start, until, after, ended_by = part
+    eras = eras_of(CommittedRange("s", "t", 0, start, until, True, after, ended_by), opens, OTHERWISE)
+    assert [(era.start, era.until, era.made.kind) for era in eras] == expected
+
+
+def test_a_decoder_of_somebody_s_own_is_recorded_by_name_and_never_made_again() -> None:
+    class Own:
+        schema = pa.schema([("id", pa.int64())])
+
+        def decode(self, values: pa.Array) -> decode.Decoded:
+            raise NotImplementedError
+
+    told = recorded(Own(), COLUMNS, changed=False)
+    found = restored(told)
+    assert (found.kind.endswith("Own"), found.decoder, found.can_judge) == (True, None, False)
+    assert "--decode" in found.why_not
+    with pytest.raises(Corrupt, match="decoder cannot be understood"):
+        restored({**told, "columns": "no schema"})
+
+
+@pytest.mark.parametrize(
+    ("found", "others", "expected"),
+    [
+        ([1, 2, 7, 7], 2, (0, 0)),
+        ([1, 2, 7], 2, (1, 0)),
+        ([1, 2, 7, 7, 8], 2, (0, 1)),
+        ([1, 7, 7], 2, (1, 0)),
+        ([1, 2, 7, 7, 8], None, (0, 0)),
+        ([1, 7], None, (1, 0)),
+    ],
+)
+def test_beside_rows_that_cannot_be_judged_the_others_are_and_all_are_counted(
+    found: list[int], others: int | None, expected: tuple[int, int]
+) -> None:
+    def prints(numbers: list[int]) -> Prints:
+        return Prints.of(COLUMNS, [pa.record_batch({"id": pa.array(numbers, pa.int64())})])
+
+    difference = compare(prints([1, 2]), prints(found), keyed=False)
+    judged = beside(difference, 2, len(found), others, keyed=False)
+    assert (judged.lost, judged.wrong) == expected
