@@ -7,6 +7,7 @@ batch that Spark had logged and the table had not committed is simply planned ag
 from __future__ import annotations
 
 import os
+import shlex
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from headgate.checkpoints.log_state import Head
 from headgate.checkpoints.rewinding import stream_head
 from headgate.checkpoints.spark_checkpoint import SparkCheckpoint
 from headgate.checkpoints.spark_look import SparkLook, Standing, look_at_spark, standing
-from headgate.checkpoints.spark_rebuild import Layout, rebuilt_files, write_files
+from headgate.checkpoints.spark_rebuild import Layout, begun_files, rebuilt_files, write_files
 from headgate.checkpoints.stream_driver import StreamDriver
 from headgate.checkpoints.streams import list_streams
 from headgate.connectors.objects import ObjectStore
@@ -31,6 +32,9 @@ from headgate.errors import AlreadyExists, DataLoss, InvalidInput, NotFound
 from headgate.shards.appender import Pause, no_pause
 from headgate.shards.retry import Retry
 from headgate.shards.shard import Shard, TableHome
+
+_LOOKS = 10
+"""A query that runs beside so many looks and has something new at each is not damaged."""
 
 
 @dataclass(frozen=True)
@@ -71,17 +75,26 @@ class Rebuilt:
     """Where the old directory is now; None: there was nothing."""
 
 
+@dataclass(frozen=True)
+class Mended:
+    """A checkpoint that a start has rebuilt."""
+
+    why: str
+    """What was wrong with it, in plain words."""
+    rebuilt: Rebuilt
+
+
 def diagnose(home: TableHome, stream: str, checkpoint: SparkCheckpoint) -> Diagnosis:
     """Read the log, the directory and the shards. Writes nothing and fences nobody.
 
     Raises NotFound for a stream that never was, DataLoss or Corrupt where the log itself cannot be read.
     """
-    log = CommitLog(home.records, stream, home.uri)
-    spark = look_at_spark(checkpoint)
-    # A table that was made anew has no stream yet; what stands beside it is told all the same.
-    head = log.read().head if spark.planned else stream_head(home, stream)
+    head, spark = _settled(home, stream, checkpoint)
+    if not spark.planned:
+        # A table that was made anew has no stream yet; what stands beside it is told all the same.
+        stream_head(home, stream)
     found = standing(head, spark)
-    if (late := late_beginning(log.beginning(), head)) is not None:
+    if (late := late_beginning(CommitLog(home.records, stream, home.uri).beginning(), head)) is not None:
         found = replace(found, state="foreign", why=f"{late} {found.why}")
     claims = {} if head.opened is None else head.opened.shards
     findings = look_over(home, [claim.shard_id for claim in claims.values()])
@@ -112,15 +125,14 @@ def rebuild(
     where it has several. Raises InvalidInput, Fenced, DataLoss, StoreError.
     """
     pause("spark look")
-    head = CommitLog(home.records, stream, home.uri).read().head
-    spark = look_at_spark(checkpoint)
+    head, spark = _settled(home, stream, checkpoint)
     _check_needed(home, head, spark)
     query_id = str(uuid.uuid4())
-    rebuilt_files(head, query_id, _layout(head, spark, sources))  # refuses what cannot be, before anything is fenced
+    _files(head, query_id, spark, sources)  # refuses what cannot be, before anything is fenced
     aside = None if not spark.is_there else move or _mover(checkpoint)
     pause("take over")
     head = StreamDriver.open(home, stream, query_id, (), pause=pause).head
-    files = rebuilt_files(head, query_id, _layout(head, spark, sources))
+    files = _files(head, query_id, spark, sources)
     moved_to = None
     if aside is not None:
         pause("aside")
@@ -142,10 +154,49 @@ def check_rebuildable(
     if not standing(head, spark).needs_rebuild:
         return False
     _check_needed(home, head, spark)
-    rebuilt_files(head, str(uuid.uuid4()), _layout(head, spark, sources))
+    _files(head, str(uuid.uuid4()), spark, sources)
     if spark.is_there:
         _mover(checkpoint)
     return True
+
+
+def check_startable(home: TableHome, stream: str, checkpoint: SparkCheckpoint) -> None:
+    """Whether Spark can start from the directory, and the stream go on. Reads only.
+
+    Raises InvalidInput where it is damaged, gone, or older than the table. What else may be wrong with it the sink
+    says at the first batch: it knows more.
+    """
+    head, spark = _settled(home, stream, checkpoint)
+    found = standing(head, spark)
+    if found.is_damaged or found.is_mendable:
+        if not spark.is_stateful:
+            command = ["headgate", "recover", home.uri, "--checkpoint", spark.uri, "--stream", stream, "--apply"]
+            advice = f"rebuild it: {shlex.join(command)}"
+            raise InvalidInput(found.why, table=home.uri, stream=stream, checkpoint=spark.uri, advice=advice)
+        _check_needed(home, head, spark)
+
+
+def mend(home: TableHome, stream: str, checkpoint: SparkCheckpoint, target: Callable[[], ObjectStore]) -> Mended | None:
+    """Before a query is started: `rebuild` a directory that a crash or a power cut has left damaged, old or empty.
+    THIS WRITES AND FENCES ONLY WHERE IT REBUILDS. None: Spark can start from it.
+
+    Spark never syncs its files, and the table's log is synced before Spark writes that it is done: so a power cut only
+    ever takes from Spark's side, and the table is the truth. What does not look like that is left alone: a directory
+    of another query, and one in which Spark finished what the table never got. Raises InvalidInput where such a
+    directory is damaged, and where a damaged one cannot be rebuilt. `target` opens the directory as a store.
+    """
+    found = standing(*_settled(home, stream, checkpoint))
+    if found.is_mendable:
+        return Mended(found.why, rebuild(home, stream, checkpoint, target()))
+    if found.is_damaged:
+        raise InvalidInput(
+            f"{found.why} It is not rebuilt unasked: what is left of it is another stream's, or newer than the table.",
+            table=home.uri,
+            stream=stream,
+            checkpoint=checkpoint.uri,
+            advice="check table, stream and checkpoint; `headgate recover --apply` rebuilds it all the same",
+        )
+    return None
 
 
 def choose_stream(home: TableHome, spark: SparkLook, given: str | None) -> str:
@@ -166,6 +217,20 @@ def choose_stream(home: TableHome, spark: SparkLook, given: str | None) -> str:
     raise InvalidInput(what, table=home.uri, advice=f"name it with --stream: {', '.join(streams)}")
 
 
+def _settled(home: TableHome, stream: str, checkpoint: SparkCheckpoint) -> tuple[Head, SparkLook]:
+    """The log and the directory, read until they stay the same: a query that runs changes one after the other, and
+    what was read in between would look like damage.
+    """
+    log = CommitLog(home.records, stream, home.uri)
+    seen = None
+    for _ in range(_LOOKS):
+        head, spark = log.read().head, look_at_spark(checkpoint)
+        if seen == (head.sequence, spark) or not standing(head, spark).needs_rebuild:
+            break
+        seen = head.sequence, spark
+    return head, spark
+
+
 def _check_needed(home: TableHome, head: Head, spark: SparkLook) -> None:
     found = standing(head, spark)
     where: dict[str, Any] = {"table": home.uri, "stream": head.stream, "checkpoint": spark.uri}
@@ -182,6 +247,13 @@ def _check_needed(home: TableHome, head: Head, spark: SparkLook) -> None:
             **where,
             advice="restore the directory from a backup; or start the query over into a new table; nothing was written",
         )
+
+
+def _files(head: Head, query_id: str, spark: SparkLook, sources: Sequence[Iterable[str]]) -> list[tuple[str, bytes]]:
+    if head.last is None and spark.is_there:
+        # No batch yet, so there is nothing to continue: the query begins once more, where it began.
+        return begun_files(query_id, spark.begun)
+    return rebuilt_files(head, query_id, _layout(head, spark, sources))
 
 
 def _layout(head: Head, spark: SparkLook, sources: Sequence[Iterable[str]]) -> Layout | None:

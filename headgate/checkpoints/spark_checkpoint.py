@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 from urllib.parse import unquote
@@ -33,6 +34,7 @@ _NOTHING_YET = "-"
 """What Spark writes for a source that has no offset yet."""
 
 _SOURCE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_CHECKSUM = re.compile(r"\.([0-9]+)\.crc")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?")
 
 
@@ -68,12 +70,14 @@ class SparkCheckpoint:
         """Where each source ends in a batch, in Spark's order. Raises NotFound where Spark did not plan it."""
         file = f"offsets/{batch_id}"
         version, *lines = self._lines(file)
-        if len(lines) < 2:
-            raise Corrupt(f"Spark's {file} ends early.", checkpoint=self.uri)
         # The first line is Spark's own: watermark, time and settings.
+        if len(lines) < 2 or not _is_json(lines[0] or "{}"):
+            raise Corrupt(f"Spark's {file} ends early.", checkpoint=self.uri)
         named = [line.partition(":")[::2] for line in lines[1:]] if version == "v2" else _numbered(lines[1:])
         if any(not _SOURCE_NAME.fullmatch(source) for source, _ in named):
             raise Corrupt(f"Spark's {file} has a line without a source.", checkpoint=self.uri)
+        if any(text.startswith("{") and not _is_json(text) for _, text in named):
+            raise Corrupt(f"Spark's {file} is cut off.", checkpoint=self.uri)
         return tuple(_source_offsets(source, text) for source, text in named)
 
     def sources(self, batch_id: int) -> BatchSources:
@@ -117,16 +121,39 @@ class SparkCheckpoint:
 
     def check_commit(self, batch_id: int) -> None:
         """Raises NotFound, Corrupt or InvalidInput where Spark could not read that it is done with a batch."""
-        if len(self._lines(f"commits/{batch_id}")) < 2:
+        if not _is_json("\n".join(self._lines(f"commits/{batch_id}")[1:])):
             raise Corrupt(f"Spark's commits/{batch_id} ends early.", checkpoint=self.uri)
 
-    def names(self) -> tuple[str, ...]:
-        """What is right below the directory; nothing where it is empty, or not there."""
+    def names(self, folder: str = "") -> tuple[str, ...]:
+        """What is right below the directory, or a folder of it; nothing where it is empty, or not there."""
+        place = f"{self._path}/{folder}" if folder else self._path
         try:
-            found = self._guarded("directory", lambda fs: fs.ls(self._path, detail=False))
+            found = self._guarded(folder or "directory", lambda fs: fs.ls(place, detail=False))
         except NotFound:
             return ()
         return tuple(sorted(str(path).rstrip("/").rpartition("/")[2] for path in found))
+
+    def begun(self) -> dict[str, bytes]:
+        """The files that say where the Kafka sources began, as far as they can be read."""
+        found = {}
+        for source in filter(_SOURCE_NAME.fullmatch, self.names("sources")):
+            with suppress(NotFound, Corrupt, InvalidInput):
+                self._initial(source)
+                found[f"sources/{source}/0"] = self._read(f"sources/{source}/0")
+        return found
+
+    def check_begun(self, source: str) -> None:
+        """Raises NotFound, Corrupt or InvalidInput where Spark could not read where a Kafka source began."""
+        self._initial(source)
+
+    def stray_checksums(self) -> tuple[str, ...]:
+        """Checksum files of Hadoop's that a power cut left without their file, where Spark writes next. It could not:
+        it would take the left one for another query's.
+        """
+        if self.local_path is None:
+            return ()
+        folders = ["offsets", "commits", *(f"sources/{source}" for source in self.names("sources"))]
+        return tuple(f"{folder}/{name}" for folder in folders for name in _strays(self.names(folder)))
 
     @property
     def local_path(self) -> str | None:
@@ -170,12 +197,7 @@ class SparkCheckpoint:
 
     def _numbers(self, folder: str) -> tuple[int, ...]:
         """Checksum files, temporary files and compacted logs are not among them."""
-        try:
-            found = self._guarded(folder, lambda fs: fs.ls(f"{self._path}/{folder}", detail=False))
-        except NotFound:
-            return ()
-        names = (str(path).rstrip("/").rpartition("/")[2] for path in found)
-        return tuple(sorted(int(name) for name in names if name.isascii() and name.isdigit()))
+        return _as_numbers(self.names(folder))
 
     def _guarded(self, file: str, operation: Callable[[Any], Any]) -> Any:
         """What fsspec answers, its errors in our words. Their texts may hold credentials: only chained."""
@@ -203,6 +225,24 @@ class SparkCheckpoint:
 
 
 # -- text ------------------------------------------------------------------------
+
+
+def _as_numbers(names: Iterable[str]) -> tuple[int, ...]:
+    return tuple(sorted(int(name) for name in names if name.isascii() and name.isdigit()))
+
+
+def _strays(names: Sequence[str]) -> list[str]:
+    last = max(_as_numbers(names), default=-1)
+    checksums = ((name, _CHECKSUM.fullmatch(name)) for name in names)
+    return [name for name, match in checksums if match is not None and int(match[1]) > last]
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _numbered(lines: list[str]) -> list[tuple[str, str]]:

@@ -87,13 +87,18 @@ def rebuilt_files(
     stamp = int(time.time() * 1000) if now_ms is None else now_ms
     meta = {"batchWatermarkMs": 0, "batchTimestampMs": stamp, "conf": {}}
     offsets = "\n".join(["v1", _compact(meta), *lines.values()]).encode()
-    files = [("metadata", _compact({"id": query_id}).encode())]
+    files = [_metadata(query_id)]
     # Where a source begins that has read nothing yet is for Spark's own options to say.
     begun = [name for name, topics in layout.sources if topics is not None and lines[name] != _NOTHING_YET]
     files += [(f"sources/{name}/0", _INITIAL + lines[name].encode()) for name in begun]
     # Spark looks for the batch before the last one as well.
     files += [(f"offsets/{number}", offsets) for number in (batch - 1, batch) if number >= 0]
     return [*files, (f"commits/{batch}", b'v1\n{"nextBatchWatermarkMs":0}')]
+
+
+def begun_files(query_id: str, begun: Mapping[str, bytes]) -> list[tuple[str, bytes]]:
+    """Those of a query that has not logged a batch; `begun` says where its sources began, in Spark's own files."""
+    return [_metadata(query_id), *begun.items()]
 
 
 def write_files(target: ObjectStore, files: Iterable[tuple[str, bytes]], pause: Pause = no_pause) -> None:
@@ -130,6 +135,10 @@ def _offset_lines(head: Head, last: BatchRecord, layout: Layout) -> dict[str, st
             advice="name the topics of each Kafka source of the query, in its order: --source a,b --source c",
         )
     return lines
+
+
+def _metadata(query_id: str) -> tuple[str, bytes]:
+    return "metadata", _compact({"id": query_id}).encode()
 
 
 def _opaque(last: BatchRecord) -> list[str]:

@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import structlog
 
 from headgate.checkpoints.commit_log import CommitLog
+from headgate.checkpoints.recovery import mend
+from headgate.checkpoints.spark_checkpoint import SparkCheckpoint
 from headgate.checkpoints.streams import ROOT, stream_folder
 from headgate.cli import storage_option
 from headgate.cli.decoder_options import decoder_for, decoder_options
@@ -21,6 +24,7 @@ from headgate.cli.own_spark import ledger_settings, own_spark
 from headgate.cli.processes import quiet_logs, stop_signals
 from headgate.cli.status_command import batch_value
 from headgate.cli.table_command import parse_sharding
+from headgate.connectors.objects import open_store
 from headgate.errors import InvalidInput, NotFound
 from headgate.shards.schema import RowSchema
 from headgate.streaming.decode_schema import arrow_schema
@@ -35,6 +39,8 @@ from headgate.table import Table, create_table, open_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+_log = structlog.get_logger("headgate.cli")
 
 
 def _ranges(sources: list[dict[str, Any]]) -> str:
@@ -201,7 +207,9 @@ def ingest(
 
     Starting takes the stream over: a driver that still runs it elsewhere is fenced and stops. SIGTERM
     finishes or abandons the batch, takes all rows into the base and exits 0, Ctrl-C does the same and
-    exits 130; after either, and after a crash, the same command goes on where the table stands.
+    exits 130; after either, and after a crash, the same command goes on where the table stands. Where a
+    power cut has left Spark's checkpoint damaged, it is rebuilt from the table first, which is told on
+    stderr.
     """
     if once and trigger is not None:
         raise InvalidInput("--once and --trigger exclude each other.")
@@ -239,6 +247,7 @@ def ingest(
             place = checkpoint or default_checkpoint(table, name)
             schedule = {"availableNow": True} if once else {"processingTime": f"{trigger or 0} seconds"}
             settings = {**reaches(place, options), **for_ledger}
+            _mend(table, name, place, options)
             with own_spark(cores, settings, stop.listen) as (spark, log_file):
                 if not stop.asked():
                     frame = wanted.frame(spark)
@@ -260,6 +269,15 @@ def default_checkpoint(table: Table, stream: str) -> str:
         )
     folder = stream_folder(stream).removeprefix(ROOT)
     return str(Path(table.uri) / "_headgate" / str(table.table_id) / "spark" / folder)
+
+
+def _mend(table: Table, stream: str, place: str, storage_options: Mapping[str, str] | None) -> None:
+    """Spark reads its own files before it calls anybody, and a power cut leaves them empty or older than the table."""
+    checkpoint = SparkCheckpoint(place, storage_options)
+    mended = mend(table.home, stream, checkpoint, lambda: open_store(checkpoint.location, storage_options))
+    if mended is not None:
+        kept = {} if mended.rebuilt.moved_to is None else {"old_directory": mended.rebuilt.moved_to}
+        _log.warning(f"{mended.why} It was rebuilt from the table.", checkpoint=checkpoint.uri, stream=stream, **kept)
 
 
 def told(done: Done) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from headgate.checkpoints.decisions import BatchSources, Skip, Write
 from headgate.checkpoints.flush_job import Flushed, FlushJob, run_here
 from headgate.checkpoints.log_state import Head
 from headgate.checkpoints.records import Batch, BatchRecord
+from headgate.checkpoints.recovery import check_startable
 from headgate.checkpoints.spark_checkpoint import SparkCheckpoint
 from headgate.checkpoints.stream_checkpoint import FinalCompaction, checkpoint_stream, stop_stream
 from headgate.checkpoints.table_checkpoint import TableCheckpoint
@@ -149,6 +150,16 @@ class ShardSink:
                     self.reporting.end_run(wait=False)
                     self.error = error.located(batch=batch_id)
                 raise
+
+    def check(self, checkpoint: str, query_name: str | None = None) -> None:
+        """Whether Spark can start from this checkpointLocation and the stream go on where the table stands. Reads only.
+
+        Call it before `start()`: a power cut may leave Spark's own files empty, and Spark reads them before it calls
+        any sink. `query_name` is the query's, where it names the stream. Raises InvalidInput with what is damaged and
+        the command that rebuilds it.
+        """
+        stream = self.options.stream or query_name or DEFAULT_STREAM
+        check_startable(self.table.home, stream, SparkCheckpoint(checkpoint, self.options.storage_options))
 
     def checkpoint(self) -> TableCheckpoint | None:
         """Take a checkpoint of scope all now, between two batches, as the stream does by itself every

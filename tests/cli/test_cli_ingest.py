@@ -20,7 +20,7 @@ from command_line import Headgate, started
 from confluent_kafka import Producer
 from stream_tables import COLUMNS, Record, Stream
 
-from headgate.cli.ingest_command import _has_read
+from headgate.cli.ingest_command import _has_read, default_checkpoint
 from headgate.connectors.kafka.groups import group_offsets
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.shards.sharding import by_partition
@@ -124,10 +124,16 @@ def test_ingest_once_then_status_verify_and_dead_letters_tell_one_story(
     }
 
     send(topic, range(400, 500))
+    checkpoint = Path(default_checkpoint(open_table(uri), topic))
+    for name in ("metadata", ".metadata.crc", f"offsets/{len(batches) - 1}", f"commits/{len(batches) - 1}"):
+        (checkpoint / name).write_text("")  # as a power cut leaves what Spark has written
     code, more, err = Run(kafka_servers, topic, uri, *CREATE, "--once", "--no-direct", "--wal-only").end()
-    assert (code, err) == (0, "")
+    assert code == 0
+    (line,) = err.splitlines()
+    assert "The Spark checkpoint is damaged. Spark's `metadata` does not hold a query id." in line
+    assert "It was rebuilt from the table." in line
     assert sum(batch["rows"] for batch in more) == 99
-    assert more[0]["query"] == batches[0]["query"]
+    assert more[0]["batch"] == batches[-1]["batch"] + 1
 
     status = json.loads(headgate("status", uri, "--servers", kafka_servers, "--output", "json").stdout)
     (stream,) = status["streams"]

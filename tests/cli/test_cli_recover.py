@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from command_line import Headgate, files_of
 from stream_tables import COLUMNS, QUERY, Record, Stream
 
 from headgate.checkpoints.commit_log import CommitLog
+from headgate.errors import InvalidInput
 from headgate.shards.sharding import by_partition
+from headgate.streaming.sink import ShardSink
 from headgate.table import Table, create_table
 
 GOOD = b'{"id": %d, "note": "n"}'
@@ -103,6 +106,20 @@ def test_a_damaged_checkpoint_is_kept_aside(headgate: Headgate, streamed: Table,
     assert aside.parent == tmp_path
     assert (aside / "offsets/2").read_text() == ""
     assert not (tmp_path / "c/offsets/2").exists(), "the batch is planned again"
+
+
+def test_an_application_of_one_s_own_is_told_by_its_sink_before_it_starts(
+    headgate: Headgate, streamed: Table, tmp_path: Path
+) -> None:
+    sink = ShardSink(streamed.uri, stream="orders")
+    spark_directory(tmp_path / "c", 3, 2)
+    sink.check(str(tmp_path / "c"))
+    (tmp_path / "c/metadata").write_text("")
+    with pytest.raises(InvalidInput, match="does not hold a query id") as refused:
+        sink.check(str(tmp_path / "c"))
+    command = str(refused.value.advice).removeprefix("rebuild it: headgate ")
+    assert headgate(*shlex.split(command)).exit_code == 0
+    sink.check(str(tmp_path / "c"))
 
 
 def test_it_is_told_in_plain_words(headgate: Headgate, streamed: Table, tmp_path: Path) -> None:
