@@ -31,7 +31,7 @@ from headgate.checkpoints.compact_choice import BasePolicy, CompactLimits
 from headgate.checkpoints.kept import Kept
 from headgate.checkpoints.reading_back import open_at, read_checkpoint
 from headgate.checkpoints.snapshot import read_snapshot
-from headgate.checkpoints.stopped import checkpoint_stopped
+from headgate.checkpoints.stopped import ToFlush, checkpoint_stopped, to_flush
 from headgate.checkpoints.stopped_compact import Compacted, Waiting, compact_stopped, waiting
 from headgate.checkpoints.table_checkpoint import CheckpointStore, Scope, StoredCheckpoint, TableCheckpoint
 from headgate.checkpoints.taking import check_name, drop, take
@@ -372,6 +372,10 @@ class Table:
         taken = self.checkpoint("all", expires=MIN_AGE, note="a flush, which drops it")
         self.drop_checkpoint(taken.name)
         return taken.note.removeprefix("a flush, which drops it").removeprefix("; ")
+
+    def to_flush(self) -> list[ToFlush]:
+        """The shards that `flush` would open, what waits in their WALs, and whom it would fence. Writes nothing."""
+        return to_flush(self.home, self.shard_ids(), self._shard_names())
 
     def compact(
         self,

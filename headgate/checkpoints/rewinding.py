@@ -17,8 +17,7 @@ from headgate.checkpoints.records import Moved, RewindRecord
 from headgate.checkpoints.rewind_plan import Place, is_there, plan_adoption, plan_rewind
 from headgate.checkpoints.spark_look import SparkLook
 from headgate.checkpoints.stream_driver import StreamDriver
-from headgate.checkpoints.streams import list_streams
-from headgate.errors import NotFound
+from headgate.checkpoints.streams import list_streams, no_stream
 from headgate.shards.appender import Pause, no_pause
 from headgate.shards.retry import Retry
 from headgate.shards.shard import TableHome
@@ -38,8 +37,7 @@ def stream_head(home: TableHome, stream: str) -> Head:
     """Where a stream stands. Reads only. Raises NotFound for one that never was."""
     head = CommitLog(home.records, stream, home.uri).read().head
     if head.sequence == 0:
-        known = ", ".join(list_streams(home.records)) or "none"
-        raise NotFound(f"The table has no stream {stream!r}.", table=home.uri, advice=f"it has {known}")
+        raise no_stream(stream, list_streams(home.records), home.uri)
     return head
 
 

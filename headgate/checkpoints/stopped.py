@@ -32,6 +32,7 @@ from headgate.shards.entry import EntryHeader
 from headgate.shards.manifest import Manifest
 from headgate.shards.retry import Retry
 from headgate.shards.shard import Shard, TableHome
+from headgate.shards.tip import listed_tip
 from headgate.shards.writer import ShardWriter
 
 MAX_BYTES = 64 << 20
@@ -58,9 +59,7 @@ class Holders:
         logs = {stream: CommitLog(home.records, stream, home.uri).read() for stream in list_streams(home.records)}
         known = dict(names)
         for state in logs.values():
-            opened = state.head.opened
-            known |= {} if opened is None else {claim.shard_id: name for name, claim in opened.shards.items()}
-            known |= {shard_id: one.shard for shard_id, one in state.shards.items() if not one.shard.startswith(PREFIX)}
+            known |= shard_names(state)
         return cls(manifests, logs, known)
 
     @property
@@ -82,6 +81,41 @@ class Holders:
     def unowned(self) -> list[UUID]:
         """Shards of direct writers."""
         return [shard_id for shard_id, manifest in self.manifests.items() if manifest.owner is None]
+
+
+def shard_names(state: LogState) -> dict[UUID, str]:
+    """The shards of a stream by id, as its log names them."""
+    opened = state.head.opened
+    known = {} if opened is None else {claim.shard_id: name for name, claim in opened.shards.items()}
+    return known | {shard_id: one.shard for shard_id, one in state.shards.items() if not one.shard.startswith(PREFIX)}
+
+
+@dataclass(frozen=True)
+class ToFlush:
+    """A shard that a flush of the whole table would open."""
+
+    shard_id: UUID
+    name: str | None
+    owner: str | None
+    entries: int
+    """In the WAL alone, fence barriers and dead ones included."""
+    wal_only: bool
+    """Its stream has no SSTables: it is left alone."""
+
+
+def to_flush(home: TableHome, shard_ids: Iterable[UUID], names: Mapping[UUID, str]) -> list[ToFlush]:
+    """What `checkpoint_stopped` would flush, and whom it would fence. Reads manifests, logs and WAL listings; writes
+    nothing. Raises DataLoss, Corrupt.
+    """
+    holders = Holders.read(home, shard_ids, names)
+
+    def look(shard_id: UUID) -> ToFlush:
+        manifest = holders.manifests[shard_id]
+        entries = listed_tip(Shard(home, shard_id), manifest.replay_after + 1) - manifest.replay_after - 1
+        owner = manifest.owner
+        return ToFlush(shard_id, holders.names.get(shard_id), owner, entries, owner in holders.wal_only)
+
+    return together(look, holders.manifests)
 
 
 def checkpoint_stopped(

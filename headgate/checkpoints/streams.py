@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
 
@@ -43,6 +43,18 @@ def list_streams(
     folders = retry.run(lambda: list(store.list_folders(ROOT)))
     found = (known.get(folder) or _name_in(store, f"{ROOT}{folder}/", retry) for folder in folders)
     return tuple(sorted(name for name in found if name is not None))
+
+
+def check_stream(store: ObjectStore, stream: str, table: str) -> None:
+    """Raises NotFound, with the streams that there are, for one that never opened a log here."""
+    if stream not in (known := list_streams(store)):
+        raise no_stream(stream, known, table)
+
+
+def no_stream(stream: str, known: Iterable[str], table: str) -> NotFound:
+    """The one error for a stream that a table does not have."""
+    advice = f"its streams are: {', '.join(known) or 'none yet'}; nothing was written"
+    return NotFound(f"The table has no stream {stream!r}.", table=table, advice=advice)
 
 
 def stream_folder(stream: str) -> str:

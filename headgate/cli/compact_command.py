@@ -8,6 +8,7 @@ import click
 
 from headgate.checkpoints.collect import MIN_AGE
 from headgate.checkpoints.compact_choice import BasePolicy
+from headgate.checkpoints.stopped import ToFlush
 from headgate.checkpoints.stopped_compact import Compacted, Waiting
 from headgate.cli import storage_option
 from headgate.cli.gc_command import parsed_age
@@ -52,7 +53,9 @@ def compact(
     full-text indexes cover what is new.
 
     A running stream does this by itself. By hand it needs the shards: a writer or a stream that holds one with
-    SSTables is fenced, and stops with its next write. Without --apply it is only said which.
+    SSTables is fenced, and stops with its next write. Without --apply it is only said which. With --flush every writer
+    and stream is fenced but those of WAL-only streams, which have no SSTables and are left alone; without --apply
+    `flush` says what waits in each write-ahead log, and what would be done with it.
     """
     age = parsed_age(keep_versions)
     if age < MIN_AGE and not nothing_else_runs:
@@ -64,7 +67,10 @@ def compact(
     if not apply:
         found = [_waiting(one) for one in table.waiting()]
         value = {"applied": False, "sstables": sum(one["sstables"] for one in found), "shards": found}
-        output.record(f"{table.uri} (nothing was compacted; --apply does it)", value)
+        if flush:
+            value["flush"] = [_to_flush(one) for one in table.to_flush()]
+        what = "flushed or compacted" if flush else "compacted"
+        output.record(f"{table.uri} (nothing was {what}; --apply does it)", value)
         return
     note = table.flush() if flush else ""
     with bars() as progress:
@@ -85,8 +91,22 @@ def _waiting(one: Waiting) -> dict[str, Any]:
         "rows": one.rows,
         "bytes": one.nbytes,
         "owner": one.owner,
-        "fences": f"stream {one.owner!r}" if one.owner else "its writer, if there is one",
+        "fences": _fences(one.owner),
     }
+
+
+def _to_flush(one: ToFlush) -> dict[str, Any]:
+    return {
+        "shard": str(one.shard_id),
+        "name": one.name,
+        "wal_entries": one.entries,
+        "does": "nothing: its stream is WAL-only" if one.wal_only else "flush" if one.entries else "nothing to flush",
+        "fences": None if one.wal_only else _fences(one.owner),
+    }
+
+
+def _fences(owner: str | None) -> str:
+    return f"stream {owner!r}" if owner else "its writer, if there is one"
 
 
 def _told(done: Compacted) -> dict[str, Any]:

@@ -9,11 +9,10 @@ from typing import Any
 import click
 import pyarrow.compute as pc
 
-from headgate.checkpoints.streams import list_streams
+from headgate.checkpoints.streams import check_stream
 from headgate.cli import storage_option
 from headgate.cli.decoder_options import decoder_for, decoder_options
 from headgate.cli.output import Column, Output, output_option
-from headgate.errors import InvalidInput
 from headgate.streaming.dead_letters import read_dead_letters
 from headgate.streaming.replay import replay_dead_letters
 from headgate.table import Table, open_table
@@ -66,13 +65,8 @@ def show(
     Bytes that are not UTF-8 are shown as escapes.
     """
     table = open_table(uri, storage_options or None)
-    known = list_streams(table.home.records)
-    if stream is not None and stream not in known:
-        raise InvalidInput(
-            f"The table has no stream {stream!r}.",
-            table=table.uri,
-            advice=f"its streams are: {', '.join(known) or 'none yet'}",
-        )
+    if stream is not None:
+        check_stream(table.home.records, stream, table.uri)
     output.rows(_COLUMNS, _letters(table, stream, waiting, limit, None if full else SHOWN_BYTES))
 
 

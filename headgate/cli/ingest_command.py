@@ -54,6 +54,7 @@ _COLUMNS = (
     Column("dead_letters", 12, right=True),
     Column("bytes", 13, right=True),
     Column("seconds", 7, right=True),
+    Column("skipped", 7),
     Column("offsets", 0, text=_ranges),
 )
 

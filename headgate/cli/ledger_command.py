@@ -6,12 +6,11 @@ from dataclasses import asdict
 
 import click
 
-from headgate.checkpoints.streams import list_streams
+from headgate.checkpoints.streams import check_stream
 from headgate.cli import storage_option
 from headgate.cli.output import Output, output_option
 from headgate.cli.own_spark import ledger_settings, own_spark
 from headgate.cli.processes import quiet_logs
-from headgate.errors import InvalidInput
 from headgate.streaming.ledger import rebuild_ledger, told
 from headgate.streaming.session import SparkFailed
 from headgate.table import open_table
@@ -44,13 +43,7 @@ def rebuild(uri: str, stream: str, target: str, apply: bool, storage_options: di
     again. Where the ledger does not have them either, rows of the kind `folded` say which offsets they had read.
     """
     table = open_table(uri, storage_options or None)
-    known = list_streams(table.home.records)
-    if stream not in known:
-        raise InvalidInput(
-            f"The table has no stream {stream!r}.",
-            table=table.uri,
-            advice=f"its streams are: {', '.join(known) or 'none yet'}",
-        )
+    check_stream(table.home.records, stream, table.uri)
     settings = ledger_settings(target, storage_options)
     quiet_logs()
     with own_spark(2, settings) as (spark, log_file):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
@@ -15,6 +16,9 @@ from typing import Any
 import click
 import pyarrow as pa
 
+from headgate.checkpoints.commit_log import CommitLog
+from headgate.checkpoints.stopped import shard_names
+from headgate.checkpoints.streams import list_streams
 from headgate.cli import storage_option
 from headgate.cli.errors import exit_code
 from headgate.cli.output import Column, Output, output_option
@@ -117,7 +121,19 @@ def open_place(uri: str, storage_options: Mapping[str, str]) -> Place:
         record = _read_record(store, uuid.UUID(records[0]))
         record, wal_store = open_wal(store, record, storage_options)
         home = TableHome(nothing, store, wal_store, record.table_id)
-    return Place(home, {home.shard(name).id: name for name in record.sharding.known_names()})
+    return Place(home, _names_in_logs(home) | {home.shard(name).id: name for name in record.sharding.known_names()})
+
+
+def _names_in_logs(home: TableHome) -> dict[uuid.UUID, str]:
+    """The names that streams gave to shards: of partitions nobody else knows them. A log that cannot be read tells
+    none, and hinders nothing.
+    """
+    known: dict[uuid.UUID, str] = {}
+    with suppress(HeadgateError):
+        for stream in list_streams(home.records):
+            with suppress(HeadgateError):
+                known |= shard_names(CommitLog(home.records, stream, home.uri).read())
+    return known
 
 
 def _read_record(store: ObjectStore, table_id: uuid.UUID) -> TableRecord:

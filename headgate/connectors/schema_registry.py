@@ -90,4 +90,9 @@ class SchemaRegistry:
                 reason = f"status {error.code}"
             except (OSError, ValueError) as error:
                 reason = type(error).__name__
-        raise Transient(f"The schema registry did not answer: {reason}.", registry=self.url, asked=path)
+        raise Transient(
+            f"The schema registry did not answer: {reason}.",
+            registry=self.url,
+            asked=path,
+            advice=f"retry; if it lasts, check that {self.url} can be reached from here",
+        )

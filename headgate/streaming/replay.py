@@ -27,7 +27,7 @@ from headgate.checkpoints.records import Batch, OpaqueRange, ShardPart
 from headgate.checkpoints.replayed import Replayed
 from headgate.checkpoints.stopped import MAX_BYTES
 from headgate.checkpoints.stream_checkpoint import stop_stream
-from headgate.checkpoints.streams import list_streams
+from headgate.checkpoints.streams import check_stream
 from headgate.errors import InvalidInput
 from headgate.shards.appender import Pause, no_pause
 from headgate.shards.config import WriterConfig
@@ -114,14 +114,11 @@ def replay_dead_letters(
     3. per 64 MB of letters: decode, append the rows to the stream's shards, one commit record.
     4. stop as a stream stops: flushed, pinned, and native may open the shards.
 
-    Raises InvalidInput, Fenced where somebody took the stream back, DataLoss, Transient.
+    Raises InvalidInput, NotFound (no such stream), Fenced where somebody took the stream back, DataLoss, Transient.
     """
     table = open_table(table) if isinstance(table, str) else table
     check_decoder(decode, table)
-    known = list_streams(table.home.records)
-    if stream not in known:
-        told = ", ".join(known) or "none yet"
-        raise InvalidInput(f"The table has no stream {stream!r}.", table=table.uri, advice=f"its streams are: {told}")
+    check_stream(table.home.records, stream, table.uri)
     maker = RowMaker(schema=table.home.schema, sharding=table.sharding, decode=decode)
     state = CommitLog(table.home.records, stream, table.uri).read()
     looked = _looked(table, maker, state)

@@ -156,7 +156,6 @@ class _Watched:
     def __init__(self, sink: ShardSink) -> None:
         self._sink = sink
         self._done: queue.SimpleQueue[Done] = queue.SimpleQueue()
-        self._known = self.head().sequence
         self.error: BaseException | None = None
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
@@ -168,7 +167,7 @@ class _Watched:
             raise
         record = self._sink.last
         assert record is not None
-        self._done.put(Done(record, time.monotonic() - began, skipped=record.sequence <= self._known))
+        self._done.put(Done(record, time.monotonic() - began, skipped=self._sink.skipped))
 
     def close(self) -> None:
         """The query has ended: flush, pin and release what it wrote. Raises what stands in the way."""

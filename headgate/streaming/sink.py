@@ -115,6 +115,8 @@ class ShardSink:
         """What it counts and tells the outside."""
         self.last: BatchRecord | None = None
         """The record of the last batch, for metrics."""
+        self.skipped = False
+        """Whether the log had that batch before this sink came to it."""
         self.task_operations: Mapping[str, int] = {}
         """What the tasks of the last batch asked of the store, by verb."""
         self.error: HeadgateError | None = None
@@ -252,7 +254,7 @@ class ShardSink:
             driver, maintenance = self._driver, self._maintenance
             decision = decide(driver.head)
         if isinstance(decision, Skip):
-            self.last = decision.record
+            self.last, self.skipped = decision.record, True
             metrics.skipped()
             _log.info("batch was committed before", stream=driver.stream, sequence=decision.record.sequence)
             return
@@ -276,7 +278,7 @@ class ShardSink:
         )
         with phases.in_phase("commit"):
             maintenance.check_table()
-            self.last = driver.commit(batch)
+            self.last, self.skipped = driver.commit(batch), False
         self.reporting.committed(driver, self.last)
         _log.info(
             "batch committed",

@@ -31,7 +31,11 @@ def earliest(consumer: ConsumerConfig | None, topic: str, partition: int, *, adv
         # A broker may learn of a new partition later than the one that Spark asked; one that has just come back may
         # not know the topic.
         raise Transient(
-            f"Kafka does not know partition {partition} of {topic!r} yet.", topic=topic, partition=partition
+            f"Kafka does not know partition {partition} of {topic!r} yet.",
+            topic=topic,
+            partition=partition,
+            servers=consumer.servers,
+            advice=f"start again; if it lasts, check the topic at {consumer.servers}",
         ) from cause
     return there[partition][0]
 

@@ -12,9 +12,11 @@ import lance
 import pyarrow as pa
 import pytest
 from command_line import Headgate
+from stream_tables import COLUMNS, Record, Stream
 
 from headgate.checkpoints.stream_driver import StreamDriver
 from headgate.search.index_build import BUILD_STAGES
+from headgate.shards.sharding import by_partition
 from headgate.streaming.maintenance_state import Delayed, Failure, MaintenanceState, put_state
 from headgate.table import Table, create_table
 
@@ -117,6 +119,26 @@ def test_progress_is_drawn_on_a_terminal_and_nowhere_else(texts: Table) -> None:
         assert f"Full-text index: {stage.replace('_', ' ')}" in shown
     quiet = subprocess.run(command, capture_output=True, env=env, check=True, timeout=120)
     assert quiet.stderr == b""
+
+
+def test_with_flush_and_without_apply_it_says_what_would_be_flushed_and_apply_does_that(
+    headgate: Headgate, tmp_path: Path
+) -> None:
+    table = create_table(str(tmp_path / "t"), COLUMNS, sharding=by_partition())
+    for name, mode in (("flushed", "memtable"), ("left", "wal")):
+        stream = Stream(table, name, mode=mode)  # type: ignore[arg-type]
+        stream.commit([(0, 0, 2)], [Record(0, n, json.dumps({"id": n}).encode()) for n in range(2)])
+    before = files(table)
+    told = json.loads(headgate("compact", table.uri, "--flush", "--output", "json").stdout)
+    assert files(table) == before
+    assert {(one["name"], one["wal_entries"], one["does"], one["fences"]) for one in told["flush"]} == {
+        ("partition:flushed:0", 1, "flush", "stream 'flushed'"),
+        ("partition:left:0", 1, "nothing: its stream is WAL-only", None),
+    }
+    assert "flushed or compacted" in headgate("compact", table.uri, "--flush").stdout
+    done = json.loads(headgate("compact", table.uri, "--flush", "--apply", "--output", "json").stdout)
+    assert (done["rows"], base_rows(table)) == (2, 2)
+    assert "'left'" in done["note"]
 
 
 def test_with_flush_rows_in_the_wal_alone_go_in_as_well(headgate: Headgate, table: Table) -> None:

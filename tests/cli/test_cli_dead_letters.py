@@ -57,9 +57,23 @@ def test_limit_and_stream_choose_and_full_cuts_nothing(headgate: Headgate, table
     assert LONG.decode() in [json.loads(line)["value"] for line in shown.splitlines()]
 
 
-def test_a_stream_that_is_not_there_is_refused_with_those_that_are(headgate: Headgate, table: Table) -> None:
-    result = headgate("dead-letters", "show", table.uri, "--stream", "order")
-    assert result.exit_code == 2
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("dead-letters", "show", "TABLE", "--stream", "order"),
+        ("dead-letters", "replay", "TABLE", "--stream", "order"),
+        ("ledger", "rebuild", "TABLE", "--stream", "order", "--ledger", "./ledger"),
+        ("rewind", "TABLE", "order", "--to-offsets", '{"t": {"0": 1}}'),
+        ("recover", "TABLE", "--stream", "order", "--checkpoint", "./nowhere"),
+        ("shard", "release", "TABLE", "--stream", "order"),
+    ],
+    ids=lambda command: " ".join(command[:2]),
+)
+def test_a_stream_that_is_not_there_has_one_exit_code_and_those_that_are_are_named(
+    headgate: Headgate, table: Table, command: tuple[str, ...]
+) -> None:
+    result = headgate(*(table.uri if word == "TABLE" else word for word in command))
+    assert result.exit_code == 3, result.stderr
     assert "orders, returns" in result.stderr
 
 

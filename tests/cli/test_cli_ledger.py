@@ -33,7 +33,7 @@ def orders(tmp_path: Path) -> Table:
 
 def test_a_stream_or_ledger_that_cannot_be_is_told_before_spark_starts(headgate: Headgate, orders: Table) -> None:
     told = headgate("ledger", "rebuild", orders.uri, "--stream", "nobody", "--ledger", "./ledger")
-    assert told.exit_code == 2
+    assert told.exit_code == 3
     assert "its streams are: orders" in told.stderr
     told = headgate("ledger", "rebuild", orders.uri, "--stream", "orders", "--ledger", "ledger")
     assert told.exit_code == 2

@@ -149,7 +149,7 @@ def test_the_stream_must_be_named_where_nothing_tells_it(headgate: Headgate, str
     assert headgate(*arguments, "--stream", "orders").exit_code == 0
     missing = headgate(*arguments, "--stream", "nobody")
     assert missing.exit_code == 3
-    assert "it has clicks, orders" in missing.stderr
+    assert "its streams are: clicks, orders" in missing.stderr
 
 
 def test_sources_that_do_not_fit_are_refused_before_anything_is_fenced(

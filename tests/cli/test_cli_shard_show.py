@@ -5,12 +5,15 @@ from pathlib import Path
 
 import pytest
 from command_line import ROWS, SHARD, Headgate, files_of, opened, wal_file
+from stream_tables import COLUMNS, Stream
 
 from headgate.cli.shard_command import gaps
 from headgate.shards.appender import WalAppender
 from headgate.shards.config import WriterConfig
 from headgate.shards.shard import TableHome
+from headgate.shards.sharding import by_partition
 from headgate.shards.writer import ShardWriter
+from headgate.table import create_table
 
 
 def test_json_shows_manifest_and_wal_of_one_shard(headgate: Headgate, written: TableHome) -> None:
@@ -144,3 +147,15 @@ def test_a_table_without_shards_is_not_found(headgate: Headgate, tmp_path: Path)
 )
 def test_gaps_are_the_runs_that_are_not_there(present: list[int], first: int, tip: int, missing: list[range]) -> None:
     assert gaps(present, first, tip) == missing
+
+
+def test_every_shard_of_a_partitioned_table_has_its_name(headgate: Headgate, tmp_path: Path) -> None:
+    table = create_table(str(tmp_path / "t"), COLUMNS, sharding=by_partition())
+    Stream(table, "orders", partitions=2)
+    lines = headgate("shard", "show", table.uri, "--output", "json").stdout.splitlines()
+    assert [json.loads(line)["name"] for line in lines] == ["partition:orders:0", "partition:orders:1"]
+    # A log that cannot be read tells no name, and hinders nothing.
+    for record in (tmp_path / "t").rglob("log/*.json"):
+        record.write_bytes(b"junk")
+    lines = headgate("shard", "show", table.uri, "--output", "json").stdout.splitlines()
+    assert [json.loads(line)["name"] for line in lines] == [None, None]

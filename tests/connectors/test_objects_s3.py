@@ -153,9 +153,12 @@ def test_a_lasting_failure_is_transient(status: int) -> None:
 
 def test_a_server_that_is_away_is_transient() -> None:
     with scripted_s3() as server:
-        store = store_at(server)
-    with pytest.raises(Transient):
+        store, address = store_at(server), server.endpoint
+    with pytest.raises(Transient, match=r"put_if_absent failed: .*error") as caught:
         store.put_if_absent("k", b"body")
+    assert address in caught.value.what, "the store's own reason is told, with the address that was asked"
+    with pytest.raises(Transient, match=r"list failed: .*error"):
+        list(store.list("a/"))
 
 
 @pytest.mark.parametrize("status", [401, 403])

@@ -85,4 +85,5 @@ def _told(reason: KafkaError, lent: Lent, config: ConsumerConfig, group: str) ->
         )
     if lent.refused() or reason.code() in _FORBIDDEN:
         return PermissionDenied(f"Kafka refused the offsets of group {group!r}: {reason.name()}.", **where)
-    return Transient(f"Kafka did not take the offsets of group {group!r}: {reason.name()}.", **where)
+    what = f"Kafka did not take the offsets of group {group!r}: {reason.name()}."
+    return Transient(what, **where, advice=config.reach)

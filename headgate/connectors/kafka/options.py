@@ -65,6 +65,11 @@ class ConsumerConfig:
         return dict(self.properties)["bootstrap.servers"]
 
     @property
+    def reach(self) -> str:
+        """What to do where Kafka does not answer."""
+        return reach(self.servers)
+
+    @property
     def isolation(self) -> str:
         return dict(self.properties)["isolation.level"]
 
@@ -321,3 +326,8 @@ def _nearest(name: str, known: frozenset[str] | set[str]) -> str:
 
 def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def reach(servers: str) -> str:
+    """What to do where the brokers at these addresses do not answer."""
+    return f"retry; if it lasts, check that Kafka at {servers} can be reached from here"

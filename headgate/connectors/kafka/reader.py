@@ -340,6 +340,8 @@ class _Reading:
     def _error(self, kind: type[HeadgateError], what: str, **facts: object) -> HeadgateError:
         wanted = self._wanted
         error = kind(what, topic=wanted.topic, partition=wanted.partition, range=f"[{wanted.start},{wanted.until})")
+        if kind is Transient:
+            error.advice = self._config.reach
         return error.located(reached=self._position, servers=self._config.servers, **facts)
 
 
@@ -377,7 +379,8 @@ def _raise_for(reason: KafkaError, lent: Lent, config: ConsumerConfig, topic: st
         raise PermissionDenied("Kafka did not accept the credentials, the certificate or the request.", **where)
     if reason.code() in _NO_TOPIC:
         raise NotFound(f"There is no topic {topic!r}.", **where, advice="check the name, or create the topic first")
-    raise Transient(f"Kafka did not answer: {reason.name()}.", **where, last_error=lent.last_error())
+    what = f"Kafka did not answer: {reason.name()}."
+    raise Transient(what, **where, last_error=lent.last_error(), advice=config.reach)
 
 
 def _offset(message: Message) -> int:

@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
+from headgate.connectors.kafka.options import reach
 from headgate.errors import InvalidInput, Transient
 
 QUIET = logging.getLogger("headgate.kafka.client")
@@ -79,4 +80,5 @@ def _told(failure: str, servers: str) -> Iterator[None]:
     except KafkaException as error:
         reason = error.args[0]
         kind = Transient if reason.retriable() or reason.code() < 0 else InvalidInput
-        raise kind(f"{failure}: {reason.name()}.", servers=servers) from error
+        advice = reach(servers) if kind is Transient else None
+        raise kind(f"{failure}: {reason.name()}.", servers=servers, advice=advice) from error

@@ -46,6 +46,9 @@ OS_ERRORS: ErrorTable = {
     errno.EXDEV: InvalidInput,
 }
 
+REASON_CHARS = 400
+"""Longest reason in a message; the cause has the whole text."""
+
 ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
 """No object has that name, though a folder or a file in place of a folder may."""
 READS: ErrorTable = dict.fromkeys(ABSENT, NotFound)
@@ -92,7 +95,15 @@ def obstore_error(error: Exception, verb: str, store: str, key: str) -> Headgate
     """
     for raised, kind in _obstore_errors():
         if isinstance(error, raised):
-            meant = kind(f"{verb} failed.", store=store, key=key)
-            meant.__cause__ = type(error)(scrubbed(str(error)))
+            clean = scrubbed(str(error))
+            meant = kind(f"{verb} failed: {_reason(clean)}", store=store, key=key)
+            meant.__cause__ = type(error)(clean)
             return meant
     raise error
+
+
+def _reason(text: str) -> str:
+    """What obstore says, as the end of one sentence: its first line, where the request's address and retries are."""
+    line = " ".join((text.strip().splitlines() or [""])[0].split())
+    line = line if len(line) <= REASON_CHARS else line[: REASON_CHARS - 1] + "…"
+    return (line or "no reason was given").rstrip(".") + "."

@@ -6,7 +6,8 @@ import pytest
 from confluent_kafka import Consumer
 
 from headgate.connectors.kafka.options import ConsumerConfig
-from headgate.errors import InvalidInput
+from headgate.connectors.kafka.reading import offsets
+from headgate.errors import InvalidInput, Transient
 
 SERVERS = {"kafka.bootstrap.servers": "one:9092,two:9092"}
 PLAIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="ann" password="hunter2";'
@@ -183,3 +184,11 @@ def test_a_configuration_is_a_key_that_travels_and_shows_no_secret() -> None:
         assert "one:9092" in text
         assert "hunter2" not in text
         assert "ann" not in text
+
+
+def test_the_next_step_after_kafka_did_not_answer_names_its_address() -> None:
+    nobody = ConsumerConfig.from_spark({"kafka.bootstrap.servers": "127.0.0.1:1"})
+    with pytest.raises(Transient) as caught:
+        offsets(nobody, "orders", deadline=0.1)
+    assert "check that Kafka at 127.0.0.1:1 can be reached" in str(caught.value)
+    assert "the store" not in str(caught.value)
