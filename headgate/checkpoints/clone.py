@@ -7,7 +7,9 @@ Promises:
    shallow clone lives, one tag, because its base reads the source's files.
 3. The clone exists from one compare-and-set on. A crash before leaves no table; the same call completes it.
 4. An entry that is lost is DataLoss, and then nothing of the clone is left; a removal that dies is done by the next
-   call at that destination. After any other error the intent stays, and the same call takes it up.
+   call at that destination. After any other error the intent stays, and the same call takes it up. One that is missing
+   at the start of a WAL and held no rows (a barrier, a dead attempt) is no loss: it is skipped, and the clone's
+   replay_after is adjusted.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 from headgate.checkpoints.clone_build import CloneTarget, flip, make_base, make_shards, named, remove
-from headgate.checkpoints.clone_copy import MovedOn, Progress, copy_all, no_progress
+from headgate.checkpoints.clone_copy import MovedOn, Progress, clone_start, copy_all, no_progress
 from headgate.checkpoints.clone_intent import CloneIntent, put_intent, read_given_up, read_intent, same_call
 from headgate.checkpoints.clone_mapping import ShardPlan, check_named, shard_plans
 from headgate.checkpoints.table_checkpoint import CheckpointStore, TableCheckpoint
@@ -80,8 +82,9 @@ def clone_table(
     1. look: what can never be is refused. A destination is empty, or holds this very clone.
     2. intent: what is going to be made, under a new random id; after a crash the one that is there.
     3. pin: the named checkpoint, or one of our own.
-    4. copy the WAL tails, SSTables and dead letters. Entries that were flushed and collected meanwhile: from 3 again
-       with a new pin (R13). A lost one: everything is removed, DataLoss.
+    4. copy the WAL tails, SSTables and dead letters. Entries that are missing at the start of a tail and held no rows
+       are skipped. Entries that were flushed and collected meanwhile: from 3 again with a new pin (R13). A lost one:
+       everything is removed, DataLoss.
     5. shards: the first manifest of each, then a fence barrier above its tail.
     6. logs: per stream one fold at the same sequence, and an open record above it.
     7. base: a tag on the source where its files will be shared, then the clone, then the table's record.
@@ -183,6 +186,7 @@ def _pinned(source: CloneSource, intent: CloneIntent, target: CloneTarget) -> Ta
         name=intent.pin,
         note=f"of a clone that is being made at {target.store.uri}; dropped when it is complete",
         names={home.shard(name).id: name for name in source.names},
+        tail_start=clone_start,
     )
 
 
@@ -194,16 +198,15 @@ def _copied(
 ) -> tuple[TableCheckpoint, list[ShardPlan]]:
     home = source.home
     for _ in range(TRIES):
-        checkpoint = _pinned(source, intent, target)
-        pause("pinned")
         plans: list[ShardPlan] = []
         try:
+            checkpoint = _pinned(source, intent, target)
+            pause("pinned")
             marks = compacted_marks(home.store, open_dataset(home.store, version=checkpoint.base_version))
             plans = shard_plans(checkpoint, intent.table_id, marks, source.names)
             if source.all_named:
                 check_named(plans, home.uri)
-            copy_all(home, _home(home, target, intent), plans, checkpoint.streams, progress)
-            return checkpoint, plans
+            return checkpoint, copy_all(home, _home(home, target, intent), plans, checkpoint.streams, progress)
         except MovedOn:
             if intent.checkpoint is not None:
                 _give_up(home, target, intent, [plan.shard_id for plan in plans], pause)

@@ -3,28 +3,41 @@
 Promises:
 1. Nothing is written at the source.
 2. An object that is there in full is not copied again: a copy appears whole or not at all, so its size tells.
-3. An entry that is missing is never skipped silently: it was flushed since (MovedOn), or it is DataLoss.
+3. Entries that are missing at the start of a tail and held no rows (barriers, dead attempts) are skipped, and the
+   clone's replay_after is adjusted. Any other that is missing was flushed since (MovedOn), or it is DataLoss.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID
 
-from headgate.checkpoints.clone_mapping import ShardPlan, dead_letter_id, lost_entry, lost_position
+import structlog
+
+from headgate.checkpoints.clone_mapping import (
+    ShardPlan,
+    dead_letter_id,
+    lost_entry,
+    lost_position,
+    rowless,
+)
 from headgate.checkpoints.dead_letters import PREFIX, dead_letter_home
 from headgate.checkpoints.records import Fold
+from headgate.checkpoints.visibility import Visible
 from headgate.connectors.objects import ObjectInfo, ObjectStore
 from headgate.errors import AlreadyExists, DataLoss, NotFound
 from headgate.shards import names
 from headgate.shards.appender import read_header
 from headgate.shards.entry import encode_barrier
+from headgate.shards.manifest import Manifest
 from headgate.shards.retry import Retry
 from headgate.shards.shard import Shard, TableHome
+
+_log = structlog.get_logger("headgate.checkpoints")
 
 COPIERS = 16
 """Objects under way at once: hides a store's latency."""
@@ -72,16 +85,18 @@ def copy_all(
     plans: Iterable[ShardPlan],
     streams: Mapping[str, Fold],
     progress: Progress = no_progress,
-) -> None:
-    """Copy what the shards need, and what the dead letters of the streams need:
+) -> list[ShardPlan]:
+    """Copy what the shards need, and what the dead letters of the streams need; the plans without what was skipped:
 
-    1. list both sides of every shard. Entries that neither side has: MovedOn or DataLoss, before anything is copied.
+    1. list both sides of every shard. Entries that neither side has: skipped at the start of a tail where they held no
+       rows, otherwise MovedOn or DataLoss, before anything is copied.
     2. copy what the target lacks, in parallel, small objects first.
 
     Raises MovedOn, DataLoss, StoreError.
     """
     with ThreadPoolExecutor(COPIERS, thread_name_prefix="headgate-clone") as pool:
-        parts = list(pool.map(lambda plan: _shard_copies(source, target, plan), plans))
+        kept = list(pool.map(partial(_without_skipped, source, target, streams), plans))
+        parts = list(pool.map(lambda plan: _shard_copies(source, target, plan), kept))
         dead = list(pool.map(lambda fold: _dead_letter_copies(source, target, fold), streams.values()))
     copies = sorted((copy for part in (*parts, *dead) for copy in part), key=lambda copy: copy.nbytes)
     large = [copy for copy in copies if copy.nbytes > LARGE]
@@ -91,6 +106,15 @@ def copy_all(
             for _ in pool.map(_Copy.run, some):
                 done += 1
                 progress("objects copied", done, len(copies))
+    return kept
+
+
+def clone_start(shard: Shard, manifest: Manifest, visible: Visible) -> int:
+    """The first position that a clone needs: behind what is missing at the start of the tail and held no rows."""
+    there = _entries(shard)
+    start = manifest.replay_after + 1
+    tail = range(start, max(start, manifest.last_seen + 1, *(position + 1 for position in there)))
+    return _first_needed(shard, manifest, tail, there, visible.runs(shard.id, start)) if tail else start
 
 
 def tail_epoch(target: TableHome, plan: ShardPlan) -> int:
@@ -111,6 +135,43 @@ def put_barrier(target: TableHome, plan: ShardPlan, epoch: int) -> None:
 
 
 # -- what there is to copy ---------------------------------------------------------
+
+
+def _without_skipped(source: TableHome, target: TableHome, streams: Mapping[str, Fold], plan: ShardPlan) -> ShardPlan:
+    if not plan.tail:
+        return plan
+    old = Shard(source, plan.pinned.shard_id)
+    there = _entries(old).keys() | _entries(Shard(target, plan.shard_id)).keys()
+    listed = [run for fold in streams.values() if old.id in fold.shards for run in fold.shards[old.id].visible]
+    start = _first_needed(old, plan.pinned.manifest, plan.tail, there, listed)
+    return replace(plan, skipped=start - plan.tail.start)
+
+
+def _first_needed(
+    shard: Shard, manifest: Manifest, tail: range, there: Container[int], listed: Iterable[tuple[int, int]]
+) -> int:
+    """Behind the entries at the start of a tail that are missing and held no rows."""
+    if tail.start in there:
+        return tail.start
+    positions = {position for first, last in listed for position in range(first, last + 1)}
+    harmless = rowless(tail, positions, _history(shard, manifest.version))
+    start = next((position for position in tail if position in there or position not in harmless), tail.stop)
+    if start > tail.start:
+        what = "entries without rows are missing at the start of a WAL; a clone goes without them"
+        _log.warning(what, entries=start - tail.start, replay_after=start - 1, **shard.where())
+    return start
+
+
+def _history(shard: Shard, version: int) -> list[Manifest]:
+    """Up to the version; one that was collected meanwhile is left out, and those before it."""
+    found: list[Manifest] = []
+    for number in shard.manifests.versions():
+        if number <= version:
+            try:
+                found.append(shard.manifests.read(number))
+            except NotFound:
+                found.clear()
+    return found
 
 
 def _shard_copies(source: TableHome, target: TableHome, plan: ShardPlan) -> list[_Copy]:

@@ -7,7 +7,8 @@ names a claim of the source, and nothing is random: made twice it is the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID, uuid5
 
@@ -28,12 +29,18 @@ class ShardPlan:
     name: str | None
     sstables: tuple[SsTable, ...]
     """Those that the base does not hold already."""
+    skipped: int = 0
+    """Entries at the start of the tail that are missing and held no rows, see `rowless`."""
+
+    @property
+    def replay_after(self) -> int:
+        """Of the clone: adjusted over what was skipped."""
+        return self.pinned.manifest.replay_after + self.skipped
 
     @property
     def tail(self) -> range:
         """The positions whose entries matter. What the manifest has seen must be there, whatever looks like the end."""
-        manifest = self.pinned.manifest
-        return range(manifest.replay_after + 1, max(self.pinned.end, manifest.last_seen + 1))
+        return range(self.replay_after + 1, max(self.pinned.end, self.pinned.manifest.last_seen + 1))
 
     @property
     def barrier(self) -> int:
@@ -99,6 +106,7 @@ def cloned_manifest(plan: ShardPlan, epoch: int) -> Manifest:
         plan.pinned.manifest,
         version=1,
         epoch=max(plan.pinned.manifest.epoch, epoch) + 1,
+        replay_after=plan.replay_after,
         shard_id=plan.shard_id,
         last_seen=plan.barrier,
         sstables=plan.sstables,
@@ -154,6 +162,30 @@ def dead_letter_id(source_id: UUID, table_id: UUID, stream: str, shard_id: UUID,
     if uuid5(source_id, text) != shard_id:
         raise Corrupt(f"The log of stream {stream!r} lists {name!r} under an id that is not its own.", shard=name)
     return uuid5(table_id, text)
+
+
+def rowless(tail: range, listed: Container[int], history: Sequence[Manifest]) -> Collection[int]:
+    """Positions of a tail that hold no row which counts, whatever is there. `listed` is what commit records list,
+    `history` the manifests up to the pinned one that are still there, rising.
+
+    1. Where only streams have held the shard since the tail began: all that no record lists, so barriers and dead
+       attempts.
+    2. Otherwise rows are listed nowhere. But an opener that has written a manifest after its claim has put a barrier
+       into the tail: as many of them as positions leave no place for rows. All, or none.
+    """
+    began = next((i for i, manifest in enumerate(history) if manifest.replay_after >= tail.start - 1), None)
+    if began is None:
+        return ()
+    # Who advanced replay_after may have written into the tail: where the first manifest is a claim, its predecessor.
+    claimed = began > 0 and history[began].epoch != history[began - 1].epoch
+    since = history[began - 1 if claimed else began :]
+    if all(manifest.owner is not None for manifest in since):
+        return [position for position in tail if position not in listed]
+    if began == 0 and since[0].version > 1:
+        return ()  # who wrote before is not known any more
+    # The first opener's barrier lies below the tail; on a new shard it is entry 0.
+    epochs = Counter(manifest.epoch for manifest in since if manifest.epoch > since[0].epoch)
+    return tail if sum(count > 1 for count in epochs.values()) >= len(tail) else ()
 
 
 def lost_position(missing: Iterable[int], replay_after: int) -> int | None:

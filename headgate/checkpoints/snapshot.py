@@ -80,20 +80,31 @@ def read_snapshot(
     return _read(home, shard_ids, _rows, kept or Kept(0), pause).view
 
 
-def read_instant(home: TableHome, shard_ids: Iterable[UUID], *, pause: Pause = no_pause) -> Instant:
+TailStart: TypeAlias = Callable[[Shard, Manifest, Visible], int]
+"""The first position of a shard's tail that must be there."""
+
+
+def above_replay(shard: Shard, manifest: Manifest, visible: Visible) -> int:
+    """Every entry that SSTables do not cover must be there."""
+    return manifest.replay_after + 1
+
+
+def read_instant(
+    home: TableHome, shard_ids: Iterable[UUID], *, tail_start: TailStart = above_replay, pause: Pause = no_pause
+) -> Instant:
     """The table as it is now, without rows (R11):
 
     1. the manifests of all shards.
     2. the commit logs of all streams: a log that was folded beyond a manifest, or that lists a shard which was
        claimed meanwhile, means from 1 again.
     3. per shard where the tail of its WAL ends. Entries that were flushed and collected meanwhile
-       mean from 1 again; missing ones are DataLoss.
+       mean from 1 again; missing ones at or above `tail_start` are DataLoss.
     4. the base. A mark on it for SSTables that a manifest does not know means from 1 again.
 
     Raises DataLoss, Corrupt, InvalidInput where the base is not this table's any more, and Transient where the table
     keeps moving.
     """
-    return _read(home, shard_ids, _ends, Kept(0), pause)
+    return _read(home, shard_ids, _ends, Kept(0), pause, tail_start)
 
 
 def visible_now(home: TableHome) -> Visible:
@@ -105,17 +116,31 @@ _ReadTail: TypeAlias = Callable[[Shard, Manifest, Visible, int, Kept], Fresh]
 """What a shard adds, of which the tail ends at a position."""
 
 
-def _read(home: TableHome, shard_ids: Iterable[UUID], read_tail: _ReadTail, kept: Kept, pause: Pause) -> Instant:
+def _read(
+    home: TableHome,
+    shard_ids: Iterable[UUID],
+    read_tail: _ReadTail,
+    kept: Kept,
+    pause: Pause,
+    tail_start: TailStart = above_replay,
+) -> Instant:
     ids = set(shard_ids)
     for _ in range(TRIES):
         try:
-            return _try(home, [Shard(home, shard_id) for shard_id in sorted(ids)], read_tail, kept, pause)
+            return _try(home, [Shard(home, shard_id) for shard_id in sorted(ids)], read_tail, kept, pause, tail_start)
         except _Moved as moved:
             ids |= moved.appeared
     raise Transient(f"The table moved on during each of {TRIES} reads.", table=home.uri)
 
 
-def _try(home: TableHome, shards: Sequence[Shard], read_tail: _ReadTail, kept: Kept, pause: Pause) -> Instant:
+def _try(
+    home: TableHome,
+    shards: Sequence[Shard],
+    read_tail: _ReadTail,
+    kept: Kept,
+    pause: Pause,
+    tail_start: TailStart,
+) -> Instant:
     with ThreadPoolExecutor(READERS, thread_name_prefix="headgate-snapshot") as pool:
         # A thread costs more than a look at one shard on a disk.
         together = pool.map if len(shards) > 1 else map
@@ -127,7 +152,7 @@ def _try(home: TableHome, shards: Sequence[Shard], read_tail: _ReadTail, kept: K
         visible = Visible.of(logs, home.uri)
         _check_known(home, shards, [shard.id for shard, _ in claimed], visible)
         pause("tails")
-        tails = list(together(lambda one: _tail(one[0], one[1], visible, read_tail, kept), claimed))
+        tails = list(together(lambda one: _tail(one[0], one[1], visible, read_tail, kept, tail_start), claimed))
     pause("base")
     view = View.over(kept.base(home), [fresh for fresh, _ in tails])
     if view is None:
@@ -145,12 +170,14 @@ def _check_known(home: TableHome, asked: Sequence[Shard], claimed: Sequence[UUID
         raise DataLoss("A commit record lists rows of a shard that has no manifest.", **Shard(home, lost[0]).where())
 
 
-def _tail(shard: Shard, manifest: Manifest, visible: Visible, read_tail: _ReadTail, kept: Kept) -> tuple[Fresh, int]:
+def _tail(
+    shard: Shard, manifest: Manifest, visible: Visible, read_tail: _ReadTail, kept: Kept, tail_start: TailStart
+) -> tuple[Fresh, int]:
     """What the shard adds, and the first position that was free."""
     if not visible.covers(shard.id, manifest.replay_after):
         raise _Moved
     try:
-        end = _end(shard, manifest)
+        end = _end(shard, manifest, tail_start(shard, manifest, visible))
         fresh = read_tail(shard, manifest, visible, end, kept)
     except DataLoss:
         if is_stale(manifest.replay_after, _replay_after(shard, manifest), None):
@@ -162,9 +189,9 @@ def _tail(shard: Shard, manifest: Manifest, visible: Visible, read_tail: _ReadTa
     return fresh, end
 
 
-def _end(shard: Shard, manifest: Manifest) -> int:
-    """Where the tail ends. A LIST proves it, and that nothing of it is missing."""
-    end = Retry().run(lambda: listed_tip(shard, manifest.replay_after + 1))
+def _end(shard: Shard, manifest: Manifest, start: int) -> int:
+    """Where the tail ends. A LIST proves it, and that nothing of it is missing from the start on."""
+    end = Retry().run(lambda: listed_tip(shard, start))
     if end <= manifest.last_seen:
         what = f"The manifest knows of entry {manifest.last_seen}, and the WAL ends before {end}."
         raise DataLoss(what, **shard.where(), position=end)

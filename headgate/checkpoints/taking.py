@@ -21,7 +21,7 @@ import structlog
 
 from headgate.checkpoints.dead_letters import PREFIX
 from headgate.checkpoints.log_state import LogState, fold
-from headgate.checkpoints.snapshot import Instant, read_instant
+from headgate.checkpoints.snapshot import Instant, TailStart, above_replay, read_instant
 from headgate.checkpoints.table_checkpoint import (
     CheckpointStore,
     PinnedShard,
@@ -65,6 +65,7 @@ def take(
     expires_after: float | None = None,
     note: str = "",
     names: Mapping[UUID, str] | None = None,
+    tail_start: TailStart = above_replay,
     clock: Callable[[], float] = time.monotonic,
     pause: Pause = no_pause,
 ) -> TableCheckpoint:
@@ -75,14 +76,14 @@ def take(
     3. put the record, unless more than PIN_DEADLINE has passed since 1: then from 1 again (R12).
     4. look whether all that it names is there, and was within the time. Otherwise drop it, and from 1 again.
 
-    `scope` is what the caller has done before, `names` are names of shards where the logs do not tell them. Raises
-    InvalidInput where the name is taken, DataLoss, Corrupt, Transient.
+    `scope` is what the caller has done before, `names` are names of shards where the logs do not tell them,
+    `tail_start` see `read_instant`. Raises InvalidInput where the name is taken, DataLoss, Corrupt, Transient.
     """
     store = CheckpointStore(home.records, home.uri)
     ids = tuple(shard_ids)
     for _ in range(TRIES):
         began = clock()
-        instant = read_instant(home, ids, pause=pause)
+        instant = read_instant(home, ids, tail_start=tail_start, pause=pause)
         described = describe(home, instant, name=name, names=names)
         checkpoint = replace(described, scope=scope, expires_after=expires_after, note=note)
         pause("tag")

@@ -500,14 +500,87 @@ def test_a_named_checkpoint_whose_entries_are_gone_is_said_to_be_lost(tmp_path: 
     assert content(source.clone(str(tmp_path / "clone"), names=[DIRECT])) == content(source)
 
 
+@pytest.mark.parametrize("named", [False, True], ids=["now", "named"])
+@pytest.mark.parametrize("kind", ["direct", "stream"])
+def test_peers_bug_16_a_barrier_that_is_missing_at_the_start_is_skipped(tmp_path: Path, kind: str, named: bool) -> None:
+    """slatedb#1473: the WAL store was wiped, and only a barrier stood above replay_after."""
+    if kind == "stream":
+        source, _ = streamed(tmp_path / "src", wal_uri=str(tmp_path / "wal"))
+        names_of = {source.shard(name).id: name for name in (f"partition:{TOPIC}:0", f"partition:{TOPIC}:1")}
+    else:
+        source = create_table(str(tmp_path / "src"), SCHEMA, wal_uri=str(tmp_path / "wal"))
+        with source.writer("single", CONFIG) as writer:
+            writer.put(rows(1, 2))
+        names_of = {source.shard("single").id: "single"}
+    shards = [source.shard(shard_id) for shard_id in names_of]
+    source.flush()
+    wanted = content(source)
+    if kind == "stream":
+        open_stream(source)
+    else:
+        source.writer("single", CONFIG).close()
+    if named:
+        source.checkpoint(name="then")
+    tips = {}
+    for shard in shards:
+        manifest = shard.manifests.latest()
+        assert manifest is not None
+        (barrier,) = WalTailer(shard).read(manifest.replay_after + 1)
+        assert barrier.entry.header.barrier
+        tips[shard.id] = barrier.position
+    shutil.rmtree(tmp_path / "wal")
+    (tmp_path / "wal").mkdir()
+    clone = source.clone(str(tmp_path / "clone"), checkpoint="then" if named else None, names=[DIRECT])
+    assert content(clone) == wanted
+    for shard in shards:
+        manifest = clone.shard(names_of[shard.id]).manifests.latest()
+        assert manifest is not None
+        # Nothing but the entry itself told of a stream's barrier: from now on it never was.
+        assert manifest.replay_after == tips[shard.id] - (kind == "stream" and not named)
+    assert not fsck(clone.uri).findings
+    if kind == "stream":
+        run_batch(open_stream(clone), 3, ranges_of(3))
+    else:
+        with clone.writer("single", CONFIG) as writer:
+            writer.put(rows(3))
+        assert ids(clone) == [1, 2, 3]
+    assert not fsck(clone.uri).findings
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["now", "named"])
+def test_a_row_of_a_direct_writer_that_is_missing_at_the_start_is_data_loss(tmp_path: Path, named: bool) -> None:
+    """No commit record lists it, and yet it counts."""
+    source = create_table(str(tmp_path / "src"), SCHEMA)
+    with source.writer("single", CONFIG) as writer:
+        writer.put(rows(1))
+    source.flush()
+    with source.writer("single", CONFIG) as writer:
+        writer.put(rows(2))
+    if named:
+        source.checkpoint(name="then")
+    shard = source.shard("single")
+    manifest = shard.manifests.latest()
+    assert manifest is not None
+    for position in range(manifest.replay_after + 1, manifest.last_seen + 1):
+        shard.wal.delete(shard.wal_key(position))
+    with pytest.raises(DataLoss) as lost:
+        source.clone(str(tmp_path / "clone"), checkpoint="then" if named else None)
+    assert lost.value.position == manifest.replay_after + 1
+    assert files(tmp_path / "clone") == set()
+
+
 @pytest.mark.parametrize("which", ["first", "middle", "last"])
 def test_an_entry_that_is_lost_is_data_loss_and_nothing_of_the_clone_is_left(tmp_path: Path, which: str) -> None:
     source, _ = streamed(tmp_path / "src", wal_uri=str(tmp_path / "wal"))
-    source.checkpoint(name="then")
+    pinned = source.checkpoint(name="then")
     shard = source.shard(f"partition:{TOPIC}:1")
     manifest = shard.manifests.latest()
     assert manifest is not None
     tail = [one.position for one in WalTailer(shard).read(manifest.replay_after + 1)]
+    listed = pinned.streams[STREAM].shards[shard.id].visible[0][0]
+    for position in range(tail[0], listed):  # barriers and dead attempts: no loss
+        shard.wal.delete(shard.wal_key(position))
+    tail = [position for position in tail if position >= listed]
     lost = tail[{"first": 0, "middle": len(tail) // 2, "last": -1}[which]]
     shard.wal.delete(shard.wal_key(lost))
     before = files(tmp_path / "src")

@@ -13,6 +13,7 @@ from headgate.checkpoints.clone_mapping import (
     cloned_manifest,
     cloned_open,
     lost_position,
+    rowless,
     shard_plans,
 )
 from headgate.checkpoints.records import BatchRecord, Fold, FoldedShard, OpenRecord, ShardClaim, ShardPart
@@ -209,3 +210,43 @@ def test_another_call_is_not_the_same_clone(changed: dict[str, object]) -> None:
 def test_a_clone_of_now_pins_under_a_name_that_tells_it_and_one_of_a_checkpoint_reads_that() -> None:
     assert INTENT.pin == "then"
     assert replace(INTENT, checkpoint=None).pin == f"clone-{NEW}"
+
+
+def _history(*steps: tuple[int, int, str | None]) -> list[Manifest]:
+    """Manifests from version 1 on, by epoch, replay_after and owner."""
+    found = []
+    for version, (epoch, replay_after, owner) in enumerate(steps, 1):
+        one = manifest(replay_after=replay_after, version=version, epoch=epoch, fields=())
+        found.append(one if owner is None else one.with_field(OWNER, owner.encode()))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("tail", "history", "rowless_ones"),
+    [
+        # Streams alone: what no record lists.
+        (range(1, 5), [(1, 0, "s")], [1, 2, 4]),
+        (range(6, 8), [(1, 0, None), (1, 3, None), (2, 3, "s"), (2, 5, "s")], [6, 7]),
+        # Who flushed may have put rows after it, be it before a stream came.
+        (range(6, 8), [(1, 0, None), (1, 5, None), (2, 5, "s")], []),
+        (range(6, 8), [(1, 5, None), (2, 5, "s"), (2, 5, "s")], []),
+        # A writer that has opened and closed since: its barrier fills a tail of one.
+        (range(6, 7), [(1, 0, None), (1, 5, None), (2, 5, None), (2, 5, None)], [6]),
+        (range(6, 8), [(1, 0, None), (1, 5, None), (2, 5, None), (2, 5, None)], []),
+        (range(6, 8), [(1, 5, None), (2, 5, None), (2, 5, None), (3, 5, None), (3, 5, None)], [6, 7]),
+        # One that died before its barrier proves nothing; nor does the first, whose barrier is entry 0.
+        (range(6, 7), [(1, 0, None), (1, 5, None), (2, 5, None)], []),
+        (range(1, 2), [(1, 0, None), (1, 0, None)], []),
+        (range(1, 2), [], []),
+    ],
+)
+def test_which_entries_hold_no_rows_is_told_by_records_and_manifests(
+    tail: range, history: list[tuple[int, int, str | None]], rowless_ones: list[int]
+) -> None:
+    assert list(rowless(tail, {3}, _history(*history))) == rowless_ones
+
+
+def test_where_old_manifests_were_collected_direct_writers_may_have_put_rows() -> None:
+    kept = _history((1, 5, None), (2, 5, None), (2, 5, None))
+    assert list(rowless(range(6, 7), (), kept)) == [6]
+    assert list(rowless(range(6, 7), (), kept[1:])) == []
