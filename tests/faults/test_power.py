@@ -37,6 +37,12 @@ MENDED = {"base-version-unreadable", "base-version-torn"}
 NEXT = 9
 """The stream's next batch."""
 
+CHANCES = 8
+"""One cut in so many is read by chance as well."""
+
+AGAIN = 4
+"""After one in so many cuts the protocol runs once more."""
+
 NATIVE = 2 * 10**9
 """A row of the base, which native Lance wrote."""
 
@@ -229,7 +235,7 @@ def check(world: World, table: Table, acked: set[int], given_up: set[int], *, wh
     assert not set(found) - world.tried, f"{what}: nobody put {sorted(set(found) - world.tried)[:9]}"
 
 
-def after_the_cut(world: World, cut: Cut, reading: Reading, name: str) -> None:
+def after_the_cut(world: World, cut: Cut, reading: Reading, name: str, *, again: bool = True) -> None:
     """The disk as the cut left it: read, checked, mended, and the protocol run again."""
     what = f"{name}, {cut.label}, read as {reading}"
     cut.write(world.root, reading)
@@ -244,11 +250,12 @@ def after_the_cut(world: World, cut: Cut, reading: Reading, name: str) -> None:
             check(world, table, acked, given_up, what=what)
         settle_base(table.home.store)
         check(world, open_table(str(place)), acked, given_up, what=f"{what}, mended")
-    PROTOCOLS[name](world)
-    for place in tables_of(world, cut, name):
-        check(world, open_table(str(place)), acked, given_up, what=f"{what}, again")
-        again = [one for one in fsck(str(place)).findings]
-        assert not again, f"{what}, again, {place.name}: {again}"
+    if again:
+        PROTOCOLS[name](world)
+        for place in tables_of(world, cut, name):
+            check(world, open_table(str(place)), acked, given_up, what=f"{what}, again")
+            left = fsck(str(place)).findings
+            assert not left, f"{what}, again, {place.name}: {left}"
 
 
 def tables_of(world: World, cut: Cut, name: str) -> Iterator[Path]:
@@ -273,8 +280,8 @@ def test_after_a_power_cut_before_any_sync_all_that_was_acknowledged_is_there(
     world, cuts = recorded(name, template, tmp_path / "disk", every=True)
     seen: set[int] = set()
     for number, cut in enumerate(cuts):
-        for reading in (*READINGS, number):
+        for reading in (*READINGS, number) if number % CHANCES == 0 else READINGS:
             left = hash((frozenset(cut.left(reading).items()), frozenset(cut.note[0])))
             if left not in seen:
-                after_the_cut(world, cut, reading, name)
+                after_the_cut(world, cut, reading, name, again=len(seen) % AGAIN == 0 or cut is cuts[-1])
             seen.add(left)
