@@ -297,8 +297,9 @@ def _log(
     archive = LogArchive(home.records, stream, home.uri)
     archived = any(info.key == archive.marker for info in objects)
     why = f"a fold of stream {stream!r} has it" + (", and it is archived before" if archived else "")
+    last = garbage.last_batch(listed["log"], lambda sequence: not _is_kept(log, sequence)) if records else None
     for sequence, stays in zip(records, pool.map(partial(_is_kept, log), records), strict=True):
-        if not stays:
+        if not stays and sequence != last:
             info = listed["log"][sequence]
             yield Garbage("commit record", home.records, info.key, info.size, why)
     for sequence in old_folds:
@@ -307,7 +308,7 @@ def _log(
 
 
 def _is_kept(log: CommitLog, sequence: int) -> bool:
-    """Only batches go: an open record fences (R5), a rewind is there to be read by people."""
+    """Only batches go: an open record fences (R5), drivers come to a schema record (R22), people read a rewind."""
     try:
         return not isinstance(log.record(sequence), BatchRecord)
     except NotFound:

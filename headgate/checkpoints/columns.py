@@ -6,7 +6,14 @@ Promises:
 2. What cannot be followed is refused before anything is written: another type, a column that may not be null, a column
    that rows are keyed, routed or indexed by, a name by which Lance would not find it. Native refuses the first two as
    well while the table has its MemWAL; nothing goes into a base that somebody overwrote, whatever columns it has.
-3. A stream that runs goes on with the columns it began with; a restart picks the new ones up.
+3. A stream whose decoder follows the table loses no value of a batch that commits after the call has returned (R22).
+   Others go on with the columns they began with; a restart picks the new ones up.
+4. A crash after any step leaves a table that reads as before or after the change. The same `add_column` completes it,
+   and so does, for its own stream, the next look of maintenance.
+
+Each change takes these steps: rehearse; (1) change the base, and sync it; (2) list the streams; (3, 4) per stream put a
+schema record and prove that drivers come to it, see `CommitLog.put_schema_record`. A column that was added already:
+2 to 4 all the same.
 """
 
 from __future__ import annotations
@@ -17,7 +24,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from headgate.checkpoints.commit_log import CommitLog
 from headgate.checkpoints.decisions import is_another_table
+from headgate.checkpoints.streams import list_streams
 from headgate.connectors.base_aside import settle_base
 from headgate.connectors.base_synced import sync_base
 from headgate.connectors.lance import rehearse_change
@@ -25,6 +34,7 @@ from headgate.connectors.native_errors import native_error
 from headgate.connectors.objects import bare
 from headgate.connectors.sstables import field_ids, open_dataset
 from headgate.errors import Fenced, InvalidInput, Transient
+from headgate.shards.appender import Pause, no_pause
 from headgate.shards.schema import PRIMARY_KEY, TOMBSTONE, RowSchema
 from headgate.shards.shard import TABLE_ID, TableHome
 
@@ -89,19 +99,23 @@ def plain_schema(home: TableHome) -> pa.Schema:
     return open_dataset(home.store).schema
 
 
-def add_column(home: TableHome, column: pa.Field) -> None:
-    """Add a column, null in all rows that are there. Raises InvalidInput, Transient."""
+def add_column(home: TableHome, column: pa.Field, pause: Pause = no_pause) -> None:
+    """Add a column, null in all rows that are there. Twice equals once. Raises InvalidInput, Transient, Poisoned."""
     rows = current_schema(home)
+    if is_added(rows, column):
+        announce(home, pause)
+        return
     check_added(rows, column)
     _change(
         home,
         lambda dataset: dataset.add_columns(column),
         lambda names: column.name in names,
         [*rows.logical.names, column.name],
+        pause,
     )
 
 
-def rename_column(home: TableHome, name: str, to: str, bound: Collection[str] = ()) -> None:
+def rename_column(home: TableHome, name: str, to: str, bound: Collection[str] = (), pause: Pause = no_pause) -> None:
     """Rename a column; its values stay. `bound` are columns that rows are routed or indexed by. Raises as above."""
     rows = current_schema(home)
     check_bound(rows, name, bound, "renamed")
@@ -111,10 +125,11 @@ def rename_column(home: TableHome, name: str, to: str, bound: Collection[str] = 
         lambda dataset: dataset.alter_columns({"path": name, "name": to}),
         lambda names: to in names and name not in names,
         [to if one == name else one for one in rows.logical.names],
+        pause,
     )
 
 
-def drop_column(home: TableHome, name: str, bound: Collection[str] = ()) -> None:
+def drop_column(home: TableHome, name: str, bound: Collection[str] = (), pause: Pause = no_pause) -> None:
     """Drop a column and its values. `bound` are columns that rows are routed or indexed by. Raises as above."""
     rows = current_schema(home)
     check_bound(rows, name, bound, "dropped")
@@ -123,10 +138,26 @@ def drop_column(home: TableHome, name: str, bound: Collection[str] = ()) -> None
         lambda dataset: dataset.drop_columns([name]),
         lambda names: name not in names,
         [one for one in rows.logical.names if one != name],
+        pause,
     )
 
 
+def announce(home: TableHome, pause: Pause = no_pause) -> None:
+    """Put a schema record into the log of every stream: steps 2 to 4 of a change (R22). THIS WRITES; fences nobody."""
+    pause("streams")
+    for stream in list_streams(home.records):
+        CommitLog(home.records, stream, home.uri, pause=pause).put_schema_record()
+
+
 # -- what may be -----------------------------------------------------------------------
+
+
+def is_added(rows: RowSchema, column: Any) -> bool:
+    """Whether the very column is there: the call that added it may have died before it had told the streams."""
+    if not isinstance(column, pa.Field) or column.name not in rows.logical.names or column.name in rows.primary_key:
+        return False
+    there = rows.logical.field(column.name)
+    return bool(there.type == column.type and there.nullable and column.nullable)
 
 
 def check_added(rows: RowSchema, column: pa.Field) -> None:
@@ -186,12 +217,24 @@ def difference(then: RowSchema, now: RowSchema) -> str | None:
     return ", ".join(sorted(told)) or None
 
 
+def gained(then: RowSchema, now: RowSchema) -> bool:
+    """Whether values of a column that is there now were not written with the columns of then: it was added, renamed,
+    or dropped and added anew.
+    """
+    known = {(number, column.name, column.type) for number, column in _numbered(then)}
+    return any((number, column.name, column.type) not in known for number, column in _numbered(now))
+
+
 def _numbered(rows: RowSchema) -> list[tuple[int, pa.Field]]:
     return [(int((column.metadata or {})[b"lance:field_id"]), column) for column in rows.logical]
 
 
 def _change(
-    home: TableHome, change: Callable[[Any], Any], stands: Callable[[list[str]], bool], names: Sequence[str]
+    home: TableHome,
+    change: Callable[[Any], Any],
+    stands: Callable[[list[str]], bool],
+    names: Sequence[str],
+    pause: Pause,
 ) -> None:
     """Rehearsed in memory first: Lance takes names that it cannot find again. `names` are what the columns are then.
 
@@ -206,3 +249,4 @@ def _change(
             what = "The base's columns could not be changed."
             raise native_error(what, error, Transient, table=home.uri) from bare(error)
     sync_base(home.store)
+    announce(home, pause)

@@ -7,7 +7,8 @@ Promises:
 1. A batch record is in the log whole or not at all, and once at most: every row of the
    batch becomes visible with it, in all shards together.
 2. After `open` has returned, no driver that opened before commits anything: the slot it
-   wants holds a successor's open record, which is never deleted (R2, R5).
+   wants holds a successor's open record, which is never deleted (R2, R5). It may step over
+   schema records to get there; these fence nobody (R22).
 3. A lost response is not an error: a record is known by its random id.
 4. A log that raised Fenced or Poisoned never touches the store again.
 5. Committing is one PUT; no GET, no LIST.
@@ -18,7 +19,7 @@ from __future__ import annotations
 import itertools
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
@@ -27,7 +28,15 @@ from typing import Any
 from uuid import UUID
 
 from headgate.checkpoints import records as codec
-from headgate.checkpoints.decisions import check_listable, is_own, log_end
+from headgate.checkpoints.decisions import (
+    Opened,
+    check_listable,
+    is_announced,
+    is_own,
+    is_stepped_over,
+    judge_open,
+    log_end,
+)
 from headgate.checkpoints.log_state import Head, LogState, empty, replayed, unfolded
 from headgate.checkpoints.records import (
     Batch,
@@ -37,6 +46,7 @@ from headgate.checkpoints.records import (
     OpenRecord,
     Record,
     RewindRecord,
+    SchemaRecord,
     ShardClaim,
 )
 from headgate.checkpoints.streams import NUMBERED, stream_folder
@@ -136,7 +146,7 @@ class CommitLog:
                 record = self.record(sequence)
             except NotFound:
                 return None
-            if not isinstance(record, OpenRecord):
+            if isinstance(record, BatchRecord | RewindRecord):
                 return record
         return None
 
@@ -169,7 +179,11 @@ class CommitLog:
         1. read the log; given an earlier state, only what came after it.
         2. put the open record at the next sequence. Taken by another: read on and try
            again. Taken by our own id: a response was lost, and it counts.
-        3. LIST once: nothing lies above it, in the log or folded; otherwise Fenced (R6).
+        3. LIST once: another's open record above it means Fenced (R6). A batch above it, or a
+           fold over it: it lies in a slot that was collected; once more. Schema records above
+           it belong to the log from here on (R22).
+
+        Read the table's columns afterwards: a change that no schema record tells is in them.
 
         A crash after any step leaves a log that opens. Raises Fenced where another driver
         came later; Poisoned where the store did not answer, so that the record may or may
@@ -177,10 +191,10 @@ class CommitLog:
         """
         self._pause("read")
         state = self.read(known)
-        record_id, opened_at = uuid.uuid4().hex, datetime.now(UTC).isoformat(timespec="seconds")
+        opened_at = _now()
         for _ in range(OPEN_TRIES):
             record = OpenRecord(
-                record_id=record_id,
+                record_id=uuid.uuid4().hex,
                 sequence=state.sequence + 1,
                 stream=self.stream,
                 query_id=query_id,
@@ -190,25 +204,87 @@ class CommitLog:
                 ends=_ends(state.head, decoder),
             )
             self._pause("open record")
-            taken = self._put(record)
+            try:
+                taken = self._put(record)
+            except Fenced:
+                # The slot was taken, folded and collected since the log was read: it went on.
+                state = self.read(state)
+                continue
             if taken is None or is_own(record, taken):
-                break
+                self._pause("prove")
+                if (proven := self._proven(replayed(state, [record]), record)) is not None:
+                    return OpenedLog(self, record, proven)
+                state = self.read(state)
+                continue
             state = self.read(state)
             if state.sequence < taken.sequence:
                 # A put that has not returned yet need not be listed.
                 state = replayed(state, [taken])
-        else:
-            raise Transient(f"Others wrote to the commit log in each of {OPEN_TRIES} tries.", **self._where())
-        self._pause("prove")
+        raise Transient(f"Others wrote to the commit log in each of {OPEN_TRIES} tries.", **self._where())
+
+    def _proven(self, state: LogState, record: OpenRecord) -> LogState | None:
+        """The log with what lies above our open record, which is the last of the state. None: put it once more."""
         listed, folds = self._list()
-        if (highest := log_end(listed, folds)) != record.sequence:
+        folded = max(folds, default=0)
+        above = self._above(record.sequence, listed, every=folded < record.sequence)
+        judged = judge_open(record, above, folded)
+        if judged is Opened.FENCED:
             raise Fenced(
                 "Another driver wrote to the commit log while this one was opening it.",
                 **self._where(),
                 sequence=record.sequence,
-                last_sequence=highest,
+                last_sequence=log_end(listed, folds),
             )
-        return OpenedLog(self, record, replayed(state, [record]))
+        return replayed(state, filter(None, above)) if judged is Opened.HELD else None
+
+    def _above(self, sequence: int, listed: set[int], *, every: bool) -> list[Record | None]:
+        """The records above a sequence that LIST shows; `every` one up to the last, since a LIST may leave out what was
+        put meanwhile. None: it is gone.
+        """
+        last = max(listed, default=0)
+        wanted = range(sequence + 1, last + 1) if every else sorted(one for one in listed if one > sequence)
+        found: list[Record | None] = []
+        for place in wanted:
+            try:
+                found.append(self.record(place))
+            except NotFound:
+                found.append(None)
+        return found
+
+    # -- a change of columns ---------------------------------------------------
+
+    def put_schema_record(self) -> SchemaRecord:
+        """Tell the stream's driver, whoever it is, that the table's columns changed. THIS WRITES; it fences nobody.
+
+        Call it after the base has changed. Twice equals once: a driver reads the columns once more.
+
+        1. LIST: where the log ends.
+        2. put the record there. A slot that is taken: the next one. Taken by our own id: a response was lost.
+        3. LIST: a fold at or above the record means that it may lie in a slot that was collected, to which no driver
+           comes any more: once more.
+
+        From here on no batch commits that was not decided upon after the change (R22). Raises Poisoned where the store
+        does not answer, Transient where others were faster each time; InvalidInput, Corrupt.
+        """
+        for _ in range(OPEN_TRIES):
+            self._pause("log end")
+            sequence = log_end(*self._list()) + 1
+            with suppress(Fenced):  # the slot was collected since: the log went on, so look for its end again
+                record = self._put_at(sequence)
+                self._pause("announced")
+                if is_announced(record, max(self._list()[1], default=0)):
+                    return record
+        raise Transient(f"The commit log was folded during each of {OPEN_TRIES} tries.", **self._where())
+
+    def _put_at(self, first: int) -> SchemaRecord:
+        record_id, changed_at = uuid.uuid4().hex, _now()
+        for sequence in itertools.count(first):
+            record = SchemaRecord(record_id=record_id, sequence=sequence, stream=self.stream, changed_at=changed_at)
+            self._pause("schema record")
+            taken = self._put(record)
+            if taken is None or is_own(record, taken):
+                break
+        return record
 
     # -- folding ---------------------------------------------------------------
 
@@ -294,6 +370,8 @@ class CommitLog:
             listed, folds = self._list()
         except Transient as error:
             raise self._unknown(record) from error
+        if record.sequence in listed:
+            return None  # it came since, and the next try reads it
         if log_end(listed, folds) >= record.sequence:
             raise self._fenced(record, None)
         return None
@@ -303,8 +381,8 @@ class CommitLog:
             "A successor has taken the stream over; the record was not committed.",
             **self._where(),
             sequence=record.sequence,
-            query_id=record.query_id,
-            successor_query_id=successor and successor.query_id,
+            query_id=_query_of(record),
+            successor_query_id=_query_of(successor),
             successor_record_id=successor and successor.record_id,
             advice="stop this query; another driver runs the stream. Start again only if that one should stop",
         )
@@ -314,8 +392,10 @@ class CommitLog:
             "A record of the commit log could not be stored; whether it was is unknown.",
             **self._where(),
             sequence=record.sequence,
-            query_id=record.query_id,
-            advice="start the query again: the log then says whether the batch counts",
+            query_id=_query_of(record),
+            advice="call it again: twice equals once"
+            if isinstance(record, SchemaRecord)
+            else "start the query again: the log then says whether the batch counts",
         )
 
     def _check_place(self, record: Record | Fold, sequence: int) -> None:
@@ -342,6 +422,14 @@ class CommitLog:
             raise
 
 
+def _query_of(record: Record | None) -> str | None:
+    return getattr(record, "query_id", None)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
 class OpenedLog:
     """The log in the hands of the driver that opened it. One thread commits; others may read `head`."""
 
@@ -351,6 +439,8 @@ class OpenedLog:
         """The open record."""
         self.state = state
         """The log as the open record fixed it."""
+        self.on_record: Callable[[Record], object] = lambda record: None
+        """Told of every record that comes after: this driver's own, and schema records that it steps over."""
         self._head = state.head
         self._error: HeadgateError | None = None
 
@@ -366,22 +456,23 @@ class OpenedLog:
         It goes where this driver's next record belongs and nowhere else: a driver that was fenced
         meanwhile must not take the stream back. Raises Fenced, Poisoned.
         """
-        if self._error is not None:
-            raise self._error
         decoder = self.record.decoder if decoder is None else decoder
-        record = replace(
-            self.record,
-            record_id=uuid.uuid4().hex,
-            sequence=self._head.sequence + 1,
-            shards=dict(claims),
-            decoder=decoder,
-            ends=_ends(self._head, decoder),
-        )
-        self._append(record)
+        stored = None
+        while stored is None:
+            record = replace(
+                self.record,
+                record_id=uuid.uuid4().hex,
+                sequence=self._head.sequence + 1,
+                shards=dict(claims),
+                decoder=decoder,
+                ends=_ends(self._head, decoder),
+            )
+            stored = self._append(record)
         self.record = record
 
-    def commit(self, batch: Batch, replay_after: Mapping[UUID, int]) -> BatchRecord:
-        """Make a batch visible. Returns the record as it is stored.
+    def commit(self, batch: Batch, replay_after: Mapping[UUID, int]) -> BatchRecord | None:
+        """Make a batch visible. Returns the record as it is stored. None: a schema record has the slot, and was stepped
+        over; read the columns, write the batch again where that is needed, and call again (R22).
 
         `replay_after` is per shard what this driver knows to be written or about to be.
 
@@ -389,13 +480,12 @@ class OpenedLog:
            and another try is welcome.
         2. put the record at the next sequence. One PUT.
         3. the slot is taken: our own id means that a response was lost, and what is stored
-           counts; anything else is a successor's: Fenced.
+           counts; a schema record is stepped over; anything else is a successor's: Fenced.
         4. the store does not answer: the same slot again after a pause, then Poisoned.
 
         Fenced and Poisoned are final.
         """
-        if self._error is not None:
-            raise self._error
+        self._check_error()
         log = self.log
         check_listable(self._head, batch, replay_after)
         record = BatchRecord(
@@ -407,33 +497,41 @@ class OpenedLog:
         )
         log._pause("commit record")
         stored = self._append(record)
-        return stored if isinstance(stored, BatchRecord) else record
+        return stored if isinstance(stored, BatchRecord | None) else record
 
     def rewind(self, offsets: tuple[Moved, ...], *, by: str = "", reason: str = "") -> RewindRecord:
         """Let the stream go on at other offsets: one record where this driver's next one belongs, and nowhere else.
 
         Raises Fenced and Poisoned, both final, and Corrupt where the offsets are not where the stream stands.
         """
-        if self._error is not None:
-            raise self._error
-        record = RewindRecord(
-            record_id=uuid.uuid4().hex,
-            sequence=self._head.sequence + 1,
-            stream=self.log.stream,
-            open_id=self.record.record_id,
-            query_id=self.record.query_id,
-            offsets=offsets,
-            rewound_at=datetime.now(UTC).isoformat(timespec="seconds"),
-            by=by,
-            reason=reason,
-        )
-        self._head.after(record)  # refuses what no reader could follow, before anything is written
-        self.log._pause("rewind record")
-        stored = self._append(record)
+        stored = None
+        while stored is None:
+            record = RewindRecord(
+                record_id=uuid.uuid4().hex,
+                sequence=self._head.sequence + 1,
+                stream=self.log.stream,
+                open_id=self.record.record_id,
+                query_id=self.record.query_id,
+                offsets=offsets,
+                rewound_at=_now(),
+                by=by,
+                reason=reason,
+            )
+            self._head.after(record)  # refuses what no reader could follow, before anything is written
+            self.log._pause("rewind record")
+            stored = self._append(record)
         return stored if isinstance(stored, RewindRecord) else record
 
-    def _append(self, record: Record) -> Record:
-        """The record as it is stored at the next sequence. Raises Fenced, Poisoned; both are final."""
+    def _check_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _append(self, record: Record) -> Record | None:
+        """The record as it is stored at the next sequence. None: a schema record is there, and was stepped over.
+
+        Raises Fenced, Poisoned; both are final.
+        """
+        self._check_error()
         log = self.log
         # Whatever interrupts the put leaves its outcome unknown.
         self._error = log._unknown(record)
@@ -446,13 +544,15 @@ class OpenedLog:
         except HeadgateError as error:
             self._error = error
             raise
-        if taken is not None and not is_own(record, taken):
-            self._error = log._fenced(record, taken)
-            raise self._error
         stored = taken or record
+        mine = is_own(record, stored)
+        if not mine and not is_stepped_over(stored):
+            self._error = log._fenced(record, stored)
+            raise self._error
         self._head = self._head.after(stored)
+        self.on_record(stored)
         self._error = None
-        return stored
+        return stored if mine else None
 
 
 def _ends(head: Head, decoder: Mapping[str, Any] | None) -> tuple[tuple[str, int, int], ...]:

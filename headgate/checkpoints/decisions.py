@@ -1,6 +1,6 @@
 """The decisions of the streaming protocol. Pure: no store, no clock, no Spark.
 
-What a batch may do (step 2, R8, R17), who has a slot of the log (R2, R6), how far replay_after
+What a batch may do (step 2, R8, R17, R23), who has a slot of the log (R2, R6, R22), how far replay_after
 may go (R1), where the next batch is planned (R4), what is visible, and whether a snapshot holds
 (R11). The exhaustive tests drive these functions.
 """
@@ -11,11 +11,21 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import TypeAlias
 from uuid import UUID
 
 from headgate.checkpoints.log_state import Head, Positions
-from headgate.checkpoints.records import Batch, BatchRecord, OpaqueRange, Record, RewindRecord, Run
+from headgate.checkpoints.records import (
+    Batch,
+    BatchRecord,
+    OpaqueRange,
+    OpenRecord,
+    Record,
+    RewindRecord,
+    Run,
+    SchemaRecord,
+)
 from headgate.errors import InvalidInput
 from headgate.shards.entry import SourceRange
 
@@ -159,9 +169,49 @@ def log_end(records: Iterable[int], folds: Iterable[int]) -> int:
 def is_own(mine: Record, stored: Record) -> bool:
     """Whether the record that has our slot is our own, after a lost response; then what is stored counts.
 
-    Any other is another driver's: one that opens the log reads on, one that commits is fenced (R2).
+    A schema record is stepped over. Any other is another driver's: one that opens the log reads on, one that commits
+    is fenced (R2).
     """
     return stored.record_id == mine.record_id
+
+
+def is_stepped_over(stored: Record) -> bool:
+    """Whether the record that has a driver's slot belongs to nobody: then the next slot by one is the driver's, never
+    one behind the log's end, and the columns are read again before (R22).
+    """
+    return isinstance(stored, SchemaRecord)
+
+
+class Opened(Enum):
+    """What an opener learns by its LIST."""
+
+    HELD = "nobody came after it"
+    AGAIN = "its record may lie in a slot that was collected, which fences nobody"
+    FENCED = "another driver came after it"
+
+
+def judge_open(mine: Record, above: Iterable[Record | None], folded: int) -> Opened:
+    """Whether an open record that was just put has taken the log over (R6, R22).
+
+    `above` is what LIST shows above it (None: gone since), `folded` the newest fold's sequence. A batch above it, or a
+    fold over it, with no other's open record above, means that the slot was free only because it had been collected.
+    """
+    found = list(above)
+    if any(isinstance(one, OpenRecord) for one in found):
+        return Opened.FENCED
+    if folded >= mine.sequence or not all(isinstance(one, SchemaRecord) for one in found):
+        return Opened.AGAIN
+    return Opened.HELD
+
+
+def is_announced(mine: SchemaRecord, folded: int) -> bool:
+    """Whether a schema record that was just put lies where every driver comes to it: above the newest fold (R22)."""
+    return folded < mine.sequence
+
+
+def holds_log(mine: Head, now: Head) -> bool:
+    """Whether the log is still in the hands of the driver that knows it as `mine`: its open record is the last."""
+    return mine.opened is not None and now.opened is not None and mine.opened.record_id == now.opened.record_id
 
 
 # -- positions -----------------------------------------------------------------

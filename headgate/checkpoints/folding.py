@@ -2,8 +2,9 @@
 
 Promises:
 1. A fold says what the records say; a reader that starts from it sees the same table.
-2. The log that LIST shows stays short: what an older fold than the last one sums up is deleted; open records (R5) and
-   rewinds stay, and so does what a consumer of the log has not read (R15). Where the stream has an archive, a record is
+2. The log that LIST shows stays short: what an older fold than the last one sums up is deleted; open records (R5),
+   rewinds, schema records and the last batch record stay (R22), and so does what a consumer of the log has not read
+   (R15). Where the stream has an archive, a record is
    archived before, and they go in lots (see `log_archive`).
    No age is waited for: a reader that misses a record lists the log once more and finds the fold that has it.
 """
@@ -20,7 +21,7 @@ import structlog
 
 from headgate.checkpoints.commit_log import READERS, CommitLog
 from headgate.checkpoints.consumer_pins import live_pins, needed_above
-from headgate.checkpoints.garbage import collectable_records
+from headgate.checkpoints.garbage import collectable_records, last_batch
 from headgate.checkpoints.log_archive import LOT, LogArchive
 from headgate.checkpoints.log_state import LogState, replayed, unfolded
 from headgate.checkpoints.log_state import fold as folded
@@ -102,7 +103,7 @@ def tidy(store: ObjectStore, log: CommitLog, batches: set[int] | None = None, re
 
     1. LIST; then the consumers' pins: what one has not read stays.
     2. which are batches? `batches` are known to be, what was found is put into it and what went is taken out; others
-       are read. Open records (R5) and rewinds stay.
+       are read. Only batches go, and not the last of them (R5, R22).
     3. where the stream has an archive, nothing goes before LOT of them are there and archived.
     4. delete.
 
@@ -136,7 +137,8 @@ def tidy(store: ObjectStore, log: CommitLog, batches: set[int] | None = None, re
         retry.run(lambda: store.delete(info.key))
 
     with ThreadPoolExecutor(READERS, thread_name_prefix="headgate-fold") as pool:
-        gone = [one for one, yes in zip(summed_up, pool.map(is_batch, summed_up), strict=True) if yes]
+        last = last_batch(records, is_batch) if summed_up else None
+        gone = [one for one, yes in zip(summed_up, pool.map(is_batch, summed_up), strict=True) if yes and one != last]
         known.update(gone)
         if any(info.key == archive.marker for info in infos):
             kept = archive.keep({one: records[one].modified for one in gone}) if len(gone) >= LOT else set()

@@ -21,7 +21,7 @@ from headgate.checkpoints.decisions import late_beginning
 from headgate.checkpoints.findings import Finding, finding
 from headgate.checkpoints.listed import Fences, Listed, ListedPart
 from headgate.checkpoints.read_ahead import in_order
-from headgate.checkpoints.records import BatchRecord, Fold, OpenRecord, Record, RewindRecord
+from headgate.checkpoints.records import BatchRecord, Fold, OpenRecord, Record, RewindRecord, SchemaRecord
 from headgate.checkpoints.streams import ARCHIVE, NUMBERED, ROOT, stream_folder
 from headgate.connectors.objects import ObjectStore
 from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound
@@ -191,7 +191,7 @@ class _LogCheck:
                 walk.opened, walk.opened_known = found, True
             elif isinstance(found, RewindRecord):
                 self._take_rewind(walk, found)
-            else:
+            elif not isinstance(found, SchemaRecord):
                 self._take_batch(walk, found)
 
     def _take_fences(self, record: OpenRecord) -> None:
@@ -300,7 +300,7 @@ class _LogCheck:
             return error.what
         flushed = {shard_id: shard.replay_after for shard_id, shard in base.shards.items() if shard.replay_after}
         again = log_state.fold(state, flushed)
-        for name in ("sequence", "stream", "opened", "last", "ends", "opaque_ends", "rewound", "shards"):
+        for name in ("sequence", "stream", "opened", "last", "ends", "opaque_ends", "rewound", "changed", "shards"):
             if getattr(again, name) != getattr(base, name):
                 return f"Its {name.replace('_', ' ')} is not what the records {summed[0]} to {summed[-1]} add up to."
         return None

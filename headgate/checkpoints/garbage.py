@@ -1,7 +1,7 @@
 """What garbage collection may delete. Pure: no store, no clock.
 
-Put-if-absent fences only while the refusing object exists, so whatever is deleted frees a slot. Hence three things
-are never garbage: a fence barrier, an open record, and the tip of a log (R5).
+Put-if-absent fences only while the refusing object exists, so whatever is deleted frees a slot. Hence these are never
+garbage: a fence barrier, an open record, and the tip of a log (R5); a schema record and the last batch record (R22).
 
 Whatever could still be read is kept for `min_age` after it became unreferenced (R12): `before` is the store's time,
 less that age. A manifest counts as live as long as somebody may hold it: the latest one, and each that was the
@@ -10,7 +10,7 @@ latest at any time after `before`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
@@ -83,7 +83,8 @@ def collectable_sstables(
 def collectable_records(
     records: Iterable[int], folds: Mapping[int, datetime], before: datetime, needed_above: int | None = None
 ) -> tuple[list[int], list[int]]:
-    """Sequences of the log that may go UNLESS they are open records, which only their content tells; and folds.
+    """Sequences of the log that may go IF they are batch records, which only their content tells, and not the last of
+    these, see `last_batch`; and folds.
 
     They are summed up by a fold that is older than `before`, so that nobody is reading below it. `needed_above` is
     the lowest sequence that a consumer of the log has read (R15). Never the log's tip, which fences.
@@ -95,3 +96,10 @@ def collectable_records(
         [sequence for sequence in rising[:-1] if sequence <= limit],
         sorted(sequence for sequence in folds if sequence < summed),
     )
+
+
+def last_batch(records: Iterable[int], is_batch: Callable[[int], bool]) -> int | None:
+    """The last batch record of a log, which stays: a driver whose response was lost, and that steps over schema
+    records, must find its own record in the slot, not a free one (R22). Asks from the tip on.
+    """
+    return next((sequence for sequence in sorted(records, reverse=True) if is_batch(sequence)), None)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from headgate.checkpoints.ledger_rows import Folded, LedgerRecord, TopicPartition
 from headgate.checkpoints.log_state import Head
-from headgate.checkpoints.records import BatchRecord, OpenRecord, Record, RewindRecord
+from headgate.checkpoints.records import BatchRecord, OpenRecord, Record, RewindRecord, SchemaRecord
 
 
 def with_lost(
@@ -30,7 +30,7 @@ def with_lost(
     for place, record in enumerate(records):
         lost = record.sequence - 1 if record.sequence > at + 1 else lost
         at = record.sequence
-        if isinstance(record, OpenRecord):
+        if isinstance(record, OpenRecord | SchemaRecord):
             continue
         if lost:
             found.append(_folded(lost, head, records[place:], stands))

@@ -24,6 +24,7 @@ from headgate.checkpoints.records import (
     Record,
     RewindRecord,
     Run,
+    SchemaRecord,
 )
 from headgate.errors import Corrupt
 
@@ -80,6 +81,8 @@ class Head:
     """The last rewind."""
     passes: tuple[Pass, ...] = ()
     """What was read before rewinds, in the order of the log."""
+    changed: int = 0
+    """The sequence of the last schema record: columns that were read before it came must be read again (R22)."""
 
     @property
     def is_rewound(self) -> bool:
@@ -145,6 +148,7 @@ def unfolded(fold: Fold) -> LogState:
         recent={} if fold.last is None else {(fold.last.query_id, fold.last.batch_id): fold.last},
         rewound=fold.rewound,
         passes=fold.passes,
+        changed=fold.changed,
     )
     # Nothing was ever flushed where replay_after is 0, and a dead-letter log has its first entry at position 0.
     shards = {
@@ -197,6 +201,7 @@ def fold(state: LogState, replay_after: Mapping[UUID, int]) -> Fold:
         shards=shards,
         rewound=head.rewound,
         passes=head.passes,
+        changed=head.changed,
     )
 
 
@@ -235,6 +240,7 @@ class _Builder:
         self._recent = dict(head.recent)
         self._rewound = head.rewound
         self._passes = list(head.passes)
+        self._changed = head.changed
 
     def take_head(self, record: Record) -> None:
         if record.stream != self._head.stream:
@@ -244,6 +250,9 @@ class _Builder:
         self._sequence = record.sequence
         if isinstance(record, OpenRecord):
             self._opened = record
+            return
+        if isinstance(record, SchemaRecord):
+            self._changed = record.sequence
             return
         if self._opened is None or record.open_id != self._opened.record_id:
             raise Corrupt(f"Record {record.sequence} is of a driver that did not hold the log.")
@@ -293,4 +302,5 @@ class _Builder:
             self._recent,
             self._rewound,
             tuple(self._passes),
+            self._changed,
         )

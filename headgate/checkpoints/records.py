@@ -26,12 +26,13 @@ Mode = Literal["wal", "memtable"]
 Run: TypeAlias = tuple[int, int]
 """Positions from the first to the last, both included."""
 
-FORMAT = 2
+FORMAT = 3
 """Newest version of the JSON that is read. Raised when an older release would misread what a newer one means.
 
-2 has rewinds. Content says the lowest version that it needs, so that a release without rewinds reads a log without.
+2 has rewinds, 3 schema records. Content says the lowest version that it needs, so that a release without rewinds reads
+a log without.
 """
-FIRST_FORMAT = 1
+FIRST_FORMAT, REWIND_FORMAT = 1, 2
 
 DEAD_LETTERS = "dead-letters:"
 """What the names of dead-letter logs begin with, in records."""
@@ -180,6 +181,20 @@ class RewindRecord:
     reason: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaRecord:
+    """The table's columns changed before it was put: whoever comes to it reads them again (R22).
+
+    It belongs to no driver and fences nobody, and carries no columns: the base has them.
+    """
+
+    record_id: str
+    sequence: int
+    stream: str
+    changed_at: str = ""
+    """For people. Nothing depends on it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pass:
     """One reading of a partition, from its start until a rewind ended it."""
@@ -227,9 +242,11 @@ class Fold:
     """The last rewind."""
     passes: tuple[Pass, ...] = ()
     """What was read before rewinds."""
+    changed: int = 0
+    """The sequence of the last schema record; 0: there was none."""
 
 
-Record: TypeAlias = OpenRecord | BatchRecord | RewindRecord
+Record: TypeAlias = OpenRecord | BatchRecord | RewindRecord | SchemaRecord
 
 
 def is_dead_letters(source: str) -> bool:
@@ -247,8 +264,10 @@ def encode(record: Record | Fold) -> bytes:
 
 def format_of(*records: Record | Fold) -> int:
     """The lowest version whose readers understand the records."""
+    if any(isinstance(one, SchemaRecord) for one in records):
+        return FORMAT
     with_rewinds = any(isinstance(one, RewindRecord) or getattr(one, "rewound", None) for one in records)
-    return FORMAT if with_rewinds else FIRST_FORMAT
+    return REWIND_FORMAT if with_rewinds else FIRST_FORMAT
 
 
 def text_of(content: Mapping[str, Any], version: int = FIRST_FORMAT) -> bytes:
@@ -319,6 +338,14 @@ def plain(record: Record | Fold) -> dict[str, Any]:
             "reason": record.reason,
             "offsets": [[one.topic, one.partition, one.before, one.after] for one in record.offsets],
         }
+    if isinstance(record, SchemaRecord):
+        return {
+            "kind": "schema",
+            "stream": record.stream,
+            "sequence": record.sequence,
+            "record_id": record.record_id,
+            "changed_at": record.changed_at,
+        }
     return {
         "kind": "fold",
         "stream": record.stream,
@@ -338,6 +365,7 @@ def plain(record: Record | Fold) -> dict[str, Any]:
             for shard_id, folded in record.shards.items()
         },
         **({} if record.rewound is None else _plain_rewinds(record, record.rewound)),
+        **({"changed": record.changed} if record.changed else {}),
     }
 
 
@@ -376,7 +404,7 @@ def _checksum(fields: Mapping[str, Any]) -> str:
 
 
 def decode_record(data: bytes | memoryview) -> Record:
-    """An open or batch record. Raises Corrupt, and InvalidInput for a newer format."""
+    """A record of the log. Raises Corrupt, and InvalidInput for a newer format."""
     record = _decode(data)
     if isinstance(record, Fold):
         raise Corrupt("A fold stands where a record of the commit log should be.")
@@ -447,6 +475,13 @@ def _record(fields: Mapping[str, Any]) -> Record | Fold:
         return _batch(fields)
     if kind == "rewind":
         return _rewind(fields)
+    if kind == "schema":
+        return SchemaRecord(
+            record_id=_text(fields["record_id"]),
+            sequence=_number(fields["sequence"]),
+            stream=_text(fields["stream"]),
+            changed_at=_text(fields["changed_at"]),
+        )
     if kind == "fold":
         return fold_from(fields)
     raise ValueError(f"kind {kind!r}")
@@ -543,6 +578,7 @@ def fold_from(fields: Mapping[str, Any]) -> Fold:
             Pass(_text(topic), _number(partition), _known(start), _number(until), _number(ended_by))
             for topic, partition, start, until, ended_by in fields.get("passes", ())
         ),
+        changed=_number(fields.get("changed", 0)),
     )
 
 

@@ -22,7 +22,7 @@ from headgate.checkpoints.commit_log import CommitLog, OpenedLog
 from headgate.checkpoints.compact import Round, RunCompaction, compact_round
 from headgate.checkpoints.compact_choice import CompactLimits
 from headgate.checkpoints.dead_letters import PREFIX, dead_letter_shard
-from headgate.checkpoints.decisions import checkpoint_limit, next_plan, settled_position
+from headgate.checkpoints.decisions import checkpoint_limit, holds_log, next_plan, settled_position
 from headgate.checkpoints.flush_job import Flushed, FlushJob, RunJobs
 from headgate.checkpoints.folding import Folding
 from headgate.checkpoints.gap import close_gap, unseal
@@ -34,6 +34,7 @@ from headgate.errors import Fenced, HeadgateError, InvalidInput
 from headgate.shards.appender import Pause, no_pause
 from headgate.shards.manifest import Manifest
 from headgate.shards.retry import Retry
+from headgate.shards.schema import RowSchema
 from headgate.shards.shard import Claim, Shard, TableHome
 from headgate.shards.tip import find_tip
 
@@ -99,6 +100,7 @@ class StreamDriver:
         """Per shard, where the batch starts that is planned and not committed yet."""
         self._unflushed = {name: Unflushed.of(log.state, claim.shard.id) for name, claim in claims.items()}
         self._folding = Folding(home.records, log.log, state, retry)
+        log.on_record = self._folding.add
         self._stored = {
             name: manifests[claim.shard.id] for name, claim in claims.items() if claim.shard.id in manifests
         }
@@ -187,6 +189,14 @@ class StreamDriver:
         with self._guard:
             return dict(self._claims)
 
+    def use_columns(self, schema: RowSchema) -> None:
+        """Batches that are planned from now on have these columns."""
+        with self._guard:
+            self.home = replace(self.home, schema=schema)
+            self._claims = {
+                name: replace(claim, shard=Shard(self.home, claim.shard.id)) for name, claim in self._claims.items()
+            }
+
     # -- batches -------------------------------------------------------------------
 
     def describe(self, decoder: Mapping[str, Any]) -> None:
@@ -215,16 +225,24 @@ class StreamDriver:
             self._in_flight = {claim.shard.id: claim.next_position for claim in claims.values()}
         return Planned(claims, dead)
 
-    def commit(self, batch: Batch) -> BatchRecord:
-        """Make the batch visible: one PUT. Raises Fenced or Poisoned, both final."""
-        self._pause("commit")
-        with self._guard:
-            floor = dict(self._floor)
-        record = self._log.commit(batch, floor)
+    def commit(self, batch: Batch, again: Callable[[], Batch | None] = lambda: None) -> BatchRecord:
+        """Make the batch visible: one PUT. Raises Fenced or Poisoned, both final, and what `again` raises.
+
+        `again` is called where somebody changed the columns meanwhile (R22): it reads them, and returns the batch as it
+        was written again, under fresh attempts; or None: what was written counts.
+        """
+        record = None
+        while record is None:
+            self._pause("commit")
+            with self._guard:
+                floor = dict(self._floor)
+            record = self._log.commit(batch, floor)
+            if record is None:
+                self._pause("columns changed")
+                batch = again() or batch
         self._pause("committed")
         with self._guard:
             self._in_flight = {}
-            self._folding.add(record)
             if batch.mode == "memtable":
                 # Without MemTables nothing ever leaves the WAL, and a list of it would grow with every batch.
                 for name, part in record.shards.items():
@@ -233,10 +251,7 @@ class StreamDriver:
 
     def rewind(self, offsets: tuple[Moved, ...], *, by: str = "", reason: str = "") -> RewindRecord:
         """Let the stream go on at other offsets: one PUT. Not while a batch runs. Raises Fenced or Poisoned."""
-        record = self._log.rewind(offsets, by=by, reason=reason)
-        with self._guard:
-            self._folding.add(record)
-        return record
+        return self._log.rewind(offsets, by=by, reason=reason)
 
     # -- maintenance ---------------------------------------------------------------
 
@@ -490,7 +505,7 @@ class StreamDriver:
     def _claim(self, names: list[str]) -> None:
         """The log first: a driver that was fenced meanwhile must not fence its successor's shards."""
         head = self.head
-        if self._log.log.read().sequence != head.sequence:
+        if not holds_log(head, self._log.log.read().head):
             raise Fenced(
                 "A successor has taken the stream over.",
                 table=self.home.uri,
@@ -501,7 +516,6 @@ class StreamDriver:
         more = claim_all(self.home, self.stream, names, head.listed, self.retry, self._pause)
         self._pause("extend")
         self._log.extend(told({**self._claims, **more}))
-        self._folding.add(self._log.record)
         manifests = check_held(more.values(), self.retry)
         with self._guard:
             self._covered.update({shard_id: manifest.replay_after for shard_id, manifest in manifests.items()})

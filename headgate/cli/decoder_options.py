@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, TypeVar
 
 import click
@@ -9,6 +10,7 @@ import click
 from headgate.errors import InvalidInput
 from headgate.streaming import decode
 from headgate.streaming.decoded import Decoder
+from headgate.streaming.following import Following
 from headgate.table import Table
 
 F = TypeVar("F")
@@ -51,6 +53,16 @@ def _with_options(command: F, default: str | None, help: str) -> F:
     return command
 
 
+def following_decoder(
+    table: Table, decode_as: str, registry: str | None, registry_auth: str | None
+) -> Decoder | Following:
+    """The same for a stream: its columns are the table's, also after somebody changed them (R22)."""
+    decoder = decoder_for(table, decode_as, registry, registry_auth)
+    if decode_as == "raw":
+        return decoder
+    return Following(partial(decoder_for, decode_as=decode_as, registry=registry, registry_auth=registry_auth))
+
+
 def decoder_for(table: Table, decode_as: str, registry: str | None, registry_auth: str | None) -> Decoder:
     """The decoder that makes rows of the table. Raises InvalidInput."""
     if registry is not None and decode_as != "avro":
@@ -63,4 +75,4 @@ def decoder_for(table: Table, decode_as: str, registry: str | None, registry_aut
         if len(table.schema) != 1:
             raise InvalidInput(f"--decode raw is for a table of one column; this has {table.schema.names}.")
         return decode.raw(table.schema.names[0], table.schema.types[0])
-    return decode.json(table.schema)
+    return decode.JsonDecoder(table.schema)

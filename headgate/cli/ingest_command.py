@@ -17,7 +17,7 @@ from headgate.checkpoints.recovery import mend
 from headgate.checkpoints.spark_checkpoint import SparkCheckpoint
 from headgate.checkpoints.streams import ROOT, stream_folder
 from headgate.cli import storage_option
-from headgate.cli.decoder_options import decoder_for, decoder_options
+from headgate.cli.decoder_options import decoder_options, following_decoder
 from headgate.cli.kafka_options import kafka_option
 from headgate.cli.output import Column, Output, output_option
 from headgate.cli.own_spark import ledger_settings, own_spark
@@ -231,7 +231,7 @@ def ingest(
             table = _table(uri, options, ddl, primary_key, sharding, key_is_partitioned)
             sink = ShardSink(
                 table,
-                decode=decoder_for(table, decode_as, registry, registry_auth),
+                decode=following_decoder(table, decode_as, registry, registry_auth),
                 source=kafka if direct else None,
                 stream=name,
                 enable_memtable=memtable,

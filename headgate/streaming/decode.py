@@ -42,7 +42,7 @@ schema registry: see `decode_raw`, `decode_debezium` and `decode_avro`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
 
@@ -52,11 +52,16 @@ from headgate.streaming.decode_json import JsonDecoder
 from headgate.streaming.decode_raw import RawDecoder
 from headgate.streaming.decode_schema import arrow_schema
 from headgate.streaming.decoded import BadRecords, Decoded, Decoder, KeyDecoder
+from headgate.streaming.following import Following
+
+if TYPE_CHECKING:
+    from headgate.table import Table
 
 __all__ = [
     "BadRecords",
     "Decoded",
     "Decoder",
+    "Following",
     "JsonDecoder",
     "KeyDecoder",
     "avro",
@@ -66,14 +71,25 @@ __all__ = [
 ]
 
 
-def json(schema: Any) -> JsonDecoder:
+@overload
+def json(schema: None = None) -> Following: ...
+@overload
+def json(schema: Any) -> JsonDecoder: ...
+def json(schema: Any = None) -> JsonDecoder | Following:
     """A decoder for JSON objects.
 
     `schema` is a pyarrow Schema, a pyspark StructType or a Spark DDL string
     ("id bigint NOT NULL, at timestamp, tags array<string>"); no Spark is started.
     Raises InvalidInput for a type that JSON cannot fill, naming the column.
+
+    Without a schema, for ShardSink, it follows the table: a column that is added while the stream runs is filled from
+    the next batch on that commits, and nobody need restart the query.
     """
-    return JsonDecoder(arrow_schema(schema))
+    return Following(_json_of) if schema is None else JsonDecoder(arrow_schema(schema))
+
+
+def _json_of(table: Table) -> JsonDecoder:
+    return JsonDecoder(table.schema)
 
 
 def raw(column: str = "value", kind: pa.DataType | None = None) -> RawDecoder:

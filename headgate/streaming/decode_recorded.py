@@ -96,7 +96,8 @@ def _decoder(kind: str, told: Mapping[str, Any], registry_auth: str | None) -> D
     if kind == "avro":
         given = {int(number): text for number, text in options["schemas"].items()}
         return decoders.avro(schema, options["registry"], schemas=given, auth=registry_auth)
-    return decoders.json(schema)
+    made: Decoder = decoders.json(schema)
+    return made
 
 
 def _schema_text(schema: pa.Schema) -> str:

@@ -115,12 +115,15 @@ class Maintenance:
         jobs: Jobs,
         schedule: Schedule,
         *,
+        follows: bool = False,
         is_active: Callable[[], bool] = lambda: True,
         tell: Callable[[MaintenanceState], None] = lambda state: None,
         clock: Callable[[], float] = time.monotonic,
         pause_after: Callable[[int], float] = pause_after,
     ) -> None:
-        """`is_active` says whether the query still runs; `tell` is called with the state when it changes for people."""
+        """`follows`: batches take over columns that a look finds changed. `is_active` says whether the query still
+        runs; `tell` is called with the state when it changes for people.
+        """
         self._driver = driver
         self._jobs = jobs
         self._schedule = schedule
@@ -136,6 +139,8 @@ class Maintenance:
         self._stopping = False
         self._fenced: Fenced | None = None
         self._another_table: Fenced | None = None
+        self._follows = follows
+        self._other_columns = False
         self._since: dict[str, float] = {}
         """Per shard, when its oldest unflushed entry was first seen."""
         self._sstables_since: dict[str, float] = {}
@@ -218,6 +223,14 @@ class Maintenance:
         with self._changed:
             if self._another_table is not None:
                 raise self._another_table
+
+    def saw_other_columns(self) -> bool:
+        """Whether a look since the last call has found other columns than the driver writes: whoever changed them died
+        before it had told the streams, or was native Lance (R22). Reads nothing.
+        """
+        with self._changed:
+            seen, self._other_columns = self._other_columns, False
+        return seen
 
     def checkpoint_now(self, take: Callable[[], TableCheckpoint]) -> TableCheckpoint:
         """Take a checkpoint in this thread, once the shards are free."""
@@ -423,7 +436,10 @@ class Maintenance:
                 self._another_table = error
             raise
         changed = difference(self._driver.home.schema, columns)
-        if changed is not None:
+        if changed is not None and self._follows:
+            with self._changed:
+                self._other_columns = True
+        elif changed is not None:
             self.note(
                 f"The table's columns changed since the query started: {changed}. Rows are stored as before: an added "
                 "column is null in them, a dropped one is left out wherever they are read, flushed or compacted. "

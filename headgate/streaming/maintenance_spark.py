@@ -29,8 +29,11 @@ def maintenance_on(
     options: SinkOptions,
     facts: QueryFacts,
     take: Callable[[], TableCheckpoint],
+    *,
+    follows: bool = False,
 ) -> Maintenance:
-    """Maintenance for the driver of a query, not started yet. `take` takes a checkpoint of scope all.
+    """Maintenance for the driver of a query, not started yet. `take` takes a checkpoint of scope all; `follows`: its
+    batches take over columns that are changed.
 
     A stream that wants one after every batch takes them by itself, between its batches.
     """
@@ -48,6 +51,7 @@ def maintenance_on(
         driver,
         jobs,
         schedule_of(options, tasks),
+        follows=follows,
         is_active=partial(_is_active, facts),
         tell=partial(put_state, driver.home.records),
     )

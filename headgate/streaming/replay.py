@@ -15,11 +15,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from headgate.checkpoints.columns import current_schema, gained
 from headgate.checkpoints.commit_log import CommitLog
 from headgate.checkpoints.flush_job import run_here
 from headgate.checkpoints.log_state import LogState
@@ -28,7 +30,7 @@ from headgate.checkpoints.replayed import Replayed
 from headgate.checkpoints.stopped import MAX_BYTES
 from headgate.checkpoints.stream_checkpoint import stop_stream
 from headgate.checkpoints.streams import check_stream
-from headgate.errors import InvalidInput
+from headgate.errors import InvalidInput, Transient
 from headgate.shards.appender import Pause, no_pause
 from headgate.shards.config import WriterConfig
 from headgate.streaming.dead_letters import DeadEntry, dead_entries
@@ -154,11 +156,21 @@ def replay_dead_letters(
             shards=written,
             mode=driver.mode or "wal",
         )
-        driver.commit(batch)
+        driver.commit(batch, partial(_check_columns, table))
         done = replace(done, batches=done.batches + 1)
     pause("replayed")
     stop_stream(driver, table.shard_ids(), run_here, max_bytes=MAX_BYTES, keep=KEEP, pause=pause)
     return done
+
+
+def _check_columns(table: Table) -> None:
+    """Raises Transient where the table has gained a column since its rows were decoded (R22)."""
+    if gained(table.home.schema, current_schema(table.home)):
+        raise Transient(
+            "Columns were added to the table during the replay.",
+            table=table.uri,
+            advice="run the replay again: it goes on with the letters that are left, and with the new columns",
+        )
 
 
 def _looked(table: Table, maker: RowMaker, state: LogState) -> ReplayReport:

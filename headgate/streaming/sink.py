@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from headgate.checkpoints.columns import stream_schema
+from headgate.checkpoints.columns import gained, stream_schema
 from headgate.checkpoints.decisions import BatchSources, Skip, Write
 from headgate.checkpoints.flush_job import Flushed, FlushJob, run_here
 from headgate.checkpoints.log_state import Head
@@ -31,6 +31,7 @@ from headgate.streaming.decode_recorded import recorded
 from headgate.streaming.decoded import Decoder
 from headgate.streaming.driver import StreamDriver
 from headgate.streaming.flush import flush
+from headgate.streaming.following import Following, decoder_of
 from headgate.streaming.kafka_source import KafkaSource
 from headgate.streaming.maintenance import Maintenance
 from headgate.streaming.maintenance_spark import maintenance_on, schedule_of, tasks_on
@@ -86,13 +87,14 @@ class ShardSink:
         self,
         table: Table | str,
         *,
-        decode: Decoder | None = None,
+        decode: Decoder | Following | None = None,
         source: KafkaSource | None = None,
         pause: Pause = no_pause,
         **options: Any,
     ) -> None:
-        """`table` is a Table or its URI. `decode` turns Kafka's values into rows; without it the frame's
-        columns are the table's. `source` reads Kafka in the tasks themselves: pass its own frame, unchanged.
+        """`table` is a Table or its URI. `decode` turns Kafka's values into rows, `decode.json()` by the columns that
+        the table has, also after somebody changed them while the stream runs; without it the frame's columns are the
+        table's. `source` reads Kafka in the tasks themselves: pass its own frame, unchanged.
         The rest are the fields of SinkOptions; what is left out, the session may say (`spark.headgate.…`).
         """
         self.options = sink_options(options)
@@ -102,6 +104,10 @@ class ShardSink:
             raise InvalidInput("Reading Kafka directly needs a decoder.", advice="pass decode=headgate.decode.json(…)")
         self._table = table
         self._decode = decode
+        self._decoder: Decoder | None = None
+        """As it is for the columns that the table has."""
+        self._columns_at = 0
+        """The schema record that these columns were read after."""
         self._source = source
         self._pause = pause
         self._driver: StreamDriver | None = None
@@ -241,6 +247,7 @@ class ShardSink:
             decide = partial(self._decided, run, batch_id, sources)
             if self._driver is None or self._maintenance is None:
                 self._driver = self._open(run, sources, decide, bare)
+                self._read_columns(self._driver, run)
                 self._maintenance = self._maintained(self._driver, run)
                 self.reporting.begin(
                     run.session,
@@ -252,6 +259,8 @@ class ShardSink:
                     run.facts.run,
                 )
             driver, maintenance = self._driver, self._maintenance
+            if maintenance.saw_other_columns() or driver.head.changed != self._columns_at:
+                self._read_columns(driver, run)
             decision = decide(driver.head)
         if isinstance(decision, Skip):
             self.last, self.skipped = decision.record, True
@@ -261,13 +270,46 @@ class ShardSink:
         self.reporting.planned(decision.ranges)
         with phases.in_phase("wait"):
             maintenance.wait_for_room()
-        with phases.in_phase("tasks"):
+
+        def written() -> Batch:
+            return self._written(frame, batch_id, driver, decision, run, bare, phases)
+
+        def again() -> Batch | None:
+            if not self._read_columns(driver, run):
+                return None
+            _log.info("columns were added: the batch is written again", stream=driver.stream)
+            return written()
+
+        batch = written()
+        with phases.in_phase("commit"):
+            maintenance.check_table()
+            self.last, self.skipped = driver.commit(batch, again), False
+        self.reporting.committed(driver, self.last)
+        _log.info(
+            "batch committed",
+            stream=driver.stream,
+            shards={name: part.rows for name, part in self.last.shards.items()},
+            sequence=self.last.sequence,
+            rows=self.last.rows,
+            bytes=self.last.nbytes,
+            dead_letters=sum(part.rows for part in self.last.dead_letters.values()),
+            seconds={phase: round(took, 3) for phase, took in phases.seconds.items()},
+        )
+        if not run.options.checkpoint_seconds:
+            self._checkpoint_each(maintenance, driver, run)
+        maintenance.batch_done()
+
+    def _written(
+        self, frame: DataFrame, batch_id: int, driver: StreamDriver, decision: Write, run: _Run, bare: bool, to: Phases
+    ) -> Batch:
+        """The batch as the tasks have written it, under attempts of its own, with the columns that are known now."""
+        with to.in_phase("tasks"):
             plan, written = self._append(frame, driver, decision, run, bare)
-        phases.add(written.seconds)
+        to.add(written.seconds)
         self.reporting.written(written)
         shards, dead = written.parts(plan)
         self.task_operations = written.operations
-        batch = Batch(
+        return Batch(
             query_id=run.query_id,
             batch_id=batch_id,
             sources=decision.ranges,
@@ -276,23 +318,26 @@ class ShardSink:
             dead_letters=dead,
             mode="memtable" if run.options.enable_memtable else "wal",
         )
-        with phases.in_phase("commit"):
-            maintenance.check_table()
-            self.last, self.skipped = driver.commit(batch), False
-        self.reporting.committed(driver, self.last)
-        _log.info(
-            "batch committed",
-            stream=driver.stream,
-            shards={name: part.rows for name, part in shards.items()},
-            sequence=self.last.sequence,
-            rows=self.last.rows,
-            bytes=self.last.nbytes,
-            dead_letters=sum(part.rows for part in dead.values()),
-            seconds={phase: round(took, 3) for phase, took in phases.seconds.items()},
-        )
-        if not run.options.checkpoint_seconds:
-            self._checkpoint_each(maintenance, driver, run)
-        maintenance.batch_done()
+
+    def _read_columns(self, driver: StreamDriver, run: _Run) -> bool:
+        """Take over the table's columns, where the decoder follows them: after the open record, and wherever the driver
+        has stepped over a schema record (R22). Whether there is one that what was written before lacks.
+
+        Raises Fenced where another table is in its place, InvalidInput for a column that the decoder cannot fill.
+        """
+        self._columns_at = driver.head.changed
+        if not isinstance(self._decode, Following):
+            return False
+        before = self.table.home.schema
+        now = run.options.retry.run(partial(stream_schema, self.table.home))
+        if now == before:
+            return False
+        table = run.options.retry.run(self.table.refreshed)
+        decoder = self._decode.of(table)
+        frame_checks.check_decoder(decoder, table)
+        self._table, self._decoder = table, decoder
+        driver.use_columns(table.home.schema)
+        return gained(before, table.home.schema)
 
     def _checkpoint_each(self, maintenance: Maintenance, driver: StreamDriver, run: _Run) -> None:
         """After every batch, as was asked for: the next one waits for it. What fails is tried after the next one."""
@@ -321,18 +366,24 @@ class ShardSink:
         )
 
     def _recorded(self, bare: bool) -> dict[str, Any]:
-        return recorded(self._decode, self.table.home.schema, changed=not bare)
+        return recorded(self._decoder, self.table.home.schema, changed=not bare)
 
     def _append(
         self, frame: DataFrame, driver: StreamDriver, decision: Write, run: _Run, bare: bool
     ) -> tuple[WritePlan, Written]:
-        driver.describe(self._recorded(bare))
         meant = (shards_of if bare else shards_of_made_rows)(self.table.sharding, decision.ranges)
+        driver.describe(self._recorded(bare))
+        planned = driver.plan(meant)
+        while driver.head.changed != self._columns_at:
+            # An open record, for a new shard or decoder, stepped over a schema record.
+            self._read_columns(driver, run)
+            driver.describe(self._recorded(bare))
+            planned = driver.plan(meant)
         plan = write_plan(
             self.table,
             run.options,
-            self._decode,
-            driver.plan(meant),
+            self._decoder,
+            planned,
             meant,
             decision.ranges,
             consumer=run.consumer,
@@ -359,7 +410,8 @@ class ShardSink:
     def _maintained(self, driver: StreamDriver, run: _Run) -> Maintenance:
         """Threads that flush, compact and checkpoint beside the batches from now on."""
         take = partial(self._take, driver, run, tasks_on(run.session, run.options, run.facts))
-        return maintenance_on(run.session, driver, run.options, run.facts, take).start()
+        follows = isinstance(self._decode, Following)
+        return maintenance_on(run.session, driver, run.options, run.facts, take, follows=follows).start()
 
     def _drop_maintenance(self, *, wait: bool) -> None:
         """No further job; `wait` for those that run, also those of a run that ended before."""
@@ -416,6 +468,7 @@ class ShardSink:
         # Somebody may have changed the columns since the table was opened: a start takes them as they are.
         options.retry.run(partial(stream_schema, self.table.home))  # another table in its place: Fenced (R23)
         self._table = options.retry.run(self.table.refreshed)
+        self._decoder = decoder_of(self._decode, self._table)
         self._check(frame, facts, options)
         schedule_of(options)
         Reporting.check(options, frame.sparkSession)
@@ -434,11 +487,11 @@ class ShardSink:
     def _check(self, frame: DataFrame, facts: QueryFacts, options: SinkOptions) -> None:
         frame_checks.check_query(facts)
         if self._source is not None:
-            assert self._decode is not None
+            assert self._decoder is not None
             frame_checks.check_direct(facts, self._source)
-            frame_checks.check_decoder(self._decode, self.table)
+            frame_checks.check_decoder(self._decoder, self.table)
         else:
-            frame_checks.check_columns(frame.columns, self._decode, options.sequence_by, self.table)
+            frame_checks.check_columns(frame.columns, self._decoder, options.sequence_by, self.table)
 
     def _is_bare(self, frame: DataFrame, run: _Run) -> bool:
         """Asked for every batch: what the query passes on is known, what its caller does to a batch is not."""

@@ -29,6 +29,8 @@ class Held(NamedTuple):
     """Of the open record under which it writes."""
     table_id: str
     """Of the table that it writes to: the place alone does not tell it from one that was made anew (R23)."""
+    changed: int
+    """The schema record after which the columns of its last batch were read (R22)."""
 
 
 @dataclass(frozen=True)

@@ -11,16 +11,16 @@ from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
-from headgate.checkpoints.columns import another_table
+from headgate.checkpoints.columns import another_table, gained, stream_schema
 from headgate.checkpoints.commit_log import CommitLog, OpenedLog
 from headgate.checkpoints.decisions import Skip, Write, is_another_table
 from headgate.checkpoints.log_state import Head, LogState
 from headgate.checkpoints.records import Batch, BatchRecord, ShardPart
 from headgate.checkpoints.spark_checkpoint import SparkCheckpoint
 from headgate.connectors.kafka.options import ConsumerConfig
-from headgate.connectors.objects import ObjectStore
-from headgate.errors import Fenced, InvalidInput, NotFound, Poisoned, from_json
+from headgate.errors import Fenced, InvalidInput, NotFound, Poisoned, Transient, from_json
 from headgate.shards.retry import Retry
+from headgate.shards.shard import TableHome
 from headgate.streaming import decode, topic_offsets
 from headgate.streaming.batch_plan import decided, shard_names, write_plan
 from headgate.streaming.dead_letters import dead_letter_name
@@ -50,8 +50,10 @@ class Commitment:
     """What the commit of a batch must know. Small: every task carries one back."""
 
     hold: Hold
-    records: ObjectStore = field(repr=False)
-    table: str
+    home: TableHome = field(repr=False)
+    """With the columns that the tasks write."""
+    follows: bool
+    """Whether the rows have the columns that the table has, also after somebody changed them."""
     head: Head
     """Where the log stood; its recent batches are left out."""
     batch: Batch
@@ -88,7 +90,7 @@ class TaskResult:
 def plan_batch(settings: Settings, columns: Sequence[str], root: str) -> BatchPlan:
     """Plan the batch that Spark is about to run. `root` is the folder of the Spark application.
 
-    1. open the table; the frame's columns must fit it.
+    1. open the table; the frame's columns must fit it. They are read again where a schema record came since (R22).
     2. what the batch reads: from Spark's checkpoint, which has its offsets already.
     3. hold the stream: go on under the open record that this run put before. Another's is the last, or the table is
        another one (R23): Fenced.
@@ -114,8 +116,10 @@ def plan_batch(settings: Settings, columns: Sequence[str], root: str) -> BatchPl
     hold = Hold.of(root, query_id, table.uri, settings.stream)
     # What was done to the frame before it came here is not known.
     told = recorded(decoder, table.home.schema, changed=None)
-    driver = _held(table, settings, hold, query_id, names, decide, told)
+    before = hold.held()
+    driver = _held(table, settings, hold, before, query_id, names, decide, told)
     decision = decide(driver.head)
+    known = None if before is None else before.changed
     batch = Batch(query_id=query_id, batch_id=batch_id, mode="wal")
     if isinstance(decision, Skip):
         planned, write = Planned({}, {}), None
@@ -123,14 +127,24 @@ def plan_batch(settings: Settings, columns: Sequence[str], root: str) -> BatchPl
         batch = replace(batch, sources=decision.ranges, opaque=decision.opaque)
         driver.describe(told)
         planned = driver.plan({*names, *driver.claims})
+        while driver.head.changed != known:
+            known = driver.head.changed
+            table = settings.options.retry.run(table.refreshed)
+            decoder = decode.json(table.schema) if settings.decodes else None
+            check_columns(columns, decoder, settings.options.sequence_by, table, as_option)
+            driver.use_columns(table.home.schema)
+            driver.describe(recorded(decoder, table.home.schema, changed=None))
+            planned = driver.plan({*names, *driver.claims})
         meant = shards_of(table.sharding, decision.ranges)
         write = write_plan(table, settings.options, decoder, planned, meant, decision.ranges)
     assert driver.head.opened is not None
-    hold.keep(Held(driver.head.opened.record_id, str(table.table_id)))
+    # A batch that is skipped reads no columns: whatever came since is for the next one.
+    changed = (known or 0) if isinstance(decision, Skip) else driver.head.changed
+    hold.keep(Held(driver.head.opened.record_id, str(table.table_id), changed))
     commitment = Commitment(
         hold=hold,
-        records=table.home.records,
-        table=table.uri,
+        home=table.home,
+        follows=decoder is not None,
         head=replace(driver.head, recent={}),
         batch=batch,
         attempt_id=uuid4().hex,
@@ -148,9 +162,11 @@ def commit_batch(results: Sequence[TaskResult], batch_id: int) -> BatchRecord | 
 
     1. every task worked by the same plan, and it was for this batch. An error of a task is raised.
     2. per shard, the positions of the attempts that count.
-    3. one record at the sequence after the one that the plan was made by: whoever came between has that slot.
+    3. one record at the sequence after the one that the plan was made by: whoever came between has that slot. A schema
+       record is stepped over; where it means a column that the rows should have, they cannot be written again from
+       here: Transient, and the query's next start does it (R22).
 
-    Raises Fenced (final: the run ends), Poisoned (whether the batch counts is unknown until the next start),
+    Raises Fenced (final: the run ends), Transient, Poisoned (whether the batch counts is unknown until the next start),
     InvalidInput where rows of one shard came from several tasks and their order matters.
     """
     commitment = _agreed(results, batch_id)
@@ -162,11 +178,13 @@ def commit_batch(results: Sequence[TaskResult], batch_id: int) -> BatchRecord | 
         if commitment.skip:
             return None
         shards, dead = _parts(commitment, results)
-        log = CommitLog(commitment.records, head.stream, commitment.table, commitment.retry)
+        log = CommitLog(commitment.home.records, head.stream, commitment.home.uri, commitment.retry)
         assert head.opened is not None
         opened = OpenedLog(log, head.opened, LogState(head, {}))
         try:
-            return opened.commit(replace(batch, shards=shards, dead_letters=dead), {})
+            while (record := opened.commit(replace(batch, shards=shards, dead_letters=dead), {})) is None:
+                _check_columns(commitment)
+            return record
         except Fenced:
             if _was_committed(log, commitment):
                 return None
@@ -183,13 +201,13 @@ def _held(
     table: Table,
     settings: Settings,
     hold: Hold,
+    mine: Held | None,
     query_id: str,
     names: Iterable[str],
     accept: Callable[[Head], object],
     decoder: Mapping[str, Any],
 ) -> StreamDriver:
     home, stream = table.home, settings.stream
-    mine = hold.held()
     if mine is None:
         retry = settings.options.retry
         return StreamDriver.open(home, stream, query_id, names, accept=accept, decoder=decoder, retry=retry)
@@ -245,7 +263,7 @@ def _parts(commitment: Commitment, results: Sequence[TaskResult]) -> tuple[dict[
         if commitment.ordered and not is_dead and len(logs) > 1:
             raise InvalidInput(
                 f"Rows of shard {name!r} came from {len(logs)} tasks, and the order of rows with one key is not known.",
-                table=commitment.table,
+                table=commitment.home.uri,
                 stream=commitment.head.stream,
                 batch=commitment.batch.batch_id,
                 advice=f"{_MEETING}; nothing of the batch is visible",
@@ -259,6 +277,18 @@ def _parts(commitment: Commitment, results: Sequence[TaskResult]) -> tuple[dict[
         )
         (dead if is_dead else shards)[dead_letter_name(name) if is_dead else name] = part
     return shards, dead
+
+
+def _check_columns(commitment: Commitment) -> None:
+    """A schema record came since the batch was planned. Raises Transient where rows lack a column that came with it."""
+    home = commitment.home
+    if commitment.follows and gained(home.schema, stream_schema(home)):
+        raise Transient(
+            "Columns were added to the table while the batch was written, and its rows do not have them.",
+            table=home.uri,
+            stream=commitment.head.stream,
+            advice="start the query again: the batch is written again with them; nothing of it is visible",
+        )
 
 
 def _was_committed(log: CommitLog, commitment: Commitment) -> bool:

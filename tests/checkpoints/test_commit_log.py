@@ -377,23 +377,29 @@ def test_a_fold_of_a_fenced_driver_does_no_harm(store: ObjectStore) -> None:
     assert state.head.opened == successor.record
 
 
-def test_an_opener_that_slept_over_a_collection_is_fenced(store: ObjectStore) -> None:
-    """Its slot is free again, and only the LIST after the put can tell."""
+def test_an_opener_that_slept_over_a_collection_puts_its_record_once_more(store: ObjectStore) -> None:
+    """Its slot is free again, and only the LIST after the put can tell; nobody has taken the stream meanwhile."""
     live = log(store).open("q", CLAIMS)
+    steps: list[str] = []
 
     def meanwhile(step: str) -> None:
-        if step == "open record":
+        steps.append(step)
+        if steps.count("open record") == 1 and step == "open record":
             for n in range(5):
                 live.commit(batch(n, n * 10, n * 10 + 10, n + 1), {})
             state = log(store).read()
             log(store).put_fold(fold(state, {}))
             collect(store, state.sequence)
 
+    opened = CommitLog(store, "orders", "memory://table", AT_ONCE, meanwhile).open("sleeper", CLAIMS)
+    lost = log(store).record(2)
+    assert isinstance(lost, OpenRecord)
+    assert lost.query_id == "sleeper", "it did put its record, where nobody reads"
+    assert (opened.record.sequence, steps.count("open record")) == (7, 2)
+    assert log(store).read().head.opened == opened.record
     with pytest.raises(Fenced):
-        CommitLog(store, "orders", "memory://table", AT_ONCE, meanwhile).open("sleeper", CLAIMS)
-    assert log(store).record(2).query_id == "sleeper", "it did put its record, where nobody reads"
-    assert log(store).read().head.opened == live.record
-    live.commit(batch(5, 50, 60, 6), {})
+        live.commit(batch(5, 50, 60, 6), {})
+    opened.commit(batch(5, 50, 60, 6), {})
 
 
 def test_a_zombie_that_slept_over_a_collection_is_fenced(store: ObjectStore) -> None:

@@ -234,7 +234,8 @@ def table(tmp_path: Path) -> Table:
 REFUSED: dict[str, Callable[[Table], object]] = {
     "narrowed": lambda table: table.add_column(pa.field("n", pa.int32())),
     "other type": lambda table: table.add_column(pa.field("n", pa.string())),
-    "already a column": lambda table: table.add_column(pa.field("n", pa.int64())),
+    "renamed to the key": lambda table: table.rename_column("n", "id"),
+    "a key again": lambda table: table.add_column(pa.field("id", pa.int64())),
     "may not be null": lambda table: table.add_column(pa.field("m", pa.int64(), nullable=False)),
     "reserved": lambda table: table.add_column(pa.field("_tombstone", pa.bool_())),
     "no field": lambda table: table.add_column("m"),  # type: ignore[arg-type]

@@ -57,7 +57,7 @@ def resealed(data: bytes, **changes: object) -> bytes:
 
 def test_a_newer_format_is_refused_and_says_which_release_wrote_it() -> None:
     data = resealed(encode(open_record()), format=records.FORMAT + 1, release="headgate 9.9", kind="unheard of")
-    with pytest.raises(InvalidInput, match=r"format 3, written by headgate 9\.9"):
+    with pytest.raises(InvalidInput, match=r"format 4, written by headgate 9\.9"):
         decode_record(data)
 
 

@@ -69,6 +69,11 @@ class Rules:
     without_gap: Callable[[Manifest, Manifest, int], Manifest | None] = gap.without_gap
     unsealed: Callable[[Manifest, int], Manifest | None] = gap.unsealed
     log_end: Callable[[Iterable[int], Iterable[int]], int] = stream_decisions.log_end
+    is_own: Callable[..., bool] = stream_decisions.is_own
+    is_stepped_over: Callable[..., bool] = stream_decisions.is_stepped_over
+    judge_open: Callable[..., stream_decisions.Opened] = stream_decisions.judge_open
+    is_announced: Callable[..., bool] = stream_decisions.is_announced
+    holds_log: Callable[..., bool] = stream_decisions.holds_log
     fold: Callable[..., Any] = fold
     visible: Callable[..., Visible] = Visible
     is_stale: Callable[[int, int, int | None], bool] = stream_decisions.is_stale
@@ -76,14 +81,25 @@ class Rules:
     # Garbage.
     collectable_wal: Callable[..., list[int]] = garbage.collectable_wal
     collectable_records: Callable[[Iterable[int], Iterable[int]], list[int]] = collectable_records
+    last_batch: Callable[..., int | None] = garbage.last_batch
     collectable_manifests: Callable[[Iterable[int]], list[int]] = collectable_manifests
     keeps_fence: Callable[[str], bool] = always
-    """Whether a "barrier" or an "open record" stays, whatever the above say."""
+    """Whether a "barrier", an "open record" or a "schema record" stays, whatever the above say."""
 
     # The order of steps.
     puts_open_record: Callable[[LogState], bool] = always
     proves_end: bool = True
     """LIST after the open record."""
+    base_first: bool = True
+    """A change of columns changes the base, then tells the streams."""
+    columns_after_open: bool = True
+    """A driver reads the columns after its open record."""
+    steps_by_one: bool = True
+    """Behind a schema record comes the next slot, not the log's end."""
+    reads_again: bool = True
+    """Whoever steps over a schema record reads the columns."""
+    fresh_attempt: bool = True
+    """A batch that is written again has attempts of its own."""
     raises_held: bool = True
     """A checkpoint raises the plan only while its driver holds the shard."""
     entries_first: bool = True

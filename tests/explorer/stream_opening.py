@@ -7,10 +7,26 @@ from functools import partial
 from typing import Any
 
 from exploring import Action, Move
-from slots import first_free, found, put, taken, there
+from slots import first_free, found, put, there
 from stream_bounds import Piece, replaced
-from stream_parts import STREAM, Driver, Hold, Log, Logged, Wal, Written, as_state, fold_sequence, read_log, shard_id
+from stream_parts import (
+    STREAM,
+    Driver,
+    Hold,
+    Known,
+    Log,
+    Logged,
+    Wal,
+    Written,
+    as_record,
+    as_state,
+    fold_sequence,
+    read_log,
+    shard_id,
+)
 
+from headgate.checkpoints.decisions import Opened
+from headgate.checkpoints.records import OpenRecord
 from headgate.shards.decisions import Slot
 from headgate.shards.manifest import Manifest
 
@@ -99,8 +115,16 @@ class Opening(Piece):
         """LIST proves that nothing lies above the open record; then every claim must stand."""
         holds, manifests = self.halves(rest)
         if driver.step == "re-read" and self.rules.proves_end:
-            end = self.rules.log_end([at + 1 for at in taken(log.slots)], [fold_sequence(fold)])
-            if end != as_state(driver.known).sequence:
+            mine = OpenRecord(record_id="", sequence=as_state(driver.known).sequence, stream="", query_id="", shards={})
+            above = [None if one is None else as_record(one) for one in log.slots[mine.sequence :]]
+            # Who put no open record, against the rules, has only what it read.
+            put = bool(driver.known.records) and driver.known.records[-1].driver == d
+            judged = self.rules.judge_open(mine, above, fold_sequence(fold) if put else 0)
+            if judged is Opened.AGAIN:
+                label = f"driver {d} lies in a collected slot: once more"
+                again = driver._replace(step="claim", known=Known())
+                yield Move((label,), (again, log, fold, opens, *rest))
+            if judged is not Opened.HELD:
                 return
         for hold, manifest in zip(holds, manifests, strict=True):
             if not self.rules.claim_stands(manifest, hold.epoch, hold.claim, hold.at):

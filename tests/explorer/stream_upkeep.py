@@ -164,8 +164,11 @@ class Collecting(Piece):
 
     def _records(self, log: Log, fold: bytes | None) -> Iterator[Move]:
         stored = [] if fold is None else [fold_sequence(fold)]
-        for sequence in self.rules.collectable_records([at + 1 for at in taken(log.slots)], stored):
-            if found(log.slots, sequence - 1).batch is not None or not self.rules.keeps_fence("open record"):
+        records = [at + 1 for at in taken(log.slots)]
+        last = self.rules.last_batch(records, lambda sequence: found(log.slots, sequence - 1).batch is not None)
+        for sequence in self.rules.collectable_records(records, stored):
+            is_batch = found(log.slots, sequence - 1).batch is not None and sequence != last
+            if is_batch or not self.rules.keeps_fence("open record"):
                 changed = log._replace(slots=without(log.slots, sequence - 1))
                 yield Move((f"garbage collection takes record {sequence}",), (changed, fold))
 

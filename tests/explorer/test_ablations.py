@@ -13,6 +13,7 @@ from uuid import UUID
 import pytest
 from exploring import Explored, Model, explore
 from rules import Rules
+from schema_model import SchemaBounds, schema_model
 from shard_model import Bounds as ShardBounds
 from shard_model import shard_model
 from snapshot_model import ReadBounds, snapshot_model
@@ -22,9 +23,9 @@ from stream_parts import Planned, batches
 from table_model import TableBounds, table_model
 
 from headgate.checkpoints import decisions, garbage
-from headgate.checkpoints.decisions import BatchSources, Decision, Skip, Write
+from headgate.checkpoints.decisions import BatchSources, Decision, Opened, Skip, Write
 from headgate.checkpoints.log_state import Head
-from headgate.checkpoints.records import Batch
+from headgate.checkpoints.records import Batch, Record
 from headgate.checkpoints.unflushed import Unflushed
 from headgate.shards.manifest import Manifest, SsTable
 
@@ -34,6 +35,7 @@ EMPTY = batches((), ())
 ONE_LARGE = (Planned(0, 2, (0,)),)
 STREAM = Bounds("a stream", (ROWS,) * 2, flushes=1, checkpoints=1, folds=1, collects=True)
 SHARD = ShardBounds("a shard", writers=3, rows=2, flushes=2, collects=True)
+COLUMNS = SchemaBounds("columns", drivers=1)
 READ = ReadBounds("a reader", (ROWS,), flushes=1, checkpoints=1, folds=1, compactions=1, collects=True, pins=True)
 
 
@@ -113,6 +115,15 @@ def anything_into_an_empty_log(head: Head, query_id: str, number: int, sources: 
     if head.last is None:
         return Write(sources.ranges, ())
     return decisions.decide_batch(head, query_id, number, sources, at)
+
+
+def stopped_by_a_fold(*arguments: Any) -> Opened:
+    judged = decisions.judge_open(*arguments)
+    return Opened.FENCED if judged is Opened.AGAIN else judged
+
+
+def unminded_fold(mine: Record, above: Iterable[Record | None], folded: int) -> Opened:
+    return decisions.judge_open(mine, above, folded if folded > mine.sequence else 0)
 
 
 def unmarked(sstables: tuple[SsTable, ...], generation: int, mark: int) -> tuple[SsTable, ...]:
@@ -248,6 +259,76 @@ ABLATIONS = [
         "invariant 1: native would show",
     ),
     Ablation(
+        "R22: the streams are told before the base changes",
+        schema_model,
+        COLUMNS,
+        {"base_first": False},
+        "lacks columns 1, whose change had returned",
+    ),
+    Ablation(
+        "R22: columns are read before the open record",
+        schema_model,
+        COLUMNS,
+        {"columns_after_open": False},
+        "lacks columns 1, whose change had returned",
+    ),
+    Ablation(
+        "R22: behind a schema record comes the log's end",
+        schema_model,
+        replace(COLUMNS, drivers=2),
+        {"steps_by_one": False},
+        "driver 1 is told Fenced, and nobody has taken its stream",
+    ),
+    Ablation(
+        "R22: schema records are collected",
+        schema_model,
+        replace(COLUMNS, drivers=2, folds=1),
+        {"keeps_fence": lambda kind: kind != "schema record"},
+        "invariant 1",
+    ),
+    Ablation(
+        "R22: the last batch record is collected",
+        schema_model,
+        replace(COLUMNS, batches=1, changers=2, folds=1, lost=1),
+        {"last_batch": lambda *_: None},
+        "invariant 1: batches are committed twice",
+    ),
+    Ablation(
+        "R22: a changer does not look whether it was folded over",
+        schema_model,
+        replace(COLUMNS, batches=3, folds=1),
+        {"is_announced": lambda *_: True},
+        "whose change had returned",
+    ),
+    Ablation(
+        "R22: an opener in a collected slot stops",
+        schema_model,
+        replace(COLUMNS, drivers=2, folds=1),
+        {"judge_open": stopped_by_a_fold},
+        "is told Fenced, and nobody has taken its stream",
+    ),
+    Ablation(
+        "R22: a schema record is taken for a successor's",
+        schema_model,
+        COLUMNS,
+        {"is_stepped_over": lambda *_: False},
+        "is told Fenced, and nobody has taken its stream",
+    ),
+    Ablation(
+        "R22: columns are not read again",
+        schema_model,
+        COLUMNS,
+        {"reads_again": False},
+        "lacks columns 1, whose change had returned",
+    ),
+    Ablation(
+        "R22: a batch is written again under its old attempt",
+        schema_model,
+        replace(COLUMNS, retries=1),
+        {"fresh_attempt": False},
+        "lacks columns 1, whose change had returned",
+    ),
+    Ablation(
         "R23: any batch may meet an empty log",
         table_model,
         TableBounds("a table made anew"),
@@ -263,7 +344,13 @@ ABLATIONS = [
     ),
     Ablation("record before entries", stream_model, STREAM, {"entries_first": False}, "invariant 1"),
     Ablation("barrier after replay", shard_model, SHARD, {"barrier_first": False}, "invariant 1: the shard shows rows"),
-    Ablation("tip collected", stream_model, STREAM, {"collectable_records": tip_and_all}, "invariant"),
+    Ablation(
+        "tip collected, and an opener does not mind a fold of its own slot",
+        stream_model,
+        STREAM,
+        {"collectable_records": tip_and_all, "last_batch": lambda *_: None, "judge_open": unminded_fold},
+        "invariant",
+    ),
 ]
 
 

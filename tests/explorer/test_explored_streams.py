@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import pytest
 from exploring import Explored, explore
+from schema_model import SchemaBounds, schema_model
 from stream_bounds import Bounds
 from stream_model import stream_model
 from stream_parts import Planned, batches
@@ -90,6 +91,20 @@ LARGE = [
     Bounds("three batches", (batches((0,), (0,), (0,)),) * 2, flushes=2, checkpoints=1, folds=2, collects=True),
 ]
 
+CHANGED = ("everything is committed", "a batch is written again", "a change has returned")
+COLUMNS = [
+    (SchemaBounds("columns: two drivers, a fold", folds=1), (*CHANGED, "a record is collected")),
+    (SchemaBounds("columns: further claims, a lost response", drivers=1, extends=1, lost=1), CHANGED),
+    (SchemaBounds("columns: two changers, second tasks", drivers=1, changers=2, retries=1), CHANGED),
+    (SchemaBounds("columns: two folds", drivers=1, batches=3, folds=2, lost=1), (*CHANGED, "a record is collected")),
+]
+LARGE_COLUMNS = [
+    SchemaBounds("columns: two drivers, everything", folds=1, lost=1, retries=1),
+    SchemaBounds("columns: two drivers, further claims", extends=1, folds=1, lost=1),
+    SchemaBounds("columns: two drivers, two changers", changers=2, batches=1, folds=1),
+    SchemaBounds("columns: one driver, two changers, two folds", drivers=1, batches=3, changers=2, folds=2, lost=1),
+]
+
 
 @pytest.mark.parametrize(("bounds", "sees"), SMALL, ids=[bounds.name for bounds, _ in SMALL])
 def test_no_interleaving_breaks_a_promise(
@@ -110,6 +125,25 @@ def test_a_table_that_is_made_anew_gets_every_batch_and_the_old_one_none_after_a
     assert explored.fault is None, str(explored)
     assert explored.complete
     assert explored.witnessed == {"the new table has all", "the old one was written to meanwhile"}
+
+
+@pytest.mark.parametrize(("bounds", "sees"), COLUMNS, ids=[bounds.name for bounds, _ in COLUMNS])
+def test_no_batch_that_commits_after_a_change_of_columns_has_returned_lacks_them(
+    bounds: SchemaBounds, sees: tuple[str, ...], told: Callable[[Explored], None]
+) -> None:
+    explored = explore(schema_model(bounds))
+    told(explored)
+    assert explored.fault is None, str(explored)
+    assert explored.complete
+    assert explored.witnessed.issuperset(sees), "the bounds are too small to show anything"
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("bounds", LARGE_COLUMNS, ids=[bounds.name for bounds in LARGE_COLUMNS])
+def test_no_batch_lacks_columns_at_larger_bounds(bounds: SchemaBounds, told: Callable[[Explored], None]) -> None:
+    explored = explore(schema_model(bounds), limit=5_000_000)
+    told(explored)
+    assert explored.fault is None, str(explored)
 
 
 @pytest.mark.deep

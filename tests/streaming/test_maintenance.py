@@ -21,6 +21,7 @@ from maintained import EAGER, KINDS, PATIENCE, batch, schedule, until
 from structlog.testing import capture_logs
 
 from headgate.checkpoints import flush_job
+from headgate.checkpoints.columns import stream_schema
 from headgate.checkpoints.compact import CompactJob, TakenIn, take_in
 from headgate.checkpoints.flush_job import Flushed, FlushJob, run_here
 from headgate.checkpoints.snapshot import read_snapshot
@@ -449,6 +450,23 @@ def test_columns_that_somebody_changed_are_told_with_what_to_do_and_batches_go_o
     assert ids(changed) == rows_of(range(3))
     assert changed.schema.names == ["id", "more"]
     assert changed.scan(["more"]).read_all().column("more").null_count == 3 * 2 * 18
+
+
+def test_other_columns_are_for_the_next_batch_where_the_decoder_follows_the_table(
+    table: Table, started: Started
+) -> None:
+    """By native, which puts no schema record, as a changer that died before it had."""
+    driver = open_stream(table)
+    maintenance = started(driver, plan=schedule(columns_seconds=0.0), follows=True)
+    assert not maintenance.saw_other_columns()
+    lance.dataset(table.uri).add_columns(pa.field("more", pa.int32()))
+    until(maintenance.saw_other_columns, "a look finds them")
+    driver.use_columns(stream_schema(driver.home))
+    until(lambda: not maintenance.saw_other_columns(), "the driver has them")
+    assert driver.claims["partition:orders:0"].shard.home.schema.logical.names == ["id", "note", "more"]
+    assert not maintenance.state.notes
+    batch(driver, maintenance, 0)
+    assert ids(table.refreshed()) == rows_of(range(1))
 
 
 # -- the same table -----------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import json
 import pickle
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ import pytest
 
 from headgate.checkpoints.commit_log import CommitLog
 from headgate.checkpoints.records import BatchRecord
-from headgate.errors import Fenced, InvalidInput, Poisoned
+from headgate.errors import Fenced, InvalidInput, Poisoned, Transient
 from headgate.shards.sharding import Sharding, bucket, by_partition, single
 from headgate.streaming import source_plan
 from headgate.streaming.dead_letters import read_dead_letters
@@ -126,6 +126,36 @@ def test_a_table_that_was_made_anew_ends_the_run_and_a_restart_is_refused(tmp_pa
     assert ids(anew) == [0, 1, 2, 3, 4]
 
 
+def test_no_value_of_a_column_that_was_added_before_the_commit_is_lost(tmp_path: Path, table: Table) -> None:
+    def with_more(start: int, end: int) -> pa.RecordBatch:
+        plain = records({0: (start, end)})
+        values = [json.dumps({"id": n, "note": "n", "more": n, "other": n}).encode() for n in range(start, end)]
+        return plain.set_column(plain.schema.get_field_index("value"), "value", pa.array(values, pa.binary()))
+
+    def batch(number: int, start: int, end: int, meanwhile: Callable[[], object] = lambda: None) -> BatchRecord | None:
+        app.offsets(number, {0: start}, {0: end})
+        result = task(app.plan(), with_more(start, end))
+        meanwhile()
+        return commit_batch([result], number)
+
+    app = Application(tmp_path, table)
+    batch(0, 0, 2)
+    table.add_column(pa.field("more", pa.int64()))
+    batch(1, 2, 4)
+    with pytest.raises(Transient, match="Columns were added"):
+        batch(2, 4, 6, lambda: table.add_column(pa.field("other", pa.int64())))
+    batch(2, 4, 6)
+    record = batch(3, 6, 8, lambda: table.drop_column("note"))
+    assert record is not None, "nothing is missing in what was written: it counts"
+    batch(4, 8, 9)
+    rows = table.refreshed().scan().read_all().sort_by("id").to_pylist()
+    assert [one["more"] for one in rows] == [None, None, *range(2, 9)]
+    assert [one["other"] for one in rows] == [None] * 4 + [*range(4, 9)]
+    head = CommitLog(table.home.records, "s", table.uri).read().head
+    assert head.opened is not None
+    assert {claim.epoch for claim in head.opened.shards.values()} == {1}, "nobody was fenced"
+
+
 def test_a_commit_is_one_put(tmp_path: Path, table: Table) -> None:
     app = Application(tmp_path, table)
     app.run(0, {0: 0}, {0: 3})
@@ -133,7 +163,7 @@ def test_a_commit_is_one_put(tmp_path: Path, table: Table) -> None:
     plan = app.plan()
     result = task(plan, records({0: (3, 5)}))
     commit_batch([result], 1)
-    assert dict(result.commitment.records.operations()) == {"put": 1}
+    assert dict(result.commitment.home.records.operations()) == {"put": 1}
 
 
 def test_a_batch_without_rows_has_its_record(tmp_path: Path, table: Table) -> None:
