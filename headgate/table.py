@@ -425,7 +425,7 @@ class Table:
     ) -> Collection:
         """What no reader, checkpoint, fence or recovery can need any more; with `apply` it is deleted. See `collect`.
 
-        A `min_age` below MIN_AGE is safe only while no flush, checkpoint or clone runs anywhere.
+        A `min_age` below MIN_AGE may take what somebody who reads without a checkpoint still needs.
         """
         return collect(self.home, self.shard_ids(), min_age=min_age, apply=apply, progress=progress)
 

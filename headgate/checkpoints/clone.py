@@ -6,10 +6,11 @@ Promises:
 2. The source is neither fenced nor disturbed: while the clone is made, a checkpoint (and its tag) on it; while a
    shallow clone lives, one tag, because its base reads the source's files.
 3. The clone exists from one compare-and-set on. A crash before leaves no table; the same call completes it.
-4. An entry that is lost is DataLoss, and then nothing of the clone is left; a removal that dies is done by the next
-   call at that destination. After any other error the intent stays, and the same call takes it up. One that is missing
-   at the start of a WAL and held no rows (a barrier, a dead attempt) is no loss: it is skipped, and the clone's
-   replay_after is adjusted.
+4. An entry that is lost is DataLoss, and then nothing of the clone is left but a record that it was given up, which
+   keeps another caller that slept from completing it (R20); a removal that dies is done by the next call at that
+   destination. After any other error the intent stays, and the same call takes it up. An entry that is missing at the
+   start of a WAL and held no rows (a barrier, a dead attempt) is no loss: it is skipped, and the clone's replay_after
+   is adjusted.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from uuid import UUID
 
 from headgate.checkpoints.clone_build import CloneTarget, flip, make_base, make_shards, named, remove
 from headgate.checkpoints.clone_copy import MovedOn, Progress, clone_start, copy_all, no_progress
-from headgate.checkpoints.clone_intent import CloneIntent, put_intent, read_given_up, read_intent, same_call
+from headgate.checkpoints.clone_intent import OUTCOMES, CloneIntent, put_intent, read_given_up, read_intent, same_call
 from headgate.checkpoints.clone_mapping import ShardPlan, check_named, shard_plans
 from headgate.checkpoints.table_checkpoint import CheckpointStore, TableCheckpoint
 from headgate.checkpoints.taking import drop, take
@@ -88,7 +89,8 @@ def clone_table(
     5. shards: the first manifest of each, then a fence barrier above its tail.
     6. logs: per stream one fold at the same sequence, and an open record above it.
     7. base: a tag on the source where its files will be shared, then the clone, then the table's record.
-    8. flip: the base names the clone's id, by compare-and-set. From here the clone exists.
+    8. flip: take the clone's outcome, which whoever removes it takes as well (R20); then the base names the clone's id,
+       by compare-and-set. From here the clone exists.
     9. sync the base, the source's files in a shallow clone included: from here the clone survives a power cut (R21).
     10. release our own pin.
 
@@ -149,7 +151,8 @@ def _look(home: TableHome, target: CloneTarget, checkpoint: str | None, pause: P
             table=home.uri,
             advice="clone another checkpoint, or the table as it is; nothing was written",
         )
-    if (found := next(iter(target.store.list("")), None)) is not None:
+    there = (info for info in target.store.list("") if not info.key.startswith(OUTCOMES))
+    if (found := next(there, None)) is not None:
         raise InvalidInput(
             f"The destination {target.store.uri} is not empty.",
             found=found.key,

@@ -27,6 +27,7 @@ from headgate.errors import AlreadyExists, InvalidInput
 from headgate.shards import names
 from headgate.shards.appender import Pause
 from headgate.shards.manifest import Manifest, encode_manifest
+from headgate.shards.outcomes import wins
 from headgate.shards.retry import Retry
 from headgate.shards.shard import Shard, TableHome
 
@@ -122,7 +123,8 @@ def make_base(
 
 
 def flip(target: CloneTarget, intent: CloneIntent) -> None:
-    """Step 8 of `clone_table`. Raises InvalidInput where the intent or the base is another's by now.
+    """Step 8 of `clone_table`. Raises InvalidInput where the intent or the base is another's by now, or where another
+    caller has given the clone up: only one of making and removing goes on (R20).
 
     Notes on the source's own shards go in the same commit: they tell of versions of its base that the clone lacks.
     """
@@ -131,8 +133,10 @@ def flip(target: CloneTarget, intent: CloneIntent) -> None:
     notes = () if base is None else [key for key in base.config if key.startswith(NOTES) and key != target.id_key]
     own = stored is not None and stored.table_id == intent.table_id and given_up is None
     source_id, table_id = str(intent.source_id), str(intent.table_id)
-    if not own or not lance_connector.swap_config(
-        uri, target.id_key, source_id, table_id, options or None, forget=notes
+    if (
+        not own
+        or not wins(target.store, intent.outcome, "maker")
+        or not lance_connector.swap_config(uri, target.id_key, source_id, table_id, options or None, forget=notes)
     ):
         raise InvalidInput(
             f"Another clone or table was made at {target.store.uri} meanwhile.",
@@ -144,16 +148,17 @@ def flip(target: CloneTarget, intent: CloneIntent) -> None:
 def remove(
     target: CloneTarget, intent: CloneIntent, shard_ids: Iterable[UUID], release: Callable[[], None], pause: Pause
 ) -> None:
-    """Leave nothing of a clone that cannot be:
+    """Leave nothing of a clone that cannot be but its outcome:
 
-    1. a mark that it is given up, with the shards that it may have: from then on nobody completes it.
-    2. delete everything but intent and mark, then `release` what the source holds for it.
-    3. delete the intent, then the mark.
+    1. take its outcome: from then on nobody completes it, however long it slept (R20).
+    2. a mark that it is given up, with the shards that it may have.
+    3. delete everything but intent and mark, then `release` what the source holds for it.
+    4. delete the intent, then the mark.
 
-    A crash anywhere leaves the mark, and the next call at this destination does the rest.
+    A crash anywhere leaves the mark, or the intent alone; the next call at this destination does the rest.
     """
-    if named(target) == str(intent.table_id):
-        return  # another caller has completed it
+    if not wins(target.store, intent.outcome, "collector"):
+        return  # another caller completes it, or has
     shard_ids = put_given_up(target.store, intent, shard_ids)
     pause("given up")
     shards = [names.shard_folder(shard_id) + "/" for shard_id in shard_ids]

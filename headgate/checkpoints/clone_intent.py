@@ -21,6 +21,8 @@ KEY = "_headgate/clone.json"
 
 GIVEN_UP = "_headgate/clone.given_up.json"
 """There while a clone is being removed."""
+OUTCOMES = "_headgate/clones/"
+"""Below it, per clone that was begun at a destination, whether it was made or given up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,13 @@ class CloneIntent:
     def pin(self) -> str:
         """The checkpoint on the source that the clone reads: the named one, or one of its own."""
         return f"clone-{self.table_id}" if self.checkpoint is None else self.checkpoint
+
+    @property
+    def outcome(self) -> str:
+        """The slot at the destination that is taken before the clone is made a table, or before it is removed (R20). It
+        stays: whoever sleeps in the same call may still come.
+        """
+        return f"{OUTCOMES}{self.table_id}"
 
     @property
     def tag(self) -> str:

@@ -15,7 +15,7 @@ successor: with a key the mark on the base decides, without one the note of `app
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 from uuid import UUID
@@ -35,10 +35,9 @@ from headgate.connectors.base_notes import note_begun
 from headgate.connectors.base_synced import sync_base
 from headgate.connectors.compacted import compacted_marks
 from headgate.connectors.merge_insert import delete_keys, merge_rows
-from headgate.errors import DataLoss, HeadgateError, Transient
+from headgate.errors import DataLoss, HeadgateError, NotFound, Transient
 from headgate.shards.appender import Pause, no_pause
 from headgate.shards.decisions import uncompacted
-from headgate.shards.generation import JOB_LIMIT
 from headgate.shards.manifest import Manifest, SsTable
 from headgate.shards.newest import living, newest_rows
 from headgate.shards.retry import Retry
@@ -142,7 +141,6 @@ def compact_round(
     Raises Fenced where somebody else has a shard, DataLoss where the base has lost a file of rows, Transient where
     others change the base all the time.
     """
-    began = time.monotonic()
     delays = [*retry.delays(), *([0.0] * TRIES)][:TRIES]
     for delay in delays:
         pause("plan")
@@ -151,7 +149,7 @@ def compact_round(
             return None
         try:
             taken = (run or (lambda job: take_in(job, pause)))(job)
-            manifests = commit(job, taken, began, retry, pause)
+            manifests = commit(job, taken, retry, pause)
         except BaseMoved:
             time.sleep(delay)
             continue
@@ -326,24 +324,23 @@ def _as_of(home: TableHome, dataset: Any) -> TableHome:
 def commit(
     job: CompactJob,
     taken: TakenIn,
-    began: float,
     retry: Retry = Retry(),  # noqa: B008
     pause: Pause = no_pause,
 ) -> dict[str, Manifest]:
-    """What is taken in leaves the manifests, as they stand then. `began` is when the job did, by the monotonic clock.
+    """What is taken in leaves the manifests, as they stand then.
 
-    Without a key the rows are appended before: noted, appended, noted as done, see `append_once`. Twice equals once.
-    Raises BaseMoved, Fenced, Poisoned, Transient.
+    Without a key the rows are appended before: noted, looked for, appended, noted as done, see `append_once`. From the
+    note on headgate removes no version of the base, so that Lance's own clean-up is not run over files that nothing
+    names yet; what it took before, the look finds. Twice equals once. Raises BaseMoved, Fenced, Poisoned, Transient.
     """
     home = job.home
     upto = {part.claim.shard.id: part.upto for part in job.parts}
     if not home.schema.primary_key:
-        if (age := time.monotonic() - began) > JOB_LIMIT:
-            raise Transient(f"A compaction took {age:.0f} s, and was given up.", table=home.uri)
         above = {part.claim.shard.id: part.above for part in job.parts}
         pause("intend")
         own = append_once.intend(home.store, above, upto, taken.fragments)
         pause("append")
+        _check_there(home, taken.fragments)
         append_once.append(home.store, own, upto, taken.fragments)
         pause("finish")
         append_once.finish(home.store, upto)
@@ -354,6 +351,15 @@ def commit(
     sync_base(home.store)
     pause("drop")
     return _drop({part.name: part.claim for part in job.parts}, marks, retry)
+
+
+def _check_there(home: TableHome, fragments: Sequence[str]) -> None:
+    for name in append_once.data_files(fragments):
+        try:
+            home.store.head(f"data/{name}")
+        except NotFound as error:
+            what = "Lance's clean-up took the files of a compaction that came very late."
+            raise Transient(what, table=home.uri, advice="compact again; nothing was changed") from error
 
 
 class _Nothing(Exception):

@@ -8,18 +8,17 @@ Promises:
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
 from headgate.checkpoints.columns import current_home
 from headgate.checkpoints.log_state import Positions
 from headgate.checkpoints.visibility import Visible
-from headgate.errors import HeadgateError, Transient
+from headgate.errors import HeadgateError
 from headgate.shards.appender import read_header
-from headgate.shards.generation import JOB_LIMIT, commit_generation
+from headgate.shards.generation import commit_generation
 from headgate.shards.manifest import Manifest, SsTable
 from headgate.shards.memtable import MemTable
 from headgate.shards.replay import uncovered
@@ -73,9 +72,8 @@ def run_here(jobs: Sequence[FlushJob]) -> dict[str, Flushed]:
     """In this process, one after the other, so that memory holds one SSTable at a time."""
     done: dict[str, Flushed] = {}
     for job in jobs:
-        began = time.monotonic()
         try:
-            done[job.name] = commit(job, make(job), began)
+            done[job.name] = commit(job, make(job))
         except HeadgateError as error:
             raise error.located(**job.claim.shard.where(), name=job.name)  # noqa: B904 - the same error, located
     return done
@@ -97,7 +95,7 @@ def make(job: FlushJob) -> Made:
                 complete = False
                 break
         table.add(part.batches, part.position)
-    sstable = write_sstable(shard, (), table) if table.rows else None
+    sstable = write_sstable(replace(job.claim, shard=shard), (), table) if table.rows else None
     return Made(sstable, table.last_position, complete)
 
 
@@ -114,24 +112,15 @@ def _noted_reach(job: FlushJob, shard: Shard, start: int) -> int:
     return -1
 
 
-def commit(job: FlushJob, made: Made, began: float) -> Flushed:
-    """Let the manifest name it. `began` is when the job did, by the monotonic clock. Raises Fenced, Transient.
-
-    One that took longer than JOB_LIMIT is given up (R12), and that is Transient: nobody has taken the shard over, and
-    the next flush writes an SSTable of its own.
-    """
+def commit(job: FlushJob, made: Made) -> Flushed:
+    """Let the manifest name it, however long it took (R20). Raises Fenced, Transient."""
     if made.sstable is None:
         return Flushed(job.manifest, made.complete)
-    if (age := time.monotonic() - began) > JOB_LIMIT:
-        raise Transient(
-            f"A flush took {age:.0f} s and was given up: a collection may have its SSTable.", **job.claim.shard.where()
-        )
     manifest = commit_generation(
         job.claim.shard.manifests,
         job.claim,
         made.sstable,
         started_from=job.manifest.replay_after,
         last_position=made.last_position,
-        began=began,
     )
     return Flushed(manifest, made.complete)

@@ -13,7 +13,7 @@ from headgate.checkpoints import table_checkpoint
 from headgate.checkpoints.findings import Finding, finding
 from headgate.checkpoints.fsck_wal import WalListing
 from headgate.checkpoints.read_ahead import in_order
-from headgate.checkpoints.table_checkpoint import PinnedShard, StoredCheckpoint, TableCheckpoint, checkpoint_key
+from headgate.checkpoints.table_checkpoint import PinnedShard, StoredCheckpoint, TableCheckpoint, is_key_of
 from headgate.connectors import dataset_health
 from headgate.connectors.objects import ObjectInfo
 from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound
@@ -41,7 +41,7 @@ def check_pins(home: TableHome, under: str, pool: ThreadPoolExecutor) -> PinLook
         place = under + info.key
         if isinstance(read, StoredCheckpoint):
             one = read.checkpoint
-            if checkpoint_key(one.name) != info.key or one.table_id != home.table_id:
+            if not is_key_of(info.key, one) or one.table_id != home.table_id:
                 what = f"It says that it is checkpoint {one.name!r} of table {one.table_id}."
                 found.append(finding("checkpoint-damaged", place, what))
             elif not read.expired(datetime.now(UTC)):
@@ -74,7 +74,7 @@ def judge_pins(shard: Shard, pins: Mapping[str, PinnedShard], listing: WalListin
 def _read(home: TableHome, info: ObjectInfo) -> tuple[ObjectInfo, StoredCheckpoint | HeadgateError]:
     try:
         data = Retry().run(lambda: home.records.get(info.key))
-        return info, StoredCheckpoint(table_checkpoint.decode(data), info.modified)
+        return info, StoredCheckpoint(table_checkpoint.decode(data), info.modified, info.key)
     except (Corrupt, InvalidInput, NotFound) as error:
         return info, error
 

@@ -12,6 +12,7 @@ from itertools import pairwise
 import pyarrow as pa
 
 from headgate.checkpoints.findings import Finding, finding
+from headgate.checkpoints.garbage import without_claims
 from headgate.checkpoints.read_ahead import in_order
 from headgate.connectors import dataset_health
 from headgate.errors import Corrupt, HeadgateError, NotFound
@@ -37,8 +38,9 @@ def check_manifests(shard: Shard, pool: ThreadPoolExecutor) -> ManifestLook:
     """Every version:
 
     1. native's hint, before the LIST: it never names a version that is not there.
-    2. LIST: versions without a gap (only an oldest-first prefix is ever collected), strays.
+    2. LIST: strays.
     3. each one's bytes; nothing that only grows goes back from one to the next.
+    4. no gap but those of a collection: it takes an oldest-first prefix, leaves the claims, and writes the hint before.
     """
     hint = _hint(shard)
     versions, strays = _listed(shard)
@@ -47,20 +49,24 @@ def check_manifests(shard: Shard, pool: ThreadPoolExecutor) -> ManifestLook:
     ]
     before: Manifest | None = None
     latest: Manifest | None = None
-    for low, high in pairwise(versions):
-        if high != low + 1:
-            gone = f"version {low + 1} is" if high == low + 2 else f"versions {low + 1} to {high - 1} are"
-            place = names.manifest_key(shard.id, low + 1)
-            found.append(finding("manifest-gap", place, f"Manifest {gone} missing between {low} and {high}."))
+    readable: list[Manifest] = []
     for version, read in in_order(pool, partial(_read, shard), versions):
         place = f"{names.manifest_key(shard.id, version)} (version {version})"
         if isinstance(read, Manifest):
             found += [] if before is None else _goes_back(before, read, place)
             before = read
+            readable.append(read)
             latest = read if version == versions[-1] else None
         elif not isinstance(read, NotFound):
             code = "manifest-damaged" if version == versions[-1] else "manifest-old-damaged"
             found.append(finding(code, place, read.what))
+    # A collection would have taken this one before those in a gap above it.
+    oldest = min([*without_claims(readable), *([hint] if hint in versions else [])], default=None)
+    for low, high in pairwise(versions):
+        if high != low + 1 and oldest is not None and oldest <= low:
+            gone = f"version {low + 1} is" if high == low + 2 else f"versions {low + 1} to {high - 1} are"
+            place = names.manifest_key(shard.id, low + 1)
+            found.append(finding("manifest-gap", place, f"Manifest {gone} missing between {low} and {high}."))
     if hint is not None and versions and hint > versions[-1]:
         what = f"The version hint names {hint}, and the highest version is {versions[-1]}."
         found.append(finding("manifest-latest-lost", names.manifest_key(shard.id, hint), what))

@@ -3,9 +3,12 @@
 Put-if-absent fences only while the refusing object exists, so whatever is deleted frees a slot. Hence these are never
 garbage: a fence barrier, an open record, and the tip of a log (R5); a schema record and the last batch record (R22).
 
-Whatever could still be read is kept for `min_age` after it became unreferenced (R12): `before` is the store's time,
-less that age. A manifest counts as live as long as somebody may hold it: the latest one, and each that was the
-latest at any time after `before`.
+Who may delete what is decided by one manifest, read as the latest after the candidates were listed (R20): an SSTable
+goes once no flush can commit it any more, however long one sleeps. No clock decides this.
+
+Whatever could still be read is kept for `min_age` after it became unreferenced (R12), for readers without a pin:
+`before` is the store's time, less that age. A manifest counts as live as long as somebody may hold it: the latest one,
+and each that was the latest at any time after `before`.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from itertools import pairwise
 
 from headgate.checkpoints.table_checkpoint import PinnedShard
 from headgate.shards.manifest import Manifest
+from headgate.shards.names import sstable_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,15 @@ def collectable_manifests(listed: Iterable[ListedManifest], before: datetime) ->
     return prefix
 
 
+def without_claims(manifests: Iterable[Manifest]) -> list[int]:
+    """Of replaced manifests, the versions that may go: the lowest of each epoch, which claims it, stays like a barrier.
+
+    Native believes a manifest that it could put. The slot that a stalled native writer wants is its successor's claim.
+    """
+    rising = sorted(manifests, key=lambda one: one.version)
+    return [later.version for one, later in pairwise(rising) if later.epoch == one.epoch]
+
+
 def collectable_wal(
     positions: Iterable[int],
     live: Sequence[Manifest],
@@ -70,14 +83,28 @@ def collectable_wal(
 def collectable_sstables(
     folders: Mapping[str, datetime], live: Sequence[Manifest], pins: Iterable[PinnedShard], before: datetime
 ) -> list[str]:
-    """SSTable folders (with the time of their newest object) that no live manifest and no pin names.
-
-    One that is younger may be a flush that is about to be committed.
+    """SSTable folders (with the time of their newest object) that no live manifest and no pin names, and no manifest
+    can come to name (R20). `live` is rising, read after the folders were listed; its last is the latest.
     """
     if not live:
         return []
     kept = {sstable.path for manifest in (*live, *(pin.manifest for pin in pins)) for sstable in manifest.sstables}
-    return sorted(path for path, newest in folders.items() if path not in kept and newest <= before)
+    return sorted(
+        path
+        for path, newest in folders.items()
+        if path not in kept and newest <= before and is_out_of_reach(path, live[-1])
+    )
+
+
+def is_out_of_reach(path: str, latest: Manifest) -> bool:
+    """Whether no flush can commit this SSTable any more: its generation was committed (R9), or its claim is over.
+
+    A folder whose name says neither is never out of reach.
+    """
+    name = sstable_name(path)
+    if name is None:
+        return False
+    return name.generation < latest.generation or (name.epoch is not None and name.epoch < latest.epoch)
 
 
 def collectable_records(

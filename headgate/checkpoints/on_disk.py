@@ -42,4 +42,6 @@ def require_on_disk(home: TableHome, shard_ids: Iterable[UUID]) -> None:
                 sync_files([os.path.join(root, names.manifest_key(shard_id, manifest.version))])
     for folder in (table_checkpoint.ROOT, consumer_pins.ROOT):
         with os_errors("sync", home.uri, folder):
-            sync_path(home.records.locate(folder.rstrip("/"))[0])
+            # One folder per name.
+            for path, _, _ in os.walk(home.records.locate(folder.rstrip("/"))[0]):
+                sync_path(path)

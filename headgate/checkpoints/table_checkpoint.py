@@ -1,12 +1,16 @@
 """Table checkpoints: a table at one instant, by name, complete in itself and pinned until it is dropped or expires.
 
-A checkpoint is one record, `checkpoints/<name>.json` in the folder of the table's records, put if absent. It holds
+A checkpoint is one record, `checkpoints/<name>/<id>.json` in the folder of the table's records. It holds
 everything a reader of that instant needs but the data: the base's version, the manifest of each shard and where its
 tail ends, and per stream the fold of its log. So whatever is flushed, folded, compacted or collected later, what the
-record names is enough. Garbage collection reads `pins` and keeps what they name.
+record names is enough. Garbage collection reads them and keeps what they name. The key carries the checkpoint's id, so
+that whoever deletes one that was listed long ago never meets another that was taken under the same name since (R20).
+Earlier releases put `checkpoints/<name>.json`: such a record is read, dropped and collected as it is, and no new one
+is put there.
 
 Promises:
-1. A record is there whole or not at all, and never changes. A name is free again once its checkpoint was dropped.
+1. A record is there whole or not at all, and never changes. A name is free again once its checkpoint was dropped; of
+   two that are taken under one name at the same time, one stays at most.
 2. Its age is the store's: it expires so many seconds after the store took it.
 """
 
@@ -14,6 +18,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -82,6 +87,8 @@ class StoredCheckpoint:
     checkpoint: TableCheckpoint
     taken_at: datetime
     """By the store's clock."""
+    key: str
+    """Of its record, below the folder of the table's records."""
 
     @property
     def expires_at(self) -> datetime | None:
@@ -103,31 +110,32 @@ class CheckpointStore:
         self._retry = retry
 
     def put(self, checkpoint: TableCheckpoint) -> None:
-        """Store it. Raises InvalidInput where another one has the name; a lost response is not an error."""
-        key, data = checkpoint_key(checkpoint.name), encode(checkpoint)
-        try:
+        """Store it: put it, then look for others of the name, and take it back where there is one. Two at the same time
+        may both be taken back.
+
+        Raises InvalidInput where another one has the name; a lost response is not an error.
+        """
+        key, data = checkpoint_key(checkpoint.name, checkpoint.checkpoint_id), encode(checkpoint)
+        # Nobody else has the id: an object there is ours, and the response to its put was lost.
+        with suppress(AlreadyExists):
             self._retry.run(lambda: self._store.put_if_absent(key, data))
-        except AlreadyExists as error:
-            if self.get(checkpoint.name).checkpoint.checkpoint_id != checkpoint.checkpoint_id:
-                raise InvalidInput(
-                    f"There is already a checkpoint {checkpoint.name!r}.",
-                    table=self._table,
-                    advice="choose another name, or drop that one first; nothing was written",
-                ) from error
+        if any(info.key != key for info in self._named(checkpoint.name)):
+            self.remove(key)
+            raise InvalidInput(
+                f"There is already a checkpoint {checkpoint.name!r}.",
+                table=self._table,
+                advice="choose another name, or drop that one first; nothing was written",
+            )
 
     def get(self, name: str) -> StoredCheckpoint:
         """One by name. Raises NotFound, Corrupt, InvalidInput for one of a newer release."""
-        key = checkpoint_key(name)
-        try:
-            info = self._retry.run(lambda: self._store.head(key))
-            return self._read(info)
-        except NotFound as error:
-            known = ", ".join(one.checkpoint.name for one in self.list())
-            raise NotFound(
-                f"There is no checkpoint {name!r}.",
-                table=self._table,
-                advice=f"the table has {known or 'none'}",
-            ) from error
+        for info in sorted(self._named(name), key=lambda one: (one.modified, one.key)):
+            if (found := self._found(info)) is not None:
+                return found
+        known = ", ".join(one.checkpoint.name for one in self.list())
+        raise NotFound(
+            f"There is no checkpoint {name!r}.", table=self._table, advice=f"the table has {known or 'none'}"
+        )
 
     def list(self) -> list[StoredCheckpoint]:
         """All of them, oldest first. Raises Corrupt: what cannot be read may pin anything."""
@@ -136,9 +144,18 @@ class CheckpointStore:
 
     def drop(self, name: str) -> TableCheckpoint:
         """Remove the record: from here nothing is pinned by it. Raises NotFound."""
-        checkpoint = self.get(name).checkpoint
-        self._retry.run(lambda: self._store.delete(checkpoint_key(name)))
-        return checkpoint
+        found = self.get(name)
+        self.remove(found.key)
+        return found.checkpoint
+
+    def remove(self, key: str) -> None:
+        """Remove one record by its key, and no other that has its name. One that is gone is fine."""
+        self._retry.run(lambda: self._store.delete(key))
+
+    def _named(self, name: str) -> Iterable[ObjectInfo]:
+        """The records of a name: at most one, unless two are being put."""
+        place = f"{ROOT}{folder_name(name, 'checkpoint')}"
+        return [info for info in self._infos() if info.key == f"{place}.json" or info.key.startswith(f"{place}/")]
 
     def _infos(self) -> Iterable[ObjectInfo]:
         return self._retry.run(lambda: [info for info in self._store.list(ROOT) if info.key.endswith(".json")])
@@ -152,15 +169,21 @@ class CheckpointStore:
     def _read(self, info: ObjectInfo) -> StoredCheckpoint:
         try:
             data = self._retry.run(lambda: self._store.get(info.key))
-            return StoredCheckpoint(decode(data), info.modified)
+            return StoredCheckpoint(decode(data), info.modified, info.key)
         except HeadgateError as error:
             error.located(table=self._table, key=info.key)
             raise
 
 
-def checkpoint_key(name: str) -> str:
+def checkpoint_key(name: str, checkpoint_id: str) -> str:
     """The object of a checkpoint. Raises InvalidInput for an empty name or bad Unicode."""
-    return f"{ROOT}{folder_name(name, 'checkpoint')}.json"
+    return f"{ROOT}{folder_name(name, 'checkpoint')}/{checkpoint_id}.json"
+
+
+def is_key_of(key: str, checkpoint: TableCheckpoint) -> bool:
+    """Whether the checkpoint may lie there: where it is put now, or where earlier releases put it."""
+    old = f"{ROOT}{folder_name(checkpoint.name, 'checkpoint')}.json"
+    return key in (old, checkpoint_key(checkpoint.name, checkpoint.checkpoint_id))
 
 
 def encode(checkpoint: TableCheckpoint) -> bytes:

@@ -2,22 +2,20 @@
 
 Promises:
 1. Nothing is flushed and nobody is fenced.
-2. A checkpoint whose record is there holds everything it names until it is dropped or expires.
+2. A checkpoint that was reported as taken holds everything it names until it is dropped or expires, however long
+   whoever took it, or a collection, slept meanwhile (R20).
 3. A take that fails or crashes anywhere leaves at most a tag of the base without a record, which garbage collection
-   removes, or a checkpoint that is complete.
+   removes, or a checkpoint. Of one that died before it had read the manifests again, `fsck` tells whether it is whole.
 """
 
 from __future__ import annotations
 
-import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import UUID
-
-import structlog
 
 from headgate.checkpoints.dead_letters import PREFIX
 from headgate.checkpoints.log_state import LogState, fold
@@ -28,21 +26,16 @@ from headgate.checkpoints.table_checkpoint import (
     Scope,
     StoredCheckpoint,
     TableCheckpoint,
+    checkpoint_key,
 )
 from headgate.connectors.base_tags import held_versions, hold_version, release_version
 from headgate.errors import InvalidInput, NotFound, Transient
-from headgate.shards import names as wal_names
 from headgate.shards.appender import Pause, no_pause
-from headgate.shards.generation import JOB_LIMIT
-from headgate.shards.retry import Retry
+from headgate.shards.manifest import Manifest
 from headgate.shards.shard import Shard, TableHome
-from headgate.shards.sstable import sstable_key
 
-PIN_DEADLINE = JOB_LIMIT
-"""Seconds from reading the instant to the record: garbage collection waits at least twice as long (R12)."""
-
-TRIES = 4
-"""Each lost try took longer than PIN_DEADLINE, or met a collection that does not wait: more would be a war."""
+TRIES = 8
+"""Each lost try means that a flush or a compaction came in between; they do not run that often."""
 
 OWN_PREFIX = "auto/"
 """Names of the checkpoints that streams take by themselves begin so: `auto/<stream>/…`."""
@@ -52,8 +45,6 @@ READ_PREFIX = "read/"
 
 TAKE_STEPS = ("manifests", "logs", "tails", "base", "tag", "record", "check", "taken")
 """Where `take` pauses, in order."""
-
-_log = structlog.get_logger("headgate.checkpoints")
 
 
 def take(
@@ -66,15 +57,16 @@ def take(
     note: str = "",
     names: Mapping[UUID, str] | None = None,
     tail_start: TailStart = above_replay,
-    clock: Callable[[], float] = time.monotonic,
     pause: Pause = no_pause,
 ) -> TableCheckpoint:
     """Pin the table as it is. THIS WRITES one tag and one record; it flushes nothing and fences nobody.
 
     1. read the instant (R11): manifests, logs, ends of the WALs, the base.
     2. hold the base's version by a tag (R14).
-    3. put the record, unless more than PIN_DEADLINE has passed since 1: then from 1 again (R12).
-    4. look whether all that it names is there, and was within the time. Otherwise drop it, and from 1 again.
+    3. put the record.
+    4. read the manifests again: the checkpoint counts only if each has the SSTables and the replay_after of 1, and the
+       tag holds. Otherwise drop it, and from 1 again. (A collection reads manifests, then pins, then deletes: one
+       that missed the record has read manifests that name what this one names. R20.)
 
     `scope` is what the caller has done before, `names` are names of shards where the logs do not tell them,
     `tail_start` see `read_instant`. Raises InvalidInput where the name is taken, DataLoss, Corrupt, Transient.
@@ -82,7 +74,6 @@ def take(
     store = CheckpointStore(home.records, home.uri)
     ids = tuple(shard_ids)
     for _ in range(TRIES):
-        began = clock()
         instant = read_instant(home, ids, tail_start=tail_start, pause=pause)
         described = describe(home, instant, name=name, names=names)
         checkpoint = replace(described, scope=scope, expires_after=expires_after, note=note)
@@ -92,24 +83,21 @@ def take(
         except NotFound:
             continue  # cleaned up since it was read
         pause("record")
-        if clock() - began > PIN_DEADLINE:
-            release_version(home.store, checkpoint.tag)
-            continue
         try:
             store.put(checkpoint)
         except InvalidInput:
             release_version(home.store, checkpoint.tag)
             raise
         pause("check")
-        if clock() - began <= PIN_DEADLINE and _is_whole(home, checkpoint):
+        if _is_held(home, checkpoint):
             pause("taken")
             return checkpoint
-        with suppress(NotFound):
-            drop(home, checkpoint.name)
+        store.remove(checkpoint_key(checkpoint.name, checkpoint.checkpoint_id))
+        release_version(home.store, checkpoint.tag)
     raise Transient(
-        f"The table could not be pinned in {TRIES} tries: each took too long, or lost something to a collection.",
+        f"The table could not be pinned: it was flushed or compacted during each of {TRIES} tries.",
         table=home.uri,
-        advice="run garbage collection with its default age, or try again when the store is quicker",
+        advice="try again when the table is quieter",
     )
 
 
@@ -209,25 +197,15 @@ def _replay_after(instant: Instant) -> dict[UUID, int]:
 # -- whether it holds --------------------------------------------------------------
 
 
-def _is_whole(home: TableHome, checkpoint: TableCheckpoint) -> bool:
-    """Whether everything the record names is there. A shard whose manifest is still the latest needs no look."""
+def holds(pinned: Manifest, latest: Manifest | None) -> bool:
+    """Whether a pin that was put before `latest` was read holds what it names (R20). Pure."""
+    return latest is not None and (latest.sstables, latest.replay_after) == (pinned.sstables, pinned.replay_after)
+
+
+def _is_held(home: TableHome, checkpoint: TableCheckpoint) -> bool:
     if held_versions(home.store).get(checkpoint.tag) != checkpoint.base_version:
         return False
-    return all(_is_there(Shard(home, shard_id), pinned) for shard_id, pinned in checkpoint.shards.items())
-
-
-def _is_there(shard: Shard, pinned: PinnedShard) -> bool:
-    latest = shard.manifests.latest()
-    if latest is not None and latest.version == pinned.manifest.version:
-        return True
-    for sstable in pinned.manifest.sstables:
-        folder = f"{sstable_key(shard, sstable.path)}/_versions/"
-        if not Retry().run(lambda folder=folder: any(True for _ in shard.home.store.list(folder))):  # type: ignore[misc]
-            _log.warning("a checkpoint lost an SSTable while it was taken", sstable=sstable.path, **shard.where())
-            return False
-    tail = set(range(pinned.manifest.replay_after + 1, pinned.end))
-    if not tail:
-        return True
-    folder = wal_names.wal_folder(shard.id) + "/"
-    infos = Retry().run(lambda: list(shard.wal.list(folder)))
-    return tail <= {position for info in infos if (position := wal_names.wal_position(info.key)) is not None}
+    return all(
+        holds(pinned.manifest, Shard(home, shard_id).manifests.latest(pinned.manifest))
+        for shard_id, pinned in checkpoint.shards.items()
+    )

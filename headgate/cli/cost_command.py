@@ -37,7 +37,7 @@ Example:
     help="checkpointInterval.",
 )
 @click.option(
-    "--gc-per-day", type=click.FloatRange(min=0), default=Workload.gc_per_day, show_default=True, help="`headgate gc`."
+    "--gc-per-day", type=click.FloatRange(min=0), default=Workload.gc_per_day, show_default=True, help="gcInterval."
 )
 @click.option(
     "--keep-days",

@@ -111,7 +111,7 @@ class Workload:
     checkpoint_seconds: float = 600.0
     max_entry_bytes: int = 256 << 20
     starts_per_month: float = 10.0
-    gc_per_day: float = 1.0
+    gc_per_day: float = 24.0
     keep_days: float = 30.0
     """How long the rows of a day are stored."""
 

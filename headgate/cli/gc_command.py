@@ -45,7 +45,7 @@ def gc(
     age = parsed_age(min_age)
     if age < MIN_AGE and not nothing_else_runs:
         raise InvalidInput(
-            f"A flush or checkpoint that runs now may need what is younger than {MIN_AGE}.",
+            f"Somebody who reads now may need what became garbage less than {MIN_AGE} ago.",
             advice="use --min-age 1h or more, or say --nothing-else-runs; nothing was deleted",
         )
     table = open_table(uri, storage_options)

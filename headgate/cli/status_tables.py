@@ -123,9 +123,14 @@ def _shards(shards: Sequence[Value]) -> Padding:
 def _maintenance(states: Sequence[Value]) -> Padding:
     counts = ("sstables", "flushes", "compactions", "indexed", "checkpoints")
     told = (">SSTables", ">flushes", ">compactions", ">indexed", ">checkpoints")
-    columns = ["stream", ">unflushed B", *told, "running", "as of"]
-    keys = ("stream", "unflushed_bytes", *counts, "running", "at")
-    return _filled("Maintenance", columns, keys, [{**one, "running": list(one["running"])} for one in states])
+    columns = ["stream", ">unflushed B", *told, "garbage collected", "running", "as of"]
+    keys = ("stream", "unflushed_bytes", *counts, "collected", "running", "at")
+    rows = [{**one, "running": list(one["running"]), "collected": _collected(one["collected"])} for one in states]
+    return _filled("Maintenance", columns, keys, rows)
+
+
+def _collected(done: Value | None) -> str | None:
+    return None if done is None else f"{done['objects']:,} objects, {done['nbytes']:,} B, {done['at']}"
 
 
 def _readers(readers: Sequence[Value]) -> Padding:
@@ -142,6 +147,8 @@ def _trouble(state: Value) -> Iterable[str]:
         yield f"{state['stream']}: batches wait since {state['delayed']['since']}: {state['delayed']['detail']}."
     for one in state["failures"]:
         yield f"{state['stream']}: {one['job']} failed {one['times']} times since {one['since']}: {one['error']}"
+    for kept in (state["collected"] or {}).get("kept", ()):
+        yield f"{state['stream']}: garbage collection keeps {kept}"
     for note in state["notes"]:
         yield f"{state['stream']}: {note}"
 

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from typing import Any
 
 from headgate.connectors.objects import ObjectStore
 from headgate.connectors.objects.errors import os_errors
@@ -69,6 +70,22 @@ def sync_files(paths: Iterable[str]) -> None:
         # The dataset may lie in a directory that we may pass but not read.
         with suppress(PermissionError):
             sync_path(folder)
+
+
+def missing_files(store: ObjectStore, key: str, dataset: Any) -> list[str]:
+    """The data and deletion files that a dataset at `key` names and that are not there; those of a shallow clone's
+    source are not looked for. Two LISTs, or one where nothing was deleted.
+    """
+    under = f"{key}/" if key else ""
+    named = set()
+    for fragment in dataset.get_fragments():
+        metadata = fragment.metadata
+        named |= {f"data/{file.path}" for file in metadata.files if file.base_id is None}
+        if metadata.deletion_file is not None and metadata.deletion_file.base_id is None:
+            named.add(fragment.deletion_file())
+    folders = {name.partition("/")[0] for name in named}
+    there = {info.removeprefix(under) for folder in folders for info in store.list_keys(f"{under}{folder}/")}
+    return sorted(named - there)
 
 
 def sync_data_files(store: ObjectStore, names: Iterable[str]) -> None:

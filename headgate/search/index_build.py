@@ -10,7 +10,6 @@ Promises:
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -83,7 +82,6 @@ def build_index(
     rounds = added = idle = 0
     renew = rebuild and bool(look.fragments)
     while True:
-        began = time.monotonic()
         todo = plan_rebuild(look, limits) if renew else plan(look, limits)
         stages.complete("discover")
         pause("planned")
@@ -99,7 +97,7 @@ def build_index(
         stages.complete(*BUILD_STAGES[:-1])
         pause("finished")
         stages.at("commit", 0, 1)
-        landed = commit(store, column, look, segments, done, began=began, pause=pause)
+        landed = commit(store, column, look, segments, done, pause=pause)
         stages.complete("commit")
         rounds, added = rounds + 1, added + len(landed.landed)
         idle = 0 if landed.landed else idle + 1

@@ -13,18 +13,20 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from headgate.connectors import index_slots
 from headgate.connectors.base_synced import sync_base
 from headgate.connectors.lance_index import IndexLook, NativeSegment, SegmentLook, commit_segments, look_index
 from headgate.connectors.objects import ObjectStore
-from headgate.errors import DataLoss, InvalidInput, StoreError, Transient
+from headgate.errors import DataLoss, HeadgateError, InvalidInput, StoreError, Transient
 from headgate.search.index_plan import Decision, Round, decide, uncovered
 from headgate.search.marker import is_whole, read_marker
 from headgate.search.segment import MARKER, IndexFolder, Segment, differing
 from headgate.shards.appender import Pause, no_pause
-from headgate.shards.generation import JOB_LIMIT
+from headgate.shards.outcomes import taken_by, wins
 from headgate.shards.retry import Retry
 
 COMMIT_STEPS = ("looked", "decided", "committed")
@@ -52,33 +54,36 @@ def commit(
     built: Sequence[Segment],
     done: Round,
     *,
-    began: float,
     pause: Pause = no_pause,
     retry: Retry | None = None,
 ) -> Committed:
-    """Let the base name the segments of a round that was planned from `planned`, and began (monotonic clock) then.
+    """Let the base name the segments of a round that was planned from `planned`.
 
     1. look at the index as it is now; choose what is not in it yet and still fits. Nothing: done, no new version.
     2. compare parameters, among each other and with a segment that stays; check that every file is there.
-    3. a round that began more than JOB_LIMIT ago is abandoned: garbage collection may take its folders (R12).
+    3. take the outcome of each, which garbage collection takes before it deletes one (R20). Lost: Transient, and those
+       that were won are given back. So are those that turn out not to fit.
     4. commit by compare-and-set on the version that was looked at; a conflict, or no answer: from 1.
     5. look again, and say what is covered.
 
     Raises InvalidInput for other parameters, DataLoss for a file that is gone, Transient where others were faster
-    every time or it took too long: what was built is garbage then.
+    every time, or a collection was: what was built is garbage then.
     """
     failure: StoreError | None = None
+    unknown = False
     for delay in (*_pauses(retry or Retry()), None):
         now = look_index(store, column, planned.name)
         pause("looked")
         decision = decide(planned, now, built, done.removed)
         if not decision.added or (done.whole and decision.stale):
             stale = (*decision.stale, *(one.index_id for one in decision.added))
+            if not unknown:
+                _give_back(store, stale)
             return Committed(now.version, decision.landed, stale, uncovered(now))
         if delay is None:
             break
         _check(store, now, decision)
-        _check_age(store, began)
+        _win(store, [one.index_id for one in decision.added])
         pause("decided")
         try:
             fresh = [native_segment(one) for one in decision.added]
@@ -88,7 +93,7 @@ def commit(
             else:
                 time.sleep(delay)
         except StoreError as error:
-            failure = error
+            failure, unknown = error, True
             time.sleep(delay)
         pause("committed")
     raise failure or Transient(f"Others changed index {now.name!r} in each of {TRIES} tries.", table=store.uri)
@@ -134,13 +139,24 @@ def _check_beside(store: ObjectStore, name: str, added: Segment, staying: Segmen
         )
 
 
-def _check_age(store: ObjectStore, began: float) -> None:
-    if (age := time.monotonic() - began) > JOB_LIMIT:
+def _win(store: ObjectStore, segments: Collection[uuid.UUID]) -> None:
+    lost = [one for one in segments if not wins(store, index_slots.outcome(one), "maker")]
+    if lost:
+        _give_back(store, set(segments) - set(lost))
         raise Transient(
-            f"A round of indexing took {age:.0f} s: garbage collection may take its segments for leftovers.",
+            "Garbage collection took a segment that waited for longer than its minimum age to be committed.",
             table=store.uri,
-            advice=f"use more tasks or smaller segments, so that each round takes less than {JOB_LIMIT:.0f} s",
+            index=str(lost[0]),
+            advice="build the index again; nothing was committed",
         )
+
+
+def _give_back(store: ObjectStore, segments: Collection[uuid.UUID]) -> None:
+    """Let garbage collection have segments that this process will never commit. Best effort: else they stay."""
+    for one in segments:
+        with suppress(HeadgateError):
+            if taken_by(store, slot := index_slots.outcome(one)) == "maker":
+                store.delete(slot)
 
 
 def _details_differ(one: Segment, other: Segment) -> str | None:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
+from headgate.connectors import index_slots
 from headgate.connectors.lance_files import end_of, read_end
 from headgate.connectors.lance_index import build_segment
 from headgate.connectors.objects import ObjectStore
-from headgate.errors import DataLoss, Transient
+from headgate.errors import AlreadyExists, DataLoss, Transient
 from headgate.search.finalize import Report, finalize, no_report
 from headgate.search.gather import gather
 from headgate.search.segment import (
@@ -65,7 +67,7 @@ class BuildJob:
 
     def run(self, *, report: Report = no_report, pause: Pause = no_pause) -> Segment:
         """See Job."""
-        folder = IndexFolder(self.store, uuid.uuid4())
+        folder = _intended(self.store)
         pause("build")
         report("build", 0, 1)
         built = build(folder, self)
@@ -94,7 +96,15 @@ class GatherJob:
         pause("build")
         report("build", 0, 1)
         report("build", 1, 1)
-        return gather(IndexFolder(self.store, uuid.uuid4()), self.sources, report=report, pause=pause)
+        return gather(_intended(self.store), self.sources, report=report, pause=pause)
+
+
+def _intended(store: ObjectStore) -> IndexFolder:
+    """A folder of a new id, of which garbage collection knows before its first byte that it has a maker (R20)."""
+    folder = IndexFolder(store, uuid.uuid4())
+    with suppress(AlreadyExists):
+        Retry().run(lambda: store.put_if_absent(index_slots.intent(folder.index_id), b""))
+    return folder
 
 
 def in_process(jobs: Sequence[Job], report: Report) -> Sequence[Segment]:

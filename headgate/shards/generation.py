@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 from headgate.errors import Fenced
 from headgate.shards import decisions
 from headgate.shards.manifest import Manifest, SsTable
 from headgate.shards.manifest_store import ManifestStore
 from headgate.shards.shard import Claim
-
-JOB_LIMIT = 30 * 60.0
-"""Seconds after which a flush that has not landed gives up: garbage collection takes what is twice as old and
-unnamed for a leftover (R12)."""
 
 
 class _Landed(Exception):
@@ -20,17 +14,16 @@ class _Landed(Exception):
 
 
 def commit_generation(
-    manifests: ManifestStore, claim: Claim, sstable: SsTable, *, started_from: int, last_position: int, began: float
+    manifests: ManifestStore, claim: Claim, sstable: SsTable, *, started_from: int, last_position: int
 ) -> Manifest:
     """Let the shard's rows up to `last_position` be covered by the SSTable. Returns the manifest as it stands.
 
     1. the claim still holds, otherwise Fenced.
     2. replay_after and generation are what the flush started from, otherwise it is abandoned: Fenced (R9).
-    3. a flush that began (by the monotonic clock) more than JOB_LIMIT ago is abandoned: its SSTable may be collected
-       at any time (R12).
-    4. compare-and-set. The SSTable's name in the manifest means that an earlier try landed.
+    3. compare-and-set. The SSTable's name in the manifest means that an earlier try landed.
 
-    Raises Transient where the outcome is unknown; calling again finds out.
+    It may come as late as it likes: garbage collection takes the SSTable only once 1 or 2 must fail (R20). Raises
+    Transient where the outcome is unknown; calling again finds out.
     """
 
     def covered(stored: Manifest) -> Manifest:
@@ -43,14 +36,6 @@ def commit_generation(
                 **claim.shard.where(),
                 epoch=claim.epoch,
                 stored_epoch=stored.epoch,
-            )
-        if (age := time.monotonic() - began) > JOB_LIMIT:
-            raise Fenced(
-                f"A flush took {age:.0f} s, and garbage collection may have taken its SSTable for a leftover.",
-                **claim.shard.where(),
-                epoch=claim.epoch,
-                sstable=sstable.path,
-                advice="open the shard again; its rows are safe in the WAL",
             )
         return changed
 

@@ -243,7 +243,7 @@ class MemTables:
            together, if replay_after and generation are what this flush started from (R9).
         3. the outcome is unknown: read. The SSTable's name there means that it landed.
         """
-        started_from, began = self.manifest, time.monotonic()
+        started_from = self.manifest
         sstable = self._retried(lambda: self._write(table))
         manifests = self._claim.shard.manifests_retried(self._config.retry)
         return self._retried(
@@ -253,7 +253,6 @@ class MemTables:
                 sstable,
                 started_from=started_from.replay_after,
                 last_position=table.last_position,
-                began=began,
             )
         )
 

@@ -8,6 +8,8 @@ are read back: a temporary file left beside an entry is a stray, never a positio
 from __future__ import annotations
 
 import re
+import secrets
+from dataclasses import dataclass
 from uuid import UUID
 
 from headgate.errors import InvalidInput
@@ -16,6 +18,16 @@ NUMBERS = 2**64
 """Positions and versions are unsigned 64-bit numbers."""
 
 _BITS = re.compile(r"[01]{64}")
+_SSTABLE = re.compile(r"[0-9A-Za-z]+(?:_epoch_(?P<epoch>[0-9]{1,20}))?_gen_(?P<generation>[0-9]{1,20})")
+
+
+@dataclass(frozen=True, slots=True)
+class SsTableName:
+    """What the name of an SSTable's folder says about the flush that made it (R20)."""
+
+    generation: int
+    epoch: int | None = None
+    """Of the claim; native's names, and those of earlier releases, do not say it."""
 
 
 def rev64(n: int) -> str:
@@ -60,6 +72,20 @@ def manifest_key(shard_id: UUID, version: int) -> str:
 def version_hint_key(shard_id: UUID) -> str:
     """The hint at which native starts to look for the latest manifest. Ours never reads it."""
     return f"{manifest_folder(shard_id)}/version_hint.json"
+
+
+def new_sstable(generation: int, epoch: int) -> str:
+    """A folder name for an SSTable that nobody has used. Native takes the name from the manifest as it is."""
+    return f"{secrets.token_hex(4)}_epoch_{epoch}_gen_{generation}"
+
+
+def sstable_name(folder: str) -> SsTableName | None:
+    """What a folder's name says: native's `<8 hex>_gen_<n>`, or ours. None: nobody names an SSTable like this."""
+    match = _SSTABLE.fullmatch(folder)
+    if match is None:
+        return None
+    epoch = match["epoch"]
+    return SsTableName(int(match["generation"]), None if epoch is None else int(epoch))
 
 
 def wal_position(key: str) -> int | None:

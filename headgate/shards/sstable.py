@@ -6,7 +6,6 @@ a dropped column shows the table's columns of today.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -25,18 +24,19 @@ from headgate.shards.adopt import field_id
 from headgate.shards.manifest import SsTable
 from headgate.shards.memtable import MemTable
 from headgate.shards.schema import TOMBSTONE, RowSchema
-from headgate.shards.shard import Shard, TableHome
+from headgate.shards.shard import Claim, Shard, TableHome
 
 
-def write_sstable(shard: Shard, maintained: Sequence[str], table: MemTable) -> SsTable:
+def write_sstable(claim: Claim, maintained: Sequence[str], table: MemTable) -> SsTable:
     """The newest row of each key, deletes kept as tombstones, with key sidecar and full-text indexes.
 
     Durable when it returns; nothing names it until a manifest does. Each call makes a folder of its own,
-    so that a try that died half-way is never met again. Raises Transient.
+    so that a try that died half-way is never met again. Its name carries the generation and the claim's epoch, by which
+    garbage collection tells whether a manifest may still come to name it (R20). Raises Transient.
     """
-    schema = shard.home.schema
+    shard, schema = claim.shard, claim.shard.home.schema
     rows = table.newest().combine_chunks()
-    path = f"{secrets.token_hex(4)}_gen_{table.generation}"
+    path = names.new_sstable(table.generation, claim.epoch)
     base = datasets.open_dataset(shard.home.store)
     datasets.write_dataset(
         shard.home.store,

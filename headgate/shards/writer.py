@@ -344,9 +344,8 @@ def _replayed(appender: WalAppender, config: WriterConfig, seen: Looked, visible
     """MemTables that hold what the WAL holds and no SSTable does; the appender stands behind its barrier."""
     assert appender.opened is not None
     shard = appender.shard
-    tables = MemTables(
-        appender.claim, appender.opened, config, partial(write_sstable, shard, config.maintained_indexes)
-    )
+    claim = appender.claim
+    tables = MemTables(claim, appender.opened, config, partial(write_sstable, claim, config.maintained_indexes))
     barrier = appender.next_position - 1
     parts = replay(
         shard,

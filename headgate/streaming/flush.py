@@ -5,7 +5,6 @@ What a flush is, and what it promises, is in `headgate.checkpoints.flush_job`.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
@@ -32,7 +31,6 @@ def flush(spark: SparkSession, jobs: Sequence[FlushJob], tasks: int | None = Non
     """
     if not jobs:
         return {}
-    began = time.monotonic()
     results = run_pieces(spark, _named(jobs), len(jobs), partial(_made_by, tuple(jobs)), tasks)
     done: dict[str, Flushed] = {}
     failed: HeadgateError | None = None
@@ -40,7 +38,7 @@ def flush(spark: SparkSession, jobs: Sequence[FlushJob], tasks: int | None = Non
         try:
             if isinstance(result, HeadgateError):
                 raise result
-            done[job.name] = flush_job.commit(job, _made(result), began)
+            done[job.name] = flush_job.commit(job, _made(result))
         except HeadgateError as error:
             failed = failed or error.located(**job.claim.shard.where(), name=job.name)
     if failed is not None:

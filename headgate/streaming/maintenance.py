@@ -1,11 +1,12 @@
-"""Maintenance: flushes, checkpoints and compactions of a running stream, by threads beside its batches.
+"""Maintenance: flushes, checkpoints, compactions and collections of a running stream, by threads beside its batches.
 
 Promises:
 1. No batch waits for a job, with two exceptions that are told: the budget of unflushed bytes, and the cap on SSTables.
    (On a Spark of one core it waits for the task that runs.)
 2. A job that fails never fails the stream: it is tried again after a pause that grows, and the state says so.
-3. One thread works on the shards (flush, checkpoint, fold), one on the base (compaction, tidying, indexing): a long
-   compaction delays no flush, unless there are fewer than three cores, where a core for batches comes first.
+3. One thread works on the shards (flush, checkpoint, fold), one on the base (compaction, tidying, indexing), one
+   collects garbage: a long compaction or collection delays no flush, unless there are fewer than three cores, where a
+   core for batches comes first. A collection needs none of Spark's.
 4. A driver that was fenced maintains nothing any more; the next batch learns it by itself.
 5. A stream whose table was dropped and made anew ends: the next batch, or the one under way, raises Fenced (R23). No
    other look ends a stream.
@@ -18,11 +19,13 @@ import time
 from collections.abc import Callable, Container, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import structlog
 from structlog.contextvars import bind_contextvars
 
 from headgate.checkpoints.base_upkeep import RunMerge, tidy_base
+from headgate.checkpoints.collect import Collection
 from headgate.checkpoints.columns import difference, stream_schema
 from headgate.checkpoints.compact import RunCompaction
 from headgate.checkpoints.compact_choice import BasePolicy, CompactLimits
@@ -44,7 +47,14 @@ from headgate.streaming.maintenance_rules import (
     pause_after,
     to_flush,
 )
-from headgate.streaming.maintenance_state import Delayed, Failure, MaintenanceState, now_told
+from headgate.streaming.maintenance_state import (
+    Collected,
+    Delayed,
+    Failure,
+    MaintenanceState,
+    now_told,
+    seconds_since,
+)
 
 IDLE_SECONDS = 1.0
 """How soon an age that has passed, the end of the query or a stop is noticed."""
@@ -53,6 +63,10 @@ COMPLAIN_SECONDS = 30.0
 """A batch that waits says so in the log, at once and then as often as this."""
 
 _log = structlog.get_logger("headgate.streaming")
+
+
+Collect: TypeAlias = Callable[[Callable[[int, int], None]], Collection]
+"""Collects the table's garbage, and calls what it is given after each object that went: it raises to end it early."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +79,8 @@ class Jobs:
     index: Runner = in_process
     checkpoint: Callable[[], TableCheckpoint] | None = None
     """Takes a checkpoint of scope all; None where none is taken while the stream runs."""
+    collect: Collect | None = None
+    """None where the stream collects no garbage."""
     turn: Callable[[Callable[[], bool]], AbstractContextManager[None]] = at_once
     """Waits until a job may run beside the batches; raises CalledOff where it is over before. Nobody holds a shard
     while it waits, and a job's time counts from its turn on."""
@@ -85,6 +101,8 @@ class Schedule:
     index_seconds: float = 600.0
     """Between two looks for rows of the base that its full-text indexes miss, besides one after every compaction:
     others may have put them there."""
+    gc_seconds: float = 3600.0
+    """Between two collections of garbage, over restarts."""
     columns_seconds: float = 60.0
     """Between two looks whether it is still the same table, and whether somebody has changed its columns."""
     memtables: bool = True
@@ -118,11 +136,13 @@ class Maintenance:
         follows: bool = False,
         is_active: Callable[[], bool] = lambda: True,
         tell: Callable[[MaintenanceState], None] = lambda state: None,
+        before: MaintenanceState | None = None,
         clock: Callable[[], float] = time.monotonic,
         pause_after: Callable[[int], float] = pause_after,
     ) -> None:
         """`follows`: batches take over columns that a look finds changed. `is_active` says whether the query still
-        runs; `tell` is called with the state when it changes for people.
+        runs; `tell` is called with the state when it changes for people; `before` is what an earlier driver of the
+        stream told last.
         """
         self._driver = driver
         self._jobs = jobs
@@ -154,7 +174,14 @@ class Maintenance:
         """Columns whose index misses rows."""
         self._untidied = 0
         """Compactions since the base was tidied."""
-        self._state = MaintenanceState(driver.stream)
+        since = before.collects_since if before is not None else ""
+        waited = seconds_since(since)
+        self._collected = clock() - (waited or 0.0)
+        self._state = MaintenanceState(
+            driver.stream,
+            collected=None if before is None else before.collected,
+            collects_since=now_told() if waited is None else since,
+        )
         shards = [_Chore("checkpoint", self._checkpoint_due, self._checkpoint)]
         base: list[_Chore] = []
         if schedule.memtables:
@@ -168,7 +195,8 @@ class Maintenance:
             ]
         shards.append(_Chore("fold of the log", lambda: driver.fold_is_due, self._fold, quiet=True))
         shards.append(_Chore("look at the table", self._look_due, self._look, quiet=True))
-        self._chores = {"shards": shards, "base": base}
+        garbage = [] if jobs.collect is None else [_Chore("garbage collection", self._collection_due, self._collect)]
+        self._chores = {"shards": shards, "base": base, "garbage": garbage}
         self._threads = [
             threading.Thread(target=self._loop, args=(chores,), name=f"headgate-{name}", daemon=True)
             for name, chores in self._chores.items()
@@ -490,6 +518,26 @@ class Maintenance:
         done = index_base(self._driver.home.store, runner=in_turn, limits=self._schedule.segments)
         self._update(indexed=self._state.indexed + done.segments)
         self._neglected = ()
+
+    # -- garbage -----------------------------------------------------------------------
+
+    def _collection_due(self) -> bool:
+        return self._clock() - self._collected >= self._schedule.gc_seconds
+
+    def _collect(self) -> None:
+        assert self._jobs.collect is not None
+
+        def go_on(done: int, total: int) -> None:
+            if self._is_over():
+                raise CalledOff
+
+        done = self._jobs.collect(go_on)
+        self._collected = self._clock()
+        told = Collected(now_told(), len(done.found), done.nbytes, done.kept)
+        self._update(collected=told, collects_since=told.at)
+        _log.info("garbage collected", stream=self._driver.stream, objects=told.objects, bytes=told.nbytes)
+        for one in told.kept:
+            _log.warning("garbage collection kept what it could not judge", stream=self._driver.stream, kept=one)
 
     # -- waiting -----------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,9 +13,9 @@ from headgate.search.index_plan import Limits
 from headgate.streaming.compact_spark import merge_on, take_in_on
 from headgate.streaming.flush import flush
 from headgate.streaming.index_job import on_spark
-from headgate.streaming.maintenance import Jobs, Maintenance, Schedule
+from headgate.streaming.maintenance import Collect, Jobs, Maintenance, Schedule
 from headgate.streaming.maintenance_rules import MaintenanceLimits, tasks_beside
-from headgate.streaming.maintenance_state import put_state
+from headgate.streaming.maintenance_state import put_state, read_state
 from headgate.streaming.options import SinkOptions
 from headgate.streaming.spark_jobs import is_remote, named, turn_on
 from headgate.streaming.spark_query import QueryFacts
@@ -29,11 +30,12 @@ def maintenance_on(
     options: SinkOptions,
     facts: QueryFacts,
     take: Callable[[], TableCheckpoint],
+    collect: Collect,
     *,
     follows: bool = False,
 ) -> Maintenance:
-    """Maintenance for the driver of a query, not started yet. `take` takes a checkpoint of scope all; `follows`: its
-    batches take over columns that are changed.
+    """Maintenance for the driver of a query, not started yet. `take` takes a checkpoint of scope all, `collect`
+    collects the table's garbage; `follows`: its batches take over columns that are changed.
 
     A stream that wants one after every batch takes them by itself, between its batches.
     """
@@ -45,6 +47,7 @@ def maintenance_on(
         merge=merge_on(spark, tasks),
         index=on_spark(spark, driver.home.uri, naming=named),
         checkpoint=by_itself,
+        collect=collect if options.gc_seconds < math.inf else None,
         turn=partial(turn_on, spark, tasks),
     )
     return Maintenance(
@@ -54,6 +57,7 @@ def maintenance_on(
         follows=follows,
         is_active=partial(_is_active, facts),
         tell=partial(put_state, driver.home.records),
+        before=read_state(driver.home.records, driver.stream),
     )
 
 
@@ -77,6 +81,7 @@ def schedule_of(options: SinkOptions, tasks: int | None = None) -> Schedule:
         limits,
         segments=Limits(tasks=tasks or options.maintenance_tasks),
         checkpoint_seconds=options.checkpoint_seconds,
+        gc_seconds=options.gc_seconds,
         memtables=options.enable_memtable,
     )
 

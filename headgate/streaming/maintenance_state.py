@@ -42,6 +42,17 @@ class Delayed:
     since: str
 
 
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What a collection of garbage did."""
+
+    at: str
+    objects: int
+    nbytes: int
+    kept: tuple[str, ...] = ()
+    """What could not be judged, or must not go, and why."""
+
+
 @dataclass(frozen=True)
 class MaintenanceState:
     """Counts are since the driver took the stream over; times are the driver's, for people."""
@@ -53,6 +64,10 @@ class MaintenanceState:
     checkpoints: int = 0
     indexed: int = 0
     """Segments of full-text indexes."""
+    collected: Collected | None = None
+    """The last collection of garbage, by this driver or an earlier one."""
+    collects_since: str = ""
+    """From here the time to the next one counts."""
     unflushed_bytes: int = 0
     sstables: int = 0
     """Of the shard that has most."""
@@ -69,6 +84,14 @@ class MaintenanceState:
 def now_told(ago: float = 0.0) -> str:
     """The time, or so many seconds ago, for people."""
     return (datetime.now(UTC) - timedelta(seconds=ago)).isoformat(timespec="seconds")
+
+
+def seconds_since(told: str) -> float | None:
+    """How long ago that was, by this machine's clock; None where it is no time."""
+    try:
+        return max(0.0, (datetime.now(UTC) - datetime.fromisoformat(told)).total_seconds())
+    except (ValueError, TypeError):
+        return None
 
 
 def put_state(records: ObjectStore, state: MaintenanceState) -> None:
@@ -93,4 +116,6 @@ def _state(data: Mapping[str, Any]) -> MaintenanceState:
     fields = {**data, "running": tuple(data["running"]), "notes": tuple(data["notes"])}
     fields["failures"] = tuple(Failure(**one) for one in data["failures"])
     fields["delayed"] = None if data["delayed"] is None else Delayed(**data["delayed"])
+    if (collected := data.get("collected")) is not None:
+        fields["collected"] = Collected(**{**collected, "kept": tuple(collected["kept"])})
     return MaintenanceState(**fields)

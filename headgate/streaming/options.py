@@ -119,6 +119,14 @@ def _is_interval(value: Any) -> bool:
     return True
 
 
+def _period(value: Any) -> float:
+    """The same, above zero."""
+    seconds = _interval(value)
+    if not seconds > 0:
+        raise ValueError
+    return seconds
+
+
 def _one_of(*known: str) -> Kind:
     def parse(text: str) -> str:
         if text not in known:
@@ -149,6 +157,9 @@ _COUNT = Kind(
     lambda value: isinstance(value, int) and not isinstance(value, bool) and value > 0,
 )
 _INTERVAL = Kind(f"{ALLOWED}, or {NEVER!r}", _interval, _is_interval)
+_PERIOD = Kind(
+    f"{ALLOWED} above zero, or {NEVER!r}", _period, lambda value: _is_interval(value) and _interval(value) > 0
+)
 _LENGTH = Kind(ALLOWED, seconds_of, lambda value: _is_interval(value) and _interval(value) < math.inf)
 _NAMED = Kind("a mapping of names to values", str, lambda value: isinstance(value, Mapping))
 
@@ -251,6 +262,13 @@ class SinkOptions:
     keep_checkpoints: int = _option(
         "keepCheckpoints", _COUNT, 2, "So many of the checkpoints that the stream takes by itself stay."
     )
+    gc_interval: float | str | timedelta = _option(  # noqa: RUF009 - it makes a field
+        "gcInterval",
+        _PERIOD,
+        3600.0,
+        "The stream collects the table's garbage, beside its batches, when so much time has passed since it last did. "
+        "'never': it does not.",
+    )
     store_patience: float | str | timedelta = _option(  # noqa: RUF009 - it makes a field
         "storePatience",
         _LENGTH,
@@ -323,6 +341,11 @@ class SinkOptions:
     def checkpoint_seconds(self) -> float:
         """Between two checkpoints that the stream takes by itself; infinite where it takes none while it runs."""
         return _interval(self.checkpoint_interval)
+
+    @property
+    def gc_seconds(self) -> float:
+        """Between two collections by the stream itself; infinite where it does none."""
+        return _interval(self.gc_interval)
 
 
 SINK_OPTIONS = tuple(Option(one.name, *one.metadata["option"]) for one in fields(SinkOptions))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from structlog.contextvars import bound_contextvars
 
+from headgate.checkpoints.collect import Collection
 from headgate.checkpoints.columns import gained, stream_schema
 from headgate.checkpoints.decisions import BatchSources, Skip, Write
 from headgate.checkpoints.flush_job import Flushed, FlushJob, run_here
@@ -408,10 +409,14 @@ class ShardSink:
         return plan, written
 
     def _maintained(self, driver: StreamDriver, run: _Run) -> Maintenance:
-        """Threads that flush, compact and checkpoint beside the batches from now on."""
+        """Threads that flush, compact, checkpoint and collect garbage beside the batches from now on."""
         take = partial(self._take, driver, run, tasks_on(run.session, run.options, run.facts))
         follows = isinstance(self._decode, Following)
-        return maintenance_on(run.session, driver, run.options, run.facts, take, follows=follows).start()
+        maintenance = maintenance_on(run.session, driver, run.options, run.facts, take, self._collect, follows=follows)
+        return maintenance.start()
+
+    def _collect(self, progress: Callable[[int, int], None]) -> Collection:
+        return self.table.collect_garbage(apply=True, progress=progress)
 
     def _drop_maintenance(self, *, wait: bool) -> None:
         """No further job; `wait` for those that run, also those of a run that ended before."""

@@ -26,6 +26,7 @@ from stream_life import (
 
 from headgate.checkpoints.clone import CloneSource, clone_table
 from headgate.checkpoints.clone_build import CloneTarget
+from headgate.checkpoints.clone_intent import OUTCOMES
 from headgate.checkpoints.decisions import BatchSources, Refuse, Skip, decide_batch
 from headgate.checkpoints.flush_job import run_here
 from headgate.checkpoints.records import BatchRecord
@@ -128,7 +129,9 @@ def objects(*stores: ObjectStore) -> dict[str, int]:
 
 
 def files(path: Path) -> set[str]:
-    return {str(one.relative_to(path)) for one in path.rglob("*") if one.is_file()}
+    """But the records of clones that were given up, which stay."""
+    found = {one.relative_to(path).as_posix() for one in path.rglob("*") if one.is_file()}
+    return {one for one in found if not one.startswith(OUTCOMES)}
 
 
 def through(table: Table, store: ObjectStore, wal_store: ObjectStore | None = None) -> Table:

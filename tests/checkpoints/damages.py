@@ -22,7 +22,7 @@ from headgate.checkpoints.log_feed import LogFeed
 from headgate.checkpoints.records import Batch, BatchRecord, Fold
 from headgate.checkpoints.stream_driver import StreamDriver
 from headgate.checkpoints.streams import stream_folder
-from headgate.checkpoints.table_checkpoint import checkpoint_key
+from headgate.checkpoints.table_checkpoint import CheckpointStore
 from headgate.connectors.base_synced import sync_base
 from headgate.shards import names
 from headgate.shards.appender import WalAppender, read_header
@@ -627,16 +627,20 @@ def the_full_text_index_of_an_sstable_is_deleted(table: Table) -> None:
 # -- table checkpoints --------------------------------------------------------------------------------------
 
 
+def _pinned_at(table: Table) -> Path:
+    return records(table) / CheckpointStore(table.home.records, table.uri).get(KEEP).key
+
+
 @brings("checkpoint-damaged")
 def a_table_checkpoint_is_junk(table: Table) -> None:
     pin(table)
-    junk(records(table) / checkpoint_key(KEEP))
+    junk(_pinned_at(table))
 
 
 @brings("checkpoint-damaged")
 def a_table_checkpoint_has_another_name(table: Table) -> None:
     pin(table)
-    path = records(table) / checkpoint_key(KEEP)
+    path = _pinned_at(table)
     path.rename(path.with_name("other.json"))
 
 

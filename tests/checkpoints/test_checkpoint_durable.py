@@ -17,7 +17,6 @@ from checkpoint_tables import (
     faulty,
     ids,
     make,
-    manifest_of,
     of_batches,
     open_stream,
     rows,
@@ -29,16 +28,13 @@ from lance_tables import pairs
 from stores import Operation
 
 import headgate
-from headgate.checkpoints import taking
-from headgate.checkpoints.collect import MIN_AGE
 from headgate.checkpoints.compact_choice import CompactLimits
 from headgate.checkpoints.flush_job import run_here
 from headgate.checkpoints.snapshot import read_instant, read_snapshot
 from headgate.checkpoints.stream_checkpoint import checkpoint_stream
-from headgate.checkpoints.taking import PIN_DEADLINE, TRIES, take
+from headgate.checkpoints.taking import take
 from headgate.connectors.base_tags import held_versions
 from headgate.errors import DataLoss, InvalidInput, NotFound, Transient
-from headgate.shards import names
 from headgate.shards.writer import ShardWriter
 from headgate.table import Table, open_table
 
@@ -66,7 +62,7 @@ def test_it_flushes_nothing_fences_nobody_and_writes_one_tag_and_one_record(tabl
     checkpoint = take(through(table, store).home, table.shard_ids(), name="now")
     assert [
         (one.verb, one.key) for one in store.log if one.verb not in ("get", "get_range", "head", "list", "list_folders")
-    ] == [("put_if_absent", f"_headgate/{table.table_id}/checkpoints/now.json")]
+    ] == [("put_if_absent", f"_headgate/{table.table_id}/checkpoints/now/{checkpoint.checkpoint_id}.json")]
     assert held_versions(table.home.store) == {checkpoint.tag: checkpoint.base_version}
     run_batch(driver, 1)
     writer.put(rows(-2))
@@ -296,35 +292,18 @@ def test_what_is_lost_between_the_record_and_the_look_drops_the_record(table: Ta
     assert ids(at(table, "now")) == of_batches([0], [0])
 
 
-class Clock:
-    """Passes the deadline so many times, at the record."""
+def test_a_table_that_is_flushed_under_every_try_is_told_to_be_busy(table: Table) -> None:
+    with table.writer(DIRECT, CONFIG) as writer:
 
-    def __init__(self, late: int) -> None:
-        self.now, self.late = 0.0, late
+        def flush(step: str) -> None:
+            if step == "check":
+                writer.put(rows(1))
+                writer.flush_memtable()
 
-    def __call__(self) -> float:
-        return self.now
-
-    def pause(self, step: str) -> None:
-        if step == "record" and self.late:
-            self.late -= 1
-            self.now += PIN_DEADLINE + 1
-
-
-def test_a_pin_that_took_too_long_is_abandoned_and_taken_again(table: Table) -> None:
-    clock = Clock(late=1)
-    take(table.home, table.shard_ids(), name="now", clock=clock, pause=clock.pause)
-    assert clock.late == 0
-    assert len(held_versions(table.home.store)) == 1, "the tag of the first try is gone"
-    clock = Clock(late=TRIES)
-    with pytest.raises(Transient, match="could not be pinned"):
-        take(table.home, table.shard_ids(), name="slow", clock=clock, pause=clock.pause)
-    assert [one.checkpoint.name for one in table.checkpoints()] == ["now"]
-    assert len(held_versions(table.home.store)) == 1
-
-
-def test_the_deadline_is_half_of_what_a_collection_waits() -> None:
-    assert timedelta(seconds=2 * PIN_DEADLINE) <= MIN_AGE
+        with pytest.raises(Transient, match="could not be pinned"):
+            take(table.home, table.shard_ids(), name="busy", pause=flush)
+    assert table.checkpoints() == []
+    assert held_versions(table.home.store) == {}
 
 
 def test_a_base_version_that_is_cleaned_up_before_the_tag_is_met_by_starting_again(table: Table) -> None:
@@ -353,30 +332,6 @@ def test_lances_own_cleanup_keeps_what_a_checkpoint_names(table: Table) -> None:
     dataset.cleanup_old_versions(older_than=timedelta(0), error_if_tagged_old_versions=False)
     assert ids(table) == Counter()
     assert ids(at(table, "now")) == Counter([1])
-
-
-# -- what the look after the record looks at ------------------------------------------------------
-
-
-def test_the_look_finds_a_missing_sstable_and_a_missing_entry(table: Table) -> None:
-    with table.writer(DIRECT, CONFIG) as writer:
-        writer.put(rows(1))
-        writer.flush_memtable()
-        writer.put(rows(2))
-    checkpoint = table.checkpoint()
-    shard = table.home.shard(DIRECT)
-    assert taking._is_whole(table.home, checkpoint)
-    table.writer(DIRECT, CONFIG).close()  # a later manifest: now it must look
-    assert taking._is_whole(table.home, checkpoint)
-    data = bytes(shard.wal.get(shard.wal_key(2)))
-    shard.wal.delete(shard.wal_key(2))
-    assert not taking._is_whole(table.home, checkpoint)
-    shard.wal.put_if_absent(shard.wal_key(2), data)
-    assert taking._is_whole(table.home, checkpoint)
-    folder = f"{names.shard_folder(shard.id)}/{manifest_of(shard).sstables[0].path}/"
-    for info in list(table.home.store.list(folder)):
-        table.home.store.delete(info.key)
-    assert not taking._is_whole(table.home, checkpoint)
 
 
 def test_reading_costs_no_row(table: Table) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -14,6 +15,7 @@ from headgate.checkpoints.garbage import (
     collectable_sstables,
     collectable_wal,
     live_versions,
+    without_claims,
 )
 from headgate.checkpoints.table_checkpoint import PinnedShard
 from headgate.shards.manifest import Manifest, SsTable
@@ -91,17 +93,37 @@ def test_an_entry_goes_once_everyone_has_it_in_sstables(
     assert collectable_wal(positions, live, pins) == gone
 
 
-def test_sstables_go_that_nobody_names_and_that_are_no_flush_in_progress() -> None:
-    folders = {
-        "old": minutes(500),
-        "young": minutes(59),
-        "live": minutes(500),
-        "held": minutes(500),
-        "pin": minutes(500),
-    }
-    live, pins = [manifest(0, "live"), manifest(0, "held")], [PinnedShard(manifest(0, "pin"), 9)]
-    assert collectable_sstables(folders, live, pins, BEFORE) == ["old"]
-    assert collectable_sstables(folders, [], [], BEFORE) == []
+@pytest.mark.parametrize(
+    ("path", "goes"),
+    [
+        ("aaaaaaaa_gen_2", True),
+        ("aaaaaaaa_gen_3", False),  # the generation that is flushed next: it may be committed at any time
+        ("aaaaaaaa_gen_4", False),
+        ("aaaaaaaa_epoch_4_gen_3", True),  # its claim is over
+        ("aaaaaaaa_epoch_5_gen_3", False),
+        ("aaaaaaaa_epoch_5_gen_2", True),
+        ("aaaaaaaa_epoch_6_gen_3", False),
+        ("something", False),
+        ("x_gen_", False),
+    ],
+)
+def test_an_sstable_goes_once_no_flush_can_commit_it(path: str, goes: bool) -> None:
+    latest = replace(manifest(0, "live_gen_1", "live_gen_2"), epoch=5)
+    assert collectable_sstables({path: minutes(500)}, [latest], [], BEFORE) == ([path] if goes else [])
+    assert collectable_sstables({path: minutes(59)}, [latest], [], BEFORE) == []
+    assert collectable_sstables({path: minutes(500)}, [], [], BEFORE) == []
+
+
+def test_an_sstable_stays_that_a_live_manifest_or_a_pin_names() -> None:
+    folders = dict.fromkeys(["old_gen_1", "live_gen_1", "held_gen_1", "pin_gen_1"], minutes(500))
+    live, pins = [manifest(0, "held_gen_1"), manifest(0, "live_gen_1")], [PinnedShard(manifest(0, "pin_gen_1"), 9)]
+    assert collectable_sstables(folders, live, pins, BEFORE) == ["old_gen_1"]
+
+
+def test_the_manifest_that_claims_an_epoch_stays() -> None:
+    epochs = {1: 1, 2: 1, 3: 2, 5: 2, 6: 2, 9: 4, 10: 4}
+    there = [replace(manifest(), version=version, epoch=epoch) for version, epoch in epochs.items()]
+    assert without_claims(there) == [2, 5, 6, 10]
 
 
 @pytest.mark.parametrize(

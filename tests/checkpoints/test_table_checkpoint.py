@@ -193,22 +193,22 @@ def test_names_from_outside_never_become_paths(checkpoints: CheckpointStore, sto
     assert sorted(one.checkpoint.name for one in checkpoints.list()) == sorted(names)
     keys = [info.key for info in store.list("")]
     assert len(set(keys)) == len(names)
-    assert all(key.startswith("checkpoints/") and key.count("/") == 1 for key in keys)
-    assert len(checkpoint_key("x" * 300)) < 200
+    assert all(key.startswith("checkpoints/") and key.count("/") == 2 for key in keys)
+    assert len(checkpoint_key("x" * 300, "a" * 32)) < 200
     with pytest.raises(InvalidInput, match="checkpoint name"):
         checkpoints.put(a_checkpoint(""))
 
 
 def test_a_damaged_record_is_never_passed_over(checkpoints: CheckpointStore, store: ObjectStore) -> None:
     checkpoints.put(a_checkpoint("a"))
-    store.put_if_absent(checkpoint_key("b"), b"{}")
-    with pytest.raises(Corrupt, match=r"key=checkpoints/b\.json"):
+    store.put_if_absent(checkpoint_key("b", "1"), b"{}")
+    with pytest.raises(Corrupt, match=r"key=checkpoints/b/1\.json"):
         checkpoints.list()
 
 
 def test_its_age_is_the_stores() -> None:
-    stored = StoredCheckpoint(a_checkpoint(), NOW)
+    stored = StoredCheckpoint(a_checkpoint(), NOW, "key")
     assert stored.expires_at == NOW + timedelta(hours=1)
     assert not stored.expired(NOW + timedelta(minutes=59))
     assert stored.expired(NOW + timedelta(hours=1))
-    assert not StoredCheckpoint(a_checkpoint(expires_after=None), NOW).expired(NOW + timedelta(days=10_000))
+    assert not StoredCheckpoint(a_checkpoint(expires_after=None), NOW, "key").expired(NOW + timedelta(days=10_000))

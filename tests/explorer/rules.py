@@ -6,7 +6,7 @@ here as well, so that it can be broken on purpose.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -15,6 +15,8 @@ from headgate.checkpoints import decisions as stream_decisions
 from headgate.checkpoints import gap, garbage
 from headgate.checkpoints.garbage import ListedManifest
 from headgate.checkpoints.log_state import LogState, fold
+from headgate.checkpoints.table_checkpoint import PinnedShard
+from headgate.checkpoints.taking import holds
 from headgate.checkpoints.unflushed import Unflushed
 from headgate.checkpoints.visibility import Visible
 from headgate.shards import decisions as shard_decisions
@@ -32,6 +34,11 @@ def collectable_records(records: Iterable[int], folds: Iterable[int]) -> list[in
 def collectable_manifests(versions: Iterable[int]) -> list[int]:
     """The product's choice where every version is old enough."""
     return garbage.collectable_manifests([ListedManifest(version, LONG_AGO) for version in versions], NOW)
+
+
+def collectable_sstables(folders: Iterable[str], live: Sequence[Manifest], pins: Iterable[PinnedShard]) -> list[str]:
+    """The product's choice where every folder is old enough."""
+    return garbage.collectable_sstables(dict.fromkeys(folders, LONG_AGO), live, pins, NOW)
 
 
 def always(*_: object) -> bool:
@@ -80,6 +87,8 @@ class Rules:
 
     # Garbage.
     collectable_wal: Callable[..., list[int]] = garbage.collectable_wal
+    collectable_sstables: Callable[..., list[str]] = collectable_sstables
+    pin_holds: Callable[[Manifest, Manifest | None], bool] = holds
     collectable_records: Callable[[Iterable[int], Iterable[int]], list[int]] = collectable_records
     last_batch: Callable[..., int | None] = garbage.last_batch
     collectable_manifests: Callable[[Iterable[int]], list[int]] = collectable_manifests
@@ -106,4 +115,6 @@ class Rules:
     barrier_first: bool = True
     renews: bool = True
     """A clean stop claims the shards anew."""
+    collection_order: tuple[str, ...] = ("manifests", "pins")
+    """After the LIST."""
     snapshot_order: tuple[str, ...] = ("manifests", "log", "tails", "base")

@@ -280,6 +280,7 @@ class _ShardModel:
                 yield Move(("garbage collection takes entry", at), (without(wal, at), manifests, hint))
 
     def _collect_manifests(self, manifests: Manifests) -> Iterator[Move]:
+        """Claims too, as earlier releases did: the product keeps them now, which allows less."""
         for version in self.rules.collectable_manifests(taken(manifests))[:1]:
             yield Move(("garbage collection takes manifest", version), (without(manifests, version),))
 

@@ -11,8 +11,9 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from deletion_model import DeletionBounds, deletion_model
 from exploring import Explored, Model, explore
-from rules import Rules
+from rules import Rules, always
 from schema_model import SchemaBounds, schema_model
 from shard_model import Bounds as ShardBounds
 from shard_model import shard_model
@@ -26,7 +27,9 @@ from headgate.checkpoints import decisions, garbage
 from headgate.checkpoints.decisions import BatchSources, Decision, Opened, Skip, Write
 from headgate.checkpoints.log_state import Head
 from headgate.checkpoints.records import Batch, Record
+from headgate.checkpoints.table_checkpoint import PinnedShard
 from headgate.checkpoints.unflushed import Unflushed
+from headgate.shards import decisions as decisions_of_a_shard
 from headgate.shards.manifest import Manifest, SsTable
 
 PRODUCT = Rules()
@@ -49,6 +52,9 @@ class Ablation:
     bounds: Any
     off: Mapping[str, Any]
     breaks: str
+
+
+DELETION = DeletionBounds("a sleeper", "oo", flushes=2, collections=1, compactions=1, pins=True)
 
 
 # -- the rules as they must not be -------------------------------------------------------
@@ -76,6 +82,22 @@ def listable_below_replay_after(head: Head, batch: Batch, replay_after: Mapping[
 
 def above_any_manifest(own: int | None, manifest: Manifest) -> int:
     return max(own or 0, manifest.replay_after)
+
+
+def unnamed_ones(folders: Iterable[str], live: Sequence[Manifest], pins: Iterable[PinnedShard]) -> list[str]:
+    held = {one.path for named in (*live, *(pin.manifest for pin in pins)) for one in named.sstables}
+    return sorted(set(folders) - held)
+
+
+def at_any_generation(stored: Manifest, sstable: SsTable, *, started_from: int, last_position: int) -> Manifest:
+    changed = decisions_of_a_shard.covered(
+        replace(stored, generation=sstable.generation, replay_after=started_from),
+        sstable,
+        started_from=started_from,
+        last_position=last_position,
+    )
+    assert changed is not None
+    return replace(changed, generation=max(stored.generation, changed.generation))
 
 
 def held_by_epoch(stored: Manifest, epoch: int, claim_id: str) -> bool:
@@ -341,6 +363,34 @@ ABLATIONS = [
         TableBounds("a table made anew"),
         {"is_another_table": lambda *_: False},
         "a stream goes on into a table that its look found gone",
+    ),
+    Ablation(
+        "R20: an old SSTable that no manifest names goes, whatever it is called",
+        deletion_model,
+        DELETION,
+        {"collectable_sstables": unnamed_ones},
+        "invariant 5: the manifest names",
+    ),
+    Ablation(
+        "R20 needs R9: a flush commits at another generation than it began with",
+        deletion_model,
+        DeletionBounds("two flushes of one claim", "o", flushes=3, jobs=2, collections=1),
+        {"covered": at_any_generation},
+        "invariant",
+    ),
+    Ablation(
+        "R20: pins are read before manifests",
+        deletion_model,
+        DELETION,
+        {"collection_order": ("pins", "manifests")},
+        "invariant 5: the checkpoint was reported as taken",
+    ),
+    Ablation(
+        "R20: a pin counts without another look at the manifests",
+        deletion_model,
+        DELETION,
+        {"pin_holds": always},
+        "invariant 5: the checkpoint was reported as taken",
     ),
     Ablation("record before entries", stream_model, STREAM, {"entries_first": False}, "invariant 1"),
     Ablation("barrier after replay", shard_model, SHARD, {"barrier_first": False}, "invariant 1: the shard shows rows"),

@@ -18,6 +18,7 @@ from stream_life import home_of
 from stream_model import stream_model
 from stream_parts import batches
 
+from headgate.checkpoints.collect import COLLECT_STEPS, collect
 from headgate.checkpoints.flush_job import run_here
 from headgate.checkpoints.stream_driver import StreamDriver
 from headgate.connectors.objects.memory import MemoryStore
@@ -32,6 +33,7 @@ ADAPTED = {
     "flushed_to": "MemTable.last_position",
     "collectable_records": "garbage.collectable_records",
     "collectable_manifests": "garbage.collectable_manifests",
+    "collectable_sstables": "garbage.collectable_sstables",
     "keeps_fence": "garbage collection reads the header, or the record, first",
     "puts_open_record": "always",
 }
@@ -57,6 +59,17 @@ def test_every_decision_is_the_products_own() -> None:
         value = getattr(rules, one.name)
         if isinstance(value, FunctionType | type) and one.name not in ADAPTED:
             assert value.__module__.startswith("headgate."), one.name
+
+
+def test_a_collection_goes_in_the_same_order(store: ObjectStore) -> None:
+    taken: list[str] = []
+    collect(home_of(store), [], apply=True, pause=taken.append)
+    assert tuple(taken) == COLLECT_STEPS
+    assert [step for step in taken if step in ("list", *Rules().collection_order, "delete")] == [
+        "list",
+        *Rules().collection_order,
+        "delete",
+    ]
 
 
 def test_a_shard_is_opened_in_the_same_order(store: ObjectStore) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +24,7 @@ from index_tables import (
 )
 from stores import Crash
 
-from headgate.connectors import lance_index
+from headgate.connectors import index_slots, lance_index
 from headgate.connectors.lance_index import IndexLook, look_index
 from headgate.connectors.objects import open_store
 from headgate.errors import DataLoss, InvalidInput, StoreError, Transient
@@ -35,7 +34,7 @@ from headgate.search.index_commit import COMMIT_STEPS, Committed, commit
 from headgate.search.index_jobs import in_process
 from headgate.search.index_plan import Limits, Round
 from headgate.search.segment import MARKER, Segment
-from headgate.shards.generation import JOB_LIMIT
+from headgate.shards.outcomes import taken_by, wins
 
 FOUR = Limits(tasks=4, task_rows=1)
 
@@ -50,7 +49,7 @@ def versions(uri: str) -> int:
 
 def committed(uri: str, planned: IndexLook, segments: list[Segment], removed: tuple[uuid.UUID, ...] = ()) -> Committed:
     done = Round(tuple(one.fragments for one in segments), removed)
-    return commit(open_store(uri), "note", planned, segments, done, began=time.monotonic())
+    return commit(open_store(uri), "note", planned, segments, done)
 
 
 @pytest.fixture
@@ -83,7 +82,7 @@ def test_after_a_crash_at_each_step_the_same_commit_ends_in_one_index(uri: str, 
             raise Crash(step)
 
     with pytest.raises(Crash):
-        commit(open_store(uri), "note", planned, segments, done, began=time.monotonic(), pause=die)
+        commit(open_store(uri), "note", planned, segments, done, pause=die)
     committed(uri, planned, segments)
     assert versions(uri) == before + 1
     assert coverage(uri) == [0, 1, 2, 3]
@@ -140,7 +139,7 @@ def test_changes_that_do_not_touch_the_fragments_do_not_matter(uri: str, tmp_pat
             lance.dataset(uri).update({"note": "'w1 w2'"}, where="id = 3")
 
     done = Round(((0, 1),))
-    result = commit(open_store(uri), "note", planned, segments, done, began=time.monotonic(), pause=change)
+    result = commit(open_store(uri), "note", planned, segments, done, pause=change)
     assert result.landed == (segments[0].index_id,)
     build_index(open_store(uri), "note", NAME)
     assert coverage(uri) == fragments_of(uri)
@@ -160,7 +159,7 @@ def test_native_hole_9_compaction_between_build_and_commit_is_noticed(uri: str, 
     if when == "before the look":
         lance.dataset(uri).optimize.compact_files()
     done = Round(((0, 1, 2, 3),))
-    result = commit(open_store(uri), "note", planned, segments, done, began=time.monotonic(), pause=compact)
+    result = commit(open_store(uri), "note", planned, segments, done, pause=compact)
     assert (result.landed, result.stale) == ((), (segments[0].index_id,))
     assert result.uncovered == frozenset(fragments_of(uri)) != frozenset({0, 1, 2, 3})
     assert coverage(uri) == []
@@ -226,13 +225,17 @@ def test_a_segment_that_lost_a_file_is_not_committed(uri: str) -> None:
     assert coverage(uri) == []
 
 
-def test_what_stands_for_too_long_is_abandoned(uri: str) -> None:
-    planned, segments = seen(uri), [job(uri, [0, 1, 2, 3]).run()]
-    with pytest.raises(Transient, match="garbage collection"):
-        commit(
-            open_store(uri), "note", planned, segments, Round(((0, 1, 2, 3),)), began=time.monotonic() - JOB_LIMIT - 1
-        )
+def test_of_maker_and_collection_one_goes_on(uri: str) -> None:
+    """Whoever takes a segment's outcome first, however long the other slept (R20)."""
+    store, planned, halves = open_store(uri), seen(uri), Round(((0, 1), (2, 3)))
+    lost, won = job(uri, [0, 1]).run(), job(uri, [2, 3]).run()
+    assert wins(store, index_slots.outcome(lost.index_id), "collector")
+    with pytest.raises(Transient, match="Garbage collection took a segment"):
+        commit(store, "note", planned, [lost, won], halves)
     assert coverage(uri) == []
+    assert taken_by(store, index_slots.outcome(won.index_id)) is None, "what it will never commit is given back"
+    assert commit(store, "note", planned, [won], halves).landed == (won.index_id,)
+    assert not wins(store, index_slots.outcome(won.index_id), "collector")
 
 
 def test_of_a_rebuild_all_lands_or_nothing(uri: str) -> None:
@@ -241,7 +244,7 @@ def test_of_a_rebuild_all_lands_or_nothing(uri: str) -> None:
     segments = [job(uri, fragments, stem=False).run() for fragments in ([0, 1], [2, 3])]
     lance.dataset(uri).delete("id >= 80")  # the second one's rows are gone
     done = Round(((0, 1), (2, 3)), tuple(one.index_id for one in planned.segments), whole=True)
-    result = commit(open_store(uri), "note", planned, segments, done, began=time.monotonic())
+    result = commit(open_store(uri), "note", planned, segments, done)
     assert result.landed == ()
     assert set(result.stale) == {one.index_id for one in segments}
     assert [one.index_id for one in seen(uri).segments] == [one.index_id for one in planned.segments]

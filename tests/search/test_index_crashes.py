@@ -32,6 +32,7 @@ from lance_tables import LanceFaultyStore
 from stores import Crash, Fault
 
 import headgate
+from headgate.connectors import index_slots
 from headgate.connectors.objects import open_store
 from headgate.errors import HeadgateError
 from headgate.search.finalize import FINALIZE_STEPS, finalize
@@ -40,6 +41,7 @@ from headgate.search.index_build import BUILD_STEPS, build_index
 from headgate.search.index_commit import COMMIT_STEPS
 from headgate.search.index_plan import Limits
 from headgate.search.segment import MARKER, Segment
+from headgate.shards.outcomes import taken_by
 
 TWO = Limits(tasks=2, task_rows=1)
 
@@ -147,7 +149,8 @@ def test_a_crash_after_every_operation_of_build_and_commit_ends_in_one_index_wit
         lance.dataset(uri).cleanup_old_versions(older_than=timedelta(0), delete_unverified=False)
         headgate.open_table(uri).collect_garbage(min_age=timedelta(0), apply=True)
         folders = {path.name for path in (Path(uri) / "_indices").iterdir() if files_in(path)}
-        assert folders == used(uri), "and no orphan"
+        orphans = {taken_by(open_store(uri), index_slots.outcome(name)) for name in folders - used(uri)}
+        assert orphans <= {"maker"}, "and no orphan, but where its maker had won and may still commit it"
         assert answers(uri) == expected
     assert number > 35, "the crashes did not reach the whole way"
 

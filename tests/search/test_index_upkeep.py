@@ -31,6 +31,7 @@ from stores import Crash
 
 import headgate
 from headgate.checkpoints.compact_choice import BasePolicy
+from headgate.connectors import index_slots
 from headgate.connectors.lance_index import look_index
 from headgate.connectors.objects import open_store
 from headgate.errors import HeadgateError, InvalidInput, Transient
@@ -38,6 +39,7 @@ from headgate.search.index_build import BUILD_STAGES, build_index
 from headgate.search.index_jobs import in_process
 from headgate.search.index_plan import Limits
 from headgate.search.index_upkeep import index_base, neglected
+from headgate.shards.outcomes import taken_by
 from headgate.table import Table
 
 KINDS = ["id", None]
@@ -134,7 +136,9 @@ def test_a_crash_after_every_store_operation_of_indexing_then_again_gives_the_sa
         table.collect_garbage(min_age=timedelta(0), apply=True)
         folders = {path.name for path in (Path(table.uri) / "_indices").iterdir() if files_in(path)}
         segments = look_index(table.home.store, "note", NAME).segments
-        assert folders == {str(one.index_id) for one in segments}, "no orphan is left"
+        left = folders - {str(one.index_id) for one in segments}
+        makers = {taken_by(table.home.store, index_slots.outcome(name)) for name in left}
+        assert makers <= {"maker"}, "no orphan is left, but where its maker had won and may still commit it"
         check(table, expected, hits)
         shutil.rmtree(table.uri)
     assert number > 15, "the crashes did not reach the whole way"

@@ -504,7 +504,7 @@ def test_a_replay_ends_its_flushes_where_no_later_entry_notes_their_generation(
             writer.put(batch([(i, "n")]))
     appender = WalAppender.open(writer.shard)
     assert appender.opened is not None
-    tables = MemTables(appender.claim, appender.opened, config, partial(write_sstable, writer.shard, ()))
+    tables = MemTables(appender.claim, appender.opened, config, partial(write_sstable, appender.claim, ()))
     parts = replay(writer.shard, appender.opened, appender.next_position - 1, epoch=appender.epoch)
     tables.restore(
         (replace(part, generation=noting[part.position - 1]) for part in parts), Noted.of(enumerate(noting, start=1))

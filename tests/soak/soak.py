@@ -19,7 +19,6 @@ import lance
 from services import S3_SECRETS
 from soak_beside import Beside
 from soak_fire import Fire
-from soak_ingest import jobs_give_up_after
 from soak_report import Report, percentiles
 from soak_topic import Cursor, Topic, difference, produce, shown
 from soak_watch import Watch
@@ -54,7 +53,7 @@ class Soak:
         self.folder, self.seconds, self.seed, self.rate, self.tell = folder, seconds, seed, rate, tell
         self.chance = random.Random(seed)
         self.min_age = max(MIN_AGE, seconds * MIN_AGE_SHARE)
-        self.world = World(folder, keyed, self.min_age / 2)
+        self.world = World(folder, keyed)
         self.topic = Topic(self.world.broker.servers, keyed)
         self.watch = Watch(self.world)
         self.fire = Fire(self.world, seed, zombies=seconds >= CALM_FROM)
@@ -245,8 +244,7 @@ def soak(
     kind = seed % 2 == 0 if keyed is None else keyed
     running = Soak(folder, seconds, seed, kind, rate, tell)
     try:
-        with jobs_give_up_after(running.world.job_seconds):
-            report = running.run()
+        report = running.run()
         report.write(folder, running.watch.samples)
         return report
     finally:

@@ -28,7 +28,6 @@ from headgate.connectors.ports import free_port
 from headgate.table import Table, create_table, open_table
 
 ROOT = Path(__file__).resolve().parents[2]
-SOAK_INGEST = Path(__file__).with_name("soak_ingest.py")
 TOPIC, STREAM, BUCKET, PARTITIONS = "orders", "orders", "lake", 3
 SPARK_DEFAULTS = {
     "spark.driver.memory": "768m",
@@ -87,8 +86,8 @@ class Ingest(Child):
 class World:
     """All parts, and the stream that must survive what is done to them. `close` ends every process."""
 
-    def __init__(self, folder: Path, keyed: bool, job_seconds: float) -> None:
-        self.folder, self.keyed, self.job_seconds = folder, keyed, job_seconds
+    def __init__(self, folder: Path, keyed: bool) -> None:
+        self.folder, self.keyed = folder, keyed
         for name in ("tmp", "conf", "logs"):
             (folder / name).mkdir(parents=True, exist_ok=True)
         lines = [f"{name} {value}\n" for name, value in SPARK_DEFAULTS.items()]
@@ -132,7 +131,7 @@ class World:
         # Each start by another way of reading.
         path = "--direct" if self.starts % 3 else "--no-direct"
         command = [
-            *(sys.executable, str(SOAK_INGEST), str(self.job_seconds), "ingest"),
+            *(sys.executable, "-c", "from headgate.cli import main; main()", "ingest"),
             *("--servers", f"127.0.0.1:{self.networks['kafka'].port}", "--topic", TOPIC, "--stream", STREAM),
             *("--table", self.uri, "--checkpoint", str(self.folder / "checkpoint"), path),
             *("--max-offsets", "3000", "--cores", "2", "--output", "json"),

@@ -59,3 +59,11 @@ def test_patience_with_the_store_is_a_length_of_time_and_has_an_end() -> None:
     for wrong in ("never", -1, True):
         with pytest.raises(InvalidInput, match="store_patience is a length of time"):
             sink_options({"store_patience": wrong})
+
+
+def test_garbage_is_collected_every_hour_unless_somebody_says_otherwise() -> None:
+    assert sink_options({}).gc_seconds == 3600
+    assert sink_options({"gc_interval": "never"}).gc_seconds == float("inf")
+    assert sink_options({}, session_defaults({"spark.headgate.gcInterval": "6 hours"})).gc_seconds == 6 * 3600
+    with pytest.raises(InvalidInput, match="gc_interval is a length of time"):
+        sink_options({"gc_interval": 0})

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from closing import Background, Steps
 from maintained import EAGER, KINDS, PATIENCE, batch, schedule, until
 from structlog.testing import capture_logs
 
-from headgate.checkpoints import flush_job
+from headgate.checkpoints.collect import Collection
 from headgate.checkpoints.columns import stream_schema
 from headgate.checkpoints.compact import CompactJob, TakenIn, take_in
 from headgate.checkpoints.flush_job import Flushed, FlushJob, run_here
@@ -271,6 +272,56 @@ def test_only_one_thread_at_a_time_changes_shards_and_only_one_compacts(table: T
     assert other.result() is not None
 
 
+def test_garbage_is_collected_beside_the_stream_and_what_it_did_is_told(table: Table, started: Started) -> None:
+    driver, told = open_stream(table), []
+    collect = partial(collect_at_once, table)
+    maintenance = started(driver, Jobs(collect=collect), schedule(gc_seconds=0.0), tell=told.append)
+    for number in range(3):
+        batch(driver, maintenance, number)
+    until(lambda: maintenance.state.collected and maintenance.state.collected.objects, "garbage is collected")
+    assert maintenance.state.failures == ()
+    maintenance.stop()
+    assert ids(table) == rows_of(range(3))
+    last = maintenance.state
+    put_state(table.home.records, last)
+    assert read_state(table.home.records, "s") == last, "status shows it"
+    # The next driver counts from there, and not from its own start.
+    late = replace(last, collects_since="2020-01-01T00:00:00+00:00")
+    again = started(open_stream(table), Jobs(collect=collect), schedule(gc_seconds=3600.0), before=late)
+    until(lambda: again.state.collected not in (None, last.collected), "it is overdue")
+    soon = started(open_stream(table), Jobs(collect=collect), schedule(gc_seconds=3600.0), before=again.state)
+    assert soon.wait_until_idle(PATIENCE)
+    assert soon.state.collected == again.state.collected
+
+
+def test_a_collection_that_fails_fails_nothing_else_and_one_that_is_called_off_ends(
+    table: Table, started: Started
+) -> None:
+    driver, calls = open_stream(table), []
+
+    def collect(progress: Callable[[int, int], None]) -> Collection:
+        calls.append(progress)
+        if len(calls) == 1:
+            raise Transient("The store is away.")
+        reached.set()
+        while True:
+            progress(1, 2)
+            time.sleep(0.001)
+
+    reached = threading.Event()
+    maintenance = started(driver, Jobs(collect=collect), schedule(gc_seconds=0.0))
+    batch(driver, maintenance, 0)
+    assert reached.wait(PATIENCE), "it is tried again"
+    until(lambda: maintenance.state.flushes >= 2, "flushes go on meanwhile")
+    maintenance.stop()
+    assert maintenance.state.collected is None
+    assert ids(table) == rows_of(range(1))
+
+
+def collect_at_once(table: Table, progress: Callable[[int, int], None]) -> Collection:
+    return table.collect_garbage(min_age=timedelta(0), apply=True, progress=progress)
+
+
 # -- failures --------------------------------------------------------------------------------
 
 
@@ -295,23 +346,6 @@ def test_a_job_that_fails_never_fails_the_stream_and_is_tried_again(
     until(lambda: not told[-1].failures, "and says so")
     assert any(state.failures for state in told)
     assert ids(table) == rows_of(range(3))
-
-
-def test_a_flush_that_took_too_long_is_given_up_and_done_again_by_the_same_driver(
-    table: Table, started: Started, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is no successor's doing, so that neither maintenance nor the stream ends."""
-    driver = open_stream(table)
-    monkeypatch.setattr(flush_job, "JOB_LIMIT", 0.0)
-    maintenance = started(driver)
-    batch(driver, maintenance, 0)
-    until(lambda: bool(maintenance.state.failures), "a flush is given up")
-    assert "given up" in maintenance.state.failures[0].error
-    assert manifest_of(shard_of(table, 0)).sstables == ()
-    monkeypatch.undo()
-    until(lambda: maintenance.state.flushes >= 2, "both shards are flushed")
-    batch(driver, maintenance, 1)
-    assert ids(table) == rows_of(range(2))
 
 
 def test_a_compaction_that_fails_lets_flushes_go_on(table: Table, started: Started) -> None:

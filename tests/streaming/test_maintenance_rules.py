@@ -128,6 +128,7 @@ def test_the_options_of_a_stream_are_the_thresholds() -> None:
                 "max_sstables": 9,
                 "checkpoint_interval": 11,
                 "max_base_age": "1 hour",
+                "gc_interval": "2 hours",
             },
             {},
         )
@@ -136,6 +137,7 @@ def test_the_options_of_a_stream_are_the_thresholds() -> None:
     assert (limits.flush_bytes, limits.flush_seconds, limits.max_unflushed_bytes) == (5, 120.0, 7)
     assert limits.base_seconds == 3600.0
     assert (limits.compact_sstables, limits.max_sstables, found.checkpoint_seconds) == (3, 9, 11.0)
+    assert found.gc_seconds == 7200.0
 
 
 @pytest.mark.parametrize("given", [{"max_sstables": 3, "compact_sstables": 4}])

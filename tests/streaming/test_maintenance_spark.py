@@ -56,10 +56,12 @@ def test_a_stream_is_flushed_and_compacted_on_executors_and_shows_what_the_topic
     stream = Stream(spark, table, [topic], tmp_path / "checkpoint", max_offsets=300)
     topic.put_orders(1800)
     before = len(job_names(spark))
-    sink = stream.run(max_memtable_size=1, compact_sstables=2)
+    sink = stream.run(max_memtable_size=1, compact_sstables=2, gc_interval=0.3)
     check_table(table, topic)
     state = sink.maintenance
     assert state is not None
+    assert state.collected is not None, "garbage is collected beside the batches"
+    assert state.collected.kept == ()
     assert state.flushes >= 4
     assert state.sstables_compacted >= 4
     assert state.failures == ()

@@ -1,0 +1,32 @@
+"""One slot that two race for: who makes something, before it is committed, and who removes it, before anything goes.
+
+Only the winner goes on, however long the other slept (R20). A slot is put if absent and stays as long as the loser may
+still come, so that twice equals once for the winner as well.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from headgate.connectors.objects import ObjectStore
+from headgate.errors import AlreadyExists, NotFound
+from headgate.shards.retry import Retry
+
+Party = Literal["maker", "collector"]
+
+
+def taken_by(store: ObjectStore, slot: str) -> str | None:
+    """Who has the slot; None: nobody yet. Raises Transient."""
+    try:
+        return bytes(Retry().run(lambda: store.get(slot))).decode(errors="replace").strip()
+    except NotFound:
+        return None
+
+
+def wins(store: ObjectStore, slot: str, party: Party) -> bool:
+    """Take the slot. True: it is this party's, now or since before. Raises Transient."""
+    try:
+        Retry().run(lambda: store.put_if_absent(slot, f"{party}\n".encode()))
+    except AlreadyExists:
+        return taken_by(store, slot) == party
+    return True
