@@ -1,12 +1,15 @@
-"""A process that finalizes an index until it is killed: `python finalizing_process.py URI INDEX_ID BUILT`.
+"""A process that finalizes an index until it is killed: `python finalizing_process.py URI INDEX_ID BUILT [STEP]`.
 
-BUILT is a file of the test that started it. "begin" goes to standard output before, "done" after.
+BUILT is a file of the test that started it. "begin" goes to standard output before, "done" after. With a STEP it waits
+for a line on standard input before it begins, and kills itself with SIGKILL when it comes to that step of `finalize`;
+"none" is no step.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
+import signal
 import sys
 import uuid
 from pathlib import Path
@@ -16,13 +19,20 @@ from headgate.search.finalize import finalize
 from headgate.search.segment import IndexFolder
 
 
-def main(uri: str, index_id: str, built: str) -> None:
+def main(uri: str, index_id: str, built: str, step: str | None = None) -> None:
     import lance.file  # noqa: F401 - loaded before the clock starts
 
     expected = pickle.loads(Path(built).read_bytes())
     folder = IndexFolder(open_store(uri), uuid.UUID(index_id))
+
+    def pause(reached: str) -> None:
+        if reached == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
     os.write(1, b"begin\n")
-    finalize(folder, expected)
+    if step is not None:
+        sys.stdin.readline()
+    finalize(folder, expected, pause=pause)
     os.write(1, b"done\n")
 
 
