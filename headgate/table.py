@@ -24,7 +24,7 @@ import pyarrow as pa
 from headgate.checkpoints.clone import CloneSource, clone_table
 from headgate.checkpoints.clone_build import CloneTarget
 from headgate.checkpoints.clone_copy import Progress, no_progress
-from headgate.checkpoints.clone_wal import UndecidedWal, mismatch, read_choice
+from headgate.checkpoints.clone_wal import UndecidedWal, choose, mismatch, read_choice
 from headgate.checkpoints.collect import MIN_AGE, Collection, collect
 from headgate.checkpoints.columns import add_column, current_home, drop_column, plain_schema, rename_column
 from headgate.checkpoints.compact_choice import BasePolicy, CompactLimits
@@ -51,6 +51,7 @@ from headgate.search.query import Searcher, searcher_of
 from headgate.shards.appender import Pause, no_pause
 from headgate.shards.config import WriterConfig
 from headgate.shards.merge import View
+from headgate.shards.moved_wal import MovedWal
 from headgate.shards.pending import landed
 from headgate.shards.ranking import Match
 from headgate.shards.retry import Retry
@@ -632,7 +633,8 @@ def open_table(
 
     With `checkpoint`, exactly as that checkpoint has it, whatever came since; writers are refused.
 
-    A clone that was made without a WAL store takes the given one from the moment a writer opens a shard.
+    A table or clone that was made without a WAL store takes the given one from the moment a writer opens a shard. A
+    clone that its first writer left without one stays so. See `shards.moved_wal`.
 
     Raises NotFound where there is no dataset or checkpoint, InvalidInput where it is not a table (yet, or any more),
     WalStoreMismatch where `wal_uri` is another one than recorded.
@@ -659,10 +661,10 @@ def open_table(
 def open_wal(
     store: ObjectStore, record: TableRecord, storage_options: Mapping[str, str] | None, wal_uri: str | None = None
 ) -> tuple[TableRecord, ObjectStore]:
-    """The store of a table's WALs, and the record with what a clone's first writer chose since it was made.
-
-    Raises WalStoreMismatch where `wal_uri` is another one.
+    """The store of a table's WALs, and the record with what its first writer, or the first one that was given a WAL
+    store, chose since it was made. Raises WalStoreMismatch where `wal_uri` is another one.
     """
+    was_undecided = record.wal_undecided
     if record.wal_undecided and (chosen := read_choice(store, record.table_id)) is not None:
         record = replace(record, wal_uri=None if chosen == store.uri else chosen, wal_undecided=False)
     options = wal_options(storage_options)
@@ -670,10 +672,17 @@ def open_wal(
     if record.wal_undecided:
         opener = partial(open_store, storage_options=options)
         return record, UndecidedWal(store, record.table_id, given, opener)
-    recorded = record.wal_uri or store.uri
-    if given is not None and given.uri != recorded:
+    noted = read_choice(store, record.table_id) if record.wal_uri is None and not was_undecided else None
+    recorded = record.wal_uri or noted or store.uri
+    if given is not None and given.uri != recorded and (recorded != store.uri or was_undecided):
         raise mismatch(store.uri, recorded, given.uri)
-    return record, open_store(record.wal_uri, options) if record.wal_uri else store
+    if record.wal_uri is not None:
+        return record, open_store(record.wal_uri, options)
+    new = open_store(noted, options) if noted else given
+    if new is None or new.uri == store.uri:
+        return record, store
+    moved = MovedWal(store, new, partial(choose, store, record.table_id, new.uri))
+    return replace(record, wal_uri=noted), moved
 
 
 def full_text_index(column: str) -> str:

@@ -574,12 +574,11 @@ def test_a_writer_that_is_opened_by_the_tables_uri_takes_no_name_that_the_table_
     assert not table.shards()
 
 
-def test_a_table_without_a_wal_store_takes_none(tmp_path: Path) -> None:
+def test_the_table_s_own_place_is_no_wal_store(tmp_path: Path) -> None:
     table = orders(tmp_path / "t", wal_uri=str(tmp_path / "t"))
     assert table.record.wal_uri is None
-    assert open_table(table.uri, wal_uri=table.uri).table_id == table.table_id
-    with pytest.raises(InvalidInput, match="WALs lie in"):
-        open_table(table.uri, wal_uri=str(tmp_path / "wal"))
+    opened = open_table(table.uri, wal_uri=table.uri)
+    assert opened.home.wal_store is opened.home.store
 
 
 @pytest.mark.s3

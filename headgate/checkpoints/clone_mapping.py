@@ -16,7 +16,7 @@ from headgate.checkpoints.dead_letters import PREFIX
 from headgate.checkpoints.records import Fold, OpenRecord, ShardClaim, ShardPart
 from headgate.checkpoints.table_checkpoint import PinnedShard, TableCheckpoint
 from headgate.errors import Corrupt, DataLoss, InvalidInput
-from headgate.shards.manifest import CLAIM_ID, WRITE_ID, Manifest, SsTable
+from headgate.shards.manifest import CLAIM_ID, WAL_STORE, WRITE_ID, Manifest, SsTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def cloned_manifest(plan: ShardPlan, epoch: int) -> Manifest:
         sstables=plan.sstables,
     )
     own = plan.claim_id.encode()
-    return manifest.with_field(CLAIM_ID, own).with_field(WRITE_ID, own)
+    return manifest.with_field(CLAIM_ID, own).with_field(WRITE_ID, own).with_field(WAL_STORE, None)
 
 
 def cloned_fold(fold: Fold, checkpoint: TableCheckpoint, table_id: UUID, plans: Mapping[UUID, ShardPlan]) -> Fold:

@@ -1,4 +1,7 @@
-"""The WAL store of a clone that was made without one: open until its first writer opens, then fixed for ever.
+"""Which WAL store a table has that was made without one; once chosen, it is fixed for ever.
+
+A table that was made as such takes one later, shard by shard: see `shards.moved_wal`. The rest is about a clone: its
+WAL store is open until its first writer opens.
 
 Until then the WALs are what the clone copied into the table itself, and nobody adds to them. Whoever opens a writer
 with a WAL store of its own takes that one, without one the table's own; of several the first wins. It is noted in
@@ -64,6 +67,20 @@ def mismatch(table: str, recorded: str, given: str) -> WalStoreMismatch:
         table=table,
         advice="leave wal_uri out, or give the recorded one; nothing was written",
     )
+
+
+def put_choice(store: ObjectStore, table_id: UUID, uri: str) -> None:
+    """Put the choice, if there is none."""
+    data = codec.text_of({"kind": "wal_store", "wal_uri": None if uri == store.uri else uri})
+    with suppress(AlreadyExists):
+        Retry().run(lambda: store.put_if_absent(choice_key(table_id), data))
+
+
+def choose(store: ObjectStore, table_id: UUID, uri: str) -> None:
+    """The same. Raises WalStoreMismatch where the choice that stands is another."""
+    put_choice(store, table_id, uri)
+    if (stored := read_choice(store, table_id)) not in (None, uri):
+        raise mismatch(store.uri, str(stored), uri)
 
 
 class UndecidedWal(ObjectStore):
@@ -170,10 +187,7 @@ class UndecidedWal(ObjectStore):
             given = self._given or self._own
             if given.uri != self._own.uri:
                 self._copy_all(given)
-            key = choice_key(self._table_id)
-            data = codec.text_of({"kind": "wal_store", "wal_uri": None if given.uri == self._own.uri else given.uri})
-            with suppress(AlreadyExists):
-                Retry().run(lambda: self._own.put_if_absent(key, data))
+            put_choice(self._own, self._table_id, given.uri)
             chosen = self._look()
             assert chosen is not None
             return chosen

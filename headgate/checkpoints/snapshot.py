@@ -27,6 +27,7 @@ from headgate.errors import DataLoss, Transient
 from headgate.shards.appender import Pause, no_pause
 from headgate.shards.manifest import Manifest
 from headgate.shards.merge import Fresh, View
+from headgate.shards.moved_wal import check_place
 from headgate.shards.replay import uncovered
 from headgate.shards.retry import Retry
 from headgate.shards.shard import Shard, TableHome
@@ -174,6 +175,7 @@ def _tail(
     shard: Shard, manifest: Manifest, visible: Visible, read_tail: _ReadTail, kept: Kept, tail_start: TailStart
 ) -> tuple[Fresh, int]:
     """What the shard adds, and the first position that was free."""
+    check_place(shard, manifest)
     if not visible.covers(shard.id, manifest.replay_after):
         raise _Moved
     try:

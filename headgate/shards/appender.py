@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from headgate.connectors.objects import ObjectStore
@@ -24,6 +24,7 @@ from headgate.shards.decisions import Slot, claim_stands, entry_in_the_way, sear
 from headgate.shards.entry import Chunk, EncodedEntry, EntryHeader, Tags
 from headgate.shards.manifest import Manifest
 from headgate.shards.manifest_store import ManifestStore
+from headgate.shards.moved_wal import before_move, check_place, move_wal
 from headgate.shards.retry import Retry, note_retry
 from headgate.shards.shard import Claim, Shard
 from headgate.shards.tip import checked_tip, find_tip, listed_tip
@@ -97,6 +98,8 @@ class WalAppender:
         4. barrier: put a data-less entry there, stepping over stale entries.
         5. re-read the manifest: it still carries our claim id and the barrier lies
            above its replay_after; otherwise we are Fenced (R3).
+        6. where the table was given a WAL store and the shard's WAL is still in the table, 3 to 5 were done there; it
+           moves now, see `move_wal`.
 
         On a fresh shard the barrier is entry 0 and rows start at 1. A crash after any
         step leaves a shard that opens. Raises Fenced where another opener was later,
@@ -111,15 +114,17 @@ class WalAppender:
         claimed = manifests.claim(owner, spec_id=shard.home.spec_id)
         manifest = claimed.manifest
         assert manifest.claim_id is not None
+        check_place(shard, claimed.previous)
+        place = before_move(shard, claimed.previous)
         pause("tip")
         start = max(free, search_start(claimed.previous, seen))
         try:
-            free = retry.run(lambda: find_tip(shard, start))
+            free = retry.run(lambda: find_tip(place, start))
         except DataLoss:
             # What looks like a hole may be what a successor has flushed and collected.
             manifests.check_fenced(manifest.epoch, manifest.claim_id)
             raise
-        appender = cls(Claim(shard, manifest.epoch, manifest.claim_id, free), retry=retry)
+        appender = cls(Claim(place, manifest.epoch, manifest.claim_id, free), retry=retry)
         pause("barrier")
         barrier = appender._put(codec.encode_barrier(epoch=manifest.epoch)).position
         pause("re-read")
@@ -134,6 +139,10 @@ class WalAppender:
                     stored_epoch=stored.epoch if stored else None,
                 )
             )
+        assert stored is not None
+        if place is not shard:
+            stored = move_wal(shard, appender.claim, stored.replay_after, retry, pause)
+            appender = cls(replace(appender.claim, shard=shard), retry=retry)
         appender.opened = stored
         return appender
 
@@ -285,7 +294,9 @@ def _look(
     A living writer may flush and collect between the two reads; then its manifest says so.
     """
     while True:
-        start = search_start(manifests.latest(), seen)
+        manifest = manifests.latest()
+        check_place(shard, manifest)
+        start = search_start(manifest, seen)
         try:
             return retry.run(partial(find, shard, start))
         except DataLoss:

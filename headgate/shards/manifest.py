@@ -21,6 +21,7 @@ from headgate.errors import Corrupt, InvalidInput
 
 CLAIM_ID = "headgate.claim_id"
 OWNER = "headgate.owner"
+WAL_STORE = "headgate.wal_store"
 WRITE_ID = "headgate.write_id"
 
 MAX_BYTES = 16 * 2**20
@@ -71,6 +72,11 @@ class Manifest:
     def owner(self) -> str | None:
         """The stream that owns the shard."""
         return self._text(OWNER)
+
+    @property
+    def wal_store(self) -> str | None:
+        """Where the shard's WAL has moved to, without credentials; None: it is where the table's record says."""
+        return self._text(WAL_STORE)
 
     @property
     def write_id(self) -> str | None:

@@ -19,6 +19,7 @@ from headgate.errors import DataLoss, Fenced, HeadgateError
 from headgate.shards.decisions import search_start
 from headgate.shards.entry import EntryHeader
 from headgate.shards.manifest import Manifest
+from headgate.shards.moved_wal import check_place
 from headgate.shards.noted import Noted
 from headgate.shards.retry import Retry
 from headgate.shards.shard import Shard
@@ -64,6 +65,7 @@ def look(shard: Shard, keep_bytes: int, retry: Retry = Retry()) -> Looked:  # no
     manifests = shard.manifests_retried(retry)
     manifest = manifests.latest()
     while True:
+        check_place(shard, manifest)
         try:
             return _look(shard, manifest, keep_bytes, retry)
         except DataLoss:
