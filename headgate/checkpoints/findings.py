@@ -97,6 +97,11 @@ KINDS: Mapping[str, Kind] = {
         "no row that was acknowledged: a power cut took files of a version that nothing relied on; readers of it stop",
         "`headgate recover TABLE --apply`, or the next writer's open, sets it aside",
     ),
+    "base-tag-unreadable": Kind(
+        "warning",
+        "no row: a power cut took a tag that nothing relied on; until then Lance reads no tag at all",
+        "`headgate recover TABLE --apply`, or the next writer's open, sets it aside",
+    ),
     "base-index-missing": Kind("warning", "no row; searches of that index fail", "build the index again"),
     "table-record-missing": Kind(
         "error",

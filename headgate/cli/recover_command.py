@@ -15,7 +15,7 @@ from headgate.cli.errors import exit_code
 from headgate.cli.findings_text import tell_findings
 from headgate.cli.kafka_options import source_option
 from headgate.cli.output import Output, TextOutput, output_option
-from headgate.connectors.base_aside import DamagedVersion, damaged_versions, settle_base
+from headgate.connectors.base_aside import Damaged, damage, settle_base
 from headgate.connectors.objects import open_store
 from headgate.errors import DataLoss
 from headgate.table import open_table
@@ -57,7 +57,7 @@ def recover(
     are set aside, as the next writer's open does. Without --checkpoint that is all.
     """
     home = open_table(uri, storage_options or None).home
-    damaged = settle_base(home.store) if apply else damaged_versions(home.store)
+    damaged = settle_base(home.store) if apply else damage(home.store)
     if checkpoint is None:
         title = "Nothing to mend" if not damaged else "Mended" if apply else "Damaged"
         output.record(f"{title}: the base of {home.uri}", {"base": base_value(damaged, apply=apply)})
@@ -81,10 +81,10 @@ def recover(
     click.get_current_context().exit(exit_code(DataLoss) if lost else 0)
 
 
-def base_value(damaged: Sequence[DamagedVersion], *, apply: bool) -> list[dict[str, Any]]:
+def base_value(damaged: Sequence[Damaged], *, apply: bool) -> list[dict[str, Any]]:
     """The versions of the base that a power cut damaged, and what became of them."""
     done = "set aside, and kept under _headgate/" if apply else "run this with --apply to set it aside"
-    return [{"version": one.version, "what": one.what, "next": done} for one in damaged]
+    return [{"name": one.name, "what": one.what, "next": done} for one in damaged]
 
 
 def diagnosis_value(found: Diagnosis, done: Rebuilt | None = None, *, apply: bool = False) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Versions of a base that a power cut left damaged: found, and set aside.
+"""Versions and tags of a base that a power cut left damaged: found, and set aside.
 
 A cut between Lance's commit and our sync leaves a newest manifest of 0 bytes, or one whose files are missing or cut.
 Lance then opens nothing, though every row that was acknowledged is in an older version, an SSTable or the WAL: nothing
@@ -6,10 +6,12 @@ goes because the base has it before that version is marked as synced (`base_sync
 highest mark was never relied on. Names appear whole on a disk that did not lose power (Lance links what it has
 written), so damage is never somebody's work in progress.
 
+The same is true of a tag that was not synced yet; Lance reads none at all where one cannot be read.
+
 Promises:
 1. Only versions above the highest mark are set aside, and only where the newest whole one is marked or above it. A base
    without any mark is left as it is: nobody knows what was relied on.
-2. Nothing is deleted: a manifest is renamed out of `_versions/` to `_headgate/<table id>/set_aside/`.
+2. Nothing is deleted: a manifest (or tag) is renamed out of `_versions/` to `_headgate/<table id>/set_aside/`.
 3. One at a time: `_versions/` is locked from the judgement to the rename, so that a version that Lance has committed
    anew under the same number is never taken for the damaged one.
 
@@ -19,12 +21,14 @@ Only on local disk: elsewhere nothing is looked at.
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import Literal
 
 import structlog
 
@@ -43,33 +47,35 @@ _log = structlog.get_logger("headgate.connectors")
 
 
 @dataclass(frozen=True, slots=True)
-class DamagedVersion:
-    """A version that a power cut damaged."""
+class Damaged:
+    """A version, or a tag, that a power cut damaged."""
 
-    version: int
-    manifest: str
-    """The path of its manifest."""
+    kind: Literal["unreadable", "torn", "tag"]
+    """Of an unreadable version the manifest cannot be read: readers then use an older one by themselves. Of a torn one
+    other files are missing or cut.
+    """
+    name: str
+    path: str
+    """Of the manifest, or the tag."""
     what: str
-    unreadable: bool
-    """Whether its manifest cannot be read: readers then use an older version by themselves."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    damaged: tuple[DamagedVersion, ...]
+    damaged: tuple[Damaged, ...]
     whole: int | None
     """The newest version that is."""
     table_id: str | None
     """Which it names."""
 
 
-def damaged_versions(store: ObjectStore) -> tuple[DamagedVersion, ...]:
+def damage(store: ObjectStore) -> tuple[Damaged, ...]:
     """What `set_aside` would take, the newest first. Writes nothing."""
     root = local_root(store)
     if root is None:
         return ()
     with os_errors("look", store.uri, "_versions/"):
-        return _judge(root).damaged
+        return _judge(root).damaged + _tags(root)
 
 
 def newest_readable(store: ObjectStore) -> int | None:
@@ -95,7 +101,7 @@ def _readable(root: str) -> int | None:
     return None
 
 
-def settle_base(store: ObjectStore) -> tuple[DamagedVersion, ...]:
+def settle_base(store: ObjectStore) -> tuple[Damaged, ...]:
     """What every writer does first: set damaged versions aside, and let the newest one survive a power cut.
 
     A base that has lost more than that is told by whoever needs it: rows can still be put.
@@ -109,23 +115,19 @@ def settle_base(store: ObjectStore) -> tuple[DamagedVersion, ...]:
     return gone
 
 
-def set_aside(store: ObjectStore) -> tuple[DamagedVersion, ...]:
+def set_aside(store: ObjectStore) -> tuple[Damaged, ...]:
     """Set damaged versions aside, and say which. Raises Transient where another holds the lock for long, StoreError."""
     root = local_root(store)
-    if root is None or not damaged_versions(store):
+    if root is None or not damage(store):
         return ()
     with os_errors("set aside", store.uri, "_versions/"), _alone(root, store.uri):
         judged = _judge(root)
-        _move(root, judged.table_id, judged.damaged)
-    for one in judged.damaged:
-        _log.warning(
-            "a version of the base was set aside: a power cut damaged it",
-            table=store.uri,
-            version=one.version,
-            what=one.what,
-            now=judged.whole,
-        )
-    return judged.damaged
+        going = judged.damaged + _tags(root)
+        _move(root, judged.table_id, going)
+    for one in going:
+        told = {"what": one.what, "base_version": judged.whole}
+        _log.warning(f"{one.name} of the base was set aside: a power cut damaged it", table=store.uri, **told)
+    return going
 
 
 def set_aside_unborn(store: ObjectStore) -> None:
@@ -160,7 +162,7 @@ def _judge(root: str, *, unborn: bool = False) -> _Judged:
 
 
 def _judged(root: str, listed: Mapping[int, str], unborn: bool) -> _Judged:
-    damaged: list[DamagedVersion] = []
+    damaged: list[Damaged] = []
     whole: int | None = None
     table_id: str | None = None
     mark, known = 0, frozenset[str]()
@@ -170,12 +172,12 @@ def _judged(root: str, listed: Mapping[int, str], unborn: bool) -> _Judged:
         except FileNotFoundError:
             continue  # cleaned up since the LIST
         except Corrupt as error:
-            damaged.append(DamagedVersion(version, path, error.what, unreadable=True))
+            damaged.append(Damaged("unreadable", f"version {version}", path, error.what))
             continue
         if whole is None:
             mark, known = _vouched(root, listed, found)
         if version > mark and whole is None and (fault := next(faults(found.files, known), None)) is not None:
-            damaged.append(DamagedVersion(version, path, f"{fault}.", unreadable=False))
+            damaged.append(Damaged("torn", f"version {version}", path, f"{fault}."))
             continue
         if whole is None:
             whole, table_id = version, found.config.get(TABLE_ID)
@@ -186,21 +188,38 @@ def _judged(root: str, listed: Mapping[int, str], unborn: bool) -> _Judged:
     return _Judged(tuple(damaged), whole, table_id)
 
 
+def _tags(root: str) -> tuple[Damaged, ...]:
+    """Tags that cannot be read: Lance then reads none at all. One that a record relies on was synced before it."""
+    folder = os.path.join(root, "_refs", "tags")
+    found = []
+    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+        path = os.path.join(folder, name)
+        try:
+            with open(path, "rb") as file:
+                json.loads(file.read())
+        except FileNotFoundError:
+            continue
+        except ValueError:
+            if name.endswith(".json"):
+                found.append(Damaged("tag", f"tag {name.removesuffix('.json')}", path, "The tag cannot be read."))
+    return tuple(found)
+
+
 def _vouched(root: str, listed: Mapping[int, str], found: VersionFiles) -> tuple[int, frozenset[str]]:
     mark = max(synced_versions(root, found.config.get(TABLE_ID)), default=0)
     return mark, marked_files(root, listed, mark)
 
 
-def _move(root: str, table_id: str | None, damaged: tuple[DamagedVersion, ...]) -> None:
+def _move(root: str, table_id: str | None, damaged: tuple[Damaged, ...]) -> None:
     if not damaged:
         return
     folder = os.path.join(root, "_headgate", table_id or "", "set_aside")
     make_synced(folder)
     for one in damaged:
         with suppress(FileNotFoundError):
-            os.rename(one.manifest, os.path.join(folder, f"{one.version}-{uuid.uuid4().hex[:8]}.manifest"))
-    sync_path(folder)
-    sync_path(os.path.dirname(damaged[0].manifest))
+            os.rename(one.path, os.path.join(folder, f"{uuid.uuid4().hex[:8]}-{os.path.basename(one.path)}"))
+    for place in {folder, *(os.path.dirname(one.path) for one in damaged)}:
+        sync_path(place)
 
 
 @contextmanager

@@ -51,7 +51,7 @@ def held_versions(store: ObjectStore) -> Mapping[str, int]:
     """Every tag, with the version it holds. Raises Transient."""
     try:
         return {name: int(tag["version"]) for name, tag in open_dataset(store).tags.list().items()}
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RuntimeError) as error:
         raise Transient("The tags of the base could not be read.", table=store.uri) from bare(error)
 
 

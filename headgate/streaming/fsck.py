@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +15,7 @@ from headgate.checkpoints import records as codec
 from headgate.checkpoints.findings import Finding, finding
 from headgate.checkpoints.fsck import Checked, Progress, check_table
 from headgate.connectors import dataset_health
-from headgate.connectors.base_aside import damaged_versions
+from headgate.connectors.base_aside import damage
 from headgate.connectors.compacted import compacted_marks
 from headgate.connectors.lance import Base, look
 from headgate.connectors.objects import ObjectStore, open_store
@@ -94,13 +93,11 @@ def _base(store: ObjectStore, storage_options: Mapping[str, str] | None) -> tupl
         return None, [finding("base-damaged", "_versions/", error.what)]
     if base is None:
         return None, [finding("base-missing", "_versions/", "There is no Lance dataset here any more.")]
-    damaged = damaged_versions(store)
-    if damaged:
-        codes = {True: "base-version-unreadable", False: "base-version-torn"}
-        places = [f"_versions/{os.path.basename(one.manifest)}" for one in damaged]
+    if damaged := damage(store):
+        codes = {"unreadable": "base-version-unreadable", "torn": "base-version-torn", "tag": "base-tag-unreadable"}
         return base, [
-            finding(codes[one.unreadable], place, f"Version {one.version}: {one.what}")
-            for one, place in zip(damaged, places, strict=True)
+            finding(codes[one.kind], one.path.removeprefix(store.uri).strip("/"), f"{one.name}: {one.what}")
+            for one in damaged
         ]
     health = dataset_health.look_over(store)
     if health.fault is not None:

@@ -229,6 +229,12 @@ def power_fails_before_a_data_file_of_the_bases_latest_version_is_synced(table: 
     next((Path(table.uri) / "data").iterdir()).write_bytes(b"")
 
 
+@brings("base-tag-unreadable")
+def power_fails_before_a_tag_of_the_base_is_synced(table: Table) -> None:
+    lance.dataset(table.uri).tags.create("mine", 1)
+    (Path(table.uri) / "_refs/tags/mine.json").write_bytes(b"")
+
+
 @brings("base-not-a-table")
 def native_overwrites_the_base(table: Table) -> None:
     lance.write_dataset(pa.Table.from_batches([rows(1)]), table.uri, mode="overwrite")
