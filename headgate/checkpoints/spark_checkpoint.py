@@ -56,7 +56,8 @@ class SparkCheckpoint:
         self.uri = redact(uri)
         """Where it is, without credentials."""
         self._scheme, self._path = _parsed(uri)
-        self._options = dict(storage_options or {})
+        self.options = dict(storage_options or {})
+        """Of its store. They may hold credentials."""
         self._opened: Any = None
 
     def query_id(self) -> str:
@@ -203,7 +204,7 @@ class SparkCheckpoint:
         """What fsspec answers, its errors in our words. Their texts may hold credentials: only chained."""
         try:
             if self._opened is None:
-                self._opened = _filesystem(self._scheme, self._options)
+                self._opened = _filesystem(self._scheme, self.options)
             return operation(self._opened)
         except HeadgateError:
             raise

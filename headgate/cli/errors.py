@@ -53,7 +53,11 @@ def exit_code(kind: type[HeadgateError]) -> int:
 
 def exit_table() -> str:
     """The table as `--help` shows it."""
-    rows = [(0, "done"), *((row.code, row.meaning) for row in EXITS), (INTERRUPTED, "Ctrl-C")]
+    rows = [
+        (0, "done"),
+        *((row.code, row.meaning) for row in EXITS),
+        (INTERRUPTED, "Ctrl-C, or a second signal that hurries a stop"),
+    ]
     return "\n".join(f"  {code:>3}  {meaning}" for code, meaning in rows)
 
 

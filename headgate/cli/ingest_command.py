@@ -206,11 +206,12 @@ def ingest(
 ) -> None:
     """Stream the records of topics into a table, exactly once, and print one line per batch.
 
-    Starting takes the stream over: a driver that still runs it elsewhere is fenced and stops. SIGTERM
-    finishes or abandons the batch, takes all rows into the base and exits 0, Ctrl-C does the same and
-    exits 130; after either, and after a crash, the same command goes on where the table stands. Where a
-    power cut has left Spark's checkpoint damaged, it is rebuilt from the table first, which is told on
-    stderr.
+    Starting takes the stream over: a driver that still runs it elsewhere, or here with the same Spark
+    checkpoint, is fenced and exits 4. SIGTERM finishes or abandons the batch, takes all rows into the
+    base and exits 0, Ctrl-C does the same and exits 130, also where every process of the command gets
+    the signal; a second one hurries it. After any of these, and after a crash, the same command goes on
+    where the table stands. Where a power cut has left Spark's checkpoint damaged, it is rebuilt from the
+    table first, which is told on stderr.
     """
     if once and trigger is not None:
         raise InvalidInput("--once and --trigger exclude each other.")

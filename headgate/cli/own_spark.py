@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from headgate.errors import HeadgateError, InvalidInput
 from headgate.streaming.delta_tables import DeltaName, delta_settings
 from headgate.streaming.s3a import reaches
-from headgate.streaming.session import SparkFailed, jvm_gone, local_session
+from headgate.streaming.session import SparkFailed, jvm_gone, kill_jvm, local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,16 +33,22 @@ def own_spark(
     """
     with tempfile.NamedTemporaryFile(prefix="headgate-spark-", suffix=".log", delete=False) as log:
         log_file = Path(log.name)
+    # py4j logs a traceback beside what it raises.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
     try:
         spark = local_session(cores, log_file=log_file, settings={**FAIR, **settings})
         _quiet(spark)
         ready()
         try:
             yield spark, log_file
-        finally:
-            # A JVM that is gone has stopped.
-            with suppress(Exception):
-                spark.stop()
+        except KeyboardInterrupt:
+            # Nobody waits any more, and whatever is asked of the JVM would wait for the call that was cut off.
+            kill_jvm()
+            raise
+        except BaseException:
+            _stop(spark)
+            raise
+        _stop(spark)
     except SparkFailed:
         raise
     except BaseException as error:
@@ -51,6 +58,12 @@ def own_spark(
         log_file.unlink()
         raise
     log_file.unlink()
+
+
+def _stop(spark: SparkSession) -> None:
+    # A JVM that is gone has stopped.
+    with suppress(Exception):
+        spark.stop()
 
 
 def _quiet(spark: SparkSession) -> None:

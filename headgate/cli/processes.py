@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+ONE_STOP = 1.0
+"""Seconds in which signals are one wish to stop: `timeout` sends one to the process and one to its group."""
 
 
 def quiet_logs() -> None:
@@ -28,6 +31,7 @@ class Stop:
 
     def __init__(self) -> None:
         self._signal: int | None = None
+        self._since = 0.0
 
     def asked(self) -> bool:
         """Whether a signal came."""
@@ -44,15 +48,18 @@ class Stop:
             signal.signal(number, self._came)
 
     def _came(self, number: int, _frame: FrameType | None) -> None:
-        if self._signal is not None and number == signal.SIGINT:
-            # Pressed twice: no more patience.
+        if self._signal is None:
+            self._signal, self._since = number, time.monotonic()
+        elif time.monotonic() - self._since > ONE_STOP:
+            # Asked again: no more patience.
             raise KeyboardInterrupt
-        self._signal = number
 
 
 @contextmanager
 def stop_signals() -> Iterator[Stop]:
-    """Ctrl-C and SIGTERM ask the command to end instead of ending it, until the block is left."""
+    """Ctrl-C and SIGTERM ask the command to end instead of ending it, until the block is left. A second one, a second
+    later or more, ends it by KeyboardInterrupt.
+    """
     before: dict[int, Any] = {number: signal.getsignal(number) for number in SIGNALS}
     stop = Stop()
     stop.listen()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -10,7 +11,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headgate.connectors.extras import needs
 from headgate.connectors.jars import spark_jars
@@ -41,12 +42,15 @@ def local_session(
 ) -> SparkSession:
     """Start Spark in a JVM of its own, on `cores` cores (None: all of them).
 
-    What the JVM and its workers print goes to `log_file` where one is given, so that a terminal
-    shows only what we say. `settings` come on top of ours, jars beside ours. Raises JarsMissing, SparkFailed,
-    MissingExtra.
+    The JVM ends with this process, and not by a SIGINT or SIGTERM: a supervisor that signals every process of a service
+    means this one, which needs Spark for its clean end. What the JVM and its workers print goes to `log_file` where one
+    is given, so that a terminal shows only what we say. `settings` come on top of ours, jars beside ours. Raises
+    JarsMissing, SparkFailed, MissingExtra.
     """
     with needs():
+        from pyspark import SparkConf, SparkContext
         from pyspark.errors import PySparkException
+        from pyspark.java_gateway import launch_gateway
         from pyspark.sql import SparkSession
 
     # Workers must be this very interpreter: another one may lack headgate, or be another version.
@@ -69,12 +73,12 @@ def local_session(
         "spark.sql.session.timeZone": "UTC",
         **given,
     }
-    builder = SparkSession.builder
-    for name, value in ours.items():
-        builder = builder.config(name, value)
+    conf = SparkConf().setAll(list(ours.items()))
     try:
         with _printing_to(log_file):
-            session = builder.getOrCreate()
+            if SparkContext._gateway is None:
+                SparkContext._ensure_initialized(gateway=launch_gateway(conf, _Deaf()), conf=conf)  # type: ignore[no-untyped-call]
+            session = SparkSession.builder.config(conf=conf).getOrCreate()
     except PySparkException as error:
         raise SparkFailed(
             f"Spark did not start: {error.getCondition() or type(error).__name__}.",
@@ -83,6 +87,16 @@ def local_session(
         ) from error
     session.sparkContext.setLogLevel("WARN")
     return session
+
+
+def kill_jvm() -> None:
+    """End the JVM that this process started, at once."""
+    from pyspark import SparkContext
+
+    started: subprocess.Popen[bytes] | None = getattr(SparkContext._gateway, "proc", None)
+    if started is not None:
+        started.kill()
+        started.wait()
 
 
 def jvm_gone(log_file: Path | None, error: BaseException) -> SparkFailed | None:
@@ -102,6 +116,20 @@ def jvm_gone(log_file: Path | None, error: BaseException) -> SparkFailed | None:
         advice="read the end of Spark's log, and whether the machine ran out of memory; then start again: what was "
         "committed stays, once",
     )
+
+
+class _Deaf(dict[str, Any]):
+    """Options for the JVM's process. PySpark puts its own preexec_fn there, which ignores SIGINT alone. A JVM leaves
+    signals alone that are ignored when it starts; this one still ends when the pipe to its stdin does.
+    """
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        super().__setitem__(name, _ignore_stops if name == "preexec_fn" else value)
+
+
+def _ignore_stops() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _launched(error: BaseException) -> subprocess.Popen[bytes] | None:

@@ -462,6 +462,12 @@ class ShardSink:
         """The stream's name, once a batch has arrived."""
         return self._driver.stream if self._driver is not None else self.options.stream
 
+    @property
+    def open_record(self) -> str | None:
+        """The id of the open record under which its batches commit; None before a batch."""
+        opened = None if self._driver is None else self._driver.head.opened
+        return None if opened is None else opened.record_id
+
     def _begun(self, frame: DataFrame) -> _Run:
         """The run that the batch belongs to. Whatever is refused here is refused before anything is claimed."""
         before = self._run

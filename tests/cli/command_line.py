@@ -12,7 +12,7 @@ import subprocess
 import sys
 import termios
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -35,10 +35,10 @@ _LISTEN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handle
 _COMMAND = (sys.executable, "-c", f"{_LISTEN}; from headgate.cli import main; main(prog_name='headgate')")
 
 
-def started(*arguments: str) -> subprocess.Popen[str]:
-    """Start the command line as a process of its own."""
+def started(*arguments: str, under: Sequence[str] = ()) -> subprocess.Popen[str]:
+    """Start the command line as a process of its own, or of the command that is named."""
     return subprocess.Popen(
-        [*_COMMAND, *arguments],
+        [*under, *_COMMAND, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

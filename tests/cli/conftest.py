@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from headgate.cli import main
 from headgate.connectors.objects import open_store
 from headgate.shards.schema import RowSchema
 from headgate.shards.shard import TableHome
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "faults"))
 
 
 @pytest.fixture

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,9 +19,11 @@ import pytest
 from avro_registry import AUTH, serving, wire
 from command_line import Headgate, started
 from confluent_kafka import Producer
+from small_disk import filled, small_disk
 from stream_tables import COLUMNS, Record, Stream
 
 from headgate.cli.ingest_command import _has_read, default_checkpoint
+from headgate.cli.processes import ONE_STOP
 from headgate.connectors.kafka.groups import group_offsets
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.shards.sharding import by_partition
@@ -52,10 +55,10 @@ def send(kafka_servers: str) -> Send:
 class Run:
     """One `headgate ingest`."""
 
-    def __init__(self, servers: str, topic: str, table: str, *options: str) -> None:
+    def __init__(self, servers: str, topic: str, table: str, *options: str, under: Sequence[str] = ()) -> None:
         named = [] if "--topic-pattern" in options else ["--topic", topic]
         arguments = ["--servers", servers, *named, "--table", table, "--cores", "2", "--output", "json"]
-        self.process = started("ingest", *arguments, *options)
+        self.process = started("ingest", *arguments, *options, under=under)
 
     def batch(self) -> dict[str, Any]:
         """The next one."""
@@ -102,12 +105,16 @@ def test_ingest_once_then_status_verify_and_dead_letters_tell_one_story(
     assert (where["partition"], where["offset"]) == (1, 49)
 
     ledger = tmp_path / "ledger"
-    run = Run(kafka_servers, topic, uri, *CREATE, "--max-offsets", "150", "--ledger", str(ledger))
+    service = ("timeout", "600")
+    run = Run(kafka_servers, topic, uri, *CREATE, "--max-offsets", "150", "--ledger", str(ledger), under=service)
     batches = [run.batch() for _ in range(3)]
     until = time.monotonic() + 240
     while len(ledger_rows(ledger)) < 6 and time.monotonic() < until:
         time.sleep(0.2)
-    run.process.send_signal(signal.SIGTERM)
+    # As systemd stops a service: every process of it, the JVM and its workers too. `timeout` passes its own one on to
+    # the command, and then to the group of it.
+    for process in (*psutil.Process(run.process.pid).children(recursive=True), run.process):
+        process.send_signal(signal.SIGTERM)
     assert run.end() == (0, [], "")
     # Of 400 records 4 are no JSON, and 8 delete the row before them.
     assert lance.dataset(uri).count_rows() == 380, "after a clean stop plain Lance readers see every row"
@@ -149,7 +156,7 @@ def test_ingest_once_then_status_verify_and_dead_letters_tell_one_story(
 
 
 @pytest.mark.spark
-def test_sigterm_exits_0_and_a_restart_goes_on_with_a_pattern_an_instant_and_a_group(
+def test_ctrl_c_to_the_group_exits_130_and_a_restart_goes_on_with_a_pattern_an_instant_and_a_group(
     headgate: Headgate, tmp_path: Path, kafka_servers: str, make_topic: Callable[..., str], send: Send
 ) -> None:
     topic, uri = make_topic(2), str(tmp_path / "orders")
@@ -160,11 +167,12 @@ def test_sigterm_exits_0_and_a_restart_goes_on_with_a_pattern_an_instant_and_a_g
     send(topic, range(2_000))
     group = f"ingest-{time.monotonic_ns()}"
     wanted = ("--topic-pattern", re.escape(topic), "--stream", "orders", "--commit-to-kafka", group, "--start", since)
-    run = Run(kafka_servers, topic, uri, *CREATE, "--max-offsets", "10", *wanted)
+    run = Run(kafka_servers, topic, uri, *CREATE, "--max-offsets", "10", *wanted, under=["setsid"])
     first = run.batch()
-    run.process.send_signal(signal.SIGTERM)
+    os.killpg(run.process.pid, signal.SIGINT)
     code, _, err = run.end()
-    assert (code, err) == (0, "")
+    assert (code, err) == (130, "")
+    assert len(open_table(uri).checkpoints()) == 1
     code, batches, err = Run(kafka_servers, topic, uri, "--once", *wanted).end()
     assert (code, err) == (0, "")
     assert batches
@@ -214,20 +222,43 @@ def test_while_a_topic_that_was_read_is_waited_for_a_signal_ends_the_command_wit
 
 
 @pytest.mark.spark
-def test_a_driver_whose_stream_was_taken_over_exits_4_with_one_sentence(
+def test_a_second_ingest_takes_over_with_the_same_checkpoint_and_a_second_signal_ends_it_at_once(
     tmp_path: Path, kafka_servers: str, make_topic: Callable[..., str], send: Send
 ) -> None:
     topic, uri = make_topic(2), str(tmp_path / "orders")
     send(topic, range(100))
-    run = Run(kafka_servers, topic, uri, *CREATE)
-    run.batch()
-    Stream(open_table(uri), topic, 2)
-    send(topic, range(100, 200))
-    code, _, err = run.end()
-    assert code == 4
-    told = json.loads(err)
-    assert told["error"] == "Fenced"
+    first = Run(kafka_servers, topic, uri, *CREATE)
+    first.batch()
+    second = Run(kafka_servers, topic, uri, *CREATE, under=["setsid"])
+    assert first.process.stdout is not None
+    sent = 110
+    send(topic, range(100, sent))
+    while first.process.stdout.readline():  # until it ends
+        send(topic, range(sent, sent := sent + 10))
+    code, _, err = first.end()
+    told = json.loads(err.splitlines()[-1])
+    assert (code, told["error"]) == (4, "Fenced")
     assert told["next"]
+    send(topic, range(sent, sent + 10))
+    ends = 0
+    while ends < sent + 10:
+        ends = sum(one["until"] for one in second.batch()["offsets"])
+    java = jvm(second.process.pid)
+    java.send_signal(signal.SIGSTOP)  # the query cannot be stopped
+    os.killpg(second.process.pid, signal.SIGTERM)
+    with pytest.raises(subprocess.TimeoutExpired):
+        second.process.wait(ONE_STOP + 0.5)
+    os.killpg(second.process.pid, signal.SIGTERM)
+    code, _, err = second.end()
+    assert (code, java.is_running()) == (130, False)
+    assert "Traceback" not in err
+    assert sorted(open_table(uri).scan(columns=["id"]).read_all()["id"].to_pylist()) == rows_of(sent + 10)
+
+
+def rows_of(count: int) -> list[int]:
+    """The keys that are left of so many records, as `send` makes them."""
+    deleted = {number - 1 for number in range(25, count, 50)}
+    return [n for n in range(count) if n % 100 != 99 and n % 50 != 25 and n not in deleted]
 
 
 @pytest.mark.spark
@@ -288,6 +319,40 @@ def test_a_store_that_fails_the_tasks_alone_exits_by_its_kind_of_error(
     code, batches, err = Run(kafka_servers, topic, uri, "--once").end()
     assert (code, err) == (0, "")
     assert sum(batch["rows"] + batch["dead_letters"] for batch in batches) == 100
+
+
+@pytest.mark.spark
+@pytest.mark.deep
+@pytest.mark.parametrize("how", ["full", "read-only"])
+def test_a_disk_that_takes_no_more_ends_ingest_by_its_kind_of_error_and_it_goes_on_with_room(
+    tmp_path: Path, kafka_servers: str, make_topic: Callable[..., str], send: Send, how: str
+) -> None:
+    topic, disk = make_topic(2), tmp_path / "disk"
+    send(topic, range(100))
+    with small_disk(disk, 48) as mounted:
+        if not mounted:
+            pytest.skip("no file system may be mounted here")
+        uri = str(disk / "orders")
+        run = Run(kafka_servers, topic, uri, *CREATE)
+        run.batch()
+        if how == "full":
+            with filled(disk):
+                send(topic, range(100, 200))
+                code, _, err = run.end()
+        else:
+            remount = ["mount", str(disk), "-o"]
+            subprocess.run([*remount, "remount,ro"], check=True)
+            send(topic, range(100, 200))
+            code, _, err = run.end()
+            again, _, refused = Run(kafka_servers, topic, uri).end()
+            assert (again, json.loads(refused.splitlines()[-1])["error"]) == (8, "PermissionDenied"), refused
+            subprocess.run([*remount, "remount,rw"], check=True)
+        told = json.loads(err.splitlines()[-1])
+        kinds = {"full": [(9, "StoreFull"), (7, "Poisoned")], "read-only": [(8, "PermissionDenied"), (7, "Poisoned")]}
+        assert (code, told["error"]) in kinds[how], err
+        assert "Traceback" not in err
+        assert Run(kafka_servers, topic, uri, "--once").end()[0] == 0
+        assert sorted(open_table(uri).scan(columns=["id"]).read_all()["id"].to_pylist()) == rows_of(200)
 
 
 @pytest.mark.spark

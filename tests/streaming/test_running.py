@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
+from small_disk import filled, small_disk
 from stream_runs import make_table
 
 import headgate
 from headgate.checkpoints.records import BatchRecord
-from headgate.errors import Fenced
+from headgate.checkpoints.spark_checkpoint import SparkCheckpoint
+from headgate.errors import Fenced, PermissionDenied, StoreFull
+from headgate.streaming.driver import StreamDriver
 from headgate.streaming.running import Done, RunningStream, _Watched
 from headgate.streaming.session import SparkFailed
 from headgate.streaming.sink import ShardSink
@@ -49,10 +54,9 @@ def watched(tmp_path: Path) -> _Watched:
 
 @pytest.mark.parametrize("typed", [True, False], ids=["ours", "Spark's"])
 def test_a_batch_that_is_done_just_before_the_query_fails_is_told(watched: _Watched, typed: bool) -> None:
-    if typed:
-        watched.error = Fenced("A successor has taken the stream over.")
-
     def last_moment() -> None:
+        if typed:
+            watched.error = Fenced("A successor has taken the stream over.")
         watched._done.put(done(1))
         raise RuntimeError("[STREAM_FAILED] with credentials")
 
@@ -77,5 +81,71 @@ def test_a_query_that_fails_while_it_is_stopped_has_stopped(watched: _Watched) -
     assert query.stopped
 
 
+def contended() -> None:
+    raise RuntimeError("[STREAM_FAILED] by [CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log.")
+
+
+def test_a_newcomer_whose_query_another_one_got_in_the_way_of_starts_it_again(watched: _Watched) -> None:
+    started: list[Query] = []
+
+    def begin() -> Any:
+        later = Query(lambda: watched._done.put(done(len(started))), *([] if started else [contended]))
+        started.append(later)
+        return later
+
+    told = [one.record.batch_id for one in RunningStream(begin, watched).batches()]
+    assert (told, len(started), started[0].stopped) == ([1, 2], 2, True)
+
+
+def test_a_query_that_is_always_in_the_way_of_another_ends(watched: _Watched) -> None:
+    started: list[Query] = []
+
+    def begin() -> Any:
+        started.append(Query(contended))
+        return started[-1]
+
+    with pytest.raises(SparkFailed, match="CONCURRENT_STREAM_LOG_UPDATE"):
+        list(RunningStream(begin, watched).batches())
+    assert len(started) == 6
+
+
+def test_whoever_ran_the_stream_waits_for_the_newcomer_and_is_fenced(watched: _Watched) -> None:
+    home = watched._sink.table.home
+    first = StreamDriver.open(home, "s", "q", ())
+    watched._sink._driver = first
+
+    def successor_comes() -> None:
+        watched.has_committed = True
+        Thread(target=StreamDriver.open, args=(home, "s", "q", ())).start()
+        contended()
+
+    with pytest.raises(Fenced, match="successor") as fenced:
+        list(running(Query(successor_comes), watched).batches())
+    assert fenced.value.detail["successor_record_id"] != first.head.opened.record_id  # type: ignore[union-attr]
+
+
+def test_a_checkpoint_that_spark_cannot_write_to_is_told_by_what_the_disk_says(
+    watched: _Watched, tmp_path: Path
+) -> None:
+    (tmp_path / "c").mkdir()
+    place = SparkCheckpoint(str(tmp_path / "c"))
+
+    def fails() -> Any:
+        raise RuntimeError("mkdir failed")
+
+    with pytest.raises(SparkFailed):
+        RunningStream(fails, watched, checkpoint=place)
+    assert list((tmp_path / "c").iterdir()) == [], "what was tried is gone"
+    with small_disk(tmp_path / "disk", 1) as mounted:
+        if not mounted:
+            pytest.skip("no file system may be mounted here")
+        place = SparkCheckpoint(str(tmp_path / "disk/c"))
+        with filled(tmp_path / "disk"), pytest.raises(StoreFull, match="cannot write its checkpoint"):
+            RunningStream(fails, watched, checkpoint=place)
+        subprocess.run(["mount", "-o", "remount,ro", str(tmp_path / "disk")], check=True)
+        with pytest.raises(PermissionDenied, match="Read-only"):
+            RunningStream(fails, watched, checkpoint=place)
+
+
 def running(query: Any, watched: _Watched) -> RunningStream:
-    return RunningStream(query, watched, None, None)
+    return RunningStream(lambda: query, watched)
