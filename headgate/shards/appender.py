@@ -27,7 +27,7 @@ from headgate.shards.manifest_store import ManifestStore
 from headgate.shards.moved_wal import before_move, check_place, move_wal
 from headgate.shards.retry import Retry, note_retry
 from headgate.shards.shard import Claim, Shard
-from headgate.shards.tip import checked_tip, find_tip, listed_tip
+from headgate.shards.tip import checked_tip, find_tip, listed_end
 
 Pause = Callable[[str], None]
 """Called with the name of each protocol step before it is taken. Tests stop there."""
@@ -88,14 +88,15 @@ class WalAppender:
     ) -> WalAppender:
         """Claim the shard. THIS WRITES, AND IT FENCES AN EARLIER WRITER.
 
-        1. look: the manifest can be read and the WAL has no hole above what the manifest
-           (or the stream's log) knows of. Without an owner a LIST proves it; a stream's
-           log lists all that counts. Nothing is written yet: a failed open fences nobody.
-           Who has just read the WAL up to a tip that a LIST proved says so: `looked`.
+        1. look: the manifest can be read and the WAL has no hole between replay_after and the
+           end that one LIST shows; what is appended meanwhile is not looked at. With an owner
+           only from the last position that its log knows of (`seen`): the log lists all that
+           counts. Nothing is written yet: a failed look fences nobody. Who has just read the
+           WAL up to its end says so: `looked`.
         2. claim: put a manifest with the next epoch and a random claim id.
-        3. tip: look for the first free position once more, from the highest of last_seen
-           and replay_after (or `seen`, the last position the caller knows of) on.
-        4. barrier: put a data-less entry there, stepping over stale entries.
+        3. tip: the first free position, from the highest of the look's end, the claimed
+           manifest's last_seen and replay_after, and `seen` on.
+        4. barrier: put a data-less entry there, stepping over what came meanwhile.
         5. re-read the manifest: it still carries our claim id and the barrier lies
            above its replay_after; otherwise we are Fenced (R3).
         6. where the table was given a WAL store and the shard's WAL is still in the table, 3 to 5 were done there; it
@@ -109,7 +110,8 @@ class WalAppender:
         """
         manifests = shard.manifests_retried(retry)
         pause("look")
-        free = _look(shard, manifests, seen, checked_tip if owner else listed_tip, retry) if looked is None else looked
+        if looked is None:
+            looked = _tip(shard, manifests, seen, retry) if owner else _end(shard, manifests, retry)
         pause("claim")
         claimed = manifests.claim(owner, spec_id=shard.home.spec_id)
         manifest = claimed.manifest
@@ -117,7 +119,7 @@ class WalAppender:
         check_place(shard, claimed.previous)
         place = before_move(shard, claimed.previous)
         pause("tip")
-        start = max(free, search_start(claimed.previous, seen))
+        start = max(looked, search_start(claimed.previous, seen))
         try:
             free = retry.run(lambda: find_tip(place, start))
         except DataLoss:
@@ -286,19 +288,23 @@ class WalAppender:
         return error
 
 
-def _look(
-    shard: Shard, manifests: ManifestStore, seen: int | None, find: Callable[[Shard, int], int], retry: Retry
-) -> int:
-    """The tip as far as it shows before the claim. Raises DataLoss for a hole that stays one.
+def _end(shard: Shard, manifests: ManifestStore, retry: Retry) -> int:
+    """The WAL's end as one LIST shows it before the claim. Raises DataLoss for a hole below it."""
+    manifest = manifests.latest()
+    return retry.run(lambda: listed_end(shard, manifest, manifests.latest))
 
-    A living writer may flush and collect between the two reads; then its manifest says so.
+
+def _tip(shard: Shard, manifests: ManifestStore, seen: int | None, retry: Retry) -> int:
+    """The tip of a stream's WAL as far as it shows before the claim. Raises DataLoss for a hole that stays one.
+
+    A living driver may flush and collect between the two reads; then its manifest says so.
     """
     while True:
         manifest = manifests.latest()
         check_place(shard, manifest)
         start = search_start(manifest, seen)
         try:
-            return retry.run(partial(find, shard, start))
+            return retry.run(partial(checked_tip, shard, start))
         except DataLoss:
             if search_start(manifests.latest(), seen) == start:
                 raise

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass, field, fields
+from enum import Enum
 
 from headgate.errors import InvalidInput
 from headgate.shards.entry import Compression
@@ -14,38 +16,76 @@ MAX_SECONDS = 366 * 24 * 3600
 _KINDS: dict[type, str] = {bool: "true or false", int: "a whole number", float: "a number of seconds"}
 
 
+class Use(Enum):
+    """What a mode does with an option."""
+
+    READ = "read"
+    REUSED = "reused"
+    IGNORED = "ignored"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What an option means, and which mode uses it. MemTable mode reads every one."""
+
+    name: str
+    text: str
+    wal_only: Use = Use.READ
+
+
+OPTIONS = (
+    Option(
+        "enable_memtable",
+        "true keeps rows in a MemTable as well and flushes it to SSTables; false is WAL-only mode: the WAL is all there"
+        " is, and nothing but pending puts is held in memory.",
+    ),
+    Option(
+        "durable_write",
+        "true makes `put` return when the rows are durable, and starts writing at once; false makes it return a handle"
+        " to wait for.",
+    ),
+    Option(
+        "max_wal_buffer_size",
+        "what may wait in memory, queued and being written, while the store works; a put waits once it is reached."
+        " Writing starts when half of it is queued, so that the rest fills meanwhile; an entry takes what is queued by"
+        " then, up to all of it. A put is never split, so one put may go beyond it.",
+    ),
+    Option("max_wal_flush_interval", "the longest time a put that nobody waits for stays queued."),
+    Option(
+        "max_unflushed_memtable_bytes",
+        "the budget at which puts block until bytes have drained. In WAL-only mode it is the budget of the pending"
+        " queue: while an append is being retried, puts are still taken up to it.",
+        Use.REUSED,
+    ),
+    Option("backpressure_log_interval", "a writer that waits at its budget says so in the log, once per interval."),
+    Option("retry", "pauses between tries of a store operation; when they are used up the writer is Poisoned."),
+    Option("compression", 'of the record batches in an entry: None, "lz4" or "zstd".'),
+    Option(
+        "maintained_indexes",
+        "names of the base's full-text indexes that MemTables and SSTables have as well; empty means all of them. Must"
+        " be empty in WAL-only mode: open refuses.",
+    ),
+    Option("max_memtable_size", "a MemTable of this size is frozen and flushed.", Use.IGNORED),
+    Option(
+        "max_memtable_rows",
+        "the same, by rows. A put is never split, so one put may go beyond it (native refuses such a put).",
+        Use.IGNORED,
+    ),
+    Option("max_memtable_batches", "the same, by puts.", Use.IGNORED),
+    Option(
+        "sync_indexed_write",
+        "true makes a search cover every put that a scan shows; false lets it answer from an index that is somewhat"
+        " older. Scans and lookups are always exact.",
+        Use.IGNORED,
+    ),
+    Option("async_index_buffer_rows", "how many rows the older index may lack.", Use.IGNORED),
+    Option("async_index_interval", "how many seconds old it may be.", Use.IGNORED),
+)
+"""Every option, in order: the docstring of WriterConfig and the table in docs/memtables.md are made of this."""
+
+
 @dataclass(frozen=True)
 class WriterConfig:
-    """Options of a writer. Sizes in bytes, times in seconds.
-
-    enable_memtable: true keeps rows in a MemTable as well and flushes it to SSTables; false is
-        WAL-only mode: the WAL is all there is, and nothing but pending puts is held in memory.
-    durable_write: true makes `put` return when the rows are durable, and starts writing at once;
-        false makes it return a handle to wait for.
-    max_wal_buffer_size: what may wait in memory, queued and being written, while the store works;
-        a put waits once it is reached. Entries are cut at half of it, so that one half fills while
-        the other is written. A put is never split, so one put may go beyond it.
-    max_wal_flush_interval: the longest time a put that nobody waits for stays queued.
-    max_unflushed_memtable_bytes: the budget at which puts block until bytes have drained. In
-        WAL-only mode it is the budget of the pending queue: while an append is being retried, puts
-        are still taken up to it.
-    backpressure_log_interval: a writer that waits at its budget says so in the log, once per interval.
-    retry: pauses between tries of a store operation; when they are used up the writer is Poisoned.
-    compression: of the record batches in an entry: None, "lz4" or "zstd".
-    maintained_indexes: names of the base's full-text indexes that MemTables and SSTables have as well;
-        empty means all of them. Must be empty in WAL-only mode: open refuses.
-    max_memtable_size: a MemTable of this size is frozen and flushed. Ignored in WAL-only mode.
-    max_memtable_rows: the same, by rows. A put is never split, so one put may go beyond it (native
-        refuses such a put). Ignored in WAL-only mode.
-    max_memtable_batches: the same, by puts. Ignored in WAL-only mode.
-    sync_indexed_write: true makes a search cover every put that a scan shows; false lets it answer
-        from an index that is somewhat older. Scans and lookups are always exact. Ignored in WAL-only mode.
-    async_index_buffer_rows: how many rows the older index may lack. Ignored in WAL-only mode.
-    async_index_interval: how many seconds old it may be. Ignored in WAL-only mode.
-    manifest_scan_batch_size: of native's search for the latest manifest. One LIST finds it here, so that it changes
-        nothing. Ignored in WAL-only mode.
-    """
-
     enable_memtable: bool = True
     durable_write: bool = True
     max_wal_buffer_size: int = 10 << 20
@@ -61,7 +101,6 @@ class WriterConfig:
     sync_indexed_write: bool = True
     async_index_buffer_rows: int = 10_000
     async_index_interval: float = 1.0
-    manifest_scan_batch_size: int = 2
 
     def __post_init__(self) -> None:
         for option in fields(self):
@@ -76,3 +115,20 @@ class WriterConfig:
                 raise InvalidInput(f"{option.name} must be at most {MAX_SECONDS} seconds, got {value}.")
         if self.compression not in (None, "lz4", "zstd"):
             raise InvalidInput(f"compression must be None, 'lz4' or 'zstd', got {self.compression!r}.")
+
+
+def option_table() -> str:
+    """The options as the docs show them, in Markdown."""
+    rows = (f"| `{one.name}` | read | {one.wal_only.value} | {one.text} |" for one in OPTIONS)
+    return "\n".join(["| option | MemTable mode | WAL-only mode | what it does |", "|---|---|---|---|", *rows])
+
+
+def _docstring() -> str:
+    lines = ["Options of a writer. Sizes in bytes, times in seconds.", ""]
+    for one in OPTIONS:
+        ignored = " Ignored in WAL-only mode." if one.wal_only is Use.IGNORED else ""
+        lines += textwrap.wrap(f"{one.name}: {one.text}{ignored}", 116, subsequent_indent="    ")
+    return "\n".join(lines)
+
+
+WriterConfig.__doc__ = _docstring()

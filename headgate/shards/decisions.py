@@ -69,6 +69,11 @@ def claim_stands(stored: Manifest | None, epoch: int, claim_id: str, barrier: in
 # -- positions ---------------------------------------------------------------------
 
 
+def replay_start(manifest: Manifest | None) -> int:
+    """The first position that no SSTable covers."""
+    return 0 if manifest is None else manifest.replay_after + 1
+
+
 def search_start(manifest: Manifest | None, seen: int | None) -> int:
     """Where to look for the tip: above all that is known to be there, `seen` being the last position that the
     caller knows of. Entry 0 is only ever the barrier of a fresh shard: with a manifest, the search starts above it.

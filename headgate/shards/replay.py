@@ -4,7 +4,7 @@ Promises:
 1. Exactly [replay_after + 1, stop): every visible row once, in order; nothing is appended again.
 2. An entry of a higher epoch aborts it: this opener was fenced meanwhile.
 3. A damaged or missing entry is found before anything is claimed (`look`), so that a failed
-   open fences nobody.
+   open fences nobody. The look is bounded: it goes to the end that the WAL has when it begins.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from operator import is_
 import pyarrow as pa
 
 from headgate.errors import DataLoss, Fenced, HeadgateError
-from headgate.shards.decisions import search_start
+from headgate.shards.decisions import replay_start
 from headgate.shards.entry import EntryHeader
 from headgate.shards.manifest import Manifest
 from headgate.shards.moved_wal import check_place
@@ -24,6 +24,7 @@ from headgate.shards.noted import Noted
 from headgate.shards.retry import Retry
 from headgate.shards.shard import Shard
 from headgate.shards.tailer import WalEntry, WalTailer
+from headgate.shards.tip import listed_end
 
 IsVisible = Callable[[EntryHeader, int], bool]
 """Whether the entry at a position counts."""
@@ -43,7 +44,7 @@ class Looked:
     noted: Noted = field(default_factory=Noted)
     """Of all entries."""
     stop: int = 0
-    """The position behind the last entry: the tip, as a LIST proved it."""
+    """The WAL's end when the look began: all below it was checked."""
 
 
 @dataclass(frozen=True)
@@ -56,22 +57,38 @@ class Replayed:
 
 
 def look(shard: Shard, keep_bytes: int, retry: Retry = Retry()) -> Looked:  # noqa: B008
-    """Read and check everything a replay will need. Keeps the first `keep_bytes`, so that most opens read once.
+    """Read and check everything a replay will need, up to the end that one LIST shows. Keeps the first `keep_bytes`,
+    so that most opens read once.
 
-    Writes nothing. A living writer may flush while this reads, and what it flushed may be
-    collected: then its manifest says so, and the look starts again. Raises Corrupt or
-    DataLoss, told with shard and position.
+    Writes nothing. A living writer goes on meanwhile: what it appends is replayed behind the barrier; what it flushed
+    may be collected: then its manifest says so, and the look goes on above. Raises Corrupt or DataLoss, told with
+    shard and position.
     """
     manifests = shard.manifests_retried(retry)
     manifest = manifests.latest()
-    while True:
-        check_place(shard, manifest)
+    check_place(shard, manifest)
+    stop = retry.run(lambda: listed_end(shard, manifest, manifests.latest))
+    kept: list[WalEntry] = []
+    noted: dict[int, int] = {}
+    held, position = 0, replay_start(manifest)
+    while position < stop:
         try:
-            return _look(shard, manifest, keep_bytes, retry)
+            for found in WalTailer(shard, retry=retry).read(position, stop):
+                batches = tuple(_adopted(shard, found.position, batch) for batch in found.entry.batches)
+                position = found.position + 1
+                if (generation := found.entry.header.generation) is not None:
+                    noted[generation] = found.position
+                held += found.entry.nbytes
+                if held <= keep_bytes:
+                    same = all(map(is_, batches, found.entry.batches))
+                    kept.append(found if same else replace(found, entry=replace(found.entry, batches=batches)))
         except DataLoss:
-            before, manifest = manifest, manifests.latest()
-            if _start(manifest) == _start(before):
+            manifest = manifests.latest(manifest)
+            check_place(shard, manifest)
+            if replay_start(manifest) <= position:
                 raise
+            position = replay_start(manifest)
+    return Looked(tuple(kept), Noted(noted), stop)
 
 
 def replay(
@@ -124,26 +141,6 @@ def uncovered(shard: Shard, manifest: Manifest, entries: Iterable[WalEntry]) -> 
         if found.entry.batches and (generation is None or generation >= manifest.generation):
             batches = tuple(_adopted(shard, found.position, batch) for batch in found.entry.batches)
             yield Replayed(found.position, batches, generation)
-
-
-def _look(shard: Shard, manifest: Manifest | None, keep_bytes: int, retry: Retry) -> Looked:
-    kept: list[WalEntry] = []
-    noted: dict[int, int] = {}
-    held, stop = 0, _start(manifest)
-    for found in WalTailer(shard, retry=retry).read(stop, least=search_start(manifest, None)):
-        stop = found.position + 1
-        if (generation := found.entry.header.generation) is not None:
-            noted[generation] = found.position
-        held += found.entry.nbytes
-        batches = tuple(_adopted(shard, found.position, batch) for batch in found.entry.batches)
-        if held <= keep_bytes:
-            same = all(map(is_, batches, found.entry.batches))
-            kept.append(found if same else replace(found, entry=replace(found.entry, batches=batches)))
-    return Looked(tuple(kept), Noted(noted), stop)
-
-
-def _start(manifest: Manifest | None) -> int:
-    return 0 if manifest is None else manifest.replay_after + 1
 
 
 def _entries(shard: Shard, start: int, stop: int, looked: Looked, retry: Retry) -> Iterator[WalEntry]:

@@ -52,14 +52,14 @@ class WalTailer:
         self._prefetch = prefetch
         self._retry = retry
 
-    def read(self, start: int, stop: int | None = None, *, least: int = 0) -> Iterator[WalEntry]:
-        """Entries from `start` up to the tip, or exactly [start, stop). The tip is known to be at `least` there.
+    def read(self, start: int, stop: int | None = None) -> Iterator[WalEntry]:
+        """Entries from `start` up to the tip, or exactly [start, stop).
 
         Raises DataLoss for a hole, and for any missing entry below a given `stop`;
         Corrupt for an entry whose bytes are not what was written.
         """
         ahead: deque[tuple[range, Future[list[_Found]]]] = deque()
-        upcoming, read, nbytes = start, 0, 0
+        upcoming, read, nbytes, least = start, 0, 0, start
         pool = ThreadPoolExecutor(self._prefetch, thread_name_prefix="headgate-tail")
         try:
             while True:

@@ -2,15 +2,19 @@
 
 `find_tip` asks for positions one by one. It costs the same however long the WAL is, and it takes more than WINDOW
 missing entries in a row for the tip: right for a stream, whose commit log says how far the WAL goes. `listed_tip`
-lists the WAL and proves that nothing lies above: for direct writers and readers, who have no log to go by.
+lists the WAL and proves that nothing lies above: for direct writers and readers, who have no log to go by. `listed_end`
+does that once, beside a writer that may go on: an opener's look, whose time a busy predecessor must not stretch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from headgate.errors import Corrupt, DataLoss, NotFound
 from headgate.shards import names
+from headgate.shards.decisions import replay_start, search_start
+from headgate.shards.manifest import Manifest
 from headgate.shards.shard import Shard
 
 WINDOW = 16
@@ -49,6 +53,35 @@ def listed_tip(shard: Shard, start: int) -> int:
     `start` follows an entry that is or was there, and the last entry is never deleted (R5): where the WAL ends
     below it, whoever named `start`, a manifest's replay_after above all, is wrong. Raises Corrupt.
     """
+    positions = _listed_from(shard, start)
+    tip = max(positions, default=start - 1) + 1
+    for position in range(start, tip):
+        _check_there(shard, position, positions)
+    return tip
+
+
+def listed_end(shard: Shard, manifest: Manifest | None, latest: Callable[[], Manifest | None]) -> int:
+    """Where the WAL ends now, by one LIST: everything from replay_after to there is there. A hole is DataLoss, also
+    one below last_seen, and a missing end. Raises Corrupt as `listed_tip` does.
+
+    A living writer may have flushed, and let be collected, what is missing: where `latest` has a replay_after that is
+    at or above it, the check goes on from there. So its work is bounded by the WAL's length.
+    """
+    position = replay_start(manifest)
+    positions = _listed_from(shard, position)
+    end = max(max(positions, default=-1) + 1, search_start(manifest, None))
+    while position < end:
+        try:
+            _check_there(shard, position, positions)
+            position += 1
+        except DataLoss:
+            if (moved := replay_start(latest())) <= position:
+                raise
+            position = moved
+    return end
+
+
+def _listed_from(shard: Shard, start: int) -> set[int]:
     listed = _listed(shard)
     if listed and max(listed) < start - 1:
         # An entry that was put, and one that was collected, while a LIST went past their places may both be left out.
@@ -61,17 +94,17 @@ def listed_tip(shard: Shard, start: int) -> int:
             position=start - 1,
             advice="run `headgate fsck`, and restore the manifest or the entries from a backup",
         )
-    positions = {position for position in listed if position >= start}
-    tip = max(positions, default=start - 1) + 1
-    # A writer that is still alive may have filled a slot after the LIST went past it.
-    for position in range(start, tip):
-        if position not in positions and not _exists(shard, position):
-            raise DataLoss(
-                f"The WAL has a hole: entry {position} is missing and later ones are there.",
-                **shard.where(),
-                position=position,
-            )
-    return tip
+    return {position for position in listed if position >= start}
+
+
+def _check_there(shard: Shard, position: int, positions: set[int]) -> None:
+    """A writer that is still alive may have filled a slot after the LIST went past it."""
+    if position not in positions and not _exists(shard, position):
+        raise DataLoss(
+            f"The WAL has a hole: entry {position} is missing and later ones are there.",
+            **shard.where(),
+            position=position,
+        )
 
 
 def _listed(shard: Shard) -> list[int]:

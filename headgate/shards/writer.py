@@ -18,7 +18,7 @@ import structlog
 from headgate.connectors import sstables as datasets
 from headgate.connectors.base_aside import settle_base
 from headgate.connectors.filters import Filter
-from headgate.errors import HeadgateError, InvalidInput
+from headgate.errors import DataLoss, HeadgateError, InvalidInput
 from headgate.shards.appender import Pause, WalAppender, no_pause
 from headgate.shards.config import WriterConfig
 from headgate.shards.entry import Tags, decode_chunk, encode_chunk
@@ -93,11 +93,13 @@ class ShardWriter:
         `table` is a Table, its URI, or its home; `shard` an id, or a name where the table is headgate's own.
 
         1. check the configuration; on local disk, set aside what a power cut left of the base's newest
-           versions, and sync the base (see `base_aside`). In MemTable mode read the WAL from replay_after on
-           up to its tip: a refused open, or one that meets a damaged entry, fences nobody.
+           versions, and sync the base (see `base_aside`). Then look: manifest and WAL end once, and in
+           MemTable mode read every entry up to that end. A refused open, or one that meets a hole or a
+           damaged entry, fences nobody. The look is bounded: a busy predecessor cannot starve an opener.
         2. claim, tip, barrier, re-read: see WalAppender.open.
         3. in MemTable mode, replay what is visible between replay_after and the barrier; MemTables
-           that are full are flushed on the way. From here on nothing is looked for: a put is one PUT.
+           that are full are flushed on the way. An entry missing there is DataLoss while the claim
+           holds, otherwise Fenced. From here on nothing is looked for: a put is one PUT.
 
         Raises InvalidInput, Fenced (another opener came later), DataLoss, Corrupt, Transient.
         """
@@ -359,7 +361,10 @@ def _replayed(appender: WalAppender, config: WriterConfig, seen: Looked, visible
     try:
         noted = noted_generations(shard, appender.opened, barrier, looked=seen, retry=config.retry)
         tables.restore(parts, noted)
-    except BaseException:
+    except BaseException as error:
         tables.abandon()
+        if isinstance(error, DataLoss):
+            # What is missing may be what a successor has flushed and collected.
+            shard.manifests_retried(config.retry).check_fenced(appender.epoch, appender.claim_id)
         raise
     return tables

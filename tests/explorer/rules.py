@@ -57,6 +57,7 @@ class Rules:
     claim_stands: Callable[[Manifest | None, int, str, int], bool] = shard_decisions.claim_stands
     search_start: Callable[[Manifest | None, int | None], int] = shard_decisions.search_start
     entry_in_the_way: Callable[..., shard_decisions.Slot] = shard_decisions.entry_in_the_way
+    fate: Callable[..., shard_decisions.Fate] = shard_decisions.fate
     covered: Callable[..., Manifest | None] = shard_decisions.covered
     uncompacted: Callable[[tuple[SsTable, ...], int, int], tuple[SsTable, ...] | None] = shard_decisions.uncompacted
     latest_version: Callable[[list[int], int], int] = lambda versions, hint: versions[-1]
@@ -113,6 +114,8 @@ class Rules:
     """A checkpoint raises the plan only while its driver holds the shard."""
     entries_first: bool = True
     barrier_first: bool = True
+    replays_to_barrier: bool = True
+    """Not to the end that the look saw."""
     renews: bool = True
     """A clean stop claims the shards anew."""
     collection_order: tuple[str, ...] = ("manifests", "pins")

@@ -1,6 +1,8 @@
 """Direct writers of one shard: every manifest version, the WAL, flushes and garbage collection of both.
 
-A row is acknowledged when its PUT has landed. One transition per store operation, with the omissions that
+A row is acknowledged when its PUT has landed. With `in_flight` a put is a request that the store carries out at any
+later time, and an answer that arrives at any time after that, or never; meanwhile its writer may learn elsewhere that
+it is fenced, and then says what became of the row (R24). One transition per store operation, with the omissions that
 `stream_model` explains; here as well reading the manifest again and replaying by it are one step, and a MemTable is
 frozen when its flush reads the manifest. The hint is native's: it is there only to show what reading by it would do.
 """
@@ -19,7 +21,7 @@ from rules import Rules
 from slots import Slots, first_free, found, put, taken, there, without
 
 from headgate.errors import HeadgateError
-from headgate.shards.decisions import Slot
+from headgate.shards.decisions import Fate, Slot
 from headgate.shards.entry import Entry, EntryHeader
 from headgate.shards.manifest import Manifest, SsTable
 from headgate.shards.tailer import WalEntry
@@ -41,6 +43,7 @@ class Bounds:
     flushes: int = 0
     collects: bool = False
     hint: bool = False
+    in_flight: bool = False
 
 
 class Written(NamedTuple):
@@ -68,8 +71,18 @@ class Flush(NamedTuple):
     manifest: Manifest
 
 
+class Request(NamedTuple):
+    """A put under way: sent, stored, refused. It outlives its writer."""
+
+    at: int
+    row: int
+    state: str = "sent"
+
+
 class Writer(NamedTuple):
-    step: str = "read"
+    step: str = "look"
+    looked: int = 0
+    """Where the WAL ended before the claim; forgotten once the search for the tip has its start from it."""
     claim: Manifest | None = None
     """The version to be put, or the one that was."""
     at: int = 0
@@ -80,6 +93,7 @@ class Writer(NamedTuple):
     """Positions and rows that no SSTable covers."""
     flush: Flush | None = None
     put: int = 0
+    request: Request | None = None
     turn: int = 0
     """How many opens had returned when its own did."""
 
@@ -107,22 +121,34 @@ class _ShardModel:
         writers = [f"writer{w}" for w in range(self.bounds.writers)]
         start: dict[str, Any] = dict.fromkeys(writers, Writer())
         start |= {"wal": (), "manifests": (), "hint": 0, "opens": 0, "acknowledged": (), "flushes": self.bounds.flushes}
+        start |= {"failed": (), "unknown": ()}
         actions = []
         for w, name in enumerate(writers):
             before, shard = writers[w - 1 : w] if w else [], ("wal", "manifests", "hint")
             actions += [
-                Action((name, "manifests", "hint", *before), partial(self._read, w), _is_at("read")),
+                Action((name, "wal", *before), partial(self._look, w), _is_at("look")),
+                Action((name, "manifests", "hint"), partial(self._read, w), _is_at("read")),
                 Action((name, "manifests", "hint"), partial(self._claim, w), _is_at("claim", "list", "hint")),
                 Action((name, *shard), partial(self._bar, w), _is_at("tip", "barrier")),
                 Action((name, *shard), partial(self._replay_early, w), _is_at("replay")),
                 Action((name, *shard, "opens"), partial(self._re_read, w), _is_at("re-read")),
-                Action((name, "wal", "opens", "acknowledged"), partial(self._put, w), _is_at("open")),
                 Action((name, "manifests", "hint", "flushes"), partial(self._flush, w), _is_at("open")),
             ]
+            if self.bounds.in_flight:
+                told = ("acknowledged", "failed", "unknown")
+                actions += [
+                    Action((name,), partial(self._send, w), _is_at("open")),
+                    Action((name, "wal", "opens"), partial(self._store, w), lambda one: one.request is not None),
+                    Action((name, "wal", *told), partial(self._answer, w), _is_at("open", "settling")),
+                    Action((name, "manifests", "hint"), partial(self._learn, w), _is_at("open")),
+                    Action((name, *told), partial(self._give_up, w), _is_at("settling")),
+                ]
+            else:
+                actions.append(Action((name, "wal", "opens", "acknowledged"), partial(self._put, w), _is_at("open")))
         if self.bounds.collects:
             actions.append(Action(("wal", "manifests", "hint"), self._collect))
             actions.append(Action(("manifests",), self._collect_manifests))
-        checks = [Check(("wal", "manifests", "hint", "acknowledged"), self._fault)]
+        checks = [Check(("wal", "manifests", "hint", "acknowledged", "failed"), self._fault)]
         return Model(self.bounds.name, start, actions, checks, list(self._witnesses(writers)))
 
     def _latest(self, manifests: Manifests, hint: int) -> Manifest | None:
@@ -131,13 +157,18 @@ class _ShardModel:
 
     # -- opening -------------------------------------------------------------------------
 
-    def _read(self, w: int, writer: Writer, manifests: Manifests, hint: int, *before: Writer) -> Iterator[Move]:
-        if any(one.step == "read" for one in before):
-            return  # Writers are alike: they come in order.
+    def _look(self, w: int, writer: Writer, wal: Wal, *before: Writer) -> Iterator[Move]:
+        if not any(one.step == "look" for one in before):  # Writers are alike: they come in order.
+            looked = writer._replace(step="read", looked=len(wal))
+            yield Move((f"writer {w} looks: the WAL ends at", len(wal)), (looked, wal, *before))
+
+    def _read(self, w: int, writer: Writer, manifests: Manifests, hint: int) -> Iterator[Move]:
         previous = self._latest(manifests, hint)
         claim = self.rules.claimed(previous, SHARD, owner=None, claim_id=claim_id(w), write_id=f"write {w}", spec_id=0)
-        begun = writer._replace(step="claim", claim=claim, at=self.rules.search_start(previous, None))
-        yield Move((f"writer {w} reads manifest", claim.version - 1), (begun, manifests, hint, *before))
+        start = max(writer.looked, self.rules.search_start(previous, None))
+        looked = 0 if self.rules.replays_to_barrier else writer.looked
+        begun = writer._replace(step="claim", claim=claim, at=start, looked=looked)
+        yield Move((f"writer {w} reads manifest", claim.version - 1), (begun, manifests, hint))
 
     def _claim(self, w: int, writer: Writer, manifests: Manifests, hint: int) -> Iterator[Move]:
         claim = writer.claim
@@ -211,7 +242,8 @@ class _ShardModel:
 
     def _replayed(self, writer: Writer, wal: Wal, manifest: Manifest) -> tuple[tuple[int, int], ...] | None:
         """What lies below the tip and in no SSTable. None: a successor's entry, or a missing one."""
-        entries = range(manifest.replay_after + 1, writer.at)
+        end = writer.at if self.rules.replays_to_barrier else writer.looked
+        entries = range(manifest.replay_after + 1, end)
         if not all(there(wal, at) and found(wal, at).epoch <= writer.epoch for at in entries):
             return None
         return _rows(wal, entries)
@@ -236,6 +268,80 @@ class _ShardModel:
             memory = (*writer.memory, *_rows(wal, [writer.at]))
             above = writer._replace(at=writer.at + 1, memory=memory)
             yield Move((f"writer {w} steps over", writer.at), (above, wal, opens, acknowledged))
+
+    def _send(self, w: int, writer: Writer) -> Iterator[Move]:
+        if writer.request is None and writer.put < self.bounds.rows:
+            request = Request(writer.at, 10 * (w + 1) + writer.put)
+            yield Move((f"writer {w} sends row {request.row} for", request.at), (writer._replace(request=request),))
+
+    def _store(self, w: int, writer: Writer, wal: Wal, opens: int) -> Iterator[Move]:
+        request = writer.request
+        assert request is not None
+        if request.state != "sent":
+            return
+        if there(wal, request.at):
+            refused = writer._replace(request=request._replace(state="refused"))
+            yield Move((f"the store refuses row {request.row} of writer {w} at", request.at), (refused, wal, opens))
+            return
+        fault = "invariant 3: a predecessor's put succeeds after its successor's open has returned"
+        yield Move(
+            (f"the store puts row {request.row} of writer {w} at", request.at),
+            (
+                writer._replace(request=request._replace(state="stored")),
+                put(wal, request.at, Written(writer.epoch, w, request.row)),
+                opens,
+            ),
+            fault if writer.turn < opens else None,
+        )
+
+    def _answer(
+        self, w: int, writer: Writer, wal: Wal, acknowledged: tuple[int, ...], *named: tuple[int, ...]
+    ) -> Iterator[Move]:
+        request, settling = writer.request, writer.step == "settling"
+        if request is None or request.state == "sent":
+            return
+        at, row = request.at, request.row
+        if request.state == "stored":
+            done = writer._replace(request=None, at=at + 1, put=writer.put + 1, memory=(*writer.memory, (at, row)))
+            done = done._replace(step="over", memory=()) if settling else done
+            rows = tuple(sorted((*acknowledged, row)))
+            yield Move((f"writer {w} acknowledges row {row} at", at), (done, wal, rows, *named))
+        elif not there(wal, at):
+            return  # Vanished: whoever cannot tell stands still here, or gives up.
+        else:
+            slot = self._in_the_way(Written(writer.epoch, w, row), found(wal, at))
+            if slot is Slot.STALE and not settling:
+                memory = (*writer.memory, *_rows(wal, [at]))
+                above = writer._replace(request=None, at=at + 1, memory=memory)
+                yield Move((f"writer {w} steps over", at), (above, wal, acknowledged, *named))
+            else:
+                yield from self._name(w, writer, slot, (wal, acknowledged), *named)
+
+    def _learn(self, w: int, writer: Writer, manifests: Manifests, hint: int) -> Iterator[Move]:
+        """A flush finds its writer fenced. Without a request there is nothing to say."""
+        if writer.request is not None and self._is_fenced(w, writer, manifests, hint):
+            settling = writer._replace(step="settling", memory=(), flush=None)
+            yield Move((f"writer {w} learns that it is fenced",), (settling, manifests, hint))
+
+    def _give_up(
+        self, w: int, writer: Writer, acknowledged: tuple[int, ...], *named: tuple[int, ...]
+    ) -> Iterator[Move]:
+        """The retry deadline has passed."""
+        if writer.request is not None:
+            yield from self._name(w, writer, None, (acknowledged,), *named)
+
+    def _name(
+        self, w: int, writer: Writer, slot: Slot | None, rest: tuple[Any, ...], *named: tuple[int, ...]
+    ) -> Iterator[Move]:
+        failed, unknown = named
+        assert writer.request is not None
+        row = writer.request.row
+        over = writer._replace(step="over", memory=(), flush=None)
+        told = self.rules.fate(sent=True, slot=slot)
+        if told is Fate.FAILED:
+            yield Move((f"writer {w} names row {row} not durable",), (over, *rest, (*failed, row), unknown))
+        elif told is Fate.UNKNOWN:
+            yield Move((f"writer {w} names row {row} unknown",), (over, *rest, failed, (*unknown, row)))
 
     def _flush(self, w: int, writer: Writer, manifests: Manifests, hint: int, left: int) -> Iterator[Move]:
         flush, known = writer.flush, writer.known
@@ -286,7 +392,9 @@ class _ShardModel:
 
     # -- what must hold ----------------------------------------------------------------------
 
-    def _fault(self, wal: Wal, manifests: Manifests, hint: int, acknowledged: tuple[int, ...]) -> str | None:
+    def _fault(
+        self, wal: Wal, manifests: Manifests, hint: int, acknowledged: tuple[int, ...], failed: tuple[int, ...]
+    ) -> str | None:
         latest = self._latest(manifests, hint)
         flushed = 0 if latest is None else latest.replay_after
         if holes := [at for at in range(flushed + 1, len(wal)) if not there(wal, at)]:
@@ -301,7 +409,10 @@ class _ShardModel:
             return f"invariant 1: {error}"
         rows = [int(row) for one in (latest.sstables if latest else ()) for row in one.path.split("_")[1:]]
         rows += [row for one in counted if (row := found(wal, one.position).row) is not None]
-        if sorted(rows) != list(acknowledged):
+        if visible := set(failed) & set(rows):
+            return f"R24: rows {sorted(visible)} were named not durable and are visible"
+        expected = sorted(set(rows) | set(acknowledged)) if self.bounds.in_flight else list(acknowledged)
+        if sorted(rows) != expected:
             return f"invariant 1: the shard shows rows {sorted(rows)}, acknowledged are {list(acknowledged)}"
         if first_free(wal, self.rules.search_start(latest, None)) is None:
             return "invariant 5: the next writer would find a hole"
@@ -309,6 +420,14 @@ class _ShardModel:
 
     def _witnesses(self, writers: Sequence[str]) -> Iterator[Witness]:
         everything = self.bounds.writers * self.bounds.rows
+        if self.bounds.in_flight:
+            yield Witness("a row is named not durable", ("failed",), bool)
+            yield Witness("a row is named unknown", ("unknown",), bool)
+            yield Witness(
+                "a row that was named unknown is stored",
+                ("unknown", "wal"),
+                lambda rows, wal: any(one is not None and one.row in rows for one in wal),
+            )
         yield Witness("every row is acknowledged", ("acknowledged",), lambda rows: len(rows) == everything)
         yield Witness("rows are flushed", ("manifests",), lambda all: any(one and one.sstables for one in all))
         yield Witness(

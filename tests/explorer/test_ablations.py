@@ -30,6 +30,7 @@ from headgate.checkpoints.records import Batch, Record
 from headgate.checkpoints.table_checkpoint import PinnedShard
 from headgate.checkpoints.unflushed import Unflushed
 from headgate.shards import decisions as decisions_of_a_shard
+from headgate.shards.decisions import Fate
 from headgate.shards.manifest import Manifest, SsTable
 
 PRODUCT = Rules()
@@ -272,6 +273,13 @@ ABLATIONS = [
     Ablation(
         "R11: a tail that moved is not minded", snapshot_model, READ, {"is_stale": lambda *_: False}, "invariant 5"
     ),
+    Ablation(
+        "R24: an append in flight is named not durable",
+        shard_model,
+        ShardBounds("a shard", writers=2, rows=2, flushes=1, collects=True, in_flight=True),
+        {"fate": lambda *, sent, slot: Fate.FAILED},
+        "R24: rows [10] were named not durable and are visible",
+    ),
     Ablation("a checkpoint pins nothing", snapshot_model, READ, {"collectable_wal": unpinned}, "invariant 5"),
     Ablation(
         "a clean stop does not claim anew",
@@ -394,6 +402,7 @@ ABLATIONS = [
     ),
     Ablation("record before entries", stream_model, STREAM, {"entries_first": False}, "invariant 1"),
     Ablation("barrier after replay", shard_model, SHARD, {"barrier_first": False}, "invariant 1: the shard shows rows"),
+    Ablation("replay ends where the look did", shard_model, SHARD, {"replays_to_barrier": False}, "invariant 1"),
     Ablation(
         "tip collected, and an opener does not mind a fold of its own slot",
         stream_model,

@@ -1,8 +1,8 @@
 """Every interleaving of direct writers of one shard: opens, puts, flushes, garbage collection of entries and manifests.
 
 In every state each acknowledged row is read exactly once (invariant 1), no predecessor's put succeeds after its
-successor's open has returned (3), no position is missing (4), the next writer can open (5), and nobody is fenced by a
-claim that never held the shard.
+successor's open has returned (3), no position is missing (4), the next writer can open (5), nothing that was named not
+durable is visible (R24), and nobody is fenced by a claim that never held the shard.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from shard_model import Bounds, shard_model
 SMALL = [
     Bounds("two writers", writers=2, rows=2, flushes=3, collects=True),
     Bounds("three writers", writers=3, rows=1, flushes=2, collects=True),
+    Bounds("an append in flight", writers=2, rows=2, flushes=2, collects=True, in_flight=True),
 ]
 LARGE = [
     Bounds("three writers, two rows each", writers=3, rows=2, flushes=3, collects=True),
     Bounds("four writers", writers=4, rows=1, flushes=2, collects=True),
+    Bounds("appends in flight of three writers", writers=3, rows=1, flushes=2, collects=True, in_flight=True),
 ]
 
 

@@ -78,6 +78,7 @@ def test_a_shard_is_opened_in_the_same_order(store: ObjectStore) -> None:
     assert taken == ["look", "claim", "tip", "barrier", "re-read"]
     explored = way_to(shard_model(ShardBounds("", writers=1)), "writer0", lambda writer: writer.step == "open")
     assert explored == (
+        "writer 0 looks: the WAL ends at 0",
         "writer 0 reads manifest 0",
         "writer 0 puts manifest 1: epoch 1 is claimed",
         "writer 0 lists the manifests",

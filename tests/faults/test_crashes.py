@@ -16,8 +16,10 @@ from stores import Crash, Fault, FaultyStore
 
 from headgate.connectors.objects import open_store
 from headgate.connectors.objects.port import ObjectStore
-from headgate.errors import HeadgateError, Poisoned, Transient
+from headgate.errors import HeadgateError, InvalidInput, Poisoned, Transient
+from headgate.shards.pending import Pending, PendingPut, landed
 from headgate.shards.retry import Retry
+from headgate.shards.shard import Shard
 from headgate.shards.writer import ShardWriter
 
 
@@ -69,6 +71,27 @@ class Life:
         self.put(320)
         self.writer.close()
 
+    def named(self) -> Pending:
+        """What the writer says of its rows after its end."""
+        try:
+            return self.writer.take_pending() if self.writer is not None else Pending()
+        except InvalidInput:
+            return Pending()  # it was left while it worked
+
+
+def check_named(shard: Shard, pending: Pending) -> None:
+    """After the next open: what was named failed is not there, and `landed` says of the rest what is."""
+    there = set(visible(shard))
+    assert not there & {row for put in pending.failed for row in put_ids(put)}, "named not durable, and visible"
+    for entry in pending.unknown:
+        ids = {row for put in entry.puts for row in put_ids(put)}
+        assert (ids <= there) is landed(shard.home, entry.entry_id), "whether it landed was told wrongly"
+        assert ids <= there or not ids & there
+
+
+def put_ids(put: PendingPut) -> list[int]:
+    return [row for part in put.batches for row in part.column("id").to_pylist()]
+
 
 LIVES: dict[str, Callable[[Life], None]] = {"durable": Life.durable, "grouped": Life.grouped, "flushed": Life.flushed}
 
@@ -111,7 +134,9 @@ def test_a_crash_after_every_store_operation_loses_and_doubles_nothing(
         except (Crash, HeadgateError):
             assert faulty.crashed, "only the crash may end this life"
         try:
+            pending = lived.named()
             closing_checks(store, shard_id, known | lived.acked, known | lived.attempted, alive)
+            check_named(home_of(store).shard(shard_id), pending)
         except Exception as error:
             raise AssertionError(f"crash after operation {number} of {life}: {faulty.log[-3:]}") from error
         if not faulty.crashed:
@@ -167,9 +192,11 @@ def test_without_retries_every_fault_ends_the_writer_and_costs_no_acknowledged_r
             LIVES[life](lived)
         except (Transient, Poisoned):
             assert faulty.injected
+        pending = lived.named()
         faulty.deliver()
         writers = [lived.writer] if lived.writer is not None else []
         closing_checks(store, shard_id, lived.acked, lived.attempted, writers)
+        check_named(home_of(store).shard(shard_id), pending)
         if not faulty.injected:
             break
     assert number > 4

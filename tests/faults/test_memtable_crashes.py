@@ -32,8 +32,11 @@ from lance_tables import (
 )
 from stores import Crash, Fault
 
+from headgate.connectors import base_files
 from headgate.connectors import sstables as datasets
-from headgate.errors import HeadgateError, Poisoned
+from headgate.errors import HeadgateError, InvalidInput, Poisoned
+from headgate.shards.pending import Pending, PendingPut, landed
+from headgate.shards.shard import TableHome
 from headgate.shards.writer import ShardWriter
 
 SHARD = uuid.UUID(int=23)
@@ -47,11 +50,12 @@ class Life:
         self.store, self.uri, self.schema = store, uri, schema
         self.acked: list[int] = []
         self.attempted: list[int] = []
+        self.writer: ShardWriter | None = None
 
     def run(self, start: int) -> None:
         """Open, put, flush, put, flush, close, until it is over or the process dies."""
         with contextlib.suppress(Crash, HeadgateError):
-            writer = ShardWriter.open(home_over(self.store, self.uri), SHARD, CONFIG)
+            writer = self.writer = ShardWriter.open(home_over(self.store, self.uri), SHARD, CONFIG)
             for number in range(start, start + 3):
                 self.attempted.append(number)
                 writer.put(batch([(number, "n")], self.schema))
@@ -62,10 +66,26 @@ class Life:
 
 
 def _check(uri: str, *lives: Life) -> None:
+    pending = [named for life in lives if (named := _named(life)) is not None]
     counts = Counter(i for i, _ in seen(uri, SHARD))
     assert [i for life in lives for i in life.acked if counts[i] == 0] == [], "acknowledged rows are lost"
     assert [i for i, count in counts.items() if count > 1] == [], "rows are there twice"
     assert set(counts) <= {i for life in lives for i in life.attempted}, "rows that nobody put"
+    for named in pending:
+        assert not any(counts[i] for put in named.failed for i in _ids(put)), "named not durable, and visible"
+        for entry in named.unknown:
+            there = {bool(counts[i]) for put in entry.puts for i in _ids(put)}
+            assert there == {landed(TableHome.of_table(uri), entry.entry_id)}, "whether it landed was told wrongly"
+
+
+def _named(life: Life) -> Pending | None:
+    with contextlib.suppress(InvalidInput):  # it was left while it worked
+        return life.writer.take_pending() if life.writer is not None else None
+    return None
+
+
+def _ids(put: PendingPut) -> list[int]:
+    return [i for part in put.batches for i in part.column("id").to_pylist()]
 
 
 def _operations(tmp_path: Path, schema: pa.Schema) -> int:
@@ -196,4 +216,4 @@ def _die_at(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     elif step == "sidecar":
         monkeypatch.setattr(lance.lance, "_write_pk_sidecar", after(lance.lance._write_pk_sidecar))
     else:
-        monkeypatch.setattr(datasets, "_sync_tree", after(datasets._sync_tree))
+        monkeypatch.setattr(datasets, "sync_tree", after(base_files.sync_tree))

@@ -629,6 +629,36 @@ def test_a_hole_on_the_way_to_the_tip_is_data_loss(store: ObjectStore, shard: Sh
     assert caught.value.position == hole
 
 
+@pytest.mark.parametrize("lost", [range(12, 13), range(12, 31), range(20, 31)], ids=["hole", "all", "end"])
+def test_an_open_finds_a_hole_between_replay_after_and_last_seen_by_one_list(
+    store: ObjectStore, shard: Shard, lost: range
+) -> None:
+    old = opened(shard)
+    for row in range(1, 31):
+        old.append(chunk(row))
+    shard.manifests.commit_update(old.claim_id, old.epoch, lambda m: replace(m, last_seen=30, replay_after=10))
+    for position in (*range(1, 11), *lost):
+        store.delete(shard.wal_key(position))
+    faulty, before = FaultyStore(store), shard.manifests.latest()
+    with pytest.raises(DataLoss) as caught:
+        opened(through(shard, faulty))
+    assert caught.value.position == lost[0]
+    assert shard.manifests.latest() == before, "nobody is fenced"
+    assert [op.verb for op in faulty.log if "/wal/" in op.key] == ["list", "head"]
+    old.append(chunk(31))
+
+
+def test_a_streams_start_does_not_list_its_wal(store: ObjectStore, shard: Shard) -> None:
+    """Its log lists all that counts, and whoever reads finds what is missing."""
+    old = WalAppender.open(shard, owner="stream")
+    for row in range(1, 31):
+        old.append(chunk(row))
+    store.delete(shard.wal_key(12))
+    faulty = FaultyStore(store)
+    assert WalAppender.open(through(shard, faulty), owner="stream", seen=30).next_position == 32
+    assert "list" not in [op.verb for op in faulty.log if "/wal/" in op.key]
+
+
 def test_a_writer_that_fills_slots_while_the_tip_is_searched_makes_no_hole(store: ObjectStore, shard: Shard) -> None:
     """HEAD and LIST go past 1 while it is free; then 1 and 2 are put: taken above free, and yet no hole."""
 

@@ -7,16 +7,20 @@ import inspect
 import re
 import uuid
 from dataclasses import fields, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
-from closing import ASYNC, WAL_ONLY, entry_at, home_of, open_writer, rows, wal_positions
+from closing import ASYNC, ROWS, WAL_ONLY, Background, entry_at, home_of, open_writer, rows, wal_positions
+from lance_tables import batch, faulty, home_over, make_table
 from stores import FaultyStore
+from test_flusher import until
 
 from headgate.connectors.objects import open_store
 from headgate.errors import InvalidInput
-from headgate.shards.config import MAX_SECONDS, WriterConfig
+from headgate.shards.config import MAX_SECONDS, OPTIONS, Use, WriterConfig, option_table
+from headgate.shards.entry import encode_chunk
 from headgate.shards.retry import Retry
 from headgate.shards.writer import ShardWriter
 
@@ -27,7 +31,6 @@ EXTREMES: dict[str, tuple[Any, Any]] = {
     "sync_indexed_write": (False, True),
     "async_index_buffer_rows": (1, 1 << 60),
     "async_index_interval": (0.000001, 86400.0),
-    "manifest_scan_batch_size": (1, 1 << 30),
 }
 """Every MemTable knob that WAL-only mode ignores, at both ends."""
 
@@ -76,7 +79,66 @@ def life(config: WriterConfig) -> dict[str, Any]:
 
 
 def test_every_option_is_either_for_both_modes_or_ignored_in_wal_only() -> None:
-    assert {option.name for option in fields(WriterConfig)} == WORKS_IN_WAL_ONLY | set(EXTREMES)
+    assert [option.name for option in fields(WriterConfig)] == [option.name for option in OPTIONS]
+    assert {option.name for option in OPTIONS if option.wal_only is Use.IGNORED} == set(EXTREMES)
+    assert {option.name for option in OPTIONS} - set(EXTREMES) == WORKS_IN_WAL_ONLY
+
+
+class Recording(WriterConfig):
+    """Notes which options are asked for."""
+
+    asked: ClassVar[set[str]]
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in {option.name for option in OPTIONS}:
+            type(self).asked.add(name)
+        return super().__getattribute__(name)
+
+
+@pytest.mark.parametrize("memtable", [True, False], ids=["memtable", "wal-only"])
+def test_each_mode_reads_the_options_that_the_table_says_and_no_other(tmp_path: Path, memtable: bool) -> None:
+    uri, shard_id = make_table(tmp_path, text=True), uuid.uuid4()
+    store = faulty(uri)
+    Recording.asked = set()
+    config = Recording(
+        enable_memtable=memtable, durable_write=False, max_wal_buffer_size=10_000, sync_indexed_write=False
+    )
+    Recording.asked.clear()
+    with ShardWriter.open(home_over(store, uri), shard_id, config) as writer:
+        stall = store.stall("put_if_absent", "/wal/")
+        writer.put(batch([(1, "a word")]))
+        stall.wait()
+        writer.put(batch([(2, "word " * 4_000)]))
+        waiting = Background(lambda: writer.put(batch([(3, "another word")])))
+        until(lambda: writer.stats().pipeline.waits == 1)
+        stall.release()
+        waiting.result()
+        writer.flush()
+        if memtable:
+            assert writer.search("word", "note").num_rows == 3
+            writer.put(batch([(4, "a third word")])).wait()
+            writer.search("word", "note")
+    expected = {one.name for one in OPTIONS if memtable or one.wal_only is not Use.IGNORED}
+    assert Recording.asked == expected
+
+
+def test_an_entry_takes_what_is_queued_up_to_the_whole_buffer(shard_id: uuid.UUID) -> None:
+    """Writing starts at half of it; what was queued by then is in the entry."""
+    store = FaultyStore(open_store(f"memory://{uuid.uuid4().hex}"))
+    one = encode_chunk(ROWS.stored_rows(rows(1))).nbytes
+    writer = open_writer(store, shard_id, replace(ASYNC, max_wal_buffer_size=10 * one))
+    stall = store.stall("put_if_absent", "/wal/")
+    handles = [writer.put(rows(row)) for row in range(5)]
+    stall.wait()
+    assert writer.stats().pipeline.pending_puts == 5
+    handles += [writer.put(rows(row)) for row in range(5, 10)]
+    stall.release()
+    writer.close()
+    assert [handle.positions[0] for handle in handles] == [1] * 5 + [2] * 5
+
+
+def test_the_docs_have_the_table_of_options() -> None:
+    assert option_table() in (Path(__file__).parents[2] / "docs" / "memtables.md").read_text()
 
 
 def test_every_option_has_its_line_in_the_docstring() -> None:

@@ -6,13 +6,14 @@ import gc
 import threading
 import uuid
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import lance
 import pytest
 from closing import collect
 from lance_tables import MEMTABLE, PLAIN, batch, faulty, home_over, keys, make_table, native_writer, pairs, seen
-from stores import Crash
+from stores import Crash, Operation
 
 from headgate.connectors.objects import open_store
 from headgate.errors import Corrupt, DataLoss, Fenced
@@ -180,7 +181,7 @@ def test_an_open_that_meets_damage_fences_nobody(tmp_path: Path, damage: str) ->
     assert len(seen(uri, SHARD)) == 4
 
 
-def test_a_look_beside_a_writer_that_flushes_and_collects_starts_again(tmp_path: Path) -> None:
+def test_a_look_beside_a_writer_that_flushes_and_collects_goes_on_above_what_is_gone(tmp_path: Path) -> None:
     uri = make_table(tmp_path)
     writer = ShardWriter.open(uri, SHARD, MEMTABLE)
     for i in range(5):
@@ -197,7 +198,55 @@ def test_a_look_beside_a_writer_that_flushes_and_collects_starts_again(tmp_path:
     assert collect(writer.shard)
     stall.release()
     looking.join()
-    assert found == [6]
+    assert found == [], "the WAL ended at 5 when the look began"
+
+
+@pytest.mark.parametrize("config", [MEMTABLE, WAL_ONLY], ids=["memtable", "wal-only"])
+def test_an_opener_behind_a_writer_that_never_pauses_is_bounded_by_the_wals_length(
+    tmp_path: Path, config: WriterConfig
+) -> None:
+    """The writer appends before every single operation of the look."""
+    uri, length = make_table(tmp_path, PLAIN), 20
+    writer = ShardWriter.open(uri, SHARD, config)
+    for i in range(length):
+        writer.put(batch([(i, "n")], PLAIN))
+    store, appended = faulty(uri), count(length)
+
+    def busy(operation: Operation) -> None:
+        if operation.verb == "put_if_absent":
+            store.plan = None  # claimed
+        elif (row := next(appended)) < 40 * length:  # an end, so that a look without one fails
+            writer.put(batch([(row, "n")], PLAIN))
+
+    store.plan = busy
+    with ShardWriter.open(home_over(store, uri), SHARD, config):
+        pass
+    rows = next(appended)
+    look = store.log[: store.verbs().index("put_if_absent")]
+    listed = [op.number for op in look if op.verb == "list" and "/wal/" in op.key]
+    assert len(listed) == 1
+    read = [op for op in look if op.verb == "get" and "/wal/" in op.key]
+    assert len(read) == (length + listed[0] if config is MEMTABLE else 0), "what the WAL held at the LIST"
+    again = [op for op in store.log if op.verb == "get" and "/wal/" in op.key]
+    assert len(again) - len(read) <= 2 * (rows - length), "what came meanwhile is read twice at most"
+    assert [i for i, _ in seen(uri, SHARD)] == list(range(rows))
+
+
+def test_an_entry_that_a_successor_collected_during_replay_is_fencing_and_no_loss(tmp_path: Path) -> None:
+    uri = make_table(tmp_path, PLAIN)
+    with ShardWriter.open(uri, SHARD, MEMTABLE) as writer:
+        for i in range(5):
+            writer.put(batch([(i, "n")], PLAIN))
+
+    def successor(step: str) -> None:
+        if step == "replay":
+            with ShardWriter.open(uri, SHARD, MEMTABLE) as later:
+                later.flush_memtable()
+                assert collect(later.shard)
+
+    with pytest.raises(Fenced):
+        ShardWriter.open(uri, SHARD, replace(MEMTABLE, max_memtable_size=1), pause=successor)  # keeps nothing in memory
+    assert [i for i, _ in seen(uri, SHARD)] == list(range(5))
 
 
 def test_what_was_looked_at_and_flushed_since_is_not_replayed_again(tmp_path: Path) -> None:

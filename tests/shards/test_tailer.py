@@ -105,15 +105,6 @@ def test_a_hole_wider_than_what_is_read_ahead_is_data_loss_too(store: ObjectStor
     assert (read, caught.value.position) == ([1], 2)
 
 
-def test_an_end_before_what_is_known_to_be_there_is_data_loss(store: ObjectStore, shard: Shard) -> None:
-    for position in range(20, 31):
-        store.delete(shard.wal_key(position))
-    assert len(list(WalTailer(shard).read(1, least=20))) == 19
-    with pytest.raises(DataLoss) as caught:
-        list(WalTailer(shard).read(1, least=31))
-    assert caught.value.position == 20
-
-
 @pytest.mark.parametrize("stop", [31, 32, 40])
 def test_whatever_is_missing_below_a_given_stop_is_data_loss(store: ObjectStore, shard: Shard, stop: int) -> None:
     store.delete(shard.wal_key(30))
