@@ -133,6 +133,7 @@ def schema_model(bounds: SchemaBounds, rules: Rules = PRODUCT) -> Model:
                 (f"driver{d}", f"tasks{d}", "log", "fold", "returned", "lost"), partial(moves.commit, d), _is("wait")
             ),
             Action((f"driver{d}", f"tasks{d}", "base"), partial(moves.again, d), _is("again")),
+            Action((f"driver{d}", f"tasks{d}", "log"), partial(moves.describe, d), _is("describe")),
             Action((f"driver{d}", f"tasks{d}", "retries"), partial(moves.retry, d), _is("wait")),
             Action((f"tasks{d}",), partial(moves.write, d), bool),
         ]
@@ -297,10 +298,24 @@ class _Moves:
                 (f"driver {d} reads the same columns",), (driver._replace(step="wait", columns=base), tasks, base)
             )
             return
+        described = driver._replace(step="describe", columns=base)
+        yield Move((f"driver {d} reads columns {base}",), (described, tasks, base))
+
+    def describe(self, d: int, driver: Driver, tasks: tuple[Task, ...], log: Log) -> Iterator[Move]:
+        """One more open record says how rows are decoded from here on; then the batch is written again."""
+        at = driver.sequence
+        if there(log, at - 1):
+            if self._rules.is_stepped_over(as_record(found(log, at - 1), at)):
+                over = driver._replace(step="again", sequence=at + 1)
+                yield Move((f"driver {d} steps over {at}",), (over, tasks, log))
+            else:
+                yield self._fenced(d, driver, log, (tasks, log))
+            return
         attempt = driver.attempt + self._rules.fresh_attempt
-        begun = _with(tasks, Task(driver.until + 1, attempt, base))
-        label = (f"driver {d} writes batch {driver.until + 1} again with columns {base}",)
-        yield Move(label, (driver._replace(step="wait", columns=base, attempt=attempt), begun, base))
+        begun = _with(tasks, Task(driver.until + 1, attempt, driver.columns))
+        label = (f"driver {d} puts an open record at {at}, writes batch {driver.until + 1} again: {driver.columns}",)
+        again = driver._replace(step="wait", attempt=attempt, sequence=at + 1, opened=at)
+        yield Move(label, (again, begun, put(log, at - 1, Stored("open", d))))
 
     # -- columns ---------------------------------------------------------------------
 
