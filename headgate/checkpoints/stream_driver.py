@@ -202,11 +202,10 @@ class StreamDriver:
     def describe(self, decoder: Mapping[str, Any]) -> None:
         """Say how the batches from here on become rows: one more open record, unless the last one says the same.
 
-        Call it before `plan`, not while a batch is in flight. Raises Fenced, Poisoned.
+        Call it before `plan`, not while a batch is in flight that is to count. Raises Fenced, Poisoned.
         """
         if self._log.record.decoder != decoder:
             self._log.extend(told(self.claims), decoder)
-            self._folding.add(self._log.record)
 
     def plan(self, shards: Iterable[str]) -> Planned:
         """Where the next batch goes. Shards that the stream has not had before are claimed first."""

@@ -114,16 +114,15 @@ def plan_batch(settings: Settings, columns: Sequence[str], root: str) -> BatchPl
         return decided(table, head, query_id, batch_id, sources, partial(_earliest, settings))
 
     hold = Hold.of(root, query_id, table.uri, settings.stream)
+    before = hold.held()
     # What was done to the frame before it came here is not known.
     told = recorded(decoder, table.home.schema, changed=None)
-    before = hold.held()
     driver = _held(table, settings, hold, before, query_id, names, decide, told)
     decision = decide(driver.head)
     known = None if before is None else before.changed
     batch = Batch(query_id=query_id, batch_id=batch_id, mode="wal")
-    if isinstance(decision, Skip):
-        planned, write = Planned({}, {}), None
-    else:
+    planned, write = Planned({}, {}), None
+    if isinstance(decision, Write):
         batch = replace(batch, sources=decision.ranges, opaque=decision.opaque)
         driver.describe(told)
         planned = driver.plan({*names, *driver.claims})
@@ -133,14 +132,14 @@ def plan_batch(settings: Settings, columns: Sequence[str], root: str) -> BatchPl
             decoder = decode.json(table.schema) if settings.decodes else None
             check_columns(columns, decoder, settings.options.sequence_by, table, as_option)
             driver.use_columns(table.home.schema)
+            # Either may put an open record, which may step over one more schema record.
             driver.describe(recorded(decoder, table.home.schema, changed=None))
             planned = driver.plan({*names, *driver.claims})
         meant = shards_of(table.sharding, decision.ranges)
         write = write_plan(table, settings.options, decoder, planned, meant, decision.ranges)
     assert driver.head.opened is not None
     # A batch that is skipped reads no columns: whatever came since is for the next one.
-    changed = (known or 0) if isinstance(decision, Skip) else driver.head.changed
-    hold.keep(Held(driver.head.opened.record_id, str(table.table_id), changed))
+    hold.keep(Held(driver.head.opened.record_id, str(table.table_id), known or 0))
     commitment = Commitment(
         hold=hold,
         home=table.home,
