@@ -56,7 +56,8 @@ def schema_of(home: TableHome, dataset: Any) -> RowSchema:
 
 
 def stream_schema(home: TableHome) -> RowSchema:
-    """The columns that the base has now, for the driver of a stream.
+    """The columns that the base has now, for the driver of a stream. New ones survive a power cut from here on, as the
+    rows must that are written by them (R21).
 
     Raises Fenced where another table was made in this place (R23), and otherwise as `current_schema` does.
     """
@@ -64,7 +65,10 @@ def stream_schema(home: TableHome) -> RowSchema:
     named = dataset.config().get(TABLE_ID)
     if is_another_table(home.table_id, named):
         raise another_table(home, str(home.table_id), named)
-    return schema_of(home, dataset)
+    rows = schema_of(home, dataset)
+    if rows != home.schema:
+        settle_base(home.store)
+    return rows
 
 
 def another_table(home: TableHome, table_id: str, stored: str) -> Fenced:
