@@ -44,6 +44,8 @@ class Bounds:
     collects: bool = False
     hint: bool = False
     in_flight: bool = False
+    looks: bool = True
+    """False: the tip is looked for from what the manifest says alone, as where nothing was appended before."""
 
 
 class Written(NamedTuple):
@@ -159,8 +161,9 @@ class _ShardModel:
 
     def _look(self, w: int, writer: Writer, wal: Wal, *before: Writer) -> Iterator[Move]:
         if not any(one.step == "look" for one in before):  # Writers are alike: they come in order.
-            looked = writer._replace(step="read", looked=len(wal))
-            yield Move((f"writer {w} looks: the WAL ends at", len(wal)), (looked, wal, *before))
+            end = len(wal) if self.bounds.looks else 0
+            looked = writer._replace(step="read", looked=end)
+            yield Move((f"writer {w} looks: the WAL ends at", end), (looked, wal, *before))
 
     def _read(self, w: int, writer: Writer, manifests: Manifests, hint: int) -> Iterator[Move]:
         previous = self._latest(manifests, hint)

@@ -19,9 +19,9 @@ SMALL = [
     Bounds("an append in flight", writers=2, rows=2, flushes=2, collects=True, in_flight=True),
 ]
 LARGE = [
-    Bounds("three writers, two rows each", writers=3, rows=2, flushes=3, collects=True),
-    Bounds("four writers", writers=4, rows=1, flushes=2, collects=True),
-    Bounds("appends in flight of three writers", writers=3, rows=1, flushes=2, collects=True, in_flight=True),
+    Bounds("three writers, two rows each", writers=3, rows=2, flushes=3, collects=True, looks=False),
+    Bounds("four writers", writers=4, rows=1, flushes=2, collects=True, looks=False),
+    Bounds("appends in flight of three writers", writers=3, rows=1, flushes=1, collects=True, in_flight=True),
 ]
 
 
