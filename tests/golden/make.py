@@ -4,9 +4,9 @@ it wrote for ever: every later release must read it.
 Two small tables with all that a release writes, and what they must show. The rows follow from a model here, never from
 a read of the table.
 - *orders* has a key: WAL entries, SSTables, a base with a full-text index, deletes, dead letters, dead attempts, open,
-  batch and rewind records, a fold, a checkpoint, a direct writer.
-- *logs* has none and writes WAL only: entries that expired, a rewind that lets rows come twice, a fold of it, a
-  consumer's pin.
+  batch, rewind and schema records, a fold, a checkpoint, a direct writer.
+- *logs* has none and writes WAL only: entries that expired, a rewind that lets rows come twice, a change of columns, a
+  fold of both, a consumer's pin.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from stream_life import QUERY, SCHEMA, TOPIC, batch_of, lines_of, records, write
 
 import headgate  # noqa: E402
 from headgate.checkpoints import records as codec  # noqa: E402
+from headgate.checkpoints.commit_log import CommitLog  # noqa: E402
 from headgate.checkpoints.expiring import BeforePosition, expire  # noqa: E402
 from headgate.checkpoints.flush_job import run_here  # noqa: E402
 from headgate.checkpoints.log_feed import LogFeed  # noqa: E402
@@ -158,6 +159,7 @@ def make_orders(path: Path) -> dict[str, Any]:
     batch(driver, 2, equal(30, 40))
     driver.fold()
     flush(driver)
+    changed = change_columns(table)
     batch(driver, 3, equal(40, 50))
     with table.writer(DIRECT) as writer:
         writer.put(rows([(9001, "direct fig"), (9002, "direct fig")]))
@@ -179,6 +181,7 @@ def make_orders(path: Path) -> dict[str, Any]:
         "dead_letters": sorted(dead(done, keyed=True)),
         "ends": {"0": 55, "1": 55},
         "rewind": {"record": sent.record.sequence, "by": "ann@host", "reason": "golden"},
+        "changed": changed,
     }
 
 
@@ -196,6 +199,7 @@ def make_logs(path: Path) -> dict[str, Any]:
     sent = rewind(table.home, STREAM, {(TOPIC, 1): 15}, by="ann@host", reason="twice")
     assert sent.record is not None
     again = [SourceRange(TOPIC, 0, 25, 30), SourceRange(TOPIC, 1, 15, 30)]
+    changed = change_columns(table)
     driver = open_stream(table, "second")
     run(driver, 0, again, "wal", "second")
     driver.fold()
@@ -207,7 +211,14 @@ def make_logs(path: Path) -> dict[str, Any]:
         "dead_letters": sorted(dead([*first, *later, *again], keyed=False)),
         "ends": {"0": 30, "1": 30},
         "rewind": {"record": sent.record.sequence, "by": "ann@host", "reason": "twice"},
+        "changed": changed,
     }
+
+
+def change_columns(table: Table) -> int:
+    """A column comes and goes. The sequence of the last schema record."""
+    table.add_column(pa.field("extra", pa.int64())).drop_column("extra")
+    return CommitLog(table.home.records, STREAM, table.uri).read().head.changed
 
 
 def flush(driver: StreamDriver) -> None:

@@ -20,7 +20,7 @@ from make import rows as batch_of_rows  # noqa: E402
 
 from headgate.checkpoints import records as codec  # noqa: E402
 from headgate.checkpoints.commit_log import CommitLog  # noqa: E402
-from headgate.checkpoints.records import BatchRecord, OpenRecord, RewindRecord  # noqa: E402
+from headgate.checkpoints.records import BatchRecord, OpenRecord, RewindRecord, SchemaRecord  # noqa: E402
 from headgate.checkpoints.rewinding import rewind  # noqa: E402
 from headgate.streaming.dead_letters import read_dead_letters  # noqa: E402
 from headgate.streaming.fsck import fsck  # noqa: E402
@@ -64,6 +64,7 @@ def check(table: Table, expected: dict[str, Any]) -> None:
     assert head.rewound is not None
     told = {"record": head.rewound.sequence, "by": head.rewound.by, "reason": head.rewound.reason}
     assert told == expected["rewind"]
+    assert head.changed == expected.get("changed", 0)
     for word, ids in expected["search"].items():
         assert sorted(table.search(word, k=1000).column("id").to_pylist()) == ids, word
     for name, kept in expected["checkpoints"].items():
@@ -83,7 +84,7 @@ def test_golden_tables_read_as_they_were_written_and_go_on(unpacked: tuple[Path,
         check(table, expected)
         log = CommitLog(table.home.records, STREAM, table.uri)
         kinds = {type(log.record(sequence)) for sequence in log.sequences()}
-        assert kinds == {OpenRecord, BatchRecord, RewindRecord}
+        assert kinds == {OpenRecord, BatchRecord, RewindRecord, *([SchemaRecord] if "changed" in expected else [])}
         assert lance.dataset(str(root / name)).schema.names == ["id", "note"], "native opens the base"
         # A writer goes on with it: a stream, from where it stands.
         start = expected["ends"]["0"]
