@@ -150,16 +150,20 @@ def remove(
 ) -> None:
     """Leave nothing of a clone that cannot be but its outcome:
 
-    1. take its outcome: from then on nobody completes it, however long it slept (R20).
-    2. a mark that it is given up, with the shards that it may have.
+    1. a mark that it is given up, with the shards that it may have.
+    2. take its outcome: from then on nobody completes it, however long it slept (R20). Another caller has it: the mark
+       goes, and all stays.
     3. delete everything but intent and mark, then `release` what the source holds for it.
     4. delete the intent, then the mark.
 
-    A crash anywhere leaves the mark, or the intent alone; the next call at this destination does the rest.
+    A crash anywhere leaves the mark, and the next call at this destination does the rest.
     """
-    if not wins(target.store, intent.outcome, "collector"):
-        return  # another caller completes it, or has
+    if named(target) == str(intent.table_id):
+        return  # another caller has completed it
     shard_ids = put_given_up(target.store, intent, shard_ids)
+    if not wins(target.store, intent.outcome, "collector"):
+        _delete(target.store, [GIVEN_UP])
+        return  # another caller is about to
     pause("given up")
     shards = [names.shard_folder(shard_id) + "/" for shard_id in shard_ids]
     own = [f"_headgate/{intent.table_id}/", *(f"{folder}/" for folder in FOLDERS)]
