@@ -145,6 +145,8 @@ def _look(home: TableHome, target: CloneTarget, checkpoint: str | None, pause: P
             return stored
     if given_up is not None:
         _give_up(home, target, stored or wanted, given_up, pause)
+        # The outcome of the id that it was removed under is taken.
+        wanted = replace(wanted, table_id=uuid.uuid4())
     if checkpoint is not None and CheckpointStore(home.records, home.uri).get(checkpoint).expired(datetime.now(UTC)):
         raise InvalidInput(
             f"Checkpoint {checkpoint!r} has expired; what it named may be collected.",
