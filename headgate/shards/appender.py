@@ -291,6 +291,7 @@ class WalAppender:
 def _end(shard: Shard, manifests: ManifestStore, retry: Retry) -> int:
     """The WAL's end as one LIST shows it before the claim. Raises DataLoss for a hole below it."""
     manifest = manifests.latest()
+    check_place(shard, manifest)
     return retry.run(lambda: listed_end(shard, manifest, manifests.latest))
 
 
