@@ -33,8 +33,7 @@ def own_spark(
     """
     with tempfile.NamedTemporaryFile(prefix="headgate-spark-", suffix=".log", delete=False) as log:
         log_file = Path(log.name)
-    # py4j logs a traceback beside what it raises.
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_not_of_py4j)
     try:
         spark = local_session(cores, log_file=log_file, settings={**FAIR, **settings})
         _quiet(spark)
@@ -64,6 +63,11 @@ def _stop(spark: SparkSession) -> None:
     # A JVM that is gone has stopped.
     with suppress(Exception):
         spark.stop()
+
+
+def _not_of_py4j(record: logging.LogRecord) -> bool:
+    """py4j logs a traceback, by the root logger, beside what it raises."""
+    return Path(record.pathname).parent.name != "py4j"
 
 
 def _quiet(spark: SparkSession) -> None:
