@@ -233,7 +233,7 @@ def test_a_stream_that_never_was_is_named_with_those_that_are(home: TableHome, t
     committed(home, 1)
     with pytest.raises(NotFound, match="no stream 'x'") as missing:
         diagnose(home, "x", SparkCheckpoint(str(tmp_path)))
-    assert missing.value.advice == "it has s"
+    assert missing.value.advice == "its streams are: s; nothing was written"
     assert CommitLog(home.records, "x", home.uri).read().sequence == 0, "nothing was written"
 
 

@@ -162,8 +162,8 @@ def test_records_with_rewinds_have_the_new_format_and_others_the_old_one() -> No
     before = json.loads(codec.encode(fold(state, {})))
     after = json.loads(codec.encode(fold(replayed(state, [record_of(Moved("t", 0, 10, 5))]), {})))
     assert (before["format"], "rewound" in before, after["format"]) == (1, False, 2)
-    newer = codec.encode(record).replace(b'"format": 2', b'"format": 3')
-    with pytest.raises(InvalidInput, match=r"has format 3, written by headgate.*reads up to format 2"):
+    newer = codec.encode(record).replace(b'"format": 2', b'"format": 4')
+    with pytest.raises(InvalidInput, match=r"has format 4, written by headgate.*reads up to format 3"):
         codec.decode_record(newer)
 
 
