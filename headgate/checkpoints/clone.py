@@ -24,7 +24,15 @@ from uuid import UUID
 
 from headgate.checkpoints.clone_build import CloneTarget, flip, make_base, make_shards, named, remove
 from headgate.checkpoints.clone_copy import MovedOn, Progress, clone_start, copy_all, no_progress
-from headgate.checkpoints.clone_intent import OUTCOMES, CloneIntent, put_intent, read_given_up, read_intent, same_call
+from headgate.checkpoints.clone_intent import (
+    OUTCOMES,
+    CloneIntent,
+    forget_given_up,
+    put_intent,
+    read_given_up,
+    read_intent,
+    same_call,
+)
 from headgate.checkpoints.clone_mapping import ShardPlan, check_named, shard_plans
 from headgate.checkpoints.table_checkpoint import CheckpointStore, TableCheckpoint
 from headgate.checkpoints.taking import drop, take
@@ -144,9 +152,13 @@ def _look(home: TableHome, target: CloneTarget, checkpoint: str | None, pause: P
         if given_up is None:
             return stored
     if given_up is not None:
-        _give_up(home, target, stored or wanted, given_up, pause)
-        # The outcome of the id that it was removed under is taken.
-        wanted = replace(wanted, table_id=uuid.uuid4())
+        if stored is None:
+            # Nothing but the mark was left. The new intent's outcome must stay free.
+            forget_given_up(target.store)
+        else:
+            _give_up(home, target, stored, given_up, pause)
+            if read_intent(target.store) is not None:
+                return stored  # a maker has its outcome
     if checkpoint is not None and CheckpointStore(home.records, home.uri).get(checkpoint).expired(datetime.now(UTC)):
         raise InvalidInput(
             f"Checkpoint {checkpoint!r} has expired; what it named may be collected.",

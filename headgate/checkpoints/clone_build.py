@@ -14,7 +14,13 @@ from functools import partial
 from uuid import UUID
 
 from headgate.checkpoints.clone_copy import COPIERS, put_barrier, tail_epoch
-from headgate.checkpoints.clone_intent import GIVEN_UP, KEY, CloneIntent, put_given_up, read_given_up, read_intent
+from headgate.checkpoints.clone_intent import (
+    KEY,
+    CloneIntent,
+    forget_given_up,
+    put_given_up,
+    read_intent,
+)
 from headgate.checkpoints.clone_mapping import ShardPlan, cloned_fold, cloned_manifest, cloned_open
 from headgate.checkpoints.commit_log import CommitLog
 from headgate.checkpoints.table_checkpoint import TableCheckpoint
@@ -129,9 +135,9 @@ def flip(target: CloneTarget, intent: CloneIntent) -> None:
     Notes on the source's own shards go in the same commit: they tell of versions of its base that the clone lacks.
     """
     uri, options = target.store.locate()
-    given_up, stored, base = read_given_up(target.store), read_intent(target.store), lance_connector.look(uri, options)
+    stored, base = read_intent(target.store), lance_connector.look(uri, options)
     notes = () if base is None else [key for key in base.config if key.startswith(NOTES) and key != target.id_key]
-    own = stored is not None and stored.table_id == intent.table_id and given_up is None
+    own = stored is not None and stored.table_id == intent.table_id
     source_id, table_id = str(intent.source_id), str(intent.table_id)
     if (
         not own
@@ -150,21 +156,21 @@ def remove(
 ) -> None:
     """Leave nothing of a clone that cannot be but its outcome:
 
-    1. a mark that it is given up, with the shards that it may have.
-    2. take its outcome: from then on nobody completes it, however long it slept (R20). Another caller has it: the mark
-       goes, and all stays.
+    1. a mark that it is to be given up, with the shards that it may have.
+    2. take its outcome: from then on nobody completes it, however long it slept (R20). Where a maker has it, the mark
+       goes again.
     3. delete everything but intent and mark, then `release` what the source holds for it.
     4. delete the intent, then the mark.
 
-    A crash anywhere leaves the mark, and the next call at this destination does the rest.
+    A crash anywhere leaves the mark; the next call at this destination does the rest.
     """
     if named(target) == str(intent.table_id):
         return  # another caller has completed it
     shard_ids = put_given_up(target.store, intent, shard_ids)
-    if not wins(target.store, intent.outcome, "collector"):
-        _delete(target.store, [GIVEN_UP])
-        return  # another caller is about to
     pause("given up")
+    if not wins(target.store, intent.outcome, "collector"):
+        forget_given_up(target.store)
+        return  # another caller completes it, or has
     shards = [names.shard_folder(shard_id) + "/" for shard_id in shard_ids]
     own = [f"_headgate/{intent.table_id}/", *(f"{folder}/" for folder in FOLDERS)]
     _delete(target.store, _below(target.store, [*own, *shards]))
@@ -175,7 +181,7 @@ def remove(
     pause("let go")
     _delete(target.store, [KEY])
     pause("forgotten")
-    _delete(target.store, [GIVEN_UP])
+    forget_given_up(target.store)
 
 
 def _below(store: ObjectStore, folders: Iterable[str]) -> list[str]:

@@ -105,6 +105,11 @@ def read_given_up(store: ObjectStore) -> tuple[UUID, ...] | None:
         ) from error
 
 
+def forget_given_up(store: ObjectStore) -> None:
+    """Delete the mark, the last that is left of a clone that was given up."""
+    Retry().run(lambda: store.delete(GIVEN_UP))
+
+
 def same_call(stored: CloneIntent, wanted: CloneIntent, target: str) -> CloneIntent:
     """The stored intent, where both mean the same clone. Raises InvalidInput."""
     differing = [
