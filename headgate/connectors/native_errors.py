@@ -23,6 +23,9 @@ _NUMBER = re.compile(r"\(os error (\d+)\)")
 _AWAY = re.compile(r"HTTP error: |non-2xx status code: (?:429|5\d\d)\b")
 """A connection that broke or was not taken, a request that took too long, a server that is busy or failed."""
 
+_DAMAGED = re.compile(r"LanceError\(IO\)|LanceError\(Arrow\): Io error")
+"""A file that is missing, empty or cut."""
+
 
 def native_error(what: str, error: BaseException, otherwise: type[E], **where: Any) -> HeadgateError:
     """StoreFull or PermissionDenied, with the reason in its sentence, Transient where the store was away, by what the
@@ -46,6 +49,8 @@ def reading(what: str, **where: Any) -> Iterator[None]:
         raise native_error(what, error, StoreError, **where) from bare(error)
     except ValueError as error:
         # So pyarrow calls all that ends a stream of batches; what is wrong with the question is raised as it is.
+        if _DAMAGED.search(str(error)) is not None and not is_away(error):
+            raise native_error(what, error, StoreError, **where) from bare(error)
         if not is_away(error):
             raise
         raise Transient(what, **where) from bare(error)

@@ -135,6 +135,8 @@ def test_a_version_whose_files_the_cut_emptied_is_set_aside_too(tmp_path: Path) 
     for path in (Path(table.uri) / "data").iterdir():
         path.write_bytes(b"")
     assert [one.code for one in fsck(table.uri).findings] == ["base-version-torn"]
+    with pytest.raises(StoreError):
+        scanned(open_table(table.uri))
     (gone,) = settle_base(table.home.store)
     assert gone.kind == "torn"
     assert scanned(open_table(table.uri)) == [(1, "a"), (2, "a")]
