@@ -664,6 +664,7 @@ def open_wal(
     """The store of a table's WALs, and the record with what its first writer, or the first one that was given a WAL
     store, chose since it was made. Raises WalStoreMismatch where `wal_uri` is another one.
     """
+    record = replace(record, wal_uri=record.wal_uri or None)
     was_undecided = record.wal_undecided
     if record.wal_undecided and (chosen := read_choice(store, record.table_id)) is not None:
         record = replace(record, wal_uri=None if chosen == store.uri else chosen, wal_undecided=False)

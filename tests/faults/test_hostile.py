@@ -336,6 +336,10 @@ def test_a_poisoned_record_is_told_and_nothing_is_done(place: Path, poison: byte
     keys = [info.key for info in table.home.store.list(under)]
     chosen = {key.removeprefix(under).split("/")[0]: key for key in sorted(keys)}
     assert {"table.json", "streams", "checkpoints"} <= set(chosen)
+    # That a mark of a synced version is there says it all: nobody reads what is in it.
+    wanted = content(table)
+    overwrite(table, chosen.pop("synced"), poison)
+    assert content(open_table(table.uri)) == wanted
     asks: list[Callable[[], object]] = [
         lambda: content(open_table(table.uri)),
         lambda: open_table(table.uri).checkpoints(),

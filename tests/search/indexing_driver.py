@@ -1,4 +1,7 @@
-"""A Spark driver that builds an index and stands before it commits: `python indexing_driver.py TABLE LOG`."""
+"""A Spark driver that builds an index and stands before it commits, and before its segments have an outcome.
+
+`python indexing_driver.py TABLE LOG`
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ def main(uri: str, log: str) -> None:
     table = headgate.open_table(uri)
 
     def stand(step: str) -> None:
-        if step == "decided":
+        if step == "looked":
             print("stands", flush=True)
             time.sleep(3600)
 
