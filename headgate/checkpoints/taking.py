@@ -34,8 +34,10 @@ from headgate.shards.appender import Pause, no_pause
 from headgate.shards.manifest import Manifest
 from headgate.shards.shard import Shard, TableHome
 
-TRIES = 8
-"""Each lost try means that a flush or a compaction came in between; they do not run that often."""
+TRIES = 32
+"""Each lost try means that a flush or a compaction came in between. They do not run that often, but a busy machine may
+put this one to sleep in each try.
+"""
 
 OWN_PREFIX = "auto/"
 """Names of the checkpoints that streams take by themselves begin so: `auto/<stream>/…`."""
