@@ -171,17 +171,26 @@ def remove(
     if not wins(target.store, intent.outcome, "collector"):
         forget_given_up(target.store)
         return  # another caller completes it, or has
+    if not _is_intended(target, intent):
+        return  # another caller has removed it, and the destination may be another clone's by now
     shards = [names.shard_folder(shard_id) + "/" for shard_id in shard_ids]
-    own = [f"_headgate/{intent.table_id}/", *(f"{folder}/" for folder in FOLDERS)]
+    own = [f"_headgate/{one}/" for one in (intent.table_id, intent.source_id)] + [f"{folder}/" for folder in FOLDERS]
     _delete(target.store, _below(target.store, [*own, *shards]))
     if target.wal_store is not target.store:
         _delete(target.wal_store, _below(target.wal_store, shards))
     pause("removed")
     release()
     pause("let go")
+    if not _is_intended(target, intent):
+        return
     _delete(target.store, [KEY])
     pause("forgotten")
     forget_given_up(target.store)
+
+
+def _is_intended(target: CloneTarget, intent: CloneIntent) -> bool:
+    stored = read_intent(target.store)
+    return stored is not None and stored.table_id == intent.table_id
 
 
 def _below(store: ObjectStore, folders: Iterable[str]) -> list[str]:

@@ -10,7 +10,8 @@ The same is true of a tag that was not synced yet; Lance reads none at all where
 
 Promises:
 1. Only versions above the highest mark are set aside, and only where the newest whole one is marked or above it. A base
-   without any mark is left as it is: nobody knows what was relied on.
+   without any mark is left as it is: nobody knows what was relied on. A version that lacks nothing but files of indexes
+   is set aside only where no row goes with it.
 2. Nothing is deleted: a manifest (or tag) is renamed out of `_versions/` to `_headgate/<table id>/set_aside/`.
 3. One at a time: `_versions/` is locked from the judgement to the rename, so that a version that Lance has committed
    anew under the same number is never taken for the damaged one.
@@ -133,13 +134,15 @@ def set_aside(store: ObjectStore) -> tuple[Damaged, ...]:
 def set_aside_unborn(store: ObjectStore) -> None:
     """The same for a table that is being made, whose base has no mark yet; it may have no whole version at all.
 
-    A base of which any version was ever marked is left as it is.
+    A base of which any version was ever marked is left as it is, and so is one without any record of ours: making a
+    table puts its record before the first byte of its base, so that such a base is somebody else's.
     """
     root = local_root(store)
     if root is None:
         return
     with os_errors("set aside", store.uri, "_versions/"):
-        if manifests(root) and not any(synced_versions(root, name) for name in _ids(root)):
+        ids = _ids(root)
+        if ids and manifests(root) and not any(synced_versions(root, name) for name in ids):
             with _alone(root, store.uri):
                 _move(root, None, _judge(root, unborn=True).damaged)
 
@@ -166,6 +169,8 @@ def _judged(root: str, listed: Mapping[int, str], unborn: bool) -> _Judged:
     whole: int | None = None
     table_id: str | None = None
     mark, known = 0, frozenset[str]()
+    without_index: tuple[int, int, VersionFiles] | None = None
+    """The newest version that has all of its rows, though not of its indexes; and how many damaged ones are above."""
     for version, path in listed.items():
         try:
             found = version_files(root, path)
@@ -177,10 +182,15 @@ def _judged(root: str, listed: Mapping[int, str], unborn: bool) -> _Judged:
         if whole is None:
             mark, known = _vouched(root, listed, found)
         if version > mark and whole is None and (fault := next(faults(found.files, known), None)) is not None:
+            if without_index is None and next(faults(found.rows, known), None) is None:
+                without_index = version, len(damaged), found
             damaged.append(Damaged("torn", f"version {version}", path, f"{fault}."))
             continue
         if whole is None:
             whole, table_id = version, found.config.get(TABLE_ID)
+            if without_index is not None and without_index[2].rows.keys() != found.rows.keys():
+                whole, above, found = without_index
+                damaged, table_id = damaged[:above], found.config.get(TABLE_ID)
         if version <= mark:
             break
     if not unborn and (whole is None or not 0 < mark <= whole):

@@ -101,7 +101,16 @@ def _decoder(kind: str, told: Mapping[str, Any], registry_auth: str | None) -> D
 
 
 def _schema_text(schema: pa.Schema) -> str:
-    return base64.b64encode(schema.serialize()).decode()
+    """Equal for equal columns: Lance gives metadata back in another order each time. (Fields inside of others are left
+    as they are.)
+    """
+    fields = [field.with_metadata(_sorted(field.metadata)) for field in schema]
+    ordered = pa.schema(fields, _sorted(schema.metadata))
+    return base64.b64encode(ordered.serialize()).decode()
+
+
+def _sorted(metadata: Mapping[bytes, bytes] | None) -> dict[bytes, bytes] | None:
+    return None if metadata is None else dict(sorted(metadata.items()))
 
 
 def _schema(text: str) -> pa.Schema:

@@ -138,6 +138,7 @@ def replay_dead_letters(
     query_id = f"{REPLAY}{uuid.uuid4()}"
     described = recorded(decode, table.home.schema, changed=False)
     driver = StreamDriver.open(table.home, stream, query_id, opened.shards, decoder=described, pause=pause)
+    _check_columns(table)
     done = ReplayReport(stream, applied=True, present=looked.present)
     ends = {log: Replayed.of(text) for log, text in driver.head.opaque_ends.items()}
     for chunk in _chunks(maker, dead_entries(table.home, CommitLog(table.home.records, stream, table.uri).read())):

@@ -426,9 +426,10 @@ class _Reading:
         log = self.logs[part.stream]
         if not self.table.primary_key or (isinstance(self.table.sharding, ByPartition) and not log.replays):
             return []
+        # A replay's clean stop repeats its open record: the first of them comes before the rows that it replayed.
         found = {
             end: record.sequence - 1
-            for record, _ in log.replays
+            for record, _ in reversed(log.replays)
             if part.is_of(record.sequence)
             for topic, partition, end in record.ends
             if (topic, partition) == (part.topic, part.partition) and end > part.start

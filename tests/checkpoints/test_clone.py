@@ -621,6 +621,27 @@ def test_a_failed_clone_whose_removal_dies_is_removed_by_the_next_call(tmp_path:
         assert content(source.clone(uri, checkpoint="then", wal_uri=wal_uri, names=[DIRECT])) == before
 
 
+@pytest.mark.parametrize("step", ["given up", "removed", "let go"])
+def test_a_removal_that_slept_leaves_the_clone_that_was_made_there_since(tmp_path: Path, step: str) -> None:
+    source, _ = streamed(tmp_path / "src")
+    source.checkpoint(name="then")
+    shard = source.shard(f"partition:{TOPIC}:1")
+    manifest = shard.manifests.latest()
+    assert manifest is not None
+    lost = shard.wal_key([one.position for one in WalTailer(shard).read(manifest.replay_after + 1)][-2])
+    entry, uri = bytes(shard.wal.get(lost)), str(tmp_path / "clone")
+    shard.wal.delete(lost)
+
+    def sleep(reached: str) -> None:
+        if reached == step:
+            shard.wal.put_if_absent(lost, entry)
+            source.clone(uri, checkpoint="then", names=[DIRECT])
+
+    with pytest.raises(DataLoss):
+        source.clone(uri, checkpoint="then", names=[DIRECT], pause=sleep)
+    assert content(open_table(uri)) == content(source)
+
+
 def test_peers_bug_16_an_entry_that_vanishes_after_others_were_copied_leaves_nothing(tmp_path: Path) -> None:
     """slatedb#1473: missing after a copied one."""
     source, _ = streamed(tmp_path / "src")

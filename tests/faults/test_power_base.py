@@ -22,9 +22,9 @@ from headgate.connectors.base_aside import settle_base
 from headgate.connectors.base_files import manifests
 from headgate.connectors.base_manifest import version_files
 from headgate.connectors.base_synced import sync_base
-from headgate.errors import DataLoss, StoreError
+from headgate.errors import DataLoss, InvalidInput, StoreError
 from headgate.streaming.fsck import fsck
-from headgate.table import Table, open_table
+from headgate.table import Table, create_table, open_table
 
 
 def made(path: Path, kind: str = "key") -> Table:
@@ -224,3 +224,28 @@ def test_lance_never_syncs(tmp_path: Path) -> None:
     calls = [line.split(maxsplit=1)[1].partition("(")[0] for line in trace.read_text().splitlines()]
     assert "linkat" in calls, "the commits are in the trace"
     assert not [call for call in calls if "sync" in call]
+
+
+def test_creating_a_table_over_somebody_elses_dataset_changes_nothing_of_it(tmp_path: Path) -> None:
+    uri = str(tmp_path / "theirs")
+    lance.write_dataset(pa.table({"id": [1]}), uri).create_scalar_index("id", "BTREE")
+    lance.write_dataset(pa.table({"id": [2]}), uri, mode="append")
+    shutil.rmtree(next((tmp_path / "theirs" / "_indices").iterdir()))
+    version = lance.dataset(uri).version
+    with pytest.raises(InvalidInput, match="did not make it"):
+        create_table(uri, pa.schema([("id", pa.int64())]))
+    assert lance.dataset(uri).version == version
+    assert lance.dataset(uri).to_table()["id"].to_pylist() == [1, 2]
+
+
+def test_a_lost_file_of_an_index_takes_no_row_with_it(tmp_path: Path) -> None:
+    """Whoever lost it, and whatever came after the index: rows count, an index can be built again."""
+    table = made(tmp_path / "t")
+    before = set((tmp_path / "t" / "_indices").iterdir()) if (tmp_path / "t" / "_indices").exists() else set()
+    lance.write_dataset(rows((8, "base")), table.uri, mode="append")
+    lance.dataset(table.uri).create_scalar_index("id", "BTREE", name="mine")
+    lance.write_dataset(rows((9, "base")), table.uri, mode="append")
+    for folder in set((tmp_path / "t" / "_indices").iterdir()) - before:
+        shutil.rmtree(folder)
+    settle_base(table.home.store)
+    assert scanned(open_table(table.uri)) == [(1, "a"), (2, "a"), (8, "base"), (9, "base")]
