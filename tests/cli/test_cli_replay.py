@@ -16,9 +16,11 @@ from headgate.checkpoints.commit_log import CommitLog
 from headgate.checkpoints.decisions import BatchSources, Skip, decide_batch
 from headgate.checkpoints.log_state import Head
 from headgate.checkpoints.replayed import Replayed
-from headgate.errors import InvalidInput
+from headgate.errors import InvalidInput, Transient
 from headgate.shards.entry import SourceRange
 from headgate.shards.sharding import by_partition
+from headgate.streaming import decode
+from headgate.streaming.replay import replay_dead_letters
 from headgate.table import Table, create_table
 
 
@@ -151,3 +153,20 @@ def test_what_was_replayed_survives_its_text() -> None:
     assert state.waiting(4, 2).tolist() == [True, True]
     done = state.after(3, pa.array([False, False, False, True]).to_numpy(zero_copy_only=False))
     assert done.waiting(3, 4).tolist() == [False, False, False, True]
+
+
+def test_a_column_that_was_added_before_the_replay_took_the_stream_over_is_not_passed_over(tmp_path: Path) -> None:
+    table = create_table(str(tmp_path / "t"), COLUMNS, "id", by_partition(key_is_partitioned=True))
+    event = {"op": "c", "after": {"id": 2, "note": "n", "extra": "x"}}
+    Stream(table, "t").commit([(0, 0, 1)], [Record(0, 0, json.dumps(event).encode())])
+    added: list[Table] = []
+
+    def add(step: str) -> None:
+        if step == "read" and not added:
+            added.append(hg.open_table(table.uri).add_column(pa.field("extra", pa.string())))
+
+    with pytest.raises(Transient, match="Columns were added"):
+        replay_dead_letters(table, "t", decode.debezium(table.schema), apply=True, pause=add)
+    (now,) = added
+    replay_dead_letters(now, "t", decode.debezium(now.schema), apply=True)
+    assert now.scan().read_all().to_pylist() == [{"id": 2, "note": "n", "extra": "x"}]

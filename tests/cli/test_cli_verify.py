@@ -13,7 +13,9 @@ from confluent_kafka import Producer
 from stream_tables import COLUMNS, Record, Stream
 
 from headgate.checkpoints.expiring import BeforePosition, expire
+from headgate.checkpoints.flush_job import run_here
 from headgate.checkpoints.rewinding import rewind
+from headgate.checkpoints.stream_checkpoint import stop_stream
 from headgate.shards.sharding import by_partition
 from headgate.streaming import decode
 from headgate.streaming.decode_recorded import recorded
@@ -335,3 +337,17 @@ def test_a_replayed_letter_is_the_row_that_the_replay_made(tmp_path: Path, send:
     Stream(table, topic, decoder=json_of(table)).commit([(0, 3, 4)], records[3:])
     code, told = verify(table, topic)
     assert (code, told["holds"]) == (0, True), "what came after the replay is newer than the replayed row"
+
+
+def test_a_replayed_letter_is_newer_than_the_rows_before_it_also_after_clean_stops(
+    tmp_path: Path, send: Send, verify: Any
+) -> None:
+    """Each stop folds the log and puts one more open record; the record of the batch before the replay is gone."""
+    table = keyed(tmp_path)
+    topic, records = send([(None, change("c", 2, "letter")), (None, row(2, "old"))])
+    stream = Stream(table, topic, mode="memtable", decoder=json_of(table))
+    stream.commit([(0, 0, 2)], records)
+    stop_stream(stream._driver, table.shard_ids(), run_here, max_bytes=1 << 20, keep=2)
+    replay_dead_letters(table, topic, decode.debezium(table.schema), apply=True, overwrite=True)
+    code, told = verify(table, topic)
+    assert (code, told["holds"]) == (0, True), told
