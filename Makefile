@@ -37,19 +37,22 @@ TEST_ENV = $(if $(TEST_ROOT),PYTEST_DEBUG_TEMPROOT=$(TEST_ROOT))
 
 # Spark and Kafka tests stay on one worker each (tests/conftest.py), so one Spark and one broker serve them all. They
 # wait more than they work: a third worker fills two cores.
-# The gate is silent when it holds: the last line is pytest's own.
-test: setup ## Run the tests, with branch coverage
+RUN_TESTS = $(TEST_ENV) $(BIN)/python tests/run_tests.py -n 3 --dist loadgroup
+
+test: setup ## Run the tests
 	@$(BIN)/python tests/servers.py versitygw toxiproxy
 	@$(BIN)/python tests/class_archive.py
+	@$(RUN_TESTS)
+
+# Measuring branches takes half as long again, so it is done here. The gate is silent when it holds.
+test-deep: setup ## Run the tests with branch coverage, and those that take minutes
+	@$(BIN)/python tests/servers.py versitygw minio toxiproxy prometheus compose
+	@$(BIN)/python tests/class_archive.py
 	@$(BIN)/coverage erase
-	@$(TEST_ENV) $(BIN)/python tests/run_tests.py -n 3 --dist loadgroup --cov --cov-report=term
+	@$(RUN_TESTS) --cov --cov-report=term
 	@$(BIN)/coverage report --include='$(GATED)' --fail-under=$(GATE) >/dev/null || { \
 		$(BIN)/coverage report --include='$(GATED)'; \
 		echo "Branch coverage of $(GATED) is below $(GATE) %."; exit 1; }
-
-test-deep: setup ## Run the tests that take minutes
-	@$(BIN)/python tests/servers.py versitygw minio toxiproxy prometheus compose
-	@$(BIN)/python tests/class_archive.py
 	@$(TEST_ENV) $(BIN)/pytest -m deep
 
 MINUTES ?= 30
