@@ -10,7 +10,7 @@ S3 is moto, and what `servers.py` finds of versitygw and MinIO:
 
 | test | in `make test` | in `make test-deep` |
 |---|---|---|
-| uses `s3_endpoint` | moto, and the first real server | the other real servers |
+| uses `s3_endpoint` | the first real server, else moto | moto and the other real servers |
 | marked `real_s3` as well | the first real server, else moto | the other real servers |
 | marked `deep` as well | – | every real server, else moto |
 
@@ -69,10 +69,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if marker("deep"):
         chosen = [pytest.param(name) for name in real or [MOTO]]
     else:
-        first = real[:1]
-        with_moto = not first or not marker("real_s3")
-        chosen = [pytest.param(name) for name in [*([MOTO] if with_moto else []), *first]]
-        chosen += [pytest.param(name, marks=pytest.mark.deep) for name in real if name not in first]
+        first, *others = real if marker("real_s3") and real else [*real, MOTO]
+        chosen = [pytest.param(first), *(pytest.param(name, marks=pytest.mark.deep) for name in others)]
     metafunc.parametrize("s3_server", chosen, indirect=True, scope="session")
 
 
