@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks.report import output_option, show
-from headgate.streaming import decode
+from headgate.streaming.decode import api as decode
 
 SCHEMA = (
     "order_id bigint NOT NULL, customer string, sku string, quantity int, price double, paid boolean, "

@@ -31,10 +31,10 @@ import structlog
 
 import headgate
 from benchmarks.report import output_option, show_all
-from headgate.checkpoints.compact_choice import BasePolicy
-from headgate.connectors.lance_log import quiet_lance
+from headgate.checkpoints.jobs.policy import BasePolicy
+from headgate.connectors.lance.log import quiet_lance
 from headgate.shards.config import WriterConfig
-from headgate.table import Table, create_table
+from headgate.table.table import Table, create_table
 
 FLUSHES, COMPACTIONS = 20, 3
 MORE_BATCHES = 6
@@ -176,7 +176,7 @@ def _rows(ids: np.ndarray[Any, Any]) -> pa.RecordBatch:
 
 
 def _stream(root: Path, batches: int, rows: int, rounds: int) -> list[Row]:
-    from headgate.streaming.session import local_session
+    from headgate.streaming.spark.session import local_session
 
     events = root / "events"
     events.mkdir()

@@ -21,11 +21,11 @@ import pyarrow as pa
 
 from benchmarks.report import output_option, show_all
 from benchmarks.rows import ROW_BYTES, SCHEMA, event_rows
-from headgate.checkpoints.read_parts import part_batches
-from headgate.checkpoints.read_plan import plan_read
-from headgate.checkpoints.snapshot import read_snapshot
+from headgate.checkpoints.snapshots.parts import part_batches
+from headgate.checkpoints.snapshots.snapshot import read_snapshot
+from headgate.checkpoints.snapshots.splits import plan_read
 from headgate.shards.config import WriterConfig
-from headgate.table import Table, create_table
+from headgate.table.table import Table, create_table
 
 CHUNK = 100_000
 """Rows that are written at once."""

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.connectors.objects import open_store
-from headgate.shards.schema import RowSchema
+from headgate.shards.rows.schema import RowSchema
 from headgate.shards.shard import TableHome
 
 SCHEMA = pa.schema(

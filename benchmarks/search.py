@@ -22,13 +22,13 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.report import output_option, show_all
-from headgate.connectors.lance_index import look_index
+from headgate.connectors.lance.index import look_index
 from headgate.connectors.objects import open_store
-from headgate.search.finalize import finalize
-from headgate.search.index_build import build_index
-from headgate.search.index_jobs import BuildJob, build
-from headgate.search.index_plan import Limits
-from headgate.search.segment import IndexFolder, together
+from headgate.search.build.build import build_index
+from headgate.search.build.jobs import BuildJob, build
+from headgate.search.build.plan import Limits
+from headgate.search.finalize.finalize import finalize
+from headgate.search.finalize.segment import IndexFolder, together
 
 NAME = "note_idx"
 INCREMENTS = 64

@@ -50,8 +50,8 @@ from benchmarks.stream_sinks import (
     Sink,
     growing,
 )
-from headgate.connectors.jars import spark_jars
-from headgate.connectors.kafka.broker import LocalBroker
+from headgate.connectors.jars.lists import spark_jars
+from headgate.dev.broker import LocalBroker
 
 PARTITIONS = 4
 SMALL_BATCH = 20_000

@@ -19,13 +19,13 @@ import click
 import pyarrow as pa
 
 from benchmarks.report import output_option, show
-from headgate.checkpoints.records import Batch, ShardPart
-from headgate.checkpoints.stream_driver import StreamDriver
+from headgate.checkpoints.log.records import Batch, ShardPart
+from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.connectors.objects import open_store
 from headgate.shards.config import WriterConfig
-from headgate.shards.entry import SourceRange, Tags
-from headgate.shards.schema import RowSchema
+from headgate.shards.rows.schema import RowSchema
 from headgate.shards.shard import TableHome
+from headgate.shards.wal.entry import SourceRange, Tags
 from headgate.shards.writer import ShardWriter
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), False), pa.field("note", pa.string())])

@@ -20,9 +20,9 @@ from pyspark.sql import functions as f
 
 import headgate
 from headgate.shards.sharding import Sharding
-from headgate.streaming.kafka_source import KafkaSource
+from headgate.streaming.kafka.source import KafkaSource
 from headgate.streaming.sink import ShardSink
-from headgate.table import Table
+from headgate.table.table import Table
 
 SCHEMA = pa.schema(
     [

@@ -22,10 +22,10 @@ from rich.progress import Progress
 
 from benchmarks.report import output_option, show
 from benchmarks.rows import event_rows, home_in
-from headgate.shards.appender import WalAppender
-from headgate.shards.entry import encode_chunk
 from headgate.shards.shard import Shard
-from headgate.shards.tailer import WalTailer
+from headgate.shards.wal.appender import WalAppender
+from headgate.shards.wal.entry import encode_chunk
+from headgate.shards.wal.tailer import WalTailer
 
 TIMES = 10
 

@@ -18,7 +18,7 @@ from benchmarks.rows import SCHEMA, event_rows
 from headgate.connectors.objects import ObjectStore, open_store
 from headgate.connectors.objects.memory import MemoryStore
 from headgate.shards.config import WriterConfig
-from headgate.shards.schema import RowSchema
+from headgate.shards.rows.schema import RowSchema
 from headgate.shards.shard import TableHome
 from headgate.shards.writer import ShardWriter
 

@@ -32,10 +32,11 @@ from rich.progress import Progress
 
 from benchmarks.report import output_option, show
 from benchmarks.rows import SCHEMA, event_rows, home_in
-from headgate.shards import entry, writer
+from headgate.shards import writer
 from headgate.shards.config import WriterConfig
-from headgate.shards.schema import RowSchema
+from headgate.shards.rows.schema import RowSchema
 from headgate.shards.shard import TableHome
+from headgate.shards.wal import entry
 from headgate.shards.writer import ShardWriter
 
 WAYS = 8

@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from headgate.shards.config import WriterConfig
     from headgate.shards.sharding import bucket, by_partition, single
     from headgate.shards.writer import ShardWriter
-    from headgate.streaming import decode
-    from headgate.streaming import kafka_source as kafka
-    from headgate.streaming.data_source import HeadgateDataSource, register
-    from headgate.streaming.ledger import rebuild_ledger
-    from headgate.streaming.log_source import read_log
-    from headgate.streaming.logs import configure_logs
-    from headgate.streaming.mirror import DeltaMirror
-    from headgate.streaming.replay import replay_dead_letters
-    from headgate.streaming.search_df import search_df
+    from headgate.streaming.datasource.log_reader import read_log
+    from headgate.streaming.datasource.source import HeadgateDataSource, register
+    from headgate.streaming.dead_letter_replay import replay_dead_letters
+    from headgate.streaming.decode import api as decode
+    from headgate.streaming.delta.ledger import rebuild_ledger
+    from headgate.streaming.delta.mirror import DeltaMirror
+    from headgate.streaming.kafka import source as kafka
+    from headgate.streaming.observe.logs import configure_logs
     from headgate.streaming.sink import ShardSink
-    from headgate.table import Table, create_table, open_table
+    from headgate.streaming.spark.search import search_df
+    from headgate.table.table import Table, create_table, open_table
 
 __all__ = [
     "DeltaMirror",
@@ -47,24 +47,24 @@ __all__ = [
 ]
 
 _PLACES = {
-    "DeltaMirror": "headgate.streaming.mirror:DeltaMirror",
-    "HeadgateDataSource": "headgate.streaming.data_source:HeadgateDataSource",
+    "DeltaMirror": "headgate.streaming.delta.mirror:DeltaMirror",
+    "HeadgateDataSource": "headgate.streaming.datasource.source:HeadgateDataSource",
     "ShardSink": "headgate.streaming.sink:ShardSink",
     "ShardWriter": "headgate.shards.writer:ShardWriter",
-    "Table": "headgate.table:Table",
+    "Table": "headgate.table.table:Table",
     "WriterConfig": "headgate.shards.config:WriterConfig",
     "bucket": "headgate.shards.sharding:bucket",
     "by_partition": "headgate.shards.sharding:by_partition",
-    "configure_logs": "headgate.streaming.logs:configure_logs",
-    "create_table": "headgate.table:create_table",
-    "decode": "headgate.streaming.decode:",
-    "kafka": "headgate.streaming.kafka_source:",
-    "open_table": "headgate.table:open_table",
-    "read_log": "headgate.streaming.log_source:read_log",
-    "rebuild_ledger": "headgate.streaming.ledger:rebuild_ledger",
-    "register": "headgate.streaming.data_source:register",
-    "replay_dead_letters": "headgate.streaming.replay:replay_dead_letters",
-    "search_df": "headgate.streaming.search_df:search_df",
+    "configure_logs": "headgate.streaming.observe.logs:configure_logs",
+    "create_table": "headgate.table.table:create_table",
+    "decode": "headgate.streaming.decode.api:",
+    "kafka": "headgate.streaming.kafka.source:",
+    "open_table": "headgate.table.table:open_table",
+    "read_log": "headgate.streaming.datasource.log_reader:read_log",
+    "rebuild_ledger": "headgate.streaming.delta.ledger:rebuild_ledger",
+    "register": "headgate.streaming.datasource.source:register",
+    "replay_dead_letters": "headgate.streaming.dead_letter_replay:replay_dead_letters",
+    "search_df": "headgate.streaming.spark.search:search_df",
     "single": "headgate.shards.sharding:single",
 }
 

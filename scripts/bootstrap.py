@@ -40,7 +40,7 @@ def main() -> None:
         STAMP.unlink(missing_ok=True)
         install_packages(uv)
         STAMP.write_text(key)
-    fetch_jars = [str(VENV_PYTHON), "-m", "headgate.connectors.jar_fetch", "--java", java]
+    fetch_jars = [str(VENV_PYTHON), "-m", "headgate.connectors.jars.fetch", "--java", java]
     sys.exit(subprocess.run(fetch_jars, stdin=subprocess.DEVNULL).returncode)
 
 

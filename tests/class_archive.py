@@ -50,7 +50,7 @@ def make() -> None:
 
 def use() -> None:
     """A session that does what those of the tests do; its JVM writes the archive when it ends."""
-    from headgate.streaming.session import local_session
+    from headgate.streaming.spark.session import local_session
 
     spark = local_session(2, settings={"spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={ARCHIVE}"})
     rows = spark.range(1000).selectExpr("id", "id % 7 as k")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from servers import SOURCES
 
-from headgate.connectors.jars import cache_directory, kafka_classpath
+from headgate.connectors.jars.lists import cache_directory, kafka_classpath
 
 if TYPE_CHECKING:
     from docker import DockerClient

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 from servers import SOURCES, LocalServer
 
-from headgate.connectors.kafka.broker import LocalBroker
-from headgate.connectors.ports import free_port
+from headgate.dev.broker import LocalBroker
+from headgate.dev.ports import free_port
 
 
 @dataclass(frozen=True, slots=True)

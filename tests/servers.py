@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from headgate.connectors.jars import cache_directory
-from headgate.connectors.ports import free_port
+from headgate.connectors.jars.lists import cache_directory
+from headgate.dev.ports import free_port
 
 FETCH_SECONDS = 90.0
 """Until a module proxy that does not answer is given up."""

@@ -39,8 +39,8 @@ import pytest
 from servers import SOURCES, START_SECONDS, LocalServer, s3_container
 from servers import s3_server as s3_process
 
-from headgate.connectors.kafka.broker import LocalBroker
 from headgate.connectors.kafka.topics import create_topic
+from headgate.dev.broker import LocalBroker
 
 T = TypeVar("T")
 

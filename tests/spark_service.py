@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headgate.streaming.delta_tables import delta_settings
+from headgate.streaming.delta.tables import delta_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +39,7 @@ def spark() -> SparkSession:
 
 def spark_with(more: Mapping[str, str]) -> SparkSession:
     """The session that runs, where it has these settings; else a new one, in a JVM of its own."""
-    from headgate.streaming.session import local_session
+    from headgate.streaming.spark.session import local_session
 
     if _running and _running[0][0] == more:
         return _running[0][1]

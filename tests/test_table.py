@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 from services import S3_SECRETS
 
-import headgate.table as table_module
+import headgate.table.table as table_module
 from headgate.cli import main
 from headgate.connectors.objects.local import LocalStore
 from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound, StoreError, Transient
@@ -23,7 +23,7 @@ from headgate.shards.config import WriterConfig
 from headgate.shards.shard import TABLE_ID
 from headgate.shards.sharding import ByPartition, Sharding, bucket, by_partition, single
 from headgate.shards.writer import ShardWriter
-from headgate.table import (
+from headgate.table.table import (
     CREATE_STEPS,
     Table,
     TableRecord,

@@ -6,7 +6,7 @@ import lance
 import pyarrow as pa
 import pytest
 
-from headgate.table import create_table, open_table
+from headgate.table.table import create_table, open_table
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("note", pa.string())])
 

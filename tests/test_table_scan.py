@@ -15,16 +15,16 @@ import pyarrow as pa
 import pytest
 from lance import CompactedSsTable
 
-from headgate.checkpoints.commit_log import CommitLog
-from headgate.checkpoints.log_state import fold
-from headgate.checkpoints.records import Batch, ShardClaim, ShardPart
-from headgate.checkpoints.snapshot import read_snapshot
+from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.records import Batch, ShardClaim, ShardPart
+from headgate.checkpoints.log.state import fold
+from headgate.checkpoints.snapshots.snapshot import read_snapshot
 from headgate.errors import DataLoss, InvalidInput
-from headgate.shards.appender import WalAppender
 from headgate.shards.config import WriterConfig
-from headgate.shards.entry import Tags, encode_chunk
 from headgate.shards.sharding import Sharding, bucket, by_partition, single
-from headgate.table import Table, create_table, open_table
+from headgate.shards.wal.appender import WalAppender
+from headgate.shards.wal.entry import Tags, encode_chunk
+from headgate.table.table import Table, create_table, open_table
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), False), pa.field("note", pa.string())])
 WAL_ONLY = WriterConfig(enable_memtable=False)
@@ -325,7 +325,7 @@ def test_columns_that_are_renamed_and_dropped_while_rows_wait_in_the_tail(tmp_pa
 
 PEAK = """
 import sys
-from headgate.table import open_table
+from headgate.table.table import open_table
 # ru_maxrss is no less than what the process held that started this one.
 def most(): return int(open("/proc/self/status").read().partition("VmHWM:")[2].split()[0])
 table = open_table(sys.argv[1])

@@ -9,15 +9,15 @@ import lance
 import pyarrow as pa
 import pytest
 
-from headgate.checkpoints.stream_driver import StreamDriver
+from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import Fenced, InvalidInput
-from headgate.shards.appender import WalAppender
 from headgate.shards.bucket import bucket_ids
 from headgate.shards.config import WriterConfig
-from headgate.shards.entry import encode_chunk
 from headgate.shards.sharding import Sharding, bucket, by_partition, single
-from headgate.streaming.fsck import fsck
-from headgate.table import Table, create_table, open_table
+from headgate.shards.wal.appender import WalAppender
+from headgate.shards.wal.entry import encode_chunk
+from headgate.table.fsck import fsck
+from headgate.table.table import Table, create_table, open_table
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), False), pa.field("note", pa.string())])
 SHARDINGS = [single(), bucket("id", 4)]

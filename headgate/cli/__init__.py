@@ -19,7 +19,7 @@ import click
 from headgate.cli.errors import INTERRUPTED, exit_code, exit_table, usage_error
 from headgate.cli.output import output_asked_for
 from headgate.connectors.extras import needs
-from headgate.connectors.lance_log import quiet_lance
+from headgate.connectors.lance.log import quiet_lance
 from headgate.errors import HeadgateError
 
 F = TypeVar("F")
@@ -47,28 +47,28 @@ class Lazy:
 
 
 COMMANDS = {
-    "demo": Lazy("headgate.cli.demo_command:demo", "See a topic flow into a table, on this machine."),
-    "ingest": Lazy("headgate.cli.ingest_command:ingest", "Run a stream from a Kafka topic into a table."),
-    "status": Lazy("headgate.cli.status_command:status", "How a table, its shards and its streams stand."),
-    "verify": Lazy("headgate.cli.verify_command:verify", "Prove that every committed row is there, once."),
-    "table": Lazy("headgate.cli.table_command:table", "Make tables, and read them."),
-    "shard": Lazy("headgate.cli.shard_command:shard", "Look at shards: who owns them, and what they hold."),
-    "wal": Lazy("headgate.cli.wal_command:wal", "Look at a shard's write-ahead log."),
-    "dead-letters": Lazy("headgate.cli.dead_letters_command:dead_letters", "The records that were refused."),
-    "ledger": Lazy("headgate.cli.ledger_command:ledger", "The commit log as a Delta table."),
-    "checkpoint": Lazy("headgate.cli.checkpoint_command:checkpoint", "Name and pin a table as it is now."),
-    "clone": Lazy("headgate.cli.clone_command:clone", "Make a table of its own out of another, fresh rows included."),
-    "compact": Lazy("headgate.cli.compact_command:compact", "Take SSTables into the base."),
-    "gc": Lazy("headgate.cli.gc_command:gc", "Delete what nobody can need any more."),
-    "index": Lazy("headgate.cli.index_command:index", "Build full-text indexes."),
-    "search": Lazy("headgate.cli.search_command:search", "Find rows by their words, fresh ones included."),
-    "recover": Lazy("headgate.cli.recover_command:recover", "How Spark's checkpoint stands to the table, and mend it."),
-    "rewind": Lazy("headgate.cli.rewind_command:rewind", "Let a stream read again, or skip, deliberately."),
-    "fsck": Lazy("headgate.cli.fsck_command:fsck", "Check every object of a table."),
-    "doctor": Lazy("headgate.cli.doctor_command:doctor", "Whether this machine, a store and Kafka are fit."),
-    "cost": Lazy("headgate.cli.cost_command:cost", "Requests and dollars per month of a stream on S3."),
-    "jars": Lazy("headgate.cli.jars_command:jars", "The jars that Spark and the local broker need."),
-    "kafka": Lazy("headgate.cli.kafka_command:kafka", "Run a broker on this machine, to try things out."),
+    "demo": Lazy("headgate.cli.commands.demo:demo", "See a topic flow into a table, on this machine."),
+    "ingest": Lazy("headgate.cli.commands.ingest:ingest", "Run a stream from a Kafka topic into a table."),
+    "status": Lazy("headgate.cli.commands.status:status", "How a table, its shards and its streams stand."),
+    "verify": Lazy("headgate.cli.commands.verify:verify", "Prove that every committed row is there, once."),
+    "table": Lazy("headgate.cli.commands.table:table", "Make tables, and read them."),
+    "shard": Lazy("headgate.cli.commands.shard:shard", "Look at shards: who owns them, and what they hold."),
+    "wal": Lazy("headgate.cli.commands.wal:wal", "Look at a shard's write-ahead log."),
+    "dead-letters": Lazy("headgate.cli.commands.dead_letters:dead_letters", "The records that were refused."),
+    "ledger": Lazy("headgate.cli.commands.ledger:ledger", "The commit log as a Delta table."),
+    "checkpoint": Lazy("headgate.cli.commands.checkpoint:checkpoint", "Name and pin a table as it is now."),
+    "clone": Lazy("headgate.cli.commands.clone:clone", "Make a table of its own out of another, fresh rows included."),
+    "compact": Lazy("headgate.cli.commands.compact:compact", "Take SSTables into the base."),
+    "gc": Lazy("headgate.cli.commands.gc:gc", "Delete what nobody can need any more."),
+    "index": Lazy("headgate.cli.commands.index:index", "Build full-text indexes."),
+    "search": Lazy("headgate.cli.commands.search:search", "Find rows by their words, fresh ones included."),
+    "recover": Lazy("headgate.cli.commands.recover:recover", "Compare Spark's checkpoint with the table, and mend it."),
+    "rewind": Lazy("headgate.cli.commands.rewind:rewind", "Let a stream read again, or skip, deliberately."),
+    "fsck": Lazy("headgate.cli.commands.fsck:fsck", "Check every object of a table."),
+    "doctor": Lazy("headgate.cli.doctor.command:doctor", "Whether this machine, a store and Kafka are fit."),
+    "cost": Lazy("headgate.cli.commands.cost:cost", "Requests and dollars per month of a stream on S3."),
+    "jars": Lazy("headgate.cli.commands.jars:jars", "The jars that Spark and the local broker need."),
+    "kafka": Lazy("headgate.cli.commands.kafka:kafka", "Run a broker on this machine, to try things out."),
 }
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from headgate.connectors import lance as lance_connector
+from headgate.connectors.lance import dataset as lance_connector
 from headgate.errors import InvalidInput
 
 MAX_BUCKETS = 1024

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 
 from headgate.errors import InvalidInput
-from headgate.shards.entry import Compression
-from headgate.shards.retry import Retry
+from headgate.retry import Retry
+from headgate.shards.wal.entry import Compression
 
 MAX_SECONDS = 366 * 24 * 3600
 """A year: above some number of seconds the platform's clock refuses to wait at all."""

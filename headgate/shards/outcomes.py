@@ -10,7 +10,7 @@ from typing import Literal
 
 from headgate.connectors.objects import ObjectStore
 from headgate.errors import AlreadyExists, NotFound
-from headgate.shards.retry import Retry
+from headgate.retry import Retry
 
 Party = Literal["maker", "collector"]
 

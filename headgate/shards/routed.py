@@ -18,10 +18,10 @@ import pyarrow as pa
 
 from headgate.errors import HeadgateError
 from headgate.shards.config import WriterConfig
-from headgate.shards.flusher import Put
 from headgate.shards.placement import routed
-from headgate.shards.schema import RowSchema
+from headgate.shards.rows.schema import RowSchema
 from headgate.shards.shard import TableHome
+from headgate.shards.wal.flusher import Put
 from headgate.shards.writer import ShardWriter
 
 _CONFIG = WriterConfig(durable_write=False)

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
 
-from headgate.connectors import lance as lance_connector
+from headgate.connectors.lance import dataset as lance_connector
 from headgate.connectors.objects import ObjectStore, open_store, redact
 from headgate.connectors.objects.folder import FolderStore
 from headgate.errors import HeadgateError, InvalidInput, NotFound
+from headgate.retry import Retry
 from headgate.shards import names
-from headgate.shards.manifest_store import ManifestStore
-from headgate.shards.retry import Retry
-from headgate.shards.schema import RowSchema
+from headgate.shards.manifest.store import ManifestStore
+from headgate.shards.rows.schema import RowSchema
 from headgate.shards.sharding import Sharding
 
 TABLE_ID = "headgate.table_id"
@@ -102,7 +102,7 @@ def table_at(uri: str, storage_options: Mapping[str, str] | None = None) -> Tabl
         raise NotFound(f"There is no Lance table at {redact(uri)}.", advice="check the URI, or create the table first")
     if TABLE_ID in base.config:
         # Named, not imported: that room stands above this one.
-        table: TableLike = import_module("headgate.table").open_table(uri, storage_options)
+        table: TableLike = import_module("headgate.table.table").open_table(uri, storage_options)
         return table
     store = open_store(uri, storage_options)
     spec_id = base.mem_wal.spec_id if base.mem_wal else 0

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
-from headgate.connectors.lance import NativeSharding
+from headgate.connectors.lance.dataset import NativeSharding
 from headgate.errors import InvalidInput
 from headgate.shards.bucket import SUPPORTED, check_buckets, has_buckets
-from headgate.shards.schema import RowSchema
+from headgate.shards.rows.schema import RowSchema
 
 _PARTITION = re.compile(r"partition:(.+):(0|[1-9][0-9]*)", re.DOTALL)
 

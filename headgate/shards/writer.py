@@ -15,26 +15,26 @@ from types import TracebackType
 import pyarrow as pa
 import structlog
 
-from headgate.connectors import sstables as datasets
-from headgate.connectors.base_aside import settle_base
-from headgate.connectors.filters import Filter
+from headgate.connectors.lance import datasets
+from headgate.connectors.lance.base.damage import settle_base
+from headgate.connectors.lance.filters import Filter
 from headgate.errors import DataLoss, HeadgateError, InvalidInput
-from headgate.shards.appender import Pause, WalAppender, no_pause
 from headgate.shards.config import WriterConfig
-from headgate.shards.entry import Tags, decode_chunk, encode_chunk
-from headgate.shards.flusher import FlusherStats, NoRows, Put, WalFlusher
-from headgate.shards.manifest import Manifest
-from headgate.shards.memtable import MemTableStats
-from headgate.shards.memtables import MemTables
-from headgate.shards.merge import Fresh, View
-from headgate.shards.pending import Pending, PendingPut, UnknownEntry, entry_name
+from headgate.shards.manifest.model import Manifest
+from headgate.shards.memtable.memtable import MemTableStats
+from headgate.shards.memtable.memtables import MemTables
+from headgate.shards.memtable.replay import IsVisible, Looked, look, noted_generations, replay, uncovered, untagged
 from headgate.shards.placement import bucket_of, check_placed
-from headgate.shards.replay import IsVisible, Looked, look, noted_generations, replay, uncovered, untagged
-from headgate.shards.schema import Rows
+from headgate.shards.rows.schema import Rows
+from headgate.shards.rows.sstable import kept_indexes, write_sstable
+from headgate.shards.rows.view import Fresh, View
 from headgate.shards.shard import Claim, Shard, TableHome, TableLike, table_at
-from headgate.shards.sstable import kept_indexes, write_sstable
-from headgate.shards.tailer import WalTailer
-from headgate.shards.text_search import TextSearch
+from headgate.shards.text.search import TextSearch
+from headgate.shards.wal.appender import Pause, WalAppender, no_pause
+from headgate.shards.wal.entry import Tags, decode_chunk, encode_chunk
+from headgate.shards.wal.flusher import FlusherStats, NoRows, Put, WalFlusher
+from headgate.shards.wal.pending import Pending, PendingPut, UnknownEntry, entry_name
+from headgate.shards.wal.tailer import WalTailer
 
 _log = structlog.get_logger("headgate.shards")
 
@@ -93,7 +93,8 @@ class ShardWriter:
         `table` is a Table, its URI, or its home; `shard` an id, or a name where the table is headgate's own.
 
         1. check the configuration; on local disk, set aside what a power cut left of the base's newest
-           versions, and sync the base (see `base_aside`). Then look: manifest and WAL end once, and in
+           versions, and sync the base (see `connectors.lance.base.damage`). Then look: manifest and WAL end once, and
+           in
            MemTable mode read every entry up to that end. A refused open, or one that meets a hole or a
            damaged entry, fences nobody. The look is bounded: a busy predecessor cannot starve an opener.
         2. claim, tip, barrier, re-read: see WalAppender.open.

@@ -1,8 +1,8 @@
-"""Dead letters, for those who know them from the streaming side; they live in `headgate.checkpoints.dead_letters`."""
+"""Dead letters for the streaming side; they live in `headgate.checkpoints.log.dead_letters`."""
 
 from __future__ import annotations
 
-from headgate.checkpoints.dead_letters import (
+from headgate.checkpoints.log.dead_letters import (
     PREFIX,
     SCHEMA,
     DeadEntry,

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any, Literal, TypeAlias
 
-from headgate.checkpoints.durations import ALLOWED, seconds_of
+from headgate.durations import ALLOWED, seconds_of
 from headgate.errors import InvalidInput
-from headgate.shards.entry import Compression
-from headgate.shards.retry import Retry
+from headgate.retry import Retry
+from headgate.shards.wal.entry import Compression
 
 CONF_PREFIX = "spark.headgate."
 

@@ -11,40 +11,41 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from headgate.checkpoints.collect import Collection
-from headgate.checkpoints.columns import gained, stream_schema
-from headgate.checkpoints.decisions import BatchSources, Skip, Write
-from headgate.checkpoints.flush_job import Flushed, FlushJob, run_here
-from headgate.checkpoints.log_state import Head
-from headgate.checkpoints.records import Batch, BatchRecord
-from headgate.checkpoints.recovery import check_startable
-from headgate.checkpoints.spark_checkpoint import SparkCheckpoint
-from headgate.checkpoints.stream_checkpoint import FinalCompaction, checkpoint_stream, stop_stream
-from headgate.checkpoints.table_checkpoint import TableCheckpoint
+from headgate.checkpoints.gc.collect import Collection
+from headgate.checkpoints.jobs.columns import gained, stream_schema
+from headgate.checkpoints.jobs.flush import Flushed, FlushJob, run_here
+from headgate.checkpoints.log.decisions import BatchSources, Skip, Write
+from headgate.checkpoints.log.records import Batch, BatchRecord
+from headgate.checkpoints.log.state import Head
+from headgate.checkpoints.snapshots.checkpoint import TableCheckpoint
+from headgate.checkpoints.spark.directory import SparkCheckpoint
+from headgate.checkpoints.spark.recover import check_startable
+from headgate.checkpoints.stream.checkpoint import FinalCompaction, checkpoint_stream, stop_stream
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.errors import Fenced, HeadgateError, InvalidInput
-from headgate.shards.appender import Pause, no_pause
 from headgate.shards.sharding import ByPartition
-from headgate.streaming import frame_checks, topic_offsets
-from headgate.streaming.batch_job import BatchJob, Written
-from headgate.streaming.batch_plan import decided, shard_names, write_plan
-from headgate.streaming.decode_recorded import recorded
-from headgate.streaming.decoded import Decoder
+from headgate.shards.wal.appender import Pause, no_pause
+from headgate.streaming.decode.contract import Decoder
+from headgate.streaming.decode.following import Following, decoder_of
+from headgate.streaming.decode.recorded import recorded
 from headgate.streaming.driver import StreamDriver
-from headgate.streaming.flush import flush
-from headgate.streaming.following import Following, decoder_of
-from headgate.streaming.kafka_source import KafkaSource
-from headgate.streaming.maintenance import Maintenance
-from headgate.streaming.maintenance_spark import maintenance_on, schedule_of, tasks_on
-from headgate.streaming.maintenance_state import MaintenanceState
+from headgate.streaming.kafka import offsets as topic_offsets
+from headgate.streaming.kafka.source import KafkaSource
+from headgate.streaming.maintenance.flush import flush
+from headgate.streaming.maintenance.spark import maintenance_on, schedule_of, tasks_on
+from headgate.streaming.maintenance.state import MaintenanceState
+from headgate.streaming.maintenance.threads import Maintenance
+from headgate.streaming.observe.reporting import Reporting
+from headgate.streaming.observe.timers import Phases
 from headgate.streaming.options import DEFAULT_STREAM, SinkOptions, sink_options
-from headgate.streaming.phases import Phases
-from headgate.streaming.process_exit import exit_after_native_calls
-from headgate.streaming.reporting import Reporting
-from headgate.streaming.routing import Ranges, shards_of, shards_of_made_rows
-from headgate.streaming.spark_query import QueryFacts, is_untouched, query_facts
-from headgate.streaming.task import WritePlan
-from headgate.table import Table, open_table
+from headgate.streaming.spark import checks as frame_checks
+from headgate.streaming.spark.exit import exit_after_native_calls
+from headgate.streaming.spark.query import QueryFacts, is_untouched, query_facts
+from headgate.streaming.write.job import BatchJob, Written
+from headgate.streaming.write.plan import decided, shard_names, write_plan
+from headgate.streaming.write.routing import Ranges, shards_of, shards_of_made_rows
+from headgate.streaming.write.task import WritePlan
+from headgate.table.table import Table, open_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

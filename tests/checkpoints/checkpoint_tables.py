@@ -20,18 +20,18 @@ from stores import FaultyStore
 from stream_life import AT_ONCE, QUERY, SCHEMA, TOPIC, batch_of, expected_rows, ranges_of, run_task, write_plan, written
 
 import headgate
-from headgate.checkpoints.records import Batch, BatchRecord, Mode, ShardPart
-from headgate.checkpoints.stream_driver import StreamDriver
+from headgate.checkpoints.log.records import Batch, BatchRecord, Mode, ShardPart
+from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.connectors.objects import open_store
 from headgate.shards import names
-from headgate.shards.appender import Pause, no_pause
 from headgate.shards.config import WriterConfig
-from headgate.shards.entry import SourceRange, Tags
-from headgate.shards.manifest import Manifest
+from headgate.shards.manifest.model import Manifest
 from headgate.shards.shard import Claim, Shard
 from headgate.shards.sharding import ByPartition
+from headgate.shards.wal.appender import Pause, no_pause
+from headgate.shards.wal.entry import SourceRange, Tags
 from headgate.shards.writer import ShardWriter
-from headgate.table import Table, create_table, open_table
+from headgate.table.table import Table, create_table, open_table
 
 DIRECT = f"partition:{TOPIC}:7"
 """A shard that no stream has."""

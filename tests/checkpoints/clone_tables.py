@@ -24,20 +24,20 @@ from stream_life import (
     written,
 )
 
-from headgate.checkpoints.clone import CloneSource, clone_table
-from headgate.checkpoints.clone_build import CloneTarget
-from headgate.checkpoints.clone_intent import OUTCOMES
-from headgate.checkpoints.decisions import BatchSources, Refuse, Skip, decide_batch
-from headgate.checkpoints.flush_job import run_here
-from headgate.checkpoints.records import BatchRecord
-from headgate.checkpoints.stream_driver import StreamDriver
+from headgate.checkpoints.clone.build import CloneTarget
+from headgate.checkpoints.clone.clone import CloneSource, clone_table
+from headgate.checkpoints.clone.intent import OUTCOMES
+from headgate.checkpoints.jobs.flush import run_here
+from headgate.checkpoints.log.decisions import BatchSources, Refuse, Skip, decide_batch
+from headgate.checkpoints.log.records import BatchRecord
+from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.connectors.objects import ObjectStore
+from headgate.retry import Retry
 from headgate.shards.config import WriterConfig
-from headgate.shards.entry import SourceRange
-from headgate.shards.retry import Retry
 from headgate.shards.shard import TABLE_ID
 from headgate.shards.sharding import ByPartition, by_partition
-from headgate.table import Table, TableRecord, create_table, open_table, record_key
+from headgate.shards.wal.entry import SourceRange
+from headgate.table.table import Table, TableRecord, create_table, open_table, record_key
 
 STREAM = "s"
 DIRECT = f"partition:{TOPIC}:7"

@@ -12,17 +12,17 @@ import lance
 import pyarrow as pa
 from lance_tables import LanceFaultyStore, Pairs, pairs
 
-from headgate.checkpoints.compact import Round, compact_round
-from headgate.checkpoints.compact_choice import CompactLimits
+from headgate.checkpoints.jobs.compact import Round, compact_round
+from headgate.checkpoints.jobs.policy import CompactLimits
 from headgate.connectors.objects import open_store
-from headgate.shards.appender import Pause, WalAppender, no_pause
+from headgate.retry import Retry
 from headgate.shards.config import WriterConfig
-from headgate.shards.manifest import Manifest
-from headgate.shards.retry import Retry
+from headgate.shards.manifest.model import Manifest
 from headgate.shards.shard import Claim, Shard
 from headgate.shards.sharding import Sharding
+from headgate.shards.wal.appender import Pause, WalAppender, no_pause
 from headgate.shards.writer import ShardWriter
-from headgate.table import Table, create_table, open_table
+from headgate.table.table import Table, create_table, open_table
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("note", pa.string())])
 AT_ONCE = Retry(attempts=3, base=0)

@@ -14,25 +14,25 @@ import pyarrow.compute as pc
 from fsck_tables import DIRECT, KEEP, STREAM, batches, collect, dead_attempt, open_stream, pin, rows, shard_of
 from stream_life import ranges_of
 
-from headgate.checkpoints import records as codec
-from headgate.checkpoints.consumer_pins import pin_key
-from headgate.checkpoints.flush_job import run_here
-from headgate.checkpoints.log_archive import LogArchive
-from headgate.checkpoints.log_feed import LogFeed
-from headgate.checkpoints.records import Batch, BatchRecord, Fold
-from headgate.checkpoints.stream_driver import StreamDriver
-from headgate.checkpoints.streams import stream_folder
-from headgate.checkpoints.table_checkpoint import CheckpointStore
-from headgate.connectors.base_synced import sync_base
+from headgate.checkpoints.feed.feed import LogFeed
+from headgate.checkpoints.jobs.flush import run_here
+from headgate.checkpoints.log import records as codec
+from headgate.checkpoints.log.archive import LogArchive
+from headgate.checkpoints.log.names import stream_folder
+from headgate.checkpoints.log.pins import pin_key
+from headgate.checkpoints.log.records import Batch, BatchRecord, Fold
+from headgate.checkpoints.snapshots.checkpoint import CheckpointStore
+from headgate.checkpoints.stream.driver import StreamDriver
+from headgate.connectors.lance.base.synced import sync_base
 from headgate.shards import names
-from headgate.shards.appender import WalAppender, read_header
 from headgate.shards.bucket import bucket_ids
-from headgate.shards.entry import Chunk, encode_barrier, encode_chunk, encode_entry
-from headgate.shards.manifest import Manifest, encode_manifest
-from headgate.shards.schema import RowSchema
+from headgate.shards.manifest.model import Manifest, encode_manifest
+from headgate.shards.rows.schema import RowSchema
 from headgate.shards.shard import Shard
 from headgate.shards.sharding import bucket, sharding_to_json
-from headgate.table import Table
+from headgate.shards.wal.appender import WalAppender, read_header
+from headgate.shards.wal.entry import Chunk, encode_barrier, encode_chunk, encode_entry
+from headgate.table.table import Table
 
 Damage = Callable[[Table], None]
 

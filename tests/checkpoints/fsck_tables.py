@@ -15,14 +15,14 @@ import pyarrow as pa
 from stream_life import SCHEMA, TOPIC, ranges_of, run_batch, run_task, write_plan
 
 import headgate
-from headgate.checkpoints.flush_job import run_here
-from headgate.checkpoints.stream_driver import StreamDriver
-from headgate.checkpoints.taking import take
+from headgate.checkpoints.jobs.flush import run_here
+from headgate.checkpoints.snapshots.take import take
+from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.shards.config import WriterConfig
-from headgate.shards.entry import SourceRange
 from headgate.shards.shard import Shard
 from headgate.shards.sharding import ByPartition
-from headgate.table import Table, create_table, open_table
+from headgate.shards.wal.entry import SourceRange
+from headgate.table.table import Table, create_table, open_table
 
 STREAM = "s"
 DIRECT = "partition:direct:0"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 
-from headgate.checkpoints.commit_log import CommitLog
-from headgate.checkpoints.records import Batch, BatchRecord, OpaqueRange, OpenRecord, ShardClaim, ShardPart
+from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.records import Batch, BatchRecord, OpaqueRange, OpenRecord, ShardClaim, ShardPart
 from headgate.connectors.objects.port import ObjectStore
-from headgate.shards.entry import SourceRange
-from headgate.shards.retry import Retry
+from headgate.retry import Retry
+from headgate.shards.wal.entry import SourceRange
 
 SHARD = uuid.UUID(int=1)
 OTHER = uuid.UUID(int=2)

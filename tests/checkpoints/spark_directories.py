@@ -8,8 +8,8 @@ from pathlib import Path
 
 from stream_life import QUERY, TOPIC, ranges_of
 
-from headgate.checkpoints.spark_checkpoint import SparkCheckpoint
-from headgate.shards.entry import SourceRange
+from headgate.checkpoints.spark.directory import SparkCheckpoint
+from headgate.shards.wal.entry import SourceRange
 
 META = '{"batchWatermarkMs":0,"batchTimestampMs":1794797264108,"conf":{"spark.sql.shuffle.partitions":"1"}}'
 

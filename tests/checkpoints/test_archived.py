@@ -12,9 +12,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from log_samples import batch_record, full_record, open_record, part
 
-from headgate.checkpoints import archived
-from headgate.checkpoints import records as codec
-from headgate.checkpoints.archived import (
+from headgate.checkpoints.log import archive_format as archived
+from headgate.checkpoints.log import records as codec
+from headgate.checkpoints.log.archive import LOT
+from headgate.checkpoints.log.archive_format import (
     ArchiveName,
     Leaving,
     covers,
@@ -24,10 +25,9 @@ from headgate.checkpoints.archived import (
     pieces,
     runs_of,
 )
-from headgate.checkpoints.log_archive import LOT
-from headgate.checkpoints.records import BatchRecord, Record
+from headgate.checkpoints.log.records import BatchRecord, Record
 from headgate.errors import Corrupt, InvalidInput
-from headgate.shards.entry import SourceRange
+from headgate.shards.wal.entry import SourceRange
 
 NOON = datetime(2030, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
 

@@ -32,19 +32,19 @@ from stores import Fault, Operation
 from stream_life import QUERY, ranges_of, run_task, write_plan
 
 import headgate
-from headgate.checkpoints.compact import CompactJob, TakenIn
-from headgate.checkpoints.flush_job import Flushed, FlushJob, run_here
-from headgate.checkpoints.records import Batch
-from headgate.checkpoints.snapshot import visible_now
-from headgate.checkpoints.stream_checkpoint import FinalCompaction, checkpoint_stream, stop_stream
-from headgate.checkpoints.stream_driver import StreamDriver
-from headgate.checkpoints.table_checkpoint import TableCheckpoint
-from headgate.checkpoints.taking import OWN_PREFIX, drop_older, own_checkpoints
+from headgate.checkpoints.jobs.compact import CompactJob, TakenIn
+from headgate.checkpoints.jobs.flush import Flushed, FlushJob, run_here
+from headgate.checkpoints.log.records import Batch
+from headgate.checkpoints.snapshots.checkpoint import TableCheckpoint
+from headgate.checkpoints.snapshots.snapshot import visible_now
+from headgate.checkpoints.snapshots.take import OWN_PREFIX, drop_older, own_checkpoints
+from headgate.checkpoints.stream.checkpoint import FinalCompaction, checkpoint_stream, stop_stream
+from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import Fenced, InvalidInput, Transient
+from headgate.retry import Retry
 from headgate.shards.config import WriterConfig
-from headgate.shards.retry import Retry
 from headgate.shards.shard import Shard
-from headgate.table import Table
+from headgate.table.table import Table
 
 MB = 1 << 20
 

@@ -28,14 +28,14 @@ from lance_tables import LanceFaultyStore
 from stores import Crash, Fault
 
 import headgate
-from headgate.checkpoints.flush_job import run_here
-from headgate.checkpoints.snapshot import visible_now
-from headgate.checkpoints.stream_checkpoint import checkpoint_stream, stop_stream
-from headgate.checkpoints.table_checkpoint import TAG_PREFIX
-from headgate.checkpoints.taking import TAKE_STEPS, take
-from headgate.connectors.base_tags import held_versions
+from headgate.checkpoints.jobs.flush import run_here
+from headgate.checkpoints.snapshots.checkpoint import TAG_PREFIX
+from headgate.checkpoints.snapshots.snapshot import visible_now
+from headgate.checkpoints.snapshots.take import TAKE_STEPS, take
+from headgate.checkpoints.stream.checkpoint import checkpoint_stream, stop_stream
+from headgate.connectors.lance.base.tags import held_versions
 from headgate.errors import HeadgateError, InvalidInput
-from headgate.table import Table
+from headgate.table.table import Table
 
 MB = 1 << 20
 MODEL = of_batches(range(2), [0]) + Counter([-1, -2])

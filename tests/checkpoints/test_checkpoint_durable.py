@@ -28,15 +28,15 @@ from lance_tables import pairs
 from stores import Operation
 
 import headgate
-from headgate.checkpoints.compact_choice import CompactLimits
-from headgate.checkpoints.flush_job import run_here
-from headgate.checkpoints.snapshot import read_instant, read_snapshot
-from headgate.checkpoints.stream_checkpoint import checkpoint_stream
-from headgate.checkpoints.taking import take
-from headgate.connectors.base_tags import held_versions
+from headgate.checkpoints.jobs.flush import run_here
+from headgate.checkpoints.jobs.policy import CompactLimits
+from headgate.checkpoints.snapshots.snapshot import read_instant, read_snapshot
+from headgate.checkpoints.snapshots.take import take
+from headgate.checkpoints.stream.checkpoint import checkpoint_stream
+from headgate.connectors.lance.base.tags import held_versions
 from headgate.errors import DataLoss, InvalidInput, NotFound, Transient
 from headgate.shards.writer import ShardWriter
-from headgate.table import Table, open_table
+from headgate.table.table import Table, open_table
 
 MB = 1 << 20
 

@@ -31,7 +31,8 @@ from stores import Crash
 from stream_life import QUERY
 
 import headgate
-from headgate.checkpoints.expiring import (
+from headgate.checkpoints.log.records import Batch
+from headgate.checkpoints.offline.retention import (
     BeforeCheckpoint,
     BeforePosition,
     Expiry,
@@ -40,10 +41,9 @@ from headgate.checkpoints.expiring import (
     plan_expiry,
     read_expired,
 )
-from headgate.checkpoints.records import Batch
 from headgate.errors import Fenced, HeadgateError, InvalidInput, NotFound
 from headgate.shards.config import WriterConfig
-from headgate.table import Table
+from headgate.table.table import Table
 
 WAL_ONLY = WriterConfig(enable_memtable=False)
 

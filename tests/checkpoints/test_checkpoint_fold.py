@@ -9,11 +9,11 @@ from closing import Background, Steps
 from log_samples import AT_ONCE, CLAIMS, OTHER, SHARD, batch, log
 from stores import Crash, FaultyStore
 
-from headgate.checkpoints import folding
-from headgate.checkpoints.commit_log import CommitLog, OpenedLog
-from headgate.checkpoints.folding import Folding, put_fold, tidy
-from headgate.checkpoints.log_state import LogState
-from headgate.checkpoints.records import BatchRecord, OpenRecord
+from headgate.checkpoints.log import fold as folding
+from headgate.checkpoints.log.commit_log import CommitLog, OpenedLog
+from headgate.checkpoints.log.fold import Folding, put_fold, tidy
+from headgate.checkpoints.log.records import BatchRecord, OpenRecord
+from headgate.checkpoints.log.state import LogState
 from headgate.connectors.objects.folder import FolderStore
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import Fenced, HeadgateError, NotFound

@@ -14,12 +14,12 @@ import pytest
 from checkpoint_tables import ids, make, manifest_of, of_batches, open_stream, rows, run_batch, shard_of
 from stream_life import AT_ONCE
 
-from headgate.checkpoints.flush_job import run_here
-from headgate.checkpoints.gap import close_gap, unseal, without_gap
-from headgate.checkpoints.stopped import release
+from headgate.checkpoints.jobs.advance import close_gap, unseal, without_gap
+from headgate.checkpoints.jobs.flush import run_here
+from headgate.checkpoints.offline.checkpoint import release
 from headgate.errors import Fenced, InvalidInput
-from headgate.shards.manifest import Manifest, SsTable
-from headgate.table import Table
+from headgate.shards.manifest.model import Manifest, SsTable
+from headgate.table.table import Table
 
 
 def manifest(replay_after: int, generation: int = 2, last_seen: int = 0) -> Manifest:

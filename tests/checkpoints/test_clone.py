@@ -49,23 +49,23 @@ from stream_life import (
     written,
 )
 
-from headgate.checkpoints.clone import CLONE_STEPS
-from headgate.checkpoints.clone_intent import KEY, read_intent
-from headgate.checkpoints.commit_log import CommitLog
-from headgate.checkpoints.compact import COMPACT_STEPS
-from headgate.checkpoints.records import OpenRecord
-from headgate.checkpoints.stopped_compact import compact_stopped
-from headgate.checkpoints.table_checkpoint import ROOT as CHECKPOINTS
-from headgate.connectors.base_synced import sync_base
+from headgate.checkpoints.clone.clone import CLONE_STEPS
+from headgate.checkpoints.clone.intent import KEY, read_intent
+from headgate.checkpoints.jobs.compact import COMPACT_STEPS
+from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.records import OpenRecord
+from headgate.checkpoints.offline.compact import compact_stopped
+from headgate.checkpoints.snapshots.checkpoint import ROOT as CHECKPOINTS
+from headgate.connectors.lance.base.synced import sync_base
 from headgate.connectors.objects import open_store
 from headgate.connectors.objects.local import LocalStore
 from headgate.errors import AlreadyExists, DataLoss, InvalidInput, NotFound, PermissionDenied
 from headgate.shards import names
-from headgate.shards.manifest import CLAIM_ID
+from headgate.shards.manifest.model import CLAIM_ID
 from headgate.shards.sharding import bucket, by_partition
-from headgate.shards.tailer import WalTailer
-from headgate.streaming.fsck import fsck
-from headgate.table import Table, create_table, open_table
+from headgate.shards.wal.tailer import WalTailer
+from headgate.table.fsck import fsck
+from headgate.table.table import Table, create_table, open_table
 
 
 @pytest.fixture

@@ -24,10 +24,10 @@ from clone_tables import (
 )
 from stores import Crash, Fault, FaultyStore, Operation
 
-from headgate.checkpoints.clone_wal import choice_key
+from headgate.checkpoints.clone.wal_choice import choice_key
 from headgate.connectors.objects import open_store
 from headgate.errors import DataLoss, InvalidInput, NotFound
-from headgate.table import Table, open_table
+from headgate.table.table import Table, open_table
 
 
 def _complete(source: Table, uri: str, label: str) -> None:

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from headgate.checkpoints.clone_intent import CloneIntent, decode, encode, same_call
-from headgate.checkpoints.clone_mapping import (
+from headgate.checkpoints.clone.intent import CloneIntent, decode, encode, same_call
+from headgate.checkpoints.clone.mapping import (
     ShardPlan,
     check_named,
     cloned_fold,
@@ -16,10 +16,10 @@ from headgate.checkpoints.clone_mapping import (
     rowless,
     shard_plans,
 )
-from headgate.checkpoints.records import BatchRecord, Fold, FoldedShard, OpenRecord, ShardClaim, ShardPart
-from headgate.checkpoints.table_checkpoint import PinnedShard, TableCheckpoint
+from headgate.checkpoints.log.records import BatchRecord, Fold, FoldedShard, OpenRecord, ShardClaim, ShardPart
+from headgate.checkpoints.snapshots.checkpoint import PinnedShard, TableCheckpoint
 from headgate.errors import Corrupt, InvalidInput
-from headgate.shards.manifest import CLAIM_ID, OWNER, WRITE_ID, Manifest, SsTable
+from headgate.shards.manifest.model import CLAIM_ID, OWNER, WRITE_ID, Manifest, SsTable
 
 OLD, NEW = uuid.UUID(int=1), uuid.UUID(int=2)
 NAMED, DEAD, BY_HAND = uuid.uuid5(OLD, "s0"), uuid.uuid5(OLD, "dead-letters:s0 of orders"), uuid.UUID(int=9)

@@ -25,10 +25,10 @@ from clone_tables import (
 )
 from stream_life import TOPIC, expected_rows, ranges_of
 
-from headgate.checkpoints.clone_wal import choice_key
+from headgate.checkpoints.clone.wal_choice import choice_key
 from headgate.errors import Corrupt, InvalidInput, WalStoreMismatch
 from headgate.shards.writer import ShardWriter
-from headgate.table import Table, open_table
+from headgate.table.table import Table, open_table
 
 SECRET = "the-secret-of-this-test"
 

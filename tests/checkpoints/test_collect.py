@@ -20,23 +20,23 @@ from stores import Crash, FaultyStore
 from stream_life import check_exactly_once, open_driver, ranges_of, run_batch
 from stream_life import home_of as stream_home
 
-from headgate.checkpoints.collect import Collection, collect
-from headgate.checkpoints.commit_log import CommitLog
-from headgate.checkpoints.log_state import fold
-from headgate.checkpoints.table_checkpoint import CheckpointStore, PinnedShard, TableCheckpoint
-from headgate.connectors import index_slots
+from headgate.checkpoints.gc.collect import Collection, collect
+from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.state import fold
+from headgate.checkpoints.snapshots.checkpoint import CheckpointStore, PinnedShard, TableCheckpoint
+from headgate.connectors.lance import slots as index_slots
 from headgate.connectors.objects import open_store
 from headgate.connectors.objects.local import TEMPORARY, LocalStore
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import Corrupt, Fenced, HeadgateError
+from headgate.retry import Retry
 from headgate.shards import names
-from headgate.shards.appender import read_header
 from headgate.shards.config import WriterConfig
 from headgate.shards.outcomes import wins
-from headgate.shards.retry import Retry
 from headgate.shards.shard import Shard
+from headgate.shards.wal.appender import read_header
 from headgate.shards.writer import ShardWriter
-from headgate.table import Table, create_table, open_table
+from headgate.table.table import Table, create_table, open_table
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("note", pa.string())])
 CONFIG = WriterConfig(retry=Retry(attempts=3, base=0))

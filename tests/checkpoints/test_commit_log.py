@@ -8,11 +8,11 @@ import uuid
 import pytest
 from log_samples import AT_ONCE, CLAIMS, OTHER, SHARD, batch, batch_record, log, open_record, part
 
-from headgate.checkpoints.commit_log import CommitLog, OpenedLog
-from headgate.checkpoints.decisions import next_plan
-from headgate.checkpoints.log_state import LogState, empty, fold, replayed
-from headgate.checkpoints.records import Batch, BatchRecord, OpenRecord, ShardClaim, encode
-from headgate.checkpoints.streams import stream_folder
+from headgate.checkpoints.log.commit_log import CommitLog, OpenedLog
+from headgate.checkpoints.log.decisions import next_plan
+from headgate.checkpoints.log.names import stream_folder
+from headgate.checkpoints.log.records import Batch, BatchRecord, OpenRecord, ShardClaim, encode
+from headgate.checkpoints.log.state import LogState, empty, fold, replayed
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import Corrupt, DataLoss, Fenced, HeadgateError, InvalidInput
 

@@ -10,12 +10,12 @@ import pytest
 from log_samples import CLAIMS, SHARD, batch, log
 from stores import Crash, Fault, FaultyStore, OverwritingStore
 
-from headgate.checkpoints.decisions import BatchSources, Skip, Write, decide_batch, next_plan
-from headgate.checkpoints.log_state import fold
+from headgate.checkpoints.log.decisions import BatchSources, Skip, Write, decide_batch, next_plan
+from headgate.checkpoints.log.state import fold
 from headgate.connectors.objects import open_store
 from headgate.connectors.objects.port import ObjectInfo, ObjectStore
 from headgate.errors import Fenced, HeadgateError, NotFound, Poisoned, Transient
-from headgate.shards.entry import SourceRange
+from headgate.shards.wal.entry import SourceRange
 
 BATCHES = 3
 

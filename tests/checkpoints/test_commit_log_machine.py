@@ -14,15 +14,15 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from log_samples import AT_ONCE, SHARD, log, part
 from stores import Fault, FaultyStore
 
-from headgate.checkpoints.commit_log import CommitLog, OpenedLog
-from headgate.checkpoints.decisions import BatchSources, Skip, Write, decide_batch, next_plan
-from headgate.checkpoints.log_state import LogState, fold
-from headgate.checkpoints.records import Batch, BatchRecord, Fold, Moved, Record, RewindRecord, ShardClaim
-from headgate.checkpoints.streams import stream_folder
+from headgate.checkpoints.log.commit_log import CommitLog, OpenedLog
+from headgate.checkpoints.log.decisions import BatchSources, Skip, Write, decide_batch, next_plan
+from headgate.checkpoints.log.names import stream_folder
+from headgate.checkpoints.log.records import Batch, BatchRecord, Fold, Moved, Record, RewindRecord, ShardClaim
+from headgate.checkpoints.log.state import LogState, fold
 from headgate.connectors.objects.memory import MemoryStore
 from headgate.errors import Fenced, Poisoned, Transient
-from headgate.shards.appender import Pause, no_pause
-from headgate.shards.entry import SourceRange
+from headgate.shards.wal.appender import Pause, no_pause
+from headgate.shards.wal.entry import SourceRange
 
 DRIVERS = st.integers(0, 2)
 FAULTS = st.lists(st.sampled_from([None, *Fault]), max_size=5)

@@ -35,13 +35,13 @@ from compact_tables import (
 from lance_tables import native_pairs, native_writer, pairs
 from stores import Crash, Fault
 
-from headgate.checkpoints.compact import COMPACT_STEPS
-from headgate.checkpoints.compact_choice import BasePolicy, CompactLimits
-from headgate.checkpoints.snapshot import read_snapshot
-from headgate.checkpoints.stopped_compact import compact_stopped
+from headgate.checkpoints.jobs.compact import COMPACT_STEPS
+from headgate.checkpoints.jobs.policy import BasePolicy, CompactLimits
+from headgate.checkpoints.offline.compact import compact_stopped
+from headgate.checkpoints.snapshots.snapshot import read_snapshot
 from headgate.errors import Fenced, HeadgateError, InvalidInput
 from headgate.shards.sharding import bucket
-from headgate.table import Table, open_table
+from headgate.table.table import Table, open_table
 
 STEPS = {
     "key": ["plan", "base", "begin", "deletes", "merge", "sync", "drop"],
@@ -237,7 +237,7 @@ def _crash_after_every_operation(tmp_path: Path, models: Models, kind: str, life
         table, expected = models.copy(tmp_path / f"t{number}", kind)
         dying = faulty(table, crash_after=number)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("headgate.checkpoints.claiming.CLAIMERS", 1)  # the same order every time
+            patch.setattr("headgate.checkpoints.jobs.claims.CLAIMERS", 1)  # the same order every time
             try:
                 life(through(table, dying))
             except (Crash, HeadgateError):

@@ -21,10 +21,10 @@ from compact_tables import (
 from lance_tables import Pairs
 from stores import Crash
 
-from headgate.connectors.append_once import PREFIX, Progress, appended_marks, progress_of
-from headgate.connectors.base_manifest import max_fragment_id
+from headgate.connectors.lance.base.append import PREFIX, Progress, appended_marks, progress_of
+from headgate.connectors.lance.base.manifest import max_fragment_id
 from headgate.errors import Corrupt, Poisoned
-from headgate.table import Table
+from headgate.table.table import Table
 
 
 def died_at(table: Table, step: str) -> None:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from headgate.checkpoints.compact_choice import (
+from headgate.checkpoints.jobs.policy import (
     UNKNOWN_BYTES,
     BasePolicy,
     CompactLimits,
@@ -20,7 +20,7 @@ from headgate.checkpoints.compact_choice import (
     untouched_fragments,
 )
 from headgate.errors import InvalidInput
-from headgate.shards.manifest import SsTable
+from headgate.shards.manifest.model import SsTable
 
 A, B, C = UUID(int=1), UUID(int=2), UUID(int=3)
 

@@ -15,12 +15,12 @@ from checkpoint_tables import of_batches, open_stream, run_batch
 from compact_tables import CONFIG, KINDS, append_native, keys, make_table, open_writer, rows, scanned
 
 import headgate
-from headgate.checkpoints.columns import check_added, current_schema, difference
-from headgate.checkpoints.compact_choice import CompactLimits
-from headgate.checkpoints.flush_job import run_here
+from headgate.checkpoints.jobs.columns import check_added, current_schema, difference
+from headgate.checkpoints.jobs.flush import run_here
+from headgate.checkpoints.jobs.policy import CompactLimits
 from headgate.errors import InvalidInput
-from headgate.shards.schema import RowSchema
-from headgate.table import Table, create_table, open_table
+from headgate.shards.rows.schema import RowSchema
+from headgate.table.table import Table, create_table, open_table
 
 MORE = pa.field("more", pa.int32())
 

@@ -19,11 +19,11 @@ from services import S3_SECRETS
 from stores import Crash
 
 import headgate
-from headgate.checkpoints.compact_choice import BasePolicy
-from headgate.checkpoints.flush_job import run_here
-from headgate.checkpoints.stream_checkpoint import stop_stream
+from headgate.checkpoints.jobs.flush import run_here
+from headgate.checkpoints.jobs.policy import BasePolicy
+from headgate.checkpoints.stream.checkpoint import stop_stream
 from headgate.errors import Fenced
-from headgate.table import create_table, open_table
+from headgate.table.table import create_table, open_table
 
 COLUMNS = pa.schema(
     [
@@ -188,7 +188,7 @@ def test_a_clone_taken_while_an_append_is_unfinished_reads_compacts_and_is_tidie
 
 COMPACTING = """
 import resource, sys
-from headgate.table import open_table
+from headgate.table.table import open_table
 open_table(sys.argv[1]).compact()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """

@@ -16,11 +16,11 @@ from compact_tables import KINDS, claimed, in_base, keys, make_table, one_round,
 from lance_tables import pairs
 from stores import Crash
 
-from headgate.checkpoints.compact import COMPACT_STEPS
-from headgate.checkpoints.compact_choice import BasePolicy, CompactLimits
+from headgate.checkpoints.jobs.compact import COMPACT_STEPS
+from headgate.checkpoints.jobs.policy import BasePolicy, CompactLimits
 from headgate.shards.bucket import bucket_ids
 from headgate.shards.sharding import bucket
-from headgate.table import open_table
+from headgate.table.table import open_table
 
 KEYS = 30
 TIDY = BasePolicy(small_rows=1000, max_small=2, max_deleted=0.2, keep_versions=timedelta(0))

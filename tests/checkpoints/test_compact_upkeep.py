@@ -11,10 +11,10 @@ from compact_tables import KINDS, append_native, claimed, layered, make_table, o
 from lance_tables import pairs
 from stores import Crash
 
-from headgate.checkpoints.base_upkeep import Tidied, tidy_base
-from headgate.checkpoints.compact_choice import BasePolicy
+from headgate.checkpoints.gc.base import Tidied, tidy_base
+from headgate.checkpoints.jobs.policy import BasePolicy
 from headgate.errors import Transient
-from headgate.table import Table, open_table
+from headgate.table.table import Table, open_table
 
 MERGE = BasePolicy(small_rows=100, max_small=3, target_rows=1000)
 NO_VERSIONS = BasePolicy(max_small=1000, keep_versions=timedelta(0))

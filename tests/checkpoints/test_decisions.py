@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from log_samples import OTHER, SHARD, batch, batch_record, open_record, part
 
-from headgate.checkpoints.decisions import (
+from headgate.checkpoints.log.decisions import (
     BatchSources,
     Decision,
     NewPartition,
@@ -25,10 +25,10 @@ from headgate.checkpoints.decisions import (
     settled_position,
     starting_offsets,
 )
-from headgate.checkpoints.log_state import RECENT, Head, Positions, empty, fold, replayed, unfolded
-from headgate.checkpoints.records import Batch, OpaqueRange, OpenRecord, ShardClaim
+from headgate.checkpoints.log.records import Batch, OpaqueRange, OpenRecord, ShardClaim
+from headgate.checkpoints.log.state import RECENT, Head, Positions, empty, fold, replayed, unfolded
 from headgate.errors import Corrupt, InvalidInput
-from headgate.shards.entry import SourceRange
+from headgate.shards.wal.entry import SourceRange
 
 R = SourceRange
 

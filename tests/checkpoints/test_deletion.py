@@ -14,15 +14,15 @@ import pytest
 from checkpoint_tables import CONFIG, DIRECT, faulty, ids, make, manifest_of, rows, through
 from closing import Background
 
-from headgate.checkpoints.clone_intent import read_intent
-from headgate.checkpoints.collect import COLLECT_STEPS, collect
-from headgate.checkpoints.consumer_pins import ConsumerPin, PinStore
-from headgate.checkpoints.taking import TAKE_STEPS, drop, take
+from headgate.checkpoints.clone.intent import read_intent
+from headgate.checkpoints.gc.collect import COLLECT_STEPS, collect
+from headgate.checkpoints.log.pins import ConsumerPin, PinStore
+from headgate.checkpoints.snapshots.take import TAKE_STEPS, drop, take
 from headgate.connectors.objects import open_store
 from headgate.errors import HeadgateError, InvalidInput
 from headgate.shards.outcomes import wins
 from headgate.shards.shard import Shard
-from headgate.table import Table, open_table
+from headgate.table.table import Table, open_table
 
 HOUR = timedelta(hours=1)
 ALL = Counter(range(100))

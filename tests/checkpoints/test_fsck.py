@@ -11,11 +11,11 @@ from damages import CASES, latest, put_manifest
 from fsck_tables import WAL_ONLY, copied, make, rows
 from stream_life import SCHEMA
 
-from headgate.checkpoints.findings import KINDS
-from headgate.checkpoints.stream_driver import StreamDriver
+from headgate.checkpoints.fsck.findings import KINDS
+from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import Corrupt
-from headgate.streaming.fsck import TableReport, fsck
-from headgate.table import Table, create_table
+from headgate.table.fsck import TableReport, fsck
+from headgate.table.table import Table, create_table
 
 
 @pytest.fixture(scope="module")

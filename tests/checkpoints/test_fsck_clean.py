@@ -30,17 +30,17 @@ from stores import Crash
 from stream_life import SCHEMA, ranges_of
 
 import headgate
-from headgate.checkpoints.expiring import BeforePosition, expire
-from headgate.checkpoints.fsck import check_table
-from headgate.checkpoints.fsck_wal import list_wal
-from headgate.checkpoints.log_archive import LogArchive
-from headgate.checkpoints.stream_driver import StreamDriver
+from headgate.checkpoints.fsck.check import check_table
+from headgate.checkpoints.fsck.wal import list_wal
+from headgate.checkpoints.log.archive import LogArchive
+from headgate.checkpoints.offline.retention import BeforePosition, expire
+from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import Fenced
 from headgate.shards import names
-from headgate.shards.tailer import WalTailer
+from headgate.shards.wal.tailer import WalTailer
 from headgate.shards.writer import ShardWriter
-from headgate.streaming.fsck import TableReport, fsck
-from headgate.table import Table, create_table
+from headgate.table.fsck import TableReport, fsck
+from headgate.table.table import Table, create_table
 
 
 @pytest.fixture(scope="module")

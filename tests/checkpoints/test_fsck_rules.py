@@ -16,16 +16,16 @@ from damages import entry, latest, record_file, tip
 from fsck_tables import DIRECT, WAL_ONLY, batches, collect, copied, dead_attempt, make, open_stream, rows, shard_of
 from stream_life import home_of, ranges_of
 
-from headgate.checkpoints import read_ahead
-from headgate.checkpoints.findings import KINDS, Finding, confirmed, finding
-from headgate.checkpoints.fsck import MAX_FINDINGS, check_table
-from headgate.checkpoints.fsck_wal import WalContext, WalListing, judge_listing
-from headgate.checkpoints.listed import Listed, ListedPart, joined
+from headgate import read_ahead
+from headgate.checkpoints.fsck.check import MAX_FINDINGS, check_table
+from headgate.checkpoints.fsck.expected import Listed, ListedPart, joined
+from headgate.checkpoints.fsck.findings import KINDS, Finding, confirmed, finding
+from headgate.checkpoints.fsck.wal import WalContext, WalListing, judge_listing
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import Corrupt, InvalidInput, NotFound
-from headgate.shards.manifest import Manifest
-from headgate.streaming.fsck import fsck
-from headgate.table import Table
+from headgate.shards.manifest.model import Manifest
+from headgate.table.fsck import fsck
+from headgate.table.table import Table
 
 SHARD = uuid.UUID(int=1)
 PART = ListedPart(9, 4, (7, 9), "attempt", 30)
@@ -309,7 +309,7 @@ def test_a_wal_of_many_entries_is_checked_in_little_memory(tmp_path: Path) -> No
 
     from stream_life import SCHEMA
 
-    from headgate.table import create_table
+    from headgate.table.table import create_table
 
     table = create_table(str(tmp_path / "table"), SCHEMA)
     with table.writer("single", WAL_ONLY) as writer:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from headgate.checkpoints.garbage import (
+from headgate.checkpoints.gc.rules import (
     ListedManifest,
     collectable_manifests,
     collectable_records,
@@ -17,8 +17,8 @@ from headgate.checkpoints.garbage import (
     live_versions,
     without_claims,
 )
-from headgate.checkpoints.table_checkpoint import PinnedShard
-from headgate.shards.manifest import Manifest, SsTable
+from headgate.checkpoints.snapshots.checkpoint import PinnedShard
+from headgate.shards.manifest.model import Manifest, SsTable
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 SHARD = uuid.UUID(int=3)

@@ -21,15 +21,15 @@ import pytest
 from checkpoint_tables import DIRECT, commit_changes, make, of_batches, open_stream, run_batch
 from stream_life import SCHEMA
 
-from headgate.checkpoints import kept
-from headgate.checkpoints.base_upkeep import tidy_base
-from headgate.checkpoints.compact_choice import BasePolicy, CompactLimits
-from headgate.checkpoints.flush_job import run_here
-from headgate.checkpoints.snapshot import read_snapshot
+from headgate.checkpoints.gc.base import tidy_base
+from headgate.checkpoints.jobs.flush import run_here
+from headgate.checkpoints.jobs.policy import BasePolicy, CompactLimits
+from headgate.checkpoints.snapshots import cache as kept
+from headgate.checkpoints.snapshots.snapshot import read_snapshot
 from headgate.errors import DataLoss, InvalidInput, Transient
 from headgate.shards.config import WriterConfig
-from headgate.shards.merge import View
-from headgate.table import Table, create_table, open_table
+from headgate.shards.rows.view import View
+from headgate.table.table import Table, create_table, open_table
 
 HISTORIES = 6
 KEYS = 40

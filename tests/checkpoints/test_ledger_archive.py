@@ -18,22 +18,23 @@ from log_samples import AT_ONCE, CLAIMS, SHARD, batch_record, open_record, part
 from stores import Crash, FaultyStore
 from stream_life import home_of
 
-from headgate.checkpoints import archived, folding
-from headgate.checkpoints.collect import collect
-from headgate.checkpoints.commit_log import CommitLog, OpenedLog
-from headgate.checkpoints.folding import put_fold, tidy
-from headgate.checkpoints.fsck_archive import check_archive
-from headgate.checkpoints.fsck_consumers import check_consumers
-from headgate.checkpoints.ledger_feed import LedgerFeed, LedgerPin
-from headgate.checkpoints.ledger_lost import lost_ranges, with_lost
-from headgate.checkpoints.ledger_rows import Folded, LedgerKey, LedgerRecord, TopicPartition, ledger_table
-from headgate.checkpoints.log_state import Head, empty, replayed
-from headgate.checkpoints.records import Batch, BatchRecord, Moved, Record, RewindRecord
+from headgate.checkpoints.fsck.archive import check_archive
+from headgate.checkpoints.fsck.consumers import check_consumers
+from headgate.checkpoints.gc.collect import collect
+from headgate.checkpoints.log import archive_format as archived
+from headgate.checkpoints.log import fold as folding
+from headgate.checkpoints.log.commit_log import CommitLog, OpenedLog
+from headgate.checkpoints.log.fold import put_fold, tidy
+from headgate.checkpoints.log.records import Batch, BatchRecord, Moved, Record, RewindRecord
+from headgate.checkpoints.log.state import Head, empty, replayed
 from headgate.connectors.objects.memory import MemoryStore
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import Corrupt, HeadgateError
-from headgate.shards.entry import SourceRange
 from headgate.shards.sharding import single
+from headgate.shards.wal.entry import SourceRange
+from headgate.streaming.delta.ledger_feed import LedgerFeed, LedgerPin
+from headgate.streaming.delta.ledger_lost import lost_ranges, with_lost
+from headgate.streaming.delta.ledger_rows import Folded, LedgerKey, LedgerRecord, TopicPartition, ledger_table
 
 STREAM = "orders"
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)

@@ -9,17 +9,17 @@ import pytest
 from checkpoint_tables import SIZE, make, open_stream, run_batch, shard_of, tip_of
 from stream_life import AT_ONCE, TOPIC
 
-from headgate.checkpoints import ledger_feed
-from headgate.checkpoints.consumer_pins import PinStore
-from headgate.checkpoints.flush_job import run_here
-from headgate.checkpoints.fsck_consumers import check_consumers
-from headgate.checkpoints.ledger_feed import Chunk, LedgerFeed, LedgerPin
-from headgate.checkpoints.ledger_rows import Folded, LedgerRecord, rows_of
-from headgate.checkpoints.log_feed import wal_positions
-from headgate.checkpoints.stream_driver import StreamDriver
+from headgate.checkpoints.feed.feed import wal_positions
+from headgate.checkpoints.fsck.consumers import check_consumers
+from headgate.checkpoints.jobs.flush import run_here
+from headgate.checkpoints.log.pins import PinStore
+from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import Fenced
-from headgate.streaming.fsck import fsck
-from headgate.table import Table
+from headgate.streaming.delta import ledger_feed
+from headgate.streaming.delta.ledger_feed import Chunk, LedgerFeed, LedgerPin
+from headgate.streaming.delta.ledger_rows import Folded, LedgerRecord, rows_of
+from headgate.table.fsck import fsck
+from headgate.table.table import Table
 
 NOW = timedelta(0)
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import headgate
-from headgate.checkpoints.ledger_rows import LEDGER_SCHEMA, Folded, LedgerKey, LedgerRecord, ledger_table, placed
-from headgate.checkpoints.records import BatchRecord, OpaqueRange, ShardPart
-from headgate.shards.entry import SourceRange
+from headgate.checkpoints.log.records import BatchRecord, OpaqueRange, ShardPart
 from headgate.shards.sharding import Sharding
+from headgate.shards.wal.entry import SourceRange
+from headgate.streaming.delta.ledger_rows import LEDGER_SCHEMA, Folded, LedgerKey, LedgerRecord, ledger_table, placed
 
 AT = datetime(2026, 11, 16, 20, 0, tzinfo=UTC)
 KEY = LedgerKey("id", "/lake/orders", "s")

@@ -12,13 +12,14 @@ from log_samples import AT_ONCE, CLAIMS, batch
 from stores import Crash, Fault, FaultyStore
 from stream_life import home_of
 
-from headgate.checkpoints import archived, folding
-from headgate.checkpoints.archived import Archived
-from headgate.checkpoints.collect import Collection, collect
-from headgate.checkpoints.commit_log import CommitLog, OpenedLog
-from headgate.checkpoints.folding import put_fold, tidy
-from headgate.checkpoints.log_archive import LogArchive
-from headgate.checkpoints.records import BatchRecord
+from headgate.checkpoints.gc.collect import Collection, collect
+from headgate.checkpoints.log import archive_format as archived
+from headgate.checkpoints.log import fold as folding
+from headgate.checkpoints.log.archive import LogArchive
+from headgate.checkpoints.log.archive_format import Archived
+from headgate.checkpoints.log.commit_log import CommitLog, OpenedLog
+from headgate.checkpoints.log.fold import put_fold, tidy
+from headgate.checkpoints.log.records import BatchRecord
 from headgate.connectors.objects.folder import FolderStore
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import Corrupt, HeadgateError, NotFound

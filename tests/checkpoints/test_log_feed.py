@@ -14,16 +14,16 @@ import pyarrow as pa
 import pytest
 from checkpoint_tables import CONFIG, DIRECT, commit_changes, make, of_batches, open_stream, rows, run_batch, shard_of
 
-from headgate.checkpoints.compact_choice import CompactLimits
-from headgate.checkpoints.consumer_pins import ConsumerPin, PinStore, needed_above, read_upto
-from headgate.checkpoints.expiring import OlderThan, expire
-from headgate.checkpoints.flush_job import run_here
-from headgate.checkpoints.log_feed import LogFeed
-from headgate.checkpoints.log_offsets import Limit, Offsets
-from headgate.checkpoints.log_rows import log_batches
-from headgate.checkpoints.stream_driver import StreamDriver
+from headgate.checkpoints.feed.feed import LogFeed
+from headgate.checkpoints.feed.offsets import Limit, Offsets
+from headgate.checkpoints.feed.rows import log_batches
+from headgate.checkpoints.jobs.flush import run_here
+from headgate.checkpoints.jobs.policy import CompactLimits
+from headgate.checkpoints.log.pins import ConsumerPin, PinStore, needed_above, read_upto
+from headgate.checkpoints.offline.retention import OlderThan, expire
+from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import Expired, Fenced
-from headgate.table import Table, open_table
+from headgate.table.table import Table, open_table
 
 NOW = timedelta(0)
 

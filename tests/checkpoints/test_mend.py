@@ -11,10 +11,10 @@ import pytest
 from spark_directories import equal_batches, put, spark_directory
 from stream_life import QUERY, check_exactly_once, home_of, open_driver, ranges_of, run_batch
 
-from headgate.checkpoints.commit_log import CommitLog
-from headgate.checkpoints.recovery import Mended, check_startable, mend
-from headgate.checkpoints.spark_checkpoint import SparkCheckpoint
-from headgate.checkpoints.spark_look import look_at_spark, standing
+from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.spark.compare import look_at_spark, standing
+from headgate.checkpoints.spark.directory import SparkCheckpoint
+from headgate.checkpoints.spark.recover import Mended, check_startable, mend
 from headgate.connectors.objects import open_store
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import InvalidInput

@@ -26,12 +26,12 @@ from clone_tables import (
 from stores import Crash
 from stream_life import TOPIC, expected_rows, ranges_of
 
-from headgate.checkpoints.clone_wal import choice_key
+from headgate.checkpoints.clone.wal_choice import choice_key
 from headgate.errors import Fenced, InvalidInput, WalStoreMismatch
 from headgate.shards import names
-from headgate.shards.appender import WalAppender
-from headgate.streaming.fsck import fsck
-from headgate.table import Table, create_table, open_table
+from headgate.shards.wal.appender import WalAppender
+from headgate.table.fsck import fsck
+from headgate.table.table import Table, create_table, open_table
 
 STEPS = ("look", "claim", "tip", "barrier", "re-read", "noted", "copied")
 

@@ -12,15 +12,15 @@ import pytest
 from compact_tables import KINDS, Models, claimed, keys, make_table, one_round, open_writer, rows, scanned
 from lance_tables import Pairs, pairs
 
-from headgate.checkpoints.base_upkeep import tidy_base
-from headgate.checkpoints.compact_choice import BasePolicy
-from headgate.checkpoints.read_parts import part_batches
-from headgate.checkpoints.read_plan import BasePart, ReadPlan, SsTablePart, TailPart, grouped, plan_at, plan_read
-from headgate.checkpoints.taking import READ_PREFIX
+from headgate.checkpoints.gc.base import tidy_base
+from headgate.checkpoints.jobs.policy import BasePolicy
+from headgate.checkpoints.snapshots.parts import part_batches
+from headgate.checkpoints.snapshots.splits import BasePart, ReadPlan, SsTablePart, TailPart, grouped, plan_at, plan_read
+from headgate.checkpoints.snapshots.take import READ_PREFIX
 from headgate.errors import Expired, InvalidInput
 from headgate.shards.config import WriterConfig
 from headgate.shards.writer import ShardWriter
-from headgate.table import Table
+from headgate.table.table import Table
 
 NOW = timedelta(0)
 

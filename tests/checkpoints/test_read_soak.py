@@ -20,16 +20,16 @@ import pytest
 from checkpoint_tables import commit_changes, make, open_stream
 from network import seed_of_run
 
-from headgate.checkpoints.base_upkeep import tidy_base
-from headgate.checkpoints.compact_choice import BasePolicy, CompactLimits
-from headgate.checkpoints.flush_job import run_here
-from headgate.checkpoints.log_feed import LogFeed
-from headgate.checkpoints.log_rows import log_batches
-from headgate.checkpoints.read_parts import part_batches
-from headgate.checkpoints.read_plan import ReadPlan, plan_read
-from headgate.checkpoints.stream_driver import StreamDriver
+from headgate.checkpoints.feed.feed import LogFeed
+from headgate.checkpoints.feed.rows import log_batches
+from headgate.checkpoints.gc.base import tidy_base
+from headgate.checkpoints.jobs.flush import run_here
+from headgate.checkpoints.jobs.policy import BasePolicy, CompactLimits
+from headgate.checkpoints.snapshots.parts import part_batches
+from headgate.checkpoints.snapshots.splits import ReadPlan, plan_read
+from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import Expired, Transient
-from headgate.table import Table
+from headgate.table.table import Table
 
 SECONDS = float(os.environ.get("HEADGATE_SOAK_SECONDS", "60"))
 AGE = timedelta(seconds=6)

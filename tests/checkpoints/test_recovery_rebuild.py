@@ -13,20 +13,20 @@ from spark_directories import equal_batches, put, spark_directory
 from stores import Crash, FaultyStore
 from stream_life import QUERY, check_exactly_once, home_of, open_driver, ranges_of, run_batch
 
-from headgate.checkpoints.commit_log import CommitLog
-from headgate.checkpoints.decisions import Write, decide_batch
-from headgate.checkpoints.log_state import Head
-from headgate.checkpoints.records import Batch, BatchRecord, OpaqueRange, OpenRecord
-from headgate.checkpoints.recovery import rebuild
-from headgate.checkpoints.spark_checkpoint import SourceOffsets, SparkCheckpoint
-from headgate.checkpoints.spark_look import look_at_spark, standing
-from headgate.checkpoints.spark_rebuild import Layout, rebuilt_files, write_files
+from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.decisions import Write, decide_batch
+from headgate.checkpoints.log.records import Batch, BatchRecord, OpaqueRange, OpenRecord
+from headgate.checkpoints.log.state import Head
+from headgate.checkpoints.spark.compare import look_at_spark, standing
+from headgate.checkpoints.spark.directory import SourceOffsets, SparkCheckpoint
+from headgate.checkpoints.spark.rebuild import Layout, rebuilt_files, write_files
+from headgate.checkpoints.spark.recover import rebuild
 from headgate.connectors.objects import open_store
 from headgate.connectors.objects.memory import MemoryStore
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import Fenced, InvalidInput
-from headgate.shards.entry import SourceRange
 from headgate.shards.shard import TableHome
+from headgate.shards.wal.entry import SourceRange
 
 BATCHES = 3
 

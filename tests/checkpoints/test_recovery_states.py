@@ -9,13 +9,13 @@ import pytest
 from spark_directories import equal_batches, put, spark_directory
 from stream_life import QUERY, home_of, open_driver, ranges_of, run_batch
 
-from headgate.checkpoints.commit_log import CommitLog
-from headgate.checkpoints.log_state import Head
-from headgate.checkpoints.records import Batch
-from headgate.checkpoints.recovery import choose_stream, diagnose
-from headgate.checkpoints.rewinding import rewind
-from headgate.checkpoints.spark_checkpoint import SparkCheckpoint
-from headgate.checkpoints.spark_look import SparkLook, Standing, look_at_spark, standing
+from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.records import Batch
+from headgate.checkpoints.log.state import Head
+from headgate.checkpoints.spark.compare import SparkLook, Standing, look_at_spark, standing
+from headgate.checkpoints.spark.directory import SparkCheckpoint
+from headgate.checkpoints.spark.recover import choose_stream, diagnose
+from headgate.checkpoints.spark.rewind import rewind
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import InvalidInput, NotFound
 from headgate.shards.shard import TableHome

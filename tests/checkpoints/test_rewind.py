@@ -29,25 +29,25 @@ from stream_life import (
     write_plan,
 )
 
-from headgate.checkpoints import records as codec
-from headgate.checkpoints import table_checkpoint
-from headgate.checkpoints.commit_log import CommitLog
-from headgate.checkpoints.decisions import BatchSources, Refuse, Write, decide_batch, late_beginning
-from headgate.checkpoints.fsck import check_table
-from headgate.checkpoints.log_state import Head, empty, fold, replayed, unfolded
-from headgate.checkpoints.records import Batch, Moved, OpaqueRange, Pass, RewindRecord
-from headgate.checkpoints.recovery import check_rebuildable, rebuild
-from headgate.checkpoints.rewind_plan import check_held, head_after, moving, parse_offsets, plan_rewind
-from headgate.checkpoints.rewinding import adopt, rewind
-from headgate.checkpoints.spark_checkpoint import SparkCheckpoint
-from headgate.checkpoints.spark_look import look_at_spark, standing
-from headgate.checkpoints.taking import take
+from headgate.checkpoints.fsck.check import check_table
+from headgate.checkpoints.log import records as codec
+from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.decisions import BatchSources, Refuse, Write, decide_batch, late_beginning
+from headgate.checkpoints.log.records import Batch, Moved, OpaqueRange, Pass, RewindRecord
+from headgate.checkpoints.log.state import Head, empty, fold, replayed, unfolded
+from headgate.checkpoints.snapshots import checkpoint as table_checkpoint
+from headgate.checkpoints.snapshots.take import take
+from headgate.checkpoints.spark.compare import look_at_spark, standing
+from headgate.checkpoints.spark.directory import SparkCheckpoint
+from headgate.checkpoints.spark.recover import check_rebuildable, rebuild
+from headgate.checkpoints.spark.rewind import adopt, rewind
+from headgate.checkpoints.spark.rewind_plan import check_held, head_after, moving, parse_offsets, plan_rewind
 from headgate.connectors.objects import open_store
 from headgate.connectors.objects.memory import MemoryStore
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import Corrupt, Fenced, InvalidInput, NotFound
-from headgate.shards.entry import SourceRange
 from headgate.shards.shard import TableHome
+from headgate.shards.wal.entry import SourceRange
 
 BATCHES = 3
 

@@ -13,20 +13,20 @@ from checkpoint_tables import of_batches as rows_of
 from log_samples import AT_ONCE, CLAIMS, batch, batch_record, log, open_record
 from stores import Crash, Fault, FaultyStore
 
-from headgate.checkpoints import records as codec
-from headgate.checkpoints.collect import collect
-from headgate.checkpoints.columns import add_column, gained
-from headgate.checkpoints.commit_log import CommitLog
-from headgate.checkpoints.folding import tidy
-from headgate.checkpoints.log_feed import LogFeed
-from headgate.checkpoints.log_state import empty, fold, replayed, unfolded
-from headgate.checkpoints.records import BatchRecord, Moved, SchemaRecord
-from headgate.checkpoints.rewinding import rewind
+from headgate.checkpoints.feed.feed import LogFeed
+from headgate.checkpoints.gc.collect import collect
+from headgate.checkpoints.jobs.columns import add_column, gained
+from headgate.checkpoints.log import records as codec
+from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.fold import tidy
+from headgate.checkpoints.log.records import BatchRecord, Moved, SchemaRecord
+from headgate.checkpoints.log.state import empty, fold, replayed, unfolded
+from headgate.checkpoints.spark.rewind import rewind
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import Fenced, InvalidInput
-from headgate.shards.schema import RowSchema
-from headgate.streaming.fsck import fsck
-from headgate.table import open_table
+from headgate.shards.rows.schema import RowSchema
+from headgate.table.fsck import fsck
+from headgate.table.table import open_table
 
 MORE = pa.field("more", pa.int64())
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from headgate.checkpoints.decisions import NewPartition
-from headgate.checkpoints.records import OpaqueRange
-from headgate.checkpoints.spark_checkpoint import SparkCheckpoint, _for_s3fs
+from headgate.checkpoints.log.decisions import NewPartition
+from headgate.checkpoints.log.records import OpaqueRange
+from headgate.checkpoints.spark.directory import SparkCheckpoint, _for_s3fs
 from headgate.connectors.objects import open_store
 from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound
-from headgate.shards.entry import SourceRange
+from headgate.shards.wal.entry import SourceRange
 
 META = '{"batchWatermarkMs":0,"batchTimestampMs":1794797264108,"conf":{"spark.sql.shuffle.partitions":"1"}}'
 R = SourceRange

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from log_samples import CLAIMS, batch, log
 
-from headgate.checkpoints.streams import ROOT, list_streams, stream_folder
+from headgate.checkpoints.log.names import ROOT, list_streams, stream_folder
 from headgate.connectors.objects.port import ObjectStore, checked_key
 from headgate.errors import InvalidInput
 

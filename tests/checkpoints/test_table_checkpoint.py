@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from log_samples import SHARD, batch_record, full_record, open_record
 from stores import Fault, FaultyStore
 
-from headgate.checkpoints.log_state import empty, fold, replayed
-from headgate.checkpoints.records import FORMAT, Fold, text_of
-from headgate.checkpoints.table_checkpoint import (
+from headgate.checkpoints.log.records import FORMAT, Fold, text_of
+from headgate.checkpoints.log.state import empty, fold, replayed
+from headgate.checkpoints.snapshots.checkpoint import (
     CheckpointStore,
     PinnedShard,
     StoredCheckpoint,
@@ -26,8 +26,8 @@ from headgate.checkpoints.table_checkpoint import (
 )
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import Corrupt, InvalidInput, NotFound
-from headgate.shards.manifest import CLAIM_ID, OWNER, Manifest, SsTable
-from headgate.shards.retry import Retry
+from headgate.retry import Retry
+from headgate.shards.manifest.model import CLAIM_ID, OWNER, Manifest, SsTable
 
 AT_ONCE = Retry(attempts=3, base=0)
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

@@ -8,16 +8,16 @@ import pyarrow as pa
 import pytest
 from log_samples import SHARD, batch, batch_record, log, open_record
 
-from headgate.checkpoints.log_state import LogState, empty, fold, replayed, unfolded
-from headgate.checkpoints.records import ShardClaim
-from headgate.checkpoints.visibility import Visible
+from headgate.checkpoints.log.records import ShardClaim
+from headgate.checkpoints.log.state import LogState, empty, fold, replayed, unfolded
+from headgate.checkpoints.log.visibility import Visible
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import Corrupt, DataLoss, Fenced, InvalidInput
-from headgate.shards.appender import WalAppender
-from headgate.shards.entry import Tags, encode_chunk
-from headgate.shards.schema import RowSchema
+from headgate.shards.rows.schema import RowSchema
 from headgate.shards.shard import Shard, TableHome
-from headgate.shards.tailer import WalTailer
+from headgate.shards.wal.appender import WalAppender
+from headgate.shards.wal.entry import Tags, encode_chunk
+from headgate.shards.wal.tailer import WalTailer
 
 SCHEMA = RowSchema.of(pa.schema([pa.field("id", pa.int64())]))
 

@@ -20,8 +20,8 @@ import pyarrow as pa
 from click.testing import Result
 
 from headgate.shards.config import WriterConfig
-from headgate.shards.entry import SourceRange, Tags
 from headgate.shards.shard import TableHome
+from headgate.shards.wal.entry import SourceRange, Tags
 from headgate.shards.writer import ShardWriter
 
 SHARD = uuid.UUID("6f1c2a7e-0d4b-4a53-9a53-0c8f7f1f2b11")

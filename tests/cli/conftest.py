@@ -9,7 +9,7 @@ from command_line import ROWS, TAGS, Headgate, opened
 
 from headgate.cli import main
 from headgate.connectors.objects import open_store
-from headgate.shards.schema import RowSchema
+from headgate.shards.rows.schema import RowSchema
 from headgate.shards.shard import TableHome
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "faults"))

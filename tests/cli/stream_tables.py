@@ -8,17 +8,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from headgate.checkpoints.records import Batch, BatchRecord, Mode, ShardPart
+from headgate.checkpoints.log.records import Batch, BatchRecord, Mode, ShardPart
 from headgate.shards.config import WriterConfig
-from headgate.shards.entry import SourceRange
+from headgate.shards.wal.entry import SourceRange
 from headgate.streaming.dead_letters import dead_letter_name
-from headgate.streaming.decode import json as json_decoder
-from headgate.streaming.decoded import Decoder
+from headgate.streaming.decode.api import json as json_decoder
+from headgate.streaming.decode.contract import Decoder
 from headgate.streaming.driver import StreamDriver
-from headgate.streaming.routing import shards_of
-from headgate.streaming.rows import RowMaker
-from headgate.streaming.task import Attempt, WritePlan
-from headgate.table import Table
+from headgate.streaming.write.routing import shards_of
+from headgate.streaming.write.rows import RowMaker
+from headgate.streaming.write.task import Attempt, WritePlan
+from headgate.table.table import Table
 
 COLUMNS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("note", pa.string())])
 QUERY = "5b3a5c1e-0000-4000-8000-000000000001"

@@ -14,11 +14,11 @@ import pytest
 from command_line import Headgate
 from stream_tables import COLUMNS, Record, Stream
 
-from headgate.checkpoints.stream_driver import StreamDriver
-from headgate.search.index_build import BUILD_STAGES
+from headgate.checkpoints.stream.driver import StreamDriver
+from headgate.search.build.build import BUILD_STAGES
 from headgate.shards.sharding import by_partition
-from headgate.streaming.maintenance_state import Delayed, Failure, MaintenanceState, put_state
-from headgate.table import Table, create_table
+from headgate.streaming.maintenance.state import Delayed, Failure, MaintenanceState, put_state
+from headgate.table.table import Table, create_table
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
 TEXTS = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("note", pa.string())])

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from command_line import started
 
-from headgate.cli.demo_orders import DDL, PARTITIONS, Orders
-from headgate.streaming.decode import json as json_decoder
-from headgate.streaming.decode_schema import arrow_schema
+from headgate.cli.demo.orders import DDL, PARTITIONS, Orders
+from headgate.streaming.decode.api import json as json_decoder
+from headgate.streaming.decode.ddl import arrow_schema
 
 
 def left_running(directory: Path) -> list[str]:

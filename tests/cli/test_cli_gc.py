@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from command_line import Headgate
 
-from headgate.table import Table, create_table
+from headgate.table.table import Table, create_table
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
 

@@ -9,7 +9,7 @@ import pytest
 from command_line import Headgate
 
 import headgate as package
-from headgate.cli.index_command import parse_parameters
+from headgate.cli.commands.index import parse_parameters
 from headgate.errors import InvalidInput
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), False), pa.field("note", pa.string()), pa.field("title", pa.string())])

@@ -22,12 +22,12 @@ from confluent_kafka import Producer
 from small_disk import filled, small_disk
 from stream_tables import COLUMNS, Record, Stream
 
-from headgate.cli.ingest_command import _has_read, default_checkpoint
-from headgate.cli.processes import ONE_STOP
+from headgate.cli.commands.ingest import _has_read, default_checkpoint
+from headgate.cli.signals import ONE_STOP
 from headgate.connectors.kafka.groups import group_offsets
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.shards.sharding import by_partition
-from headgate.table import create_table, open_table
+from headgate.table.table import create_table, open_table
 
 pytestmark = [pytest.mark.kafka]
 

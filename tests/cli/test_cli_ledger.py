@@ -14,11 +14,11 @@ from doc_pages import blocks_run_by, commands_of
 from stream_tables import COLUMNS, Record, Stream
 
 import headgate as hg
-from headgate.checkpoints.folding import put_fold
-from headgate.checkpoints.log_archive import LogArchive
-from headgate.cli.own_spark import SNAPSHOT_TASKS, ledger_settings
-from headgate.streaming.delta_tables import delta_settings
-from headgate.table import Table
+from headgate.checkpoints.log.archive import LogArchive
+from headgate.checkpoints.log.fold import put_fold
+from headgate.cli.spark import SNAPSHOT_TASKS, ledger_settings
+from headgate.streaming.delta.tables import delta_settings
+from headgate.table.table import Table
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ import pytest
 from command_line import Headgate, files_of
 from stream_tables import COLUMNS, QUERY, Record, Stream
 
-from headgate.checkpoints.commit_log import CommitLog
+from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.errors import InvalidInput
 from headgate.shards.sharding import by_partition
 from headgate.streaming.sink import ShardSink
-from headgate.table import Table, create_table
+from headgate.table.table import Table, create_table
 
 GOOD = b'{"id": %d, "note": "n"}'
 

@@ -12,16 +12,16 @@ from command_line import Headgate, files_of
 from stream_tables import COLUMNS, QUERY, Record, Stream
 
 import headgate as hg
-from headgate.checkpoints.commit_log import CommitLog
-from headgate.checkpoints.decisions import BatchSources, Skip, decide_batch
-from headgate.checkpoints.log_state import Head
-from headgate.checkpoints.replayed import Replayed
+from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.decisions import BatchSources, Skip, decide_batch
+from headgate.checkpoints.log.replayed import Replayed
+from headgate.checkpoints.log.state import Head
 from headgate.errors import InvalidInput, Transient
-from headgate.shards.entry import SourceRange
 from headgate.shards.sharding import by_partition
-from headgate.streaming import decode
-from headgate.streaming.replay import replay_dead_letters
-from headgate.table import Table, create_table
+from headgate.shards.wal.entry import SourceRange
+from headgate.streaming.dead_letter_replay import replay_dead_letters
+from headgate.streaming.decode import api as decode
+from headgate.table.table import Table, create_table
 
 
 def event(number: int, note: str = "late") -> bytes:

@@ -11,11 +11,11 @@ from command_line import Headgate, files_of
 from stream_tables import COLUMNS, QUERY, Record, Stream
 
 import headgate as product
-from headgate.checkpoints.commit_log import CommitLog
-from headgate.checkpoints.records import RewindRecord
-from headgate.cli.ingest_command import default_checkpoint
+from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.records import RewindRecord
+from headgate.cli.commands.ingest import default_checkpoint
 from headgate.shards.sharding import by_partition
-from headgate.table import Table, create_table
+from headgate.table.table import Table, create_table
 
 GOOD = b'{"id": %d, "note": "n"}'
 BACK = '{"orders":{"0":5}}'

@@ -7,13 +7,13 @@ import pytest
 from command_line import ROWS, SHARD, Headgate, files_of, opened, wal_file
 from stream_tables import COLUMNS, Stream
 
-from headgate.cli.shard_command import gaps
-from headgate.shards.appender import WalAppender
+from headgate.cli.commands.shard import gaps
 from headgate.shards.config import WriterConfig
 from headgate.shards.shard import TableHome
 from headgate.shards.sharding import by_partition
+from headgate.shards.wal.appender import WalAppender
 from headgate.shards.writer import ShardWriter
-from headgate.table import create_table
+from headgate.table.table import create_table
 
 
 def test_json_shows_manifest_and_wal_of_one_shard(headgate: Headgate, written: TableHome) -> None:

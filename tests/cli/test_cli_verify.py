@@ -12,15 +12,15 @@ from command_line import Headgate
 from confluent_kafka import Producer
 from stream_tables import COLUMNS, Record, Stream
 
-from headgate.checkpoints.expiring import BeforePosition, expire
-from headgate.checkpoints.flush_job import run_here
-from headgate.checkpoints.rewinding import rewind
-from headgate.checkpoints.stream_checkpoint import stop_stream
+from headgate.checkpoints.jobs.flush import run_here
+from headgate.checkpoints.offline.retention import BeforePosition, expire
+from headgate.checkpoints.spark.rewind import rewind
+from headgate.checkpoints.stream.checkpoint import stop_stream
 from headgate.shards.sharding import by_partition
-from headgate.streaming import decode
-from headgate.streaming.decode_recorded import recorded
-from headgate.streaming.replay import replay_dead_letters
-from headgate.table import Table, create_table
+from headgate.streaming.dead_letter_replay import replay_dead_letters
+from headgate.streaming.decode import api as decode
+from headgate.streaming.decode.recorded import recorded
+from headgate.table.table import Table, create_table
 
 pytestmark = pytest.mark.kafka
 

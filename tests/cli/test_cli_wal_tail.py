@@ -14,9 +14,9 @@ import pytest
 from click.testing import Result
 from command_line import ROWS, SHARD, Headgate, files_of, opened, started, wal_file
 
-from headgate.shards.manifest import Manifest
+from headgate.shards.manifest.model import Manifest
 from headgate.shards.shard import TableHome
-from headgate.table import create_table
+from headgate.table.table import create_table
 
 
 def rows_of(result: Result) -> list[dict[str, Any]]:

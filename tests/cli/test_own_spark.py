@@ -11,8 +11,8 @@ pytestmark = pytest.mark.spark
 
 PROGRAM = """
 import sys, psutil, pyspark.java_gateway as gateway
-from headgate.cli.own_spark import own_spark
-from headgate.streaming.session import SparkFailed
+from headgate.cli.spark import own_spark
+from headgate.streaming.spark.session import SparkFailed
 
 ask = gateway.java_import
 

@@ -5,8 +5,8 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from headgate.connectors.alignment import aligned
-from headgate.connectors.sstables import dataset_in_memory
+from headgate.connectors.lance.alignment import aligned
+from headgate.connectors.lance.datasets import dataset_in_memory
 
 DECIMALS = pa.array([Decimal(1), None, Decimal("2.50")], pa.decimal128(10, 2))
 KINDS = {

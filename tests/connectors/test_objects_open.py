@@ -9,7 +9,7 @@ import pytest
 from headgate.connectors.objects import open_store, redact
 from headgate.connectors.objects.local import LocalStore
 from headgate.connectors.objects.memory import MemoryStore
-from headgate.connectors.objects.s3 import S3Store
+from headgate.connectors.objects.s3.store import S3Store
 from headgate.errors import InvalidInput
 
 

@@ -13,9 +13,9 @@ from obstore import exceptions as raised
 from scripted_s3 import DROP, STORE_AND_DROP, ScriptedS3, scripted_s3
 from services import S3_SECRETS, s3_options_for
 
-from headgate.connectors.objects import s3_options
 from headgate.connectors.objects.port import ObjectStore
-from headgate.connectors.objects.s3 import Retry, S3Store
+from headgate.connectors.objects.s3 import options as s3_options
+from headgate.connectors.objects.s3.store import Retry, S3Store
 from headgate.errors import AlreadyExists, InvalidInput, NotFound, PermissionDenied, Transient
 
 pytestmark = pytest.mark.s3

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import socket
 
-from headgate.connectors.ports import free_port, is_free
+from headgate.dev.ports import free_port, is_free
 
 
 def test_a_port_is_free_and_none_that_an_outgoing_connection_gets_by_default() -> None:

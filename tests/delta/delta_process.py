@@ -20,8 +20,8 @@ def main(told: dict[str, Any]) -> None:
     from stream_runs import SCHEMA
 
     import headgate
-    from headgate.streaming.delta_tables import delta_settings
-    from headgate.streaming.session import local_session
+    from headgate.streaming.delta.tables import delta_settings
+    from headgate.streaming.spark.session import local_session
 
     small = {"spark.databricks.delta.snapshotPartitions": "2"}
     spark = local_session(2, log_file=Path(told["log"]), settings={**delta_settings(), **small})

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headgate.checkpoints.ledger_feed import LedgerFeed
-from headgate.checkpoints.ledger_rows import LedgerKey, ledger_table
-from headgate.table import Table
+from headgate.streaming.delta.ledger_feed import LedgerFeed
+from headgate.streaming.delta.ledger_rows import LedgerKey, ledger_table
+from headgate.table.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

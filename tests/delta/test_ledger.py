@@ -17,13 +17,13 @@ from stream_runs import Stream, Topic, make_table
 from wal_rows import entry_ids
 
 import headgate
-from headgate.checkpoints.ledger_feed import LedgerFeed
-from headgate.cli.status_command import status_of
+from headgate.cli.commands.status import status_of
 from headgate.errors import Transient
 from headgate.shards.sharding import Sharding
-from headgate.streaming import ledger as streaming_ledger
-from headgate.streaming.ledger import rebuild_ledger
-from headgate.table import Table
+from headgate.streaming.delta import ledger as streaming_ledger
+from headgate.streaming.delta.ledger import rebuild_ledger
+from headgate.streaming.delta.ledger_feed import LedgerFeed
+from headgate.table.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

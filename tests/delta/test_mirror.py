@@ -18,10 +18,10 @@ from processes import Driver
 from stream_runs import Stream, Topic, make_table
 
 import headgate
-from headgate.checkpoints.compact_choice import CompactLimits
-from headgate.checkpoints.flush_job import run_here
+from headgate.checkpoints.jobs.flush import run_here
+from headgate.checkpoints.jobs.policy import CompactLimits
 from headgate.errors import InvalidInput
-from headgate.table import Table
+from headgate.table.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -96,8 +96,8 @@ _LOG = "id long, note string, _stream string, _sequence long, _shard string, _po
 
 
 def _batches(mirror: headgate.DeltaMirror, spark: SparkSession, place: str) -> Any:
-    from headgate.checkpoints.spark_checkpoint import SparkCheckpoint
-    from headgate.streaming.mirror_rows import MirrorBatches
+    from headgate.checkpoints.spark.directory import SparkCheckpoint
+    from headgate.streaming.delta.mirror_batches import MirrorBatches
 
     query_id = SparkCheckpoint(place).query_id()
     target = mirror._name.given

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headgate.shards.entry import decode_entry
-from headgate.table import Table
+from headgate.shards.wal.entry import decode_entry
+from headgate.table.table import Table
 
 
 def entry_ids(table: Table, shard: str, positions: Iterable[int] | None) -> set[int]:

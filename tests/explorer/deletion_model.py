@@ -16,8 +16,8 @@ from uuid import UUID
 from exploring import Action, Check, Model, Move, Witness
 from rules import Rules
 
-from headgate.checkpoints.table_checkpoint import PinnedShard
-from headgate.shards.manifest import Manifest, SsTable
+from headgate.checkpoints.snapshots.checkpoint import PinnedShard
+from headgate.shards.manifest.model import Manifest, SsTable
 
 SHARD = UUID(int=20)
 

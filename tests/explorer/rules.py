@@ -11,16 +11,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from headgate.checkpoints import decisions as stream_decisions
-from headgate.checkpoints import gap, garbage
-from headgate.checkpoints.garbage import ListedManifest
-from headgate.checkpoints.log_state import LogState, fold
-from headgate.checkpoints.table_checkpoint import PinnedShard
-from headgate.checkpoints.taking import holds
-from headgate.checkpoints.unflushed import Unflushed
-from headgate.checkpoints.visibility import Visible
-from headgate.shards import decisions as shard_decisions
-from headgate.shards.manifest import Manifest, SsTable
+from headgate.checkpoints.gc import rules as garbage
+from headgate.checkpoints.gc.rules import ListedManifest
+from headgate.checkpoints.jobs import advance as gap
+from headgate.checkpoints.log import decisions as stream_decisions
+from headgate.checkpoints.log.state import LogState, fold
+from headgate.checkpoints.log.visibility import Visible
+from headgate.checkpoints.snapshots.checkpoint import PinnedShard
+from headgate.checkpoints.snapshots.take import holds
+from headgate.checkpoints.stream.backlog import Unflushed
+from headgate.shards.manifest import decisions as shard_decisions
+from headgate.shards.manifest.model import Manifest, SsTable
 
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

@@ -17,9 +17,9 @@ from exploring import Action, Check, Model, Move, Witness
 from rules import Rules
 from slots import Slots, found, put, taken, there, without
 
-from headgate.checkpoints.decisions import Opened
-from headgate.checkpoints.log_state import Head
-from headgate.checkpoints.records import BatchRecord, OpenRecord, Record, SchemaRecord, ShardPart
+from headgate.checkpoints.log.decisions import Opened
+from headgate.checkpoints.log.records import BatchRecord, OpenRecord, Record, SchemaRecord, ShardPart
+from headgate.checkpoints.log.state import Head
 
 PRODUCT = Rules()
 SHARD = UUID(int=1)

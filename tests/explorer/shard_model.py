@@ -21,10 +21,10 @@ from rules import Rules
 from slots import Slots, first_free, found, put, taken, there, without
 
 from headgate.errors import HeadgateError
-from headgate.shards.decisions import Fate, Slot
-from headgate.shards.entry import Entry, EntryHeader
-from headgate.shards.manifest import Manifest, SsTable
-from headgate.shards.tailer import WalEntry
+from headgate.shards.manifest.decisions import Fate, Slot
+from headgate.shards.manifest.model import Manifest, SsTable
+from headgate.shards.wal.entry import Entry, EntryHeader
+from headgate.shards.wal.tailer import WalEntry
 
 PRODUCT = Rules()
 SHARD = UUID(int=1)

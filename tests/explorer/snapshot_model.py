@@ -25,9 +25,9 @@ from stream_parts import Log, Wal, rows_in
 from stream_promises import log_fault, shard_fault, witnesses
 from stream_upkeep import Collecting, Upkeep
 
-from headgate.checkpoints import garbage
-from headgate.checkpoints.table_checkpoint import PinnedShard
-from headgate.shards.manifest import Manifest
+from headgate.checkpoints.gc import rules as garbage
+from headgate.checkpoints.snapshots.checkpoint import PinnedShard
+from headgate.shards.manifest.model import Manifest
 
 
 @dataclass(frozen=True)

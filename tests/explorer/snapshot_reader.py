@@ -27,7 +27,7 @@ from stream_parts import (
 )
 from stream_promises import committed_rows
 
-from headgate.shards.manifest import Manifest
+from headgate.shards.manifest.model import Manifest
 
 
 class InBase(NamedTuple):

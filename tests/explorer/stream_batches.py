@@ -28,11 +28,11 @@ from stream_parts import (
     shard_id,
 )
 
-from headgate.checkpoints.decisions import BatchSources, Decision, Refuse, Skip
-from headgate.checkpoints.log_state import Head
+from headgate.checkpoints.log.decisions import BatchSources, Decision, Refuse, Skip
+from headgate.checkpoints.log.state import Head
 from headgate.errors import InvalidInput
-from headgate.shards.decisions import Slot
-from headgate.shards.manifest import Manifest
+from headgate.shards.manifest.decisions import Slot
+from headgate.shards.manifest.model import Manifest
 
 
 class Batches(Piece):

@@ -8,7 +8,7 @@ from typing import Any
 from rules import Rules
 from stream_parts import Planned, Tasks, Written
 
-from headgate.shards.decisions import Slot
+from headgate.shards.manifest.decisions import Slot
 
 
 @dataclass(frozen=True)

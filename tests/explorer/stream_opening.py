@@ -25,10 +25,10 @@ from stream_parts import (
     shard_id,
 )
 
-from headgate.checkpoints.decisions import Opened
-from headgate.checkpoints.records import OpenRecord
-from headgate.shards.decisions import Slot
-from headgate.shards.manifest import Manifest
+from headgate.checkpoints.log.decisions import Opened
+from headgate.checkpoints.log.records import OpenRecord
+from headgate.shards.manifest.decisions import Slot
+from headgate.shards.manifest.model import Manifest
 
 
 class Opening(Piece):

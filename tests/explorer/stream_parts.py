@@ -11,14 +11,14 @@ import pyarrow as pa
 from rules import Rules
 from slots import Slots, found, there
 
-from headgate.checkpoints import records as codec
-from headgate.checkpoints.log_state import LogState, Positions, empty, replayed, unfolded
-from headgate.checkpoints.records import Batch, BatchRecord, OpenRecord, Record, ShardClaim, ShardPart
-from headgate.checkpoints.unflushed import Unflushed
+from headgate.checkpoints.log import records as codec
+from headgate.checkpoints.log.records import Batch, BatchRecord, OpenRecord, Record, ShardClaim, ShardPart
+from headgate.checkpoints.log.state import LogState, Positions, empty, replayed, unfolded
+from headgate.checkpoints.stream.backlog import Unflushed
 from headgate.errors import HeadgateError
-from headgate.shards.entry import Entry, EntryHeader, SourceRange, Tags
-from headgate.shards.manifest import Manifest, SsTable
-from headgate.shards.tailer import WalEntry
+from headgate.shards.manifest.model import Manifest, SsTable
+from headgate.shards.wal.entry import Entry, EntryHeader, SourceRange, Tags
+from headgate.shards.wal.tailer import WalEntry
 
 STREAM, QUERY, TOPIC = "orders", "q", "t"
 _SCHEMA = pa.schema([])

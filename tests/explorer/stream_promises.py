@@ -24,7 +24,7 @@ from stream_parts import (
 )
 
 from headgate.errors import HeadgateError
-from headgate.shards.manifest import Manifest
+from headgate.shards.manifest.model import Manifest
 
 
 def log_fault(log: Log, fold: bytes | None) -> str | None:

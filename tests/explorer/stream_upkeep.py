@@ -27,8 +27,8 @@ from stream_parts import (
     visible_entries,
 )
 
-from headgate.checkpoints.log_state import Positions
-from headgate.shards.manifest import Manifest
+from headgate.checkpoints.log.state import Positions
+from headgate.shards.manifest.model import Manifest
 
 
 class Upkeep(Piece):

@@ -15,7 +15,7 @@ from exploring import Action, Check, Model, Move, Witness
 from rules import Rules
 from stream_parts import QUERY, Known, Logged, Planned, as_state
 
-from headgate.checkpoints.decisions import BatchSources, Refuse
+from headgate.checkpoints.log.decisions import BatchSources, Refuse
 
 PRODUCT = Rules()
 IDS = (UUID(int=101), UUID(int=102))

@@ -23,15 +23,16 @@ from stream_model import stream_model
 from stream_parts import Planned, batches
 from table_model import TableBounds, table_model
 
-from headgate.checkpoints import decisions, garbage
-from headgate.checkpoints.decisions import BatchSources, Decision, Opened, Skip, Write
-from headgate.checkpoints.log_state import Head
-from headgate.checkpoints.records import Batch, Record
-from headgate.checkpoints.table_checkpoint import PinnedShard
-from headgate.checkpoints.unflushed import Unflushed
-from headgate.shards import decisions as decisions_of_a_shard
-from headgate.shards.decisions import Fate
-from headgate.shards.manifest import Manifest, SsTable
+from headgate.checkpoints.gc import rules as garbage
+from headgate.checkpoints.log import decisions
+from headgate.checkpoints.log.decisions import BatchSources, Decision, Opened, Skip, Write
+from headgate.checkpoints.log.records import Batch, Record
+from headgate.checkpoints.log.state import Head
+from headgate.checkpoints.snapshots.checkpoint import PinnedShard
+from headgate.checkpoints.stream.backlog import Unflushed
+from headgate.shards.manifest import decisions as decisions_of_a_shard
+from headgate.shards.manifest.decisions import Fate
+from headgate.shards.manifest.model import Manifest, SsTable
 
 PRODUCT = Rules()
 ROWS = batches((0,), (0,))

@@ -18,13 +18,13 @@ from stream_life import home_of
 from stream_model import stream_model
 from stream_parts import batches
 
-from headgate.checkpoints.collect import COLLECT_STEPS, collect
-from headgate.checkpoints.flush_job import run_here
-from headgate.checkpoints.stream_driver import StreamDriver
+from headgate.checkpoints.gc.collect import COLLECT_STEPS, collect
+from headgate.checkpoints.jobs.flush import run_here
+from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.connectors.objects.memory import MemoryStore
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import Fenced
-from headgate.shards.appender import WalAppender
+from headgate.shards.wal.appender import WalAppender
 
 ADAPTED = {
     "latest_version": "the last of ManifestStore.versions",

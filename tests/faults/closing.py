@@ -21,14 +21,14 @@ from stores import PATIENCE
 
 from headgate.connectors.objects import ObjectStore
 from headgate.errors import Fenced, HeadgateError
+from headgate.retry import Retry
 from headgate.shards import names
 from headgate.shards.config import WriterConfig
-from headgate.shards.entry import Entry, decode_entry
-from headgate.shards.manifest import Manifest, SsTable
-from headgate.shards.retry import Retry
-from headgate.shards.schema import RowSchema
+from headgate.shards.manifest.model import Manifest, SsTable
+from headgate.shards.rows.schema import RowSchema
 from headgate.shards.shard import Shard, TableHome
-from headgate.shards.tailer import WalTailer
+from headgate.shards.wal.entry import Entry, decode_entry
+from headgate.shards.wal.tailer import WalTailer
 from headgate.shards.writer import ShardWriter
 
 T = TypeVar("T")

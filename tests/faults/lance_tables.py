@@ -15,9 +15,9 @@ import pyarrow as pa
 from stores import FaultyStore
 
 from headgate.connectors.objects import ObjectStore, open_store
+from headgate.retry import Retry
 from headgate.shards.config import WriterConfig
-from headgate.shards.retry import Retry
-from headgate.shards.schema import PRIMARY_KEY
+from headgate.shards.rows.schema import PRIMARY_KEY
 from headgate.shards.shard import TableHome
 from headgate.shards.writer import ShardWriter
 

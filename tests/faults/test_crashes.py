@@ -17,9 +17,9 @@ from stores import Crash, Fault, FaultyStore
 from headgate.connectors.objects import open_store
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import HeadgateError, InvalidInput, Poisoned, Transient
-from headgate.shards.pending import Pending, PendingPut, landed
-from headgate.shards.retry import Retry
+from headgate.retry import Retry
 from headgate.shards.shard import Shard
+from headgate.shards.wal.pending import Pending, PendingPut, landed
 from headgate.shards.writer import ShardWriter
 
 

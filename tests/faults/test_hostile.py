@@ -16,21 +16,21 @@ from click.testing import CliRunner
 from clone_tables import CONFIG, DIRECT, STREAM, content, open_stream, rows, run_batch, streamed
 from stream_life import QUERY, SCHEMA, batch_of, expected_rows, ranges_of, run_task, write_plan, written
 
-from headgate.checkpoints.commit_log import CommitLog
-from headgate.checkpoints.streams import list_streams
-from headgate.checkpoints.table_checkpoint import CheckpointStore
+from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.names import list_streams
+from headgate.checkpoints.snapshots.checkpoint import CheckpointStore
 from headgate.cli import main
 from headgate.connectors.kafka.rows import row_schema
 from headgate.errors import Corrupt, DataLoss, HeadgateError, InvalidInput
 from headgate.shards import names
-from headgate.shards.entry import SourceRange
 from headgate.shards.sharding import ByPartition, by_partition
-from headgate.streaming.decode import debezium as debezium_decoder
-from headgate.streaming.decode import json as json_decoder
+from headgate.shards.wal.entry import SourceRange
+from headgate.streaming.decode.api import debezium as debezium_decoder
+from headgate.streaming.decode.api import json as json_decoder
 from headgate.streaming.driver import StreamDriver
-from headgate.streaming.fsck import fsck
-from headgate.streaming.rows import RowMaker
-from headgate.table import Table, create_table, open_table, record_key
+from headgate.streaming.write.rows import RowMaker
+from headgate.table.fsck import fsck
+from headgate.table.table import Table, create_table, open_table, record_key
 
 HOSTILE = {
     "parents": "../../../escaped",
@@ -286,7 +286,7 @@ def test_a_hostile_record_costs_no_other_row(place: Path, kind: str, of: str) ->
     decoder = json_decoder(SCHEMA) if of == "json" else debezium_decoder(SCHEMA, "id")
     maker = RowMaker(table.home.schema, ByPartition(), decoder, topic="orders")
     plan = replace(write_plan(driver, ranges), maker=maker)
-    from headgate.streaming import task
+    from headgate.streaming.write import task
 
     output = task.write_kafka(plan, iter([pa.record_batch(arrays, schema=kafka)]))
     lines = [json.loads(line) for batch in output for line in batch.column(0).to_pylist()]

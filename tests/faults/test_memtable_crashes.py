@@ -32,11 +32,11 @@ from lance_tables import (
 )
 from stores import Crash, Fault
 
-from headgate.connectors import base_files
-from headgate.connectors import sstables as datasets
+from headgate.connectors.lance import datasets
+from headgate.connectors.lance.base import files as base_files
 from headgate.errors import HeadgateError, InvalidInput, Poisoned
-from headgate.shards.pending import Pending, PendingPut, landed
 from headgate.shards.shard import TableHome
+from headgate.shards.wal.pending import Pending, PendingPut, landed
 from headgate.shards.writer import ShardWriter
 
 SHARD = uuid.UUID(int=23)

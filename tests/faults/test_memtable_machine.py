@@ -24,7 +24,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from lance_tables import AT_ONCE, MEMTABLE, LanceFaultyStore, Pairs, batch, faulty, home_over, keys, make_table, pairs
 from stores import Crash, Fault
 
-from headgate.checkpoints.snapshot import read_snapshot
+from headgate.checkpoints.snapshots.snapshot import read_snapshot
 from headgate.errors import Fenced, HeadgateError
 from headgate.shards.shard import Shard, TableHome
 from headgate.shards.writer import ShardWriter

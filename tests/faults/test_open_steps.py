@@ -28,7 +28,7 @@ from stores import FaultyStore
 
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import DataLoss, Fenced
-from headgate.shards.appender import WalAppender
+from headgate.shards.wal.appender import WalAppender
 from headgate.shards.writer import ShardWriter
 
 STEPS = ["look", "claim", "tip", "barrier", "re-read"]

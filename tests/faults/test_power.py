@@ -20,16 +20,16 @@ from power import READINGS, Cut, Reading, Recorder
 from spark_directories import equal_batches, spark_directory
 from stream_life import SCHEMA, TOPIC, expected_rows, ranges_of
 
-from headgate.checkpoints.recovery import rebuild
-from headgate.checkpoints.rewinding import rewind, stream_head
-from headgate.checkpoints.spark_checkpoint import SparkCheckpoint
-from headgate.checkpoints.spark_look import look_at_spark, standing
-from headgate.checkpoints.stopped import release
-from headgate.connectors.base_aside import settle_base
+from headgate.checkpoints.offline.checkpoint import release
+from headgate.checkpoints.spark.compare import look_at_spark, standing
+from headgate.checkpoints.spark.directory import SparkCheckpoint
+from headgate.checkpoints.spark.recover import rebuild
+from headgate.checkpoints.spark.rewind import rewind, stream_head
+from headgate.connectors.lance.base.damage import settle_base
 from headgate.connectors.objects import open_store
 from headgate.errors import InvalidInput
-from headgate.streaming.fsck import fsck
-from headgate.table import Table, create_table, open_table
+from headgate.table.fsck import fsck
+from headgate.table.table import Table, create_table, open_table
 
 MENDED = {"base-version-unreadable", "base-version-torn", "base-tag-unreadable", "manifest-gap"}
 """What fsck may find after a cut: `recover --apply` and the next writer's open mend it. The last is a warning, where

@@ -16,15 +16,15 @@ from click.testing import CliRunner
 from compact_tables import claimed, make_table, one_round, open_writer, rows, scanned
 from power import READINGS, Recorder, ext4, why_no_ext4
 
-from headgate.checkpoints.columns import stream_schema
+from headgate.checkpoints.jobs.columns import stream_schema
 from headgate.cli import main
-from headgate.connectors.base_aside import settle_base
-from headgate.connectors.base_files import manifests
-from headgate.connectors.base_manifest import version_files
-from headgate.connectors.base_synced import sync_base
+from headgate.connectors.lance.base.damage import settle_base
+from headgate.connectors.lance.base.files import manifests
+from headgate.connectors.lance.base.manifest import version_files
+from headgate.connectors.lance.base.synced import sync_base
 from headgate.errors import DataLoss, InvalidInput, StoreError
-from headgate.streaming.fsck import fsck
-from headgate.table import Table, create_table, open_table
+from headgate.table.fsck import fsck
+from headgate.table.table import Table, create_table, open_table
 
 
 def made(path: Path, kind: str = "key") -> Table:
@@ -211,7 +211,7 @@ def test_a_version_is_made_of_the_files_that_lance_names(tmp_path: Path) -> None
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 def test_lance_never_syncs(tmp_path: Path) -> None:
-    """The day it does, `base_synced` has less to do."""
+    """The day it does, `connectors.lance.base.synced` has less to do."""
     code = (
         "import lance, pyarrow as pa; rows = pa.table({'id': [1, 2]});"
         f"data = lance.write_dataset(rows, {str(tmp_path / 't')!r}); data.delete('id = 1');"

@@ -35,7 +35,7 @@ from stores import Crash, Fault, FaultyStore, Stall
 
 from headgate.connectors.objects.memory import MemoryStore
 from headgate.errors import Fenced, Poisoned, Transient
-from headgate.shards.tailer import WalTailer
+from headgate.shards.wal.tailer import WalTailer
 from headgate.shards.writer import ShardWriter
 
 WRITERS = 3

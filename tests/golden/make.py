@@ -28,19 +28,19 @@ sys.path[:0] = [str(HERE.parent / name) for name in ("streaming", "faults")]
 from stream_life import QUERY, SCHEMA, TOPIC, batch_of, lines_of, records, write_plan, written  # noqa: E402
 
 import headgate  # noqa: E402
-from headgate.checkpoints import records as codec  # noqa: E402
-from headgate.checkpoints.commit_log import CommitLog  # noqa: E402
-from headgate.checkpoints.expiring import BeforePosition, expire  # noqa: E402
-from headgate.checkpoints.flush_job import run_here  # noqa: E402
-from headgate.checkpoints.log_feed import LogFeed  # noqa: E402
-from headgate.checkpoints.records import BatchRecord, Mode  # noqa: E402
-from headgate.checkpoints.rewinding import rewind  # noqa: E402
-from headgate.checkpoints.stream_driver import StreamDriver  # noqa: E402
-from headgate.connectors.lance_log import quiet_lance  # noqa: E402
-from headgate.shards.entry import SourceRange  # noqa: E402
+from headgate.checkpoints.feed.feed import LogFeed  # noqa: E402
+from headgate.checkpoints.jobs.flush import run_here  # noqa: E402
+from headgate.checkpoints.log import records as codec  # noqa: E402
+from headgate.checkpoints.log.commit_log import CommitLog  # noqa: E402
+from headgate.checkpoints.log.records import BatchRecord, Mode  # noqa: E402
+from headgate.checkpoints.offline.retention import BeforePosition, expire  # noqa: E402
+from headgate.checkpoints.spark.rewind import rewind  # noqa: E402
+from headgate.checkpoints.stream.driver import StreamDriver  # noqa: E402
+from headgate.connectors.lance.log import quiet_lance  # noqa: E402
 from headgate.shards.sharding import ByPartition  # noqa: E402
-from headgate.streaming import task  # noqa: E402
-from headgate.table import Table, create_table  # noqa: E402
+from headgate.shards.wal.entry import SourceRange  # noqa: E402
+from headgate.streaming.write import task  # noqa: E402
+from headgate.table.table import Table, create_table  # noqa: E402
 
 STREAM = "s"
 WORDS = ("red apple", "green pear", "blue plum", "red cherry")

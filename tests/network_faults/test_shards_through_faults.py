@@ -24,14 +24,14 @@ from services import S3_SECRETS, s3_options_for
 from stores import FaultyStore
 from stream_life import QUERY, TOPIC, ranges_of
 
-from headgate.checkpoints.commit_log import CommitLog
-from headgate.checkpoints.stream_driver import StreamDriver
+from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.connectors.objects import ObjectStore, open_store
 from headgate.errors import Poisoned
-from headgate.shards.retry import Retry
+from headgate.retry import Retry
 from headgate.shards.sharding import ByPartition
-from headgate.streaming.fsck import fsck
-from headgate.table import open_table
+from headgate.table.fsck import fsck
+from headgate.table.table import open_table
 
 pytestmark = [pytest.mark.s3, pytest.mark.real_s3]
 

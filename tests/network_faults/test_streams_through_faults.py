@@ -24,11 +24,11 @@ from services import S3_SECRETS, s3_options_for
 from stream_runs import SCHEMA, Stream, Topic, check_table
 
 import headgate
-from headgate.checkpoints.commit_log import CommitLog
+from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.errors import HeadgateError, Poisoned, Transient
-from headgate.streaming.fsck import fsck
-from headgate.streaming.session import SparkFailed
-from headgate.table import Table, create_table, open_table
+from headgate.streaming.spark.session import SparkFailed
+from headgate.table.fsck import fsck
+from headgate.table.table import Table, create_table, open_table
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.s3, pytest.mark.real_s3]
 

@@ -23,17 +23,17 @@ from network import LOST, RESET, Fault, Proxy, replayable, seed_of_run
 from services import S3_SECRETS, s3_options_for
 from stream_life import SCHEMA, expected_dead, expected_rows, ranges_of
 
-from headgate.checkpoints.read_parts import part_batches
-from headgate.checkpoints.read_plan import plan_read
-from headgate.connectors.dataset_health import look_over
-from headgate.connectors.lance import look
+from headgate.checkpoints.snapshots.parts import part_batches
+from headgate.checkpoints.snapshots.splits import plan_read
+from headgate.connectors.lance.dataset import look
+from headgate.connectors.lance.datasets import open_dataset, scan_dataset
+from headgate.connectors.lance.health import look_over
+from headgate.connectors.lance.rows import numbered_batches
 from headgate.connectors.objects import open_store
-from headgate.connectors.row_ids import numbered_batches
-from headgate.connectors.sstables import open_dataset, scan_dataset
 from headgate.errors import DataLoss, Poisoned, Transient
 from headgate.shards.sharding import by_partition
-from headgate.streaming.fsck import fsck
-from headgate.table import Table, create_table, open_table
+from headgate.table.fsck import fsck
+from headgate.table.table import Table, create_table, open_table
 
 pytestmark = [pytest.mark.s3, pytest.mark.real_s3]
 

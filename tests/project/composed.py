@@ -22,9 +22,9 @@ from typing import Any
 import yaml
 from servers import SOURCES, LocalServer
 
-from headgate.connectors.jars import kafka_classpath
+from headgate.connectors.jars.lists import kafka_classpath
 from headgate.connectors.kafka.topics import admin_client
-from headgate.connectors.ports import free_port
+from headgate.dev.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "docker-compose.yml"

@@ -20,7 +20,7 @@ from doc_pages import ROOT, blocks_run_by
 from installed import built_wheel, clean_environment, outside
 from services import MakeTopic
 
-from headgate.connectors.ports import free_port
+from headgate.dev.ports import free_port
 
 pytestmark = [pytest.mark.deep, pytest.mark.spark, pytest.mark.kafka]
 

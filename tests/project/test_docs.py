@@ -18,7 +18,7 @@ from doc_tables import SCHEMA, fill_topic, make_table
 from services import S3_SECRETS, moto_server, passing_bucket
 
 import headgate
-from headgate.cli.demo_command import _summary
+from headgate.cli.commands.demo import _summary
 from headgate.cli.errors import EXITS, INTERRUPTED
 from headgate.errors import HeadgateError
 

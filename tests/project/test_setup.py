@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.connectors.jar_fetch import LISTS
+from headgate.connectors.jars.fetch import LISTS
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGETS = ["help", "setup", "demo", "test", "test-deep", "soak", "check", "bench", "clean"]
@@ -224,7 +224,7 @@ class Jars:
         java = executable(self.home / "java", f'exec "{sys.executable}" "{self.home}/ivy.py" "$@"')
         folder = self.home / "jars"
         return subprocess.run(
-            [sys.executable, "-m", "headgate.connectors.jar_fetch", "--java", java, "--folder", folder, *lists],
+            [sys.executable, "-m", "headgate.connectors.jars.fetch", "--java", java, "--folder", folder, *lists],
             env=os.environ | {"HEADGATE_CACHE": str(self.cache)},
             capture_output=True,
             text=True,

@@ -46,11 +46,11 @@ with table.writer("single") as writer:
 assert table.search("delivery").num_rows == table.scan().read_all().num_rows == 1
 source = headgate.kafka.source("127.0.0.1:1", "topic")
 sink = headgate.ShardSink(table, source=source, decode=headgate.decode.json(table.schema), stream="s")
-from headgate.streaming.kafka_source import KafkaSource
-from headgate.streaming.session import local_session
-from headgate.streaming.topic_offsets import earliest
+from headgate.streaming.kafka.source import KafkaSource
+from headgate.streaming.spark.session import local_session
+from headgate.streaming.kafka.offsets import earliest
 from headgate.streaming.options import SinkOptions
-from headgate.streaming.reporting import Reporting
+from headgate.streaming.observe.reporting import Reporting
 print(json.dumps({
     "status": command("status", "t"),
     "fsck": command("fsck", "t"),
@@ -82,7 +82,7 @@ def test_the_wheel_owns_one_name_and_has_all_of_it(wheel: Path) -> None:
     package = ROOT / "headgate"
     sources = {path.relative_to(ROOT).as_posix() for path in package.rglob("*") if path.suffix in (".py", ".xml")}
     assert sources - names == set()
-    assert {"headgate/connectors/jar_lists/spark.xml", "headgate/connectors/jar_lists/kafka.xml"} <= names
+    assert {"headgate/connectors/jars/jar_lists/spark.xml", "headgate/connectors/jars/jar_lists/kafka.xml"} <= names
     assert [name for name in names if "__pycache__" in name or "/tests/" in name] == []
 
 

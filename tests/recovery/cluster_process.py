@@ -20,7 +20,7 @@ def main(told: dict[str, Any]) -> None:
     from unsteady import Unsteady
 
     import headgate
-    from headgate.streaming.session import local_session
+    from headgate.streaming.spark.session import local_session
 
     settings = {
         "spark.master": "local-cluster[2,1,1024]",

@@ -45,8 +45,8 @@ def main(told: dict[str, Any]) -> None:
     from stream_runs import SCHEMA
 
     import headgate
-    from headgate.streaming.s3a import reaches
-    from headgate.streaming.session import local_session
+    from headgate.streaming.spark.s3a import reaches
+    from headgate.streaming.spark.session import local_session
 
     settings = {"spark.executorEnv.PYTHONPATH": os.pathsep.join(sys.path[:2]), **reaches(told["checkpoint"])}
     spark = local_session(2, log_file=Path(told["log"]), settings=settings)

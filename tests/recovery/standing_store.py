@@ -8,7 +8,7 @@ from pathlib import Path
 
 from headgate.connectors.objects.local import LocalStore
 from headgate.connectors.objects.port import Bytes, ObjectStore
-from headgate.connectors.objects.s3 import S3Store
+from headgate.connectors.objects.s3.store import S3Store
 
 
 class Standing(ObjectStore):

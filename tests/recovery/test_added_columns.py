@@ -15,7 +15,7 @@ from services import MakeTopic
 from stream_runs import Stream, Topic, make_table, until
 
 import headgate
-from headgate.checkpoints.commit_log import CommitLog
+from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.cli import main
 from headgate.streaming.sink import ShardSink
 

@@ -17,12 +17,12 @@ from services import S3_SECRETS, MakeTopic
 from stream_runs import SCHEMA, Topic, check_table, make_table, scanned, until
 
 import headgate
-from headgate.checkpoints.commit_log import CommitLog
-from headgate.checkpoints.log_state import Head
+from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.state import Head
 from headgate.cli import main
 from headgate.connectors.objects import open_store
 from headgate.shards import names
-from headgate.table import Table
+from headgate.table.table import Table
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
@@ -99,7 +99,7 @@ def test_with_a_separate_wal_store_the_stream_goes_on_exactly_once(
 def test_with_sparks_checkpoint_on_s3_as_well_the_stream_goes_on_exactly_once(
     tmp_path: Path, topic: Topic, bucket: str
 ) -> None:
-    fetch = [sys.executable, "-m", "headgate.connectors.jar_fetch", "s3a"]
+    fetch = [sys.executable, "-m", "headgate.connectors.jars.fetch", "s3a"]
     fetched = subprocess.run(fetch, capture_output=True, text=True)
     assert fetched.returncode == 0, fetched.stderr
     table = headgate.create_table(f"s3://{bucket}/table", SCHEMA, primary_key="id", sharding=SHARDING)

@@ -12,7 +12,7 @@ from services import MakeTopic
 from stream_runs import Topic, check_table, make_table, row
 
 import headgate
-from headgate.checkpoints.commit_log import CommitLog
+from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.shards import names
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]

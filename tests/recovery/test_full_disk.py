@@ -13,10 +13,10 @@ from small_disk import filled, small_disk
 from stream_runs import PATIENCE, Stream, Topic, check_table, make_table
 
 import headgate
-from headgate.checkpoints.commit_log import CommitLog
+from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.errors import Poisoned, StoreFull
-from headgate.streaming.fsck import fsck
-from headgate.table import Table
+from headgate.table.fsck import fsck
+from headgate.table.table import Table
 
 pytestmark = [pytest.mark.deep, pytest.mark.spark, pytest.mark.kafka]
 

@@ -20,9 +20,9 @@ from services import S3_SECRETS, S3Server
 from stream_runs import SCHEMA, Topic, check_table, make_table
 
 import headgate
-from headgate.connectors.kafka.broker import LocalBroker
-from headgate.streaming.fsck import fsck
-from headgate.table import Table
+from headgate.dev.broker import LocalBroker
+from headgate.table.fsck import fsck
+from headgate.table.table import Table
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 

@@ -14,12 +14,12 @@ from services import MakeTopic
 from stream_runs import Stream, Topic, check_table, make_table
 
 import headgate
-from headgate.checkpoints.recovery import rebuild
-from headgate.checkpoints.spark_checkpoint import SparkCheckpoint
+from headgate.checkpoints.spark.directory import SparkCheckpoint
+from headgate.checkpoints.spark.recover import rebuild
 from headgate.cli import main
 from headgate.connectors.kafka.topics import grow_topic
 from headgate.connectors.objects import open_store
-from headgate.streaming.fsck import fsck
+from headgate.table.fsck import fsck
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -21,7 +21,7 @@ from headgate.cli import main
 from headgate.connectors.kafka.groups import group_offsets
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.errors import Fenced
-from headgate.streaming.fsck import fsck
+from headgate.table.fsck import fsck
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import headgate
-from headgate.streaming.session import local_session
+from headgate.streaming.spark.session import local_session
 
 
 def main(folder: Path, tables: str, options: dict[str, str]) -> None:

@@ -13,17 +13,17 @@ from services import create_bucket, s3_options_for
 from stream_life import QUERY, SCHEMA, batch_of, ranges_of, run_task, write_plan, written
 
 import headgate
-from headgate.checkpoints.base_upkeep import tidy_base
-from headgate.checkpoints.collect import collect
-from headgate.checkpoints.columns import current_schema
-from headgate.checkpoints.compact_choice import BasePolicy, CompactLimits
-from headgate.checkpoints.flush_job import run_here
-from headgate.checkpoints.stream_checkpoint import checkpoint_stream
-from headgate.checkpoints.stream_driver import StreamDriver
-from headgate.cli import cost_model
-from headgate.cli.cost_model import Requests
-from headgate.search.index_plan import Limits
-from headgate.search.index_upkeep import neglected
+from headgate.checkpoints.gc.base import tidy_base
+from headgate.checkpoints.gc.collect import collect
+from headgate.checkpoints.jobs.columns import current_schema
+from headgate.checkpoints.jobs.flush import run_here
+from headgate.checkpoints.jobs.policy import BasePolicy, CompactLimits
+from headgate.checkpoints.stream.checkpoint import checkpoint_stream
+from headgate.checkpoints.stream.driver import StreamDriver
+from headgate.cli.text import cost as cost_model
+from headgate.cli.text.cost import Requests
+from headgate.search.build.plan import Limits
+from headgate.search.build.upkeep import neglected
 from headgate.shards.sharding import ByPartition
 
 pytestmark = pytest.mark.s3

@@ -26,11 +26,11 @@ from scripted_s3 import scripted_s3
 from services import S3_SECRETS, create_bucket, s3_options_for
 
 from headgate.cli import main
-from headgate.connectors.lance import look
+from headgate.connectors.lance.dataset import look
 from headgate.connectors.objects import open_store, scrubbed
-from headgate.connectors.objects.s3_credentials import renewed_credentials
+from headgate.connectors.objects.s3.credentials import renewed_credentials
 from headgate.errors import HeadgateError, InvalidInput, PermissionDenied
-from headgate.table import create_table, open_table
+from headgate.table.table import create_table, open_table
 
 pytestmark = [pytest.mark.s3, pytest.mark.real_s3]
 

@@ -12,16 +12,16 @@ from clone_tables import CONFIG, rows
 from stream_life import QUERY, SCHEMA, batch_of, expected_rows, run_task, write_plan, written
 from test_hostile import NAMES
 
-from headgate.checkpoints.streams import list_streams
+from headgate.checkpoints.log.names import list_streams
 from headgate.connectors.objects import open_store
 from headgate.errors import InvalidInput
-from headgate.shards.entry import SourceRange
 from headgate.shards.sharding import ByPartition, by_partition
-from headgate.streaming.decode import json as json_decoder
+from headgate.shards.wal.entry import SourceRange
+from headgate.streaming.decode.api import json as json_decoder
 from headgate.streaming.driver import StreamDriver
-from headgate.streaming.fsck import fsck
-from headgate.streaming.rows import RowMaker
-from headgate.table import create_table, open_table
+from headgate.streaming.write.rows import RowMaker
+from headgate.table.fsck import fsck
+from headgate.table.table import create_table, open_table
 
 pytestmark = [pytest.mark.s3, pytest.mark.real_s3]
 

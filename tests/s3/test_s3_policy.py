@@ -25,18 +25,18 @@ from stream_life import ranges_of
 from stream_runs import Topic, make_table
 
 import headgate
-from headgate.checkpoints.compact_choice import BasePolicy
-from headgate.checkpoints.flush_job import run_here
-from headgate.checkpoints.log_feed import LogFeed
-from headgate.checkpoints.read_plan import plan_read
-from headgate.checkpoints.recovery import rebuild
-from headgate.checkpoints.spark_checkpoint import SparkCheckpoint
-from headgate.checkpoints.stream_checkpoint import checkpoint_stream
-from headgate.cli.doctor_store import check_store
+from headgate.checkpoints.feed.feed import LogFeed
+from headgate.checkpoints.jobs.flush import run_here
+from headgate.checkpoints.jobs.policy import BasePolicy
+from headgate.checkpoints.snapshots.splits import plan_read
+from headgate.checkpoints.spark.directory import SparkCheckpoint
+from headgate.checkpoints.spark.recover import rebuild
+from headgate.checkpoints.stream.checkpoint import checkpoint_stream
+from headgate.cli.doctor.store import check_store
 from headgate.connectors.objects import open_store
 from headgate.errors import DataLoss, HeadgateError
-from headgate.shards.tailer import WalTailer
-from headgate.streaming.fsck import fsck
+from headgate.shards.wal.tailer import WalTailer
+from headgate.table.fsck import fsck
 
 pytestmark = pytest.mark.s3
 
@@ -241,7 +241,7 @@ def test_what_is_left_out_of_the_policy_or_too_much_in_it_is_noticed(
 def test_sparks_own_checkpoint_on_s3_needs_what_the_page_says_and_is_encrypted(
     policy: Policy, tmp_path: Path, kafka_servers: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fetch = [sys.executable, "-m", "headgate.connectors.jar_fetch", "s3a"]
+    fetch = [sys.executable, "-m", "headgate.connectors.jars.fetch", "s3a"]
     fetched = subprocess.run(fetch, capture_output=True, text=True)
     assert fetched.returncode == 0, fetched.stderr
     topic = Topic(kafka_servers, make_topic(2), 2)

@@ -17,9 +17,9 @@ from stream_runs import SCHEMA as ORDERS
 from stream_runs import Topic, check_table, until
 
 import headgate
-from headgate.checkpoints.commit_log import CommitLog
+from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.connectors.objects import open_store
-from headgate.table import Table
+from headgate.table.table import Table
 
 pytestmark = pytest.mark.s3
 

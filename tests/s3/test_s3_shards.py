@@ -21,9 +21,9 @@ from test_hostile import LARGE
 
 from headgate.connectors.objects import ObjectStore, open_store
 from headgate.errors import Fenced, HeadgateError
+from headgate.retry import Retry
 from headgate.shards.config import WriterConfig
-from headgate.shards.retry import Retry
-from headgate.table import create_table, open_table
+from headgate.table.table import create_table, open_table
 
 pytestmark = [pytest.mark.s3, pytest.mark.real_s3]
 

@@ -22,12 +22,12 @@ from stores import Crash
 from stream_life import ranges_of
 
 from headgate.connectors.objects import open_store
-from headgate.search.finalize import finalize
-from headgate.search.index_build import build_index
-from headgate.search.index_jobs import build
-from headgate.search.segment import IndexFolder, together
-from headgate.streaming.fsck import fsck
-from headgate.table import Table, open_table
+from headgate.search.build.build import build_index
+from headgate.search.build.jobs import build
+from headgate.search.finalize.finalize import finalize
+from headgate.search.finalize.segment import IndexFolder, together
+from headgate.table.fsck import fsck
+from headgate.table.table import Table, open_table
 
 pytestmark = [pytest.mark.s3, pytest.mark.real_s3]
 

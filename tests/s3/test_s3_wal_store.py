@@ -18,11 +18,11 @@ from stream_life import SCHEMA, ranges_of
 
 from headgate.cli import main
 from headgate.connectors.objects import open_store
-from headgate.connectors.objects.split_options import joined_options
+from headgate.connectors.objects.wal_options import joined_options
 from headgate.errors import HeadgateError, InvalidInput, PermissionDenied, WalStoreMismatch
 from headgate.shards import names
-from headgate.streaming.fsck import fsck
-from headgate.table import Table, create_table, open_table
+from headgate.table.fsck import fsck
+from headgate.table.table import Table, create_table, open_table
 
 pytestmark = [pytest.mark.s3, pytest.mark.real_s3]
 

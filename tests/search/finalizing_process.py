@@ -15,8 +15,8 @@ import uuid
 from pathlib import Path
 
 from headgate.connectors.objects import open_store
-from headgate.search.finalize import finalize
-from headgate.search.segment import IndexFolder
+from headgate.search.finalize.finalize import finalize
+from headgate.search.finalize.segment import IndexFolder
 
 
 def main(uri: str, index_id: str, built: str, step: str | None = None) -> None:

@@ -13,14 +13,14 @@ from typing import Any
 import lance
 import pyarrow as pa
 
-from headgate.connectors.lance_index import commit_segments, look_index
+from headgate.connectors.lance.index import commit_segments, look_index
 from headgate.connectors.objects import ObjectStore, open_store
-from headgate.search.finalize import finalize
-from headgate.search.index_commit import native_segment
-from headgate.search.index_jobs import BuildJob, build
-from headgate.search.marker import read_segment
-from headgate.search.segment import MARKER, Built, IndexFolder, Segment, together
-from headgate.shards.retry import Retry
+from headgate.retry import Retry
+from headgate.search.build.commit import native_segment
+from headgate.search.build.jobs import BuildJob, build
+from headgate.search.finalize.finalize import finalize
+from headgate.search.finalize.marker import read_segment
+from headgate.search.finalize.segment import MARKER, Built, IndexFolder, Segment, together
 
 AT_ONCE = Retry(attempts=3, base=0)
 NO_RETRY = Retry(attempts=0)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 def main(uri: str, log: str) -> None:
     import headgate
-    from headgate.search.index_build import build_index
-    from headgate.streaming.index_job import limits_on, on_spark
-    from headgate.streaming.session import local_session
+    from headgate.search.build.build import build_index
+    from headgate.streaming.maintenance.index import limits_on, on_spark
+    from headgate.streaming.spark.session import local_session
 
     spark = local_session(2, log_file=Path(log))
     table = headgate.open_table(uri)

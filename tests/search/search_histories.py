@@ -14,11 +14,11 @@ import lance
 import pyarrow as pa
 from lance.query import FullTextOperator, MatchQuery, PhraseQuery
 
-from headgate.shards.merge import View
-from headgate.shards.ranking import Match
+from headgate.shards.rows.view import View
 from headgate.shards.sharding import Sharding, bucket, single
+from headgate.shards.text.ranking import Match
 from headgate.shards.writer import ShardWriter
-from headgate.table import Table, create_table
+from headgate.table.table import Table, create_table
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), False), pa.field("note", pa.string()), pa.field("size", pa.int32())])
 INDEX = "note_idx"
@@ -196,7 +196,7 @@ class History:
         names = self.table.sharding.known_names()
         if len(names) == 1:
             return names[0]
-        from headgate.connectors.lance import bucket_ids
+        from headgate.connectors.lance.dataset import bucket_ids
 
         return names[bucket_ids(pa.array([number], pa.int64()), len(names))[0].as_py()]
 

@@ -26,14 +26,14 @@ from index_tables import (
 )
 
 import headgate
-from headgate.connectors.lance_index import look_index
+from headgate.connectors.lance.index import look_index
 from headgate.connectors.objects import open_store
 from headgate.errors import InvalidInput
-from headgate.search.index_build import BUILD_STAGES, build_index
-from headgate.search.index_jobs import in_process
-from headgate.search.index_plan import Limits
-from headgate.search.marker import read_segment
-from headgate.search.segment import IndexFolder
+from headgate.search.build.build import BUILD_STAGES, build_index
+from headgate.search.build.jobs import in_process
+from headgate.search.build.plan import Limits
+from headgate.search.finalize.marker import read_segment
+from headgate.search.finalize.segment import IndexFolder
 
 TINY = Limits(tasks=2, max_segments=3, segment_rows=300, task_rows=20)
 
@@ -265,7 +265,7 @@ def test_a_shallow_clone_keeps_the_segments_of_its_parent_and_adds_its_own(tmp_p
 
 
 def test_a_marker_describes_its_segment_and_names_no_credentials(tmp_path: Path) -> None:
-    from headgate.connectors.lance_files import end_of
+    from headgate.connectors.lance.files import end_of
 
     uri = make_base(tmp_path)
     build_index(open_store(uri), "note", NAME)

@@ -24,16 +24,17 @@ from index_tables import (
 )
 from stores import Crash
 
-from headgate.connectors import index_slots, lance_index
-from headgate.connectors.lance_index import IndexLook, look_index
+from headgate.connectors.lance import index as lance_index
+from headgate.connectors.lance import slots as index_slots
+from headgate.connectors.lance.index import IndexLook, look_index
 from headgate.connectors.objects import open_store
 from headgate.errors import DataLoss, InvalidInput, StoreError, Transient
-from headgate.search import index_commit
-from headgate.search.index_build import build_index
-from headgate.search.index_commit import COMMIT_STEPS, Committed, commit
-from headgate.search.index_jobs import in_process
-from headgate.search.index_plan import Limits, Round
-from headgate.search.segment import MARKER, Segment
+from headgate.search.build import commit as index_commit
+from headgate.search.build.build import build_index
+from headgate.search.build.commit import COMMIT_STEPS, Committed, commit
+from headgate.search.build.jobs import in_process
+from headgate.search.build.plan import Limits, Round
+from headgate.search.finalize.segment import MARKER, Segment
 from headgate.shards.outcomes import taken_by, wins
 
 FOUR = Limits(tasks=4, task_rows=1)

@@ -32,15 +32,15 @@ from lance_tables import LanceFaultyStore
 from stores import Crash, Fault
 
 import headgate
-from headgate.connectors import index_slots
+from headgate.connectors.lance import slots as index_slots
 from headgate.connectors.objects import open_store
 from headgate.errors import HeadgateError
-from headgate.search.finalize import FINALIZE_STEPS, finalize
-from headgate.search.gather import GATHER_STEPS, gather
-from headgate.search.index_build import BUILD_STEPS, build_index
-from headgate.search.index_commit import COMMIT_STEPS
-from headgate.search.index_plan import Limits
-from headgate.search.segment import MARKER, Segment
+from headgate.search.build.build import BUILD_STEPS, build_index
+from headgate.search.build.commit import COMMIT_STEPS
+from headgate.search.build.plan import Limits
+from headgate.search.finalize.finalize import FINALIZE_STEPS, finalize
+from headgate.search.finalize.gather import GATHER_STEPS, gather
+from headgate.search.finalize.segment import MARKER, Segment
 from headgate.shards.outcomes import taken_by
 
 TWO = Limits(tasks=2, task_rows=1)

@@ -26,14 +26,14 @@ from index_tables import (
 from lance_tables import LanceFaultyStore
 from stores import Fault
 
-from headgate.connectors.lance_files import end_of
+from headgate.connectors.lance.files import end_of
 from headgate.connectors.objects import open_store
 from headgate.errors import InvalidInput, Transient
-from headgate.search.finalize import FINALIZE_STAGES, finalize
-from headgate.search.gather import gather
-from headgate.search.gather import stage as stage_existing
-from headgate.search.index_jobs import build
-from headgate.search.segment import MARKER, SUFFIXES, final_name, staged_name
+from headgate.search.build.jobs import build
+from headgate.search.finalize.finalize import FINALIZE_STAGES, finalize
+from headgate.search.finalize.gather import gather
+from headgate.search.finalize.gather import stage as stage_existing
+from headgate.search.finalize.segment import MARKER, SUFFIXES, final_name, staged_name
 
 
 def test_lance_7272_distributed_build_writes_partition_data_to_staging(tmp_path: Path) -> None:

@@ -28,9 +28,9 @@ from lance_tables import LanceFaultyStore
 
 from headgate.connectors.objects import open_store
 from headgate.errors import DataLoss, InvalidInput
-from headgate.search.finalize import finalize
-from headgate.search.index_jobs import build
-from headgate.search.segment import MARKER, SUFFIXES, Segment, final_name, staged_name, together
+from headgate.search.build.jobs import build
+from headgate.search.finalize.finalize import finalize
+from headgate.search.finalize.segment import MARKER, SUFFIXES, Segment, final_name, staged_name, together
 
 
 @pytest.mark.parametrize("torn", [b"", b"LANC", "half"])

@@ -22,10 +22,10 @@ from index_tables import Staged, contents, files_in, folder, make_base, referenc
 from network import replayable, seed_of_run
 
 import headgate
-from headgate.connectors.lance_files import end_of
-from headgate.search.finalize import FINALIZE_STEPS, finalize
-from headgate.search.marker import read_segment
-from headgate.search.segment import MARKER, OURS, SUFFIXES, Segment, final_name
+from headgate.connectors.lance.files import end_of
+from headgate.search.finalize.finalize import FINALIZE_STEPS, finalize
+from headgate.search.finalize.marker import read_segment
+from headgate.search.finalize.segment import MARKER, OURS, SUFFIXES, Segment, final_name
 
 PACKAGE = Path(headgate.__file__).parent.parent
 PARTS = 12

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.connectors.lance_index import Fragment, IndexLook, SegmentLook
-from headgate.search.index_plan import Limits, Merge, Round, decide, plan, plan_rebuild, split, uncovered
-from headgate.search.segment import Facts, Segment
+from headgate.connectors.lance.index import Fragment, IndexLook, SegmentLook
+from headgate.search.build.plan import Limits, Merge, Round, decide, plan, plan_rebuild, split, uncovered
+from headgate.search.finalize.segment import Facts, Segment
 
 FACTS = Facts((1,), 1, 2, ("details", b""))
 SMALL = Limits(tasks=2, max_segments=3, segment_rows=1000, task_rows=100)

@@ -8,11 +8,11 @@ import lance
 import pytest
 from index_tables import NAME, QUERIES, texts
 
-from headgate.connectors.lance_index import look_index
+from headgate.connectors.lance.index import look_index
 from headgate.connectors.objects import open_store
-from headgate.search.index_build import build_index
-from headgate.search.index_plan import Limits
-from headgate.search.segment import SUFFIXES
+from headgate.search.build.build import build_index
+from headgate.search.build.plan import Limits
+from headgate.search.finalize.segment import SUFFIXES
 
 pytestmark = pytest.mark.s3
 

@@ -20,15 +20,15 @@ from spark_service import spark_with
 from unsteady_jobs import LostJob, Unsteady
 
 import headgate
-from headgate.connectors.lance_index import look_index
+from headgate.connectors.lance.index import look_index
 from headgate.errors import DataLoss, Transient
-from headgate.search.finalize import Report
-from headgate.search.index_build import BUILD_STAGES, build_index
-from headgate.search.index_jobs import Job
-from headgate.search.index_plan import Limits
-from headgate.search.segment import Segment
-from headgate.streaming.index_job import limits_on, on_spark
-from headgate.table import Table
+from headgate.search.build.build import BUILD_STAGES, build_index
+from headgate.search.build.jobs import Job
+from headgate.search.build.plan import Limits
+from headgate.search.finalize.finalize import Report
+from headgate.search.finalize.segment import Segment
+from headgate.streaming.maintenance.index import limits_on, on_spark
+from headgate.table.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

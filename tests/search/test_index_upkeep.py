@@ -30,17 +30,17 @@ from lance_tables import LanceFaultyStore
 from stores import Crash
 
 import headgate
-from headgate.checkpoints.compact_choice import BasePolicy
-from headgate.connectors import index_slots
-from headgate.connectors.lance_index import look_index
+from headgate.checkpoints.jobs.policy import BasePolicy
+from headgate.connectors.lance import slots as index_slots
+from headgate.connectors.lance.index import look_index
 from headgate.connectors.objects import open_store
 from headgate.errors import HeadgateError, InvalidInput, Transient
-from headgate.search.index_build import BUILD_STAGES, build_index
-from headgate.search.index_jobs import in_process
-from headgate.search.index_plan import Limits
-from headgate.search.index_upkeep import index_base, neglected
+from headgate.search.build.build import BUILD_STAGES, build_index
+from headgate.search.build.jobs import in_process
+from headgate.search.build.plan import Limits
+from headgate.search.build.upkeep import index_base, neglected
 from headgate.shards.outcomes import taken_by
-from headgate.table import Table
+from headgate.table.table import Table
 
 KINDS = ["id", None]
 EAGER = BasePolicy(small_rows=10**6, max_small=3, target_rows=10**6)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from index_tables import Staged
 from lance.file import LanceFileReader, LanceFileWriter
 
-from headgate.connectors.lance_files import end_of, read_end, small_file
+from headgate.connectors.lance.files import end_of, read_end, small_file
 from headgate.connectors.objects import open_store
 from headgate.errors import Corrupt, NotFound
 

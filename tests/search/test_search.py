@@ -15,18 +15,18 @@ import pyarrow as pa
 import pytest
 from search_histories import INDEX, SCHEMA, Oracle, check_searches, differ, make_table, rows, text, told
 
-from headgate.checkpoints.commit_log import CommitLog
-from headgate.checkpoints.records import Batch, ShardClaim, ShardPart
-from headgate.connectors import full_text
+from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.records import Batch, ShardClaim, ShardPart
+from headgate.connectors.lance.fts import index as full_text
 from headgate.errors import DataLoss, InvalidInput
-from headgate.search import superseded
-from headgate.search.query import FIRST_LOOK, Searcher
-from headgate.shards.appender import WalAppender
+from headgate.search.query import superseded
+from headgate.search.query.searcher import FIRST_LOOK, Searcher
 from headgate.shards.config import WriterConfig
-from headgate.shards.entry import Tags, encode_chunk
-from headgate.shards.merge import View
+from headgate.shards.rows.view import View
 from headgate.shards.shard import TableHome
-from headgate.table import Table, create_table, open_table
+from headgate.shards.wal.appender import WalAppender
+from headgate.shards.wal.entry import Tags, encode_chunk
+from headgate.table.table import Table, create_table, open_table
 
 
 def _keys(*ids: int) -> pa.RecordBatch:

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 from search_histories import INDEX
 
-from headgate.connectors import full_text
-from headgate.connectors.full_text import Word, index_texts, open_index, query_words, segments
-from headgate.connectors.index_part import POSITIONS, POSTINGS
+from headgate.connectors.lance.fts import index as full_text
+from headgate.connectors.lance.fts.fst import TokenMap
+from headgate.connectors.lance.fts.index import Word, index_texts, open_index, query_words, segments
+from headgate.connectors.lance.fts.partition import POSITIONS, POSTINGS
+from headgate.connectors.lance.fts.postings import BLOCK, decode_positions, decode_postings, varints
 from headgate.connectors.objects import open_store
-from headgate.connectors.postings import BLOCK, decode_positions, decode_postings, varints
-from headgate.connectors.token_map import TokenMap
 from headgate.errors import Corrupt, DataLoss, InvalidInput
 
 LETTERS = "te/oasripcnw.hlm-du012g=:bf3y5&_4v9678k%?xCDASFIBEjPTzRNM+LOqHGßéж漢😀~#QXZ"

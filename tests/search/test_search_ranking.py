@@ -10,14 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headgate.connectors.byte_cache import ByteCache
-from headgate.connectors.full_text import Word, index_texts
-from headgate.connectors.postings import Postings
-from headgate.search.highlight import highlighted
-from headgate.search.superseded import looks_up
-from headgate.shards import text_runs
-from headgate.shards.ranking import Documents, Found, Match, Ranking, Statistics, rank
-from headgate.shards.text_runs import Stretch, identity_of, run_bounds
+from headgate.caches import ByteCache
+from headgate.connectors.lance.fts.index import Word, index_texts
+from headgate.connectors.lance.fts.postings import Postings
+from headgate.search.query.highlight import highlighted
+from headgate.search.query.superseded import looks_up
+from headgate.shards.text import tail as text_runs
+from headgate.shards.text.ranking import Documents, Found, Match, Ranking, Statistics, rank
+from headgate.shards.text.tail import Stretch, identity_of, run_bounds
 
 PLAIN = {"base_tokenizer": "simple", "stem": False, "remove_stop_words": False, "with_position": True}
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headgate.errors import DataLoss
-from headgate.search.finalize import Report, no_report
-from headgate.search.segment import Segment
-from headgate.shards.appender import Pause, no_pause
+from headgate.search.finalize.finalize import Report, no_report
+from headgate.search.finalize.segment import Segment
+from headgate.shards.wal.appender import Pause, no_pause
 
 
 @dataclass(frozen=True)

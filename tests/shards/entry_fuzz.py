@@ -21,7 +21,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from headgate.errors import Corrupt
-from headgate.shards.entry import (
+from headgate.shards.rows.schema import RowSchema
+from headgate.shards.wal.entry import (
     SourceRange,
     Tags,
     decode_entry,
@@ -31,7 +32,6 @@ from headgate.shards.entry import (
     encode_entry,
     header_length,
 )
-from headgate.shards.schema import RowSchema
 
 MEMORY = 4 << 30
 ALLOCATED = 16 << 20

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from headgate.errors import Corrupt
-from headgate.shards.schema import RowSchema
+from headgate.shards.rows.schema import RowSchema
 
 
 def _adopted(

@@ -44,15 +44,15 @@ from headgate.errors import (
     StoreFull,
     Transient,
 )
+from headgate.retry import Retry
 from headgate.shards import names
-from headgate.shards.appender import WalAppender, read_header
-from headgate.shards.entry import Chunk, Tags, encode_barrier, encode_chunk, encode_entry
-from headgate.shards.manifest import Manifest, encode_manifest
-from headgate.shards.retry import Retry
-from headgate.shards.schema import RowSchema
+from headgate.shards.manifest.model import Manifest, encode_manifest
+from headgate.shards.rows.schema import RowSchema
 from headgate.shards.shard import Claim, Shard, TableHome
-from headgate.shards.tailer import WalTailer
-from headgate.shards.tip import WINDOW, WINDOWS, find_tip
+from headgate.shards.wal.appender import WalAppender, read_header
+from headgate.shards.wal.entry import Chunk, Tags, encode_barrier, encode_chunk, encode_entry
+from headgate.shards.wal.tailer import WalTailer
+from headgate.shards.wal.tip import WINDOW, WINDOWS, find_tip
 
 
 def chunk(*ids: int) -> list[Chunk]:

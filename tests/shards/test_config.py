@@ -19,9 +19,9 @@ from test_flusher import until
 
 from headgate.connectors.objects import open_store
 from headgate.errors import InvalidInput
+from headgate.retry import Retry
 from headgate.shards.config import MAX_SECONDS, OPTIONS, Use, WriterConfig, option_table
-from headgate.shards.entry import encode_chunk
-from headgate.shards.retry import Retry
+from headgate.shards.wal.entry import encode_chunk
 from headgate.shards.writer import ShardWriter
 
 EXTREMES: dict[str, tuple[Any, Any]] = {

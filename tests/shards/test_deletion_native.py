@@ -12,7 +12,7 @@ import pytest
 from lance_tables import MEMTABLE, batch, make_table, native_pairs, native_writer, pairs
 
 from headgate.shards import names
-from headgate.shards.manifest import Manifest, encode_manifest
+from headgate.shards.manifest.model import Manifest, encode_manifest
 from headgate.shards.names import SsTableName, sstable_name
 from headgate.shards.shard import Shard, TableHome
 from headgate.shards.writer import ShardWriter

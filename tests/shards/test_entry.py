@@ -15,8 +15,9 @@ import pytest
 import xxhash
 
 from headgate.errors import Corrupt, InvalidInput
-from headgate.shards import entry as codec
-from headgate.shards.entry import (
+from headgate.shards.rows.schema import RowSchema
+from headgate.shards.wal import entry as codec
+from headgate.shards.wal.entry import (
     Chunk,
     Compression,
     EncodedEntry,
@@ -30,7 +31,6 @@ from headgate.shards.entry import (
     encode_entry,
     header_length,
 )
-from headgate.shards.schema import RowSchema
 
 EOS = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 

@@ -15,7 +15,7 @@ from network import seed_of_run
 
 import headgate
 from headgate.errors import Corrupt
-from headgate.shards.entry import decode_entry
+from headgate.shards.wal.entry import decode_entry
 
 ROOT = Path(headgate.__file__).parent.parent
 

@@ -22,12 +22,12 @@ from structlog.testing import capture_logs
 from headgate.connectors.objects.memory import MemoryStore
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import Closed, PermissionDenied, Poisoned
-from headgate.shards.appender import WalAppender
+from headgate.retry import Retry
 from headgate.shards.config import WriterConfig
-from headgate.shards.entry import Chunk, Tags, encode_chunk
-from headgate.shards.flusher import PendingQueue, Put, WalFlusher
-from headgate.shards.retry import Retry
 from headgate.shards.shard import Claim
+from headgate.shards.wal.appender import WalAppender
+from headgate.shards.wal.entry import Chunk, Tags, encode_chunk
+from headgate.shards.wal.flusher import PendingQueue, Put, WalFlusher
 
 ONE = encode_chunk(ROWS.stored_rows(rows(1))).nbytes
 """What one row weighs in the queue."""

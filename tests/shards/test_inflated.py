@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from headgate.errors import Corrupt
-from headgate.shards.entry import decode_entry, header_length
-from headgate.shards.inflated import LZ4, ZSTD, check_lengths, most_in
+from headgate.shards.wal.entry import decode_entry, header_length
+from headgate.shards.wal.ipc_bounds import LZ4, ZSTD, check_lengths, most_in
 
 Codec = Literal["lz4", "zstd"]
 CODECS: list[Codec] = ["lz4", "zstd"]

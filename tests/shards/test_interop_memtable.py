@@ -31,10 +31,10 @@ from lance_tables import (
 from network import seed_of_run
 
 from headgate.errors import Fenced
-from headgate.shards.appender import WalAppender
 from headgate.shards.config import WriterConfig
-from headgate.shards.entry import Compression, SourceRange, Tags
 from headgate.shards.shard import TableHome
+from headgate.shards.wal.appender import WalAppender
+from headgate.shards.wal.entry import Compression, SourceRange, Tags
 from headgate.shards.writer import ShardWriter
 
 SHARD = uuid.UUID(int=19)

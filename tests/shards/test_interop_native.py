@@ -17,11 +17,11 @@ import pytest
 from closing import WAL_ONLY, entry_at, fenced, wal_positions
 
 from headgate.errors import Corrupt, InvalidInput
-from headgate.shards.entry import Tags, decode_entry
-from headgate.shards.manifest import encode_manifest
+from headgate.shards.manifest.model import encode_manifest
 from headgate.shards.names import manifest_key
 from headgate.shards.shard import Shard, TableHome
-from headgate.shards.tailer import WalTailer
+from headgate.shards.wal.entry import Tags, decode_entry
+from headgate.shards.wal.tailer import WalTailer
 from headgate.shards.writer import ShardWriter
 
 SCHEMA = pa.schema(

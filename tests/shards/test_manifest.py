@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.errors import Corrupt, InvalidInput
-from headgate.shards.manifest import (
+from headgate.shards.manifest.model import (
     CLAIM_ID,
     MAX_BYTES,
     OWNER,

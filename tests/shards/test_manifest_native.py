@@ -14,10 +14,10 @@ import pytest
 
 from headgate.connectors.objects import ObjectStore, open_store
 from headgate.errors import Fenced
+from headgate.retry import Retry
 from headgate.shards import names
-from headgate.shards.manifest import Manifest, decode_manifest, encode_manifest
-from headgate.shards.manifest_store import ManifestStore
-from headgate.shards.retry import Retry
+from headgate.shards.manifest.model import Manifest, decode_manifest, encode_manifest
+from headgate.shards.manifest.store import ManifestStore
 
 SCHEMA = pa.schema(
     [

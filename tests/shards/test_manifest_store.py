@@ -26,10 +26,10 @@ from headgate.errors import (
     StoreError,
     Transient,
 )
+from headgate.retry import Retry
 from headgate.shards import names
-from headgate.shards.manifest import CLAIM_ID, OWNER, WRITE_ID, Manifest, SsTable, encode_manifest
-from headgate.shards.manifest_store import CLAIM_TRIES, UPDATE_TRIES, ManifestStore
-from headgate.shards.retry import Retry
+from headgate.shards.manifest.model import CLAIM_ID, OWNER, WRITE_ID, Manifest, SsTable, encode_manifest
+from headgate.shards.manifest.store import CLAIM_TRIES, UPDATE_TRIES, ManifestStore
 
 SHARD = UUID("5fcb8e8b-6e0c-4f4f-9d0f-2b3a1c9d7e11")
 TABLE = "memory://table"
@@ -713,7 +713,7 @@ def test_a_hint_that_fails_harms_nothing(
     error: Exception,
 ) -> None:
     faulty.before["overwrite"] = [fail(error), fail(error)]
-    with caplog.at_level(logging.DEBUG, logger="headgate.shards.manifest_store"):
+    with caplog.at_level(logging.DEBUG, logger="headgate.shards.manifest.store"):
         claimed = flaky.claim()
         updated = flaky.commit_update(claimed.claim_id, 1, advance(1))
     assert shard.latest() == updated

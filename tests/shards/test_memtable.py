@@ -31,18 +31,18 @@ from lance_tables import (
 )
 from stores import PATIENCE, Fault, Operation
 
-from headgate.connectors import sstables as datasets
+from headgate.connectors.lance import datasets
 from headgate.errors import Closed, Fenced, HeadgateError, InvalidInput, Poisoned, Transient
+from headgate.retry import Retry
 from headgate.shards import writer as writer_module
-from headgate.shards.appender import WalAppender
-from headgate.shards.entry import Tags
-from headgate.shards.memtable import MemTable
-from headgate.shards.memtables import MemTables
-from headgate.shards.noted import Noted
-from headgate.shards.replay import replay
-from headgate.shards.retry import Retry
-from headgate.shards.schema import RowSchema
-from headgate.shards.sstable import write_sstable
+from headgate.shards.memtable.memtable import MemTable
+from headgate.shards.memtable.memtables import MemTables
+from headgate.shards.memtable.notes import Noted
+from headgate.shards.memtable.replay import replay
+from headgate.shards.rows.schema import RowSchema
+from headgate.shards.rows.sstable import write_sstable
+from headgate.shards.wal.appender import WalAppender
+from headgate.shards.wal.entry import Tags
 from headgate.shards.writer import ShardWriter
 
 SHARD = uuid.UUID(int=7)

@@ -12,12 +12,12 @@ import pytest
 from lance import CompactedSsTable
 from lance_tables import KEY, KEYED, MEMTABLE, PLAIN, batch, keys, make_table, pairs
 
-from headgate.connectors.compacted import compacted_marks
+from headgate.connectors.lance.base.marks import compacted_marks
 from headgate.connectors.objects import open_store
 from headgate.errors import InvalidInput
-from headgate.shards.merge import Fresh, View
+from headgate.shards.rows.view import Fresh, View
 from headgate.shards.writer import ShardWriter
-from headgate.table import create_table
+from headgate.table.table import create_table
 
 SHARD = uuid.UUID(int=13)
 

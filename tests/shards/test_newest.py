@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.shards.newest import KeySet, living, newest_rows
-from headgate.shards.schema import TOMBSTONE
+from headgate.shards.rows.dedup import KeySet, living, newest_rows
+from headgate.shards.rows.schema import TOMBSTONE
 
 KEYS: dict[str, tuple[pa.DataType, Any]] = {
     "int64": (pa.int64(), st.integers(-3, 3)),

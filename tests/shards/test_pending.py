@@ -23,12 +23,12 @@ from test_flusher import until
 from headgate import create_table, open_table
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import Expired, Fenced, InvalidInput, OutcomeUnknown, Poisoned
+from headgate.retry import Retry
 from headgate.shards.config import WriterConfig
-from headgate.shards.entry import Tags
-from headgate.shards.flusher import Put
-from headgate.shards.pending import landed
-from headgate.shards.retry import Retry
 from headgate.shards.shard import TableHome
+from headgate.shards.wal.entry import Tags
+from headgate.shards.wal.flusher import Put
+from headgate.shards.wal.pending import landed
 from headgate.shards.writer import ShardWriter
 
 SHARD = uuid.UUID(int=24)

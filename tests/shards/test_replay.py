@@ -17,11 +17,11 @@ from stores import Crash, Operation
 
 from headgate.connectors.objects import open_store
 from headgate.errors import Corrupt, DataLoss, Fenced
-from headgate.shards.appender import WalAppender
 from headgate.shards.config import WriterConfig
-from headgate.shards.entry import Tags, encode_chunk, encode_entry
-from headgate.shards.replay import look, replay
+from headgate.shards.memtable.replay import look, replay
 from headgate.shards.shard import Shard, TableHome
+from headgate.shards.wal.appender import WalAppender
+from headgate.shards.wal.entry import Tags, encode_chunk, encode_entry
 from headgate.shards.writer import ShardWriter
 
 SHARD = uuid.UUID(int=9)

@@ -9,10 +9,10 @@ import lance
 import pyarrow as pa
 import pytest
 
-from headgate.connectors.lance import read_schema
+from headgate.connectors.lance.dataset import read_schema
 from headgate.errors import InvalidInput
-from headgate.shards.adopt import FIELD_ID
-from headgate.shards.schema import PRIMARY_KEY, TOMBSTONE, RowSchema, as_batches
+from headgate.shards.rows.evolution import FIELD_ID
+from headgate.shards.rows.schema import PRIMARY_KEY, TOMBSTONE, RowSchema, as_batches
 
 KEY = {PRIMARY_KEY: b"true"}
 SCHEMA = pa.schema(

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from headgate.shards.decisions import (
+from headgate.shards.manifest.decisions import (
     Slot,
     claim_stands,
     claimed,
@@ -20,7 +20,7 @@ from headgate.shards.decisions import (
     search_start,
     uncompacted,
 )
-from headgate.shards.manifest import Manifest, SsTable, check_successor
+from headgate.shards.manifest.model import Manifest, SsTable, check_successor
 
 SHARD = uuid.UUID(int=1)
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.connectors.lance import NativeSharding
+from headgate.connectors.lance.dataset import NativeSharding
 from headgate.errors import InvalidInput
-from headgate.shards.schema import PRIMARY_KEY, RowSchema
+from headgate.shards.rows.schema import PRIMARY_KEY, RowSchema
 from headgate.shards.sharding import (
     Sharding,
     bucket,

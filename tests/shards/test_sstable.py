@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 from lance_tables import KEY, KEYED, MEMTABLE, PLAIN, batch, keys, make_table, native_pairs, native_writer, pairs
 
-from headgate.connectors import sstables as datasets
+from headgate.connectors.lance import datasets
 from headgate.errors import DataLoss, Transient
-from headgate.shards.schema import TOMBSTONE
-from headgate.shards.sstable import open_sstable
+from headgate.shards.rows.schema import TOMBSTONE
+from headgate.shards.rows.sstable import open_sstable
 from headgate.shards.writer import ShardWriter
 
 SHARD = uuid.UUID(int=11)

@@ -15,7 +15,7 @@ from stores import PATIENCE, Fault, FaultyStore, Operation
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import Corrupt, DataLoss, NotFound, Transient
 from headgate.shards.shard import Shard
-from headgate.shards.tailer import WalEntry, WalTailer
+from headgate.shards.wal.tailer import WalEntry, WalTailer
 
 
 @pytest.fixture

@@ -33,12 +33,12 @@ from stores import Fault, FaultyStore
 
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import Closed, Fenced, InvalidInput, NotFound, Poisoned
+from headgate.retry import Retry
 from headgate.shards.config import WriterConfig
-from headgate.shards.entry import SourceRange, Tags
-from headgate.shards.retry import Retry
-from headgate.shards.schema import RowSchema
+from headgate.shards.rows.schema import RowSchema
 from headgate.shards.shard import TableHome
-from headgate.shards.tailer import WalTailer
+from headgate.shards.wal.entry import SourceRange, Tags
+from headgate.shards.wal.tailer import WalTailer
 from headgate.shards.writer import ShardWriter
 
 KEYED = RowSchema.of(

@@ -31,9 +31,9 @@ from headgate.connectors.objects import open_store
 from headgate.errors import AlreadyExists, DataLoss, Fenced, InvalidInput, Poisoned
 from headgate.shards import names
 from headgate.shards.config import WriterConfig
-from headgate.shards.entry import decode_entry, encode_chunk, encode_entry
-from headgate.shards.manifest import decode_manifest
-from headgate.shards.tailer import WalTailer
+from headgate.shards.manifest.model import decode_manifest
+from headgate.shards.wal.entry import decode_entry, encode_chunk, encode_entry
+from headgate.shards.wal.tailer import WalTailer
 from headgate.shards.writer import ShardWriter
 
 SHARD = uuid.UUID(int=17)

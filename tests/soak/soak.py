@@ -25,11 +25,11 @@ from soak_watch import Watch
 from soak_world import STREAM, TOPIC, World
 
 import headgate
-from headgate.checkpoints.commit_log import CommitLog
+from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.connectors.kafka.reader import offsets
 from headgate.streaming.dead_letters import read_dead_letters
-from headgate.streaming.fsck import fsck
-from headgate.streaming.verify import verify_table
+from headgate.streaming.verify.verify import verify_table
+from headgate.table.fsck import fsck
 
 PATIENCE = 300.0
 """Seconds until a stream that nothing holds up must have committed a batch, and until it must be at the topic's end."""

@@ -21,13 +21,13 @@ import pyarrow as pa
 from soak_topic import Cursor, Topic, difference, shown
 from soak_world import BUCKET, STREAM, World
 
-from headgate.checkpoints.commit_log import CommitLog
-from headgate.checkpoints.read_parts import part_batches
-from headgate.checkpoints.read_plan import plan_at, plan_read
+from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.snapshots.parts import part_batches
+from headgate.checkpoints.snapshots.splits import plan_at, plan_read
 from headgate.connectors.objects import open_store
 from headgate.errors import Expired, Poisoned, Transient
-from headgate.streaming.fsck import fsck
-from headgate.table import Table, open_table
+from headgate.table.fsck import fsck
+from headgate.table.table import Table, open_table
 
 AWAY = (Transient, Poisoned)
 

@@ -23,9 +23,9 @@ from services import S3_SECRETS, create_bucket, s3_options_for
 from stream_runs import SCHEMA
 
 import headgate
-from headgate.connectors.kafka.broker import LocalBroker
-from headgate.connectors.ports import free_port
-from headgate.table import Table, create_table, open_table
+from headgate.dev.broker import LocalBroker
+from headgate.dev.ports import free_port
+from headgate.table.table import Table, create_table, open_table
 
 ROOT = Path(__file__).resolve().parents[2]
 TOPIC, STREAM, BUCKET, PARTITIONS = "orders", "orders", "lake", 3

@@ -12,8 +12,8 @@ from pyspark import TaskContext
 from headgate.connectors.objects.local import LocalStore
 from headgate.connectors.objects.port import Bytes
 from headgate.errors import Transient
-from headgate.streaming.decode import Decoded, Decoder
-from headgate.table import Table
+from headgate.streaming.decode.api import Decoded, Decoder
+from headgate.table.table import Table
 
 
 @dataclass(frozen=True)

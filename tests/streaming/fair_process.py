@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import headgate
-from headgate.cli.own_spark import own_spark
+from headgate.cli.spark import own_spark
 
 SCHEMA = pa.schema([pa.field("value", pa.int64(), nullable=False), pa.field("note", pa.string())])
 BATCHES = 3

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from headgate.connectors.objects.local import LocalStore
-from headgate.table import Table
+from headgate.table.table import Table
 
 PATIENCE = 120.0
 KINDS = ("flush", "compaction", "full-text index")

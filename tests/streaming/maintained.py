@@ -8,10 +8,10 @@ from datetime import timedelta
 
 from checkpoint_tables import run_batch
 
-from headgate.checkpoints.compact_choice import BasePolicy
-from headgate.checkpoints.stream_driver import StreamDriver
-from headgate.streaming.maintenance import Maintenance, Schedule
-from headgate.streaming.maintenance_rules import MaintenanceLimits
+from headgate.checkpoints.jobs.policy import BasePolicy
+from headgate.checkpoints.stream.driver import StreamDriver
+from headgate.streaming.maintenance.rules import MaintenanceLimits
+from headgate.streaming.maintenance.threads import Maintenance, Schedule
 
 PATIENCE = 180.0
 NEVER = 1e9

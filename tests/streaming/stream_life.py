@@ -15,28 +15,28 @@ from typing import Any
 
 import pyarrow as pa
 
-from headgate.checkpoints.commit_log import CommitLog
-from headgate.checkpoints.decisions import BatchSources, Refuse, Skip, decide_batch
-from headgate.checkpoints.records import Batch, BatchRecord
-from headgate.checkpoints.visibility import Visible
+from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.decisions import BatchSources, Refuse, Skip, decide_batch
+from headgate.checkpoints.log.records import Batch, BatchRecord
+from headgate.checkpoints.log.visibility import Visible
 from headgate.connectors.kafka.rows import row_schema
 from headgate.connectors.objects.port import ObjectStore
-from headgate.shards.appender import Pause, no_pause
+from headgate.retry import Retry
 from headgate.shards.config import WriterConfig
-from headgate.shards.entry import SourceRange
-from headgate.shards.retry import Retry
-from headgate.shards.schema import PRIMARY_KEY, RowSchema
+from headgate.shards.rows.schema import PRIMARY_KEY, RowSchema
 from headgate.shards.shard import TableHome
 from headgate.shards.sharding import ByPartition, Sharding
-from headgate.shards.tailer import WalTailer
-from headgate.streaming import task
-from headgate.streaming.batch_job import Written
+from headgate.shards.wal.appender import Pause, no_pause
+from headgate.shards.wal.entry import SourceRange
+from headgate.shards.wal.tailer import WalTailer
 from headgate.streaming.dead_letters import PREFIX, read_dead_letters
-from headgate.streaming.decode import json as json_decoder
+from headgate.streaming.decode.api import json as json_decoder
 from headgate.streaming.driver import StreamDriver
-from headgate.streaming.routing import shards_of
-from headgate.streaming.rows import RowMaker
-from headgate.streaming.task import WritePlan
+from headgate.streaming.write import task
+from headgate.streaming.write.job import Written
+from headgate.streaming.write.routing import shards_of
+from headgate.streaming.write.rows import RowMaker
+from headgate.streaming.write.task import WritePlan
 
 TOPIC = "orders"
 QUERY = "query"

@@ -19,7 +19,7 @@ from headgate.connectors.kafka.topics import QUIET
 from headgate.shards.sharding import Sharding
 from headgate.streaming.dead_letters import read_dead_letters
 from headgate.streaming.sink import ShardSink
-from headgate.table import Table
+from headgate.table.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

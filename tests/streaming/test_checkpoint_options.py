@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from headgate.checkpoints.durations import seconds_of
+from headgate.durations import seconds_of
 from headgate.errors import InvalidInput
-from headgate.shards.retry import Retry
+from headgate.retry import Retry
 from headgate.streaming.options import parse_options, session_defaults, sink_options
 
 

@@ -11,13 +11,13 @@ import pytest
 from stream_life import AT_ONCE, QUERY, SCHEMA, batch_of, ranges_of, run_task, write_plan, written
 
 import headgate
-from headgate.checkpoints.commit_log import CommitLog
-from headgate.checkpoints.stream_driver import StreamDriver
-from headgate.streaming import source_checkpoint
-from headgate.streaming.source_checkpoint import maintain
-from headgate.streaming.source_hold import Hold
-from headgate.streaming.source_settings import Settings
-from headgate.table import Table, create_table
+from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.stream.driver import StreamDriver
+from headgate.streaming.datasource import upkeep as source_checkpoint
+from headgate.streaming.datasource.memory import Hold
+from headgate.streaming.datasource.settings import Settings
+from headgate.streaming.datasource.upkeep import maintain
+from headgate.table.table import Table, create_table
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from services import MakeTopic
 from stream_runs import Stream, Topic, check_table, make_table, scanned
 
 import headgate
-from headgate.checkpoints import folding
-from headgate.checkpoints.taking import own_prefix
+from headgate.checkpoints.log import fold as folding
+from headgate.checkpoints.snapshots.take import own_prefix
 from headgate.errors import Transient
-from headgate.table import Table
+from headgate.table.table import Table
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 

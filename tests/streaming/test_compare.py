@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.shards.schema import PRIMARY_KEY, RowSchema
-from headgate.streaming.compare import Prints, compare, newest
-from headgate.streaming.fingerprints import row_fingerprints
+from headgate.shards.rows.schema import PRIMARY_KEY, RowSchema
+from headgate.streaming.verify.compare import Prints, compare, newest
+from headgate.streaming.verify.fingerprints import row_fingerprints
 
 NESTED = pa.schema(
     [

@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 from closing import Background
 
-from headgate.streaming.core_turns import CalledOff, CoreTurns
+from headgate.streaming.maintenance.cores import CalledOff, CoreTurns
 
 PATIENCE = 60.0
 

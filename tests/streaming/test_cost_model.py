@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from stream_life import home_of, open_driver, ranges_of, run_batch
 
-from headgate.checkpoints.folding import FOLD_EVERY
-from headgate.cli.cost_model import FOLD, MONTH, Prices, Requests, Workload, monthly, stored_gb
+from headgate.checkpoints.log.fold import FOLD_EVERY
+from headgate.cli.text.cost import FOLD, MONTH, Prices, Requests, Workload, monthly, stored_gb
 from headgate.connectors.objects.memory import MemoryStore
 from headgate.errors import InvalidInput
 

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 from headgate.errors import InvalidInput
-from headgate.streaming import decode, decode_pass
+from headgate.streaming.decode import api as decode
+from headgate.streaming.decode import columns as decode_pass
 
 SCHEMA = pa.schema(
     [

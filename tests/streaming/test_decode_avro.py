@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import headgate
 from headgate.errors import InvalidInput, PermissionDenied, Transient
-from headgate.shards.schema import RowSchema
-from headgate.streaming.decoded import Decoded
+from headgate.shards.rows.schema import RowSchema
+from headgate.streaming.decode.contract import Decoded
 
 ORDER: dict[str, Any] = {
     "type": "record",

@@ -8,10 +8,10 @@ import pytest
 
 import headgate
 from headgate.errors import InvalidInput
-from headgate.shards.schema import PRIMARY_KEY, RowSchema
+from headgate.shards.rows.schema import PRIMARY_KEY, RowSchema
 from headgate.shards.sharding import single
-from headgate.streaming.decode_debezium import UNAVAILABLE
-from headgate.streaming.rows import Routed, RowMaker
+from headgate.streaming.decode.debezium import UNAVAILABLE
+from headgate.streaming.write.rows import Routed, RowMaker
 
 COLUMNS = pa.schema(
     [

@@ -19,7 +19,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headgate.streaming import decode, decode_pass
+from headgate.streaming.decode import api as decode
+from headgate.streaming.decode import columns as decode_pass
 
 SCHEMA = pa.schema(
     [

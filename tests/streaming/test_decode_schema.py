@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import types as spark
 
 from headgate.errors import InvalidInput
-from headgate.streaming import decode
-from headgate.streaming.decode_schema import arrow_schema
-from headgate.table import create_table
+from headgate.streaming.decode import api as decode
+from headgate.streaming.decode.ddl import arrow_schema
+from headgate.table.table import create_table
 
 DDL = """id BIGINT NOT NULL COMMENT 'the key, it''s unique', `odd ``name` string, t tinyint, s smallint, i: int,
     f float, d double, b boolean, bin binary, day date, at timestamp, local timestamp_ntz, price decimal( 10 , 2 ),
@@ -140,9 +140,7 @@ def test_other_schemas_are_refused() -> None:
 
 
 def test_a_schema_without_spark_types_needs_no_pyspark() -> None:
-    code = (
-        "import sys; from headgate.streaming import decode; decode.json('a int'); assert 'pyspark' not in sys.modules"
-    )
+    code = "import sys; from headgate import decode; decode.json('a int'); assert 'pyspark' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 

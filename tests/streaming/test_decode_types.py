@@ -1,4 +1,4 @@
-"""The table of types in headgate.streaming.decode, line by line."""
+"""The table of types in headgate.streaming.decode.api, line by line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from headgate.errors import InvalidInput
-from headgate.streaming import decode
+from headgate.streaming.decode import api as decode
 
 INTEGERS = {
     pa.int8(): (-128, 127),

@@ -14,12 +14,12 @@ from structlog.contextvars import get_contextvars
 
 import headgate
 from headgate.errors import InvalidInput
-from headgate.streaming import follower
-from headgate.streaming.delta_tables import DeltaName, delta_settings, missing_settings, quoted, sql_type, text
-from headgate.streaming.follower import Follower
-from headgate.streaming.mirror import checked_mode
-from headgate.streaming.mirror_rows import merge_statement
-from headgate.streaming.read_types import spark_schema
+from headgate.streaming.datasource.types import spark_schema
+from headgate.streaming.delta.mirror import checked_mode
+from headgate.streaming.delta.mirror_batches import merge_statement
+from headgate.streaming.delta.tables import DeltaName, delta_settings, missing_settings, quoted, sql_type, text
+from headgate.streaming.observe import follower
+from headgate.streaming.observe.follower import Follower
 
 
 def test_a_delta_table_is_a_path_or_a_name_in_a_catalog(tmp_path: Path) -> None:

@@ -25,13 +25,13 @@ from stream_life import (
     written,
 )
 
-from headgate.checkpoints.log_state import RECENT
-from headgate.checkpoints.records import Batch
+from headgate.checkpoints.log.records import Batch
+from headgate.checkpoints.log.state import RECENT
 from headgate.connectors.objects.folder import FolderStore
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import Fenced, HeadgateError, InvalidInput, Poisoned, Transient
-from headgate.shards.entry import SourceRange
 from headgate.shards.shard import TableHome
+from headgate.shards.wal.entry import SourceRange
 from headgate.streaming.driver import StreamDriver
 
 BATCHES = 2

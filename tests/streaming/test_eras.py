@@ -5,13 +5,13 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from headgate.checkpoints.records import OpenRecord
+from headgate.checkpoints.log.records import OpenRecord
 from headgate.errors import Corrupt
-from headgate.shards.schema import RowSchema
-from headgate.streaming import decode
-from headgate.streaming.committed import CommittedRange, Era, eras_of
-from headgate.streaming.compare import Prints, beside, compare
-from headgate.streaming.decode_recorded import Recorded, recorded, restored
+from headgate.shards.rows.schema import RowSchema
+from headgate.streaming.decode import api as decode
+from headgate.streaming.decode.recorded import Recorded, recorded, restored
+from headgate.streaming.verify.compare import Prints, beside, compare
+from headgate.streaming.verify.history import CommittedRange, Era, eras_of
 
 COLUMNS = RowSchema.of(pa.schema([("id", pa.int64())]))
 OTHERWISE = Era(0, 0, Recorded("nobody said", COLUMNS, None), True)

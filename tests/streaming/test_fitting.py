@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from headgate.errors import InvalidInput
-from headgate.shards.schema import RowSchema
-from headgate.streaming.fitting import fitted
+from headgate.shards.rows.schema import RowSchema
+from headgate.streaming.decode.fitting import fitted
 
 UTC = pa.timestamp("us", "UTC")
 

@@ -9,12 +9,12 @@ import pytest
 
 import headgate
 from headgate.errors import InvalidInput
-from headgate.streaming import frame_checks
-from headgate.streaming.decode import json as json_decoder
-from headgate.streaming.kafka_source import source
+from headgate.streaming.decode.api import json as json_decoder
+from headgate.streaming.kafka.source import source
 from headgate.streaming.options import Spelling, as_argument, as_option
-from headgate.streaming.spark_query import KAFKA_COLUMNS, QueryFacts
-from headgate.table import Table
+from headgate.streaming.spark import checks as frame_checks
+from headgate.streaming.spark.query import KAFKA_COLUMNS, QueryFacts
+from headgate.table.table import Table
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("note", pa.string())])
 ORIGIN = ["_topic", "_partition", "_offset"]

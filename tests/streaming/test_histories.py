@@ -26,14 +26,14 @@ from stream_life import (
     write_plan,
 )
 
-from headgate.checkpoints.decisions import BatchSources, Refuse, Skip, decide_batch
+from headgate.checkpoints.log.decisions import BatchSources, Refuse, Skip, decide_batch
 from headgate.connectors.objects.memory import MemoryStore
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import HeadgateError
-from headgate.shards.entry import SourceRange
-from headgate.streaming.batch_job import Written
+from headgate.shards.wal.entry import SourceRange
 from headgate.streaming.driver import StreamDriver
-from headgate.streaming.task import WritePlan
+from headgate.streaming.write.job import Written
+from headgate.streaming.write.task import WritePlan
 
 Ranges = tuple[SourceRange, ...]
 

@@ -7,8 +7,8 @@ import pytest
 
 import headgate
 from headgate.errors import InvalidInput
+from headgate.streaming.datasource.settings import Settings
 from headgate.streaming.options import sink_options
-from headgate.streaming.source_settings import Settings
 
 SECRET = {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "PLAIN"}
 JAAS = 'PlainLoginModule required username="ann" password="hunter2";'

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headgate.shards.schema import PRIMARY_KEY, RowSchema
-from headgate.streaming.keys import decode_keys
+from headgate.shards.rows.schema import PRIMARY_KEY, RowSchema
+from headgate.streaming.decode.keys import decode_keys
 
 
 def schema(**kinds: pa.DataType) -> RowSchema:

@@ -21,18 +21,18 @@ from closing import Background, Steps
 from maintained import EAGER, KINDS, PATIENCE, batch, schedule, until
 from structlog.testing import capture_logs
 
-from headgate.checkpoints.collect import Collection
-from headgate.checkpoints.columns import stream_schema
-from headgate.checkpoints.compact import CompactJob, TakenIn, take_in
-from headgate.checkpoints.flush_job import Flushed, FlushJob, run_here
-from headgate.checkpoints.snapshot import read_snapshot
-from headgate.checkpoints.stream_checkpoint import checkpoint_stream, stop_stream
-from headgate.checkpoints.stream_driver import StreamDriver
+from headgate.checkpoints.gc.collect import Collection
+from headgate.checkpoints.jobs.columns import stream_schema
+from headgate.checkpoints.jobs.compact import CompactJob, TakenIn, take_in
+from headgate.checkpoints.jobs.flush import Flushed, FlushJob, run_here
+from headgate.checkpoints.snapshots.snapshot import read_snapshot
+from headgate.checkpoints.stream.checkpoint import checkpoint_stream, stop_stream
+from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import DataLoss, Fenced, InvalidInput, Transient
-from headgate.streaming.core_turns import CoreTurns
-from headgate.streaming.maintenance import Jobs, Maintenance, Schedule
-from headgate.streaming.maintenance_state import MaintenanceState, put_state, read_state
-from headgate.table import Table
+from headgate.streaming.maintenance.cores import CoreTurns
+from headgate.streaming.maintenance.state import MaintenanceState, put_state, read_state
+from headgate.streaming.maintenance.threads import Jobs, Maintenance, Schedule
+from headgate.table.table import Table
 
 
 class Gate:

@@ -16,17 +16,17 @@ from maintained import EAGER, KINDS, PATIENCE, batch, schedule, until
 from stream_life import SCHEMA
 
 import headgate
-from headgate.checkpoints.flush_job import run_here
-from headgate.checkpoints.stream_driver import StreamDriver
+from headgate.checkpoints.jobs.flush import run_here
+from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import Transient
-from headgate.search.finalize import Report
-from headgate.search.index_jobs import Job, in_process
-from headgate.search.index_plan import Limits
-from headgate.search.index_upkeep import neglected
-from headgate.search.segment import Segment
-from headgate.streaming.maintenance import Jobs, Maintenance
-from headgate.streaming.maintenance_state import MaintenanceState
-from headgate.table import Table
+from headgate.search.build.jobs import Job, in_process
+from headgate.search.build.plan import Limits
+from headgate.search.build.upkeep import neglected
+from headgate.search.finalize.finalize import Report
+from headgate.search.finalize.segment import Segment
+from headgate.streaming.maintenance.state import MaintenanceState
+from headgate.streaming.maintenance.threads import Jobs, Maintenance
+from headgate.table.table import Table
 
 
 class Gate:

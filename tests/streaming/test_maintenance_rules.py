@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from headgate.checkpoints.stream_driver import ShardLoad
+from headgate.checkpoints.stream.driver import ShardLoad
 from headgate.errors import InvalidInput
-from headgate.streaming.maintenance_rules import (
+from headgate.streaming.maintenance.rules import (
     LONGEST_PAUSE,
     MAX_ENTRIES,
     MaintenanceLimits,
@@ -20,7 +20,7 @@ from headgate.streaming.maintenance_rules import (
     tasks_beside,
     to_flush,
 )
-from headgate.streaming.maintenance_spark import schedule_of
+from headgate.streaming.maintenance.spark import schedule_of
 from headgate.streaming.options import sink_options
 
 LIMITS = MaintenanceLimits(

@@ -22,12 +22,12 @@ from stream_runs import Stream, Topic, check_table, make_table
 
 import headgate
 from headgate.errors import InvalidInput
-from headgate.search.index_upkeep import neglected
-from headgate.streaming import spark_jobs
-from headgate.streaming.maintenance_rules import tasks_beside
-from headgate.streaming.maintenance_state import read_state
-from headgate.streaming.spark_jobs import POOL, named
-from headgate.table import Table
+from headgate.search.build.upkeep import neglected
+from headgate.streaming.maintenance.rules import tasks_beside
+from headgate.streaming.maintenance.state import read_state
+from headgate.streaming.spark import jobs as spark_jobs
+from headgate.streaming.spark.jobs import POOL, named
+from headgate.table.table import Table
 
 HERE = Path(__file__).parent
 

@@ -21,14 +21,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from stream_runs import SCHEMA, Stream, Topic, until
 
 import headgate
-from headgate.connectors.ports import free_port
+from headgate.dev.ports import free_port
 from headgate.errors import Fenced, InvalidInput
-from headgate.shards.entry import SourceRange
 from headgate.shards.sharding import Sharding
+from headgate.shards.wal.entry import SourceRange
 from headgate.streaming.driver import StreamDriver
-from headgate.streaming.metrics import METRICS, StreamMetrics, lag_of
-from headgate.streaming.metrics_server import serve
-from headgate.streaming.phases import Phases
+from headgate.streaming.observe.metrics import METRICS, StreamMetrics, lag_of
+from headgate.streaming.observe.server import serve
+from headgate.streaming.observe.timers import Phases
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

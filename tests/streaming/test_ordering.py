@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.streaming.ordering import OrderWatch, in_order
+from headgate.streaming.write.ordering import OrderWatch, in_order
 
 
 def order(*pairs: tuple[int, int]) -> pa.RecordBatch:

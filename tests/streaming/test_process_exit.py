@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.streaming.process_exit import LIMIT
+from headgate.streaming.spark.exit import LIMIT
 
 CALLS = {
     "open a dataset": "look(uri)",
@@ -21,8 +21,8 @@ import sys, threading, time
 import lance, pyarrow as pa, pyarrow.ipc as ipc
 from lance.fragment import write_fragments
 import headgate
-from headgate.connectors.lance import look
-from headgate.streaming import process_exit
+from headgate.connectors.lance.dataset import look
+from headgate.streaming.spark import exit as process_exit
 
 uri, call, limit = sys.argv[1:]
 process_exit.LIMIT = float(limit)

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import InvalidInput
-from headgate.shards.entry import SourceRange
 from headgate.shards.sharding import Bucket, ByPartition, Sharding, Single
-from headgate.streaming.routing import balanced, check_routing, shards_of, shards_of_made_rows, size, task_count
+from headgate.shards.wal.entry import SourceRange
+from headgate.streaming.write.routing import balanced, check_routing, shards_of, shards_of_made_rows, size, task_count
 
 RANGES = [SourceRange("t", 0, 0, 10), SourceRange("t", 1, 5, 5), SourceRange("t", 2, 0, 1), SourceRange("u", 0, 3, 9)]
 

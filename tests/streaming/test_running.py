@@ -13,13 +13,13 @@ from small_disk import filled, small_disk
 from stream_runs import make_table
 
 import headgate
-from headgate.checkpoints.records import BatchRecord
-from headgate.checkpoints.spark_checkpoint import SparkCheckpoint
+from headgate.checkpoints.log.records import BatchRecord
+from headgate.checkpoints.spark.directory import SparkCheckpoint
 from headgate.errors import Fenced, PermissionDenied, StoreFull
 from headgate.streaming.driver import StreamDriver
-from headgate.streaming.running import Done, RunningStream, _Watched
-from headgate.streaming.session import SparkFailed
 from headgate.streaming.sink import ShardSink
+from headgate.streaming.spark.running import Done, RunningStream, _Watched
+from headgate.streaming.spark.session import SparkFailed
 
 
 class Query:

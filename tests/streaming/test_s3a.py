@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headgate.connectors.jars import JarsMissing
-from headgate.streaming.s3a import reaches, s3a_settings
+from headgate.connectors.jars.lists import JarsMissing
+from headgate.streaming.spark.s3a import reaches, s3a_settings
 
 
 @pytest.fixture(autouse=True)

@@ -12,13 +12,13 @@ from services import MakeTopic
 from stream_runs import NOW, Stream, Topic, check_table, make_table, scanned, wait
 
 import headgate
-from headgate.checkpoints.commit_log import CommitLog
+from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.errors import InvalidInput
 from headgate.streaming import sink as sink_module
 from headgate.streaming.options import DEFAULT_STREAM
 from headgate.streaming.sink import ShardSink
-from headgate.streaming.spark_query import QueryFacts, query_facts, task_tries
-from headgate.table import Table
+from headgate.streaming.spark.query import QueryFacts, query_facts, task_tries
+from headgate.table.table import Table
 
 
 @pytest.mark.parametrize(

@@ -18,15 +18,15 @@ from services import MakeTopic
 from stream_runs import NOW, PATHS, Stream, Topic, check_table, dead_places, make_table, row, scanned, until, wait
 
 import headgate
-from headgate.checkpoints.commit_log import CommitLog
+from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.connectors.kafka.topics import QUIET, grow_topic
 from headgate.errors import DataLoss, Fenced, InvalidInput
 from headgate.shards.sharding import Sharding
 from headgate.streaming import sink as sink_module
 from headgate.streaming.sink import ShardSink
-from headgate.streaming.verify import verify_table
-from headgate.table import Table
+from headgate.streaming.verify.verify import verify_table
+from headgate.table.table import Table
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 

@@ -15,8 +15,8 @@ import pytest
 from stream_runs import Topic
 
 import headgate
-from headgate.connectors.kafka.broker import LocalBroker, Ports
-from headgate.connectors.ports import free_port
+from headgate.dev.broker import LocalBroker, Ports
+from headgate.dev.ports import free_port
 
 pytestmark = [pytest.mark.deep, pytest.mark.spark, pytest.mark.kafka]
 
@@ -27,7 +27,7 @@ import json, sys, traceback
 from pathlib import Path
 import headgate
 from headgate.errors import HeadgateError
-from headgate.streaming.session import local_session
+from headgate.streaming.spark.session import local_session
 
 told = json.loads(sys.stdin.read())
 headgate.configure_logs("json", "DEBUG")

@@ -19,13 +19,13 @@ from pyspark.sql import functions as f
 from stream_runs import NOW, SCHEMA, Topic, until, wait
 
 import headgate
-from headgate.checkpoints.commit_log import CommitLog
+from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.connectors.kafka.groups import group_offsets
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.connectors.kafka.topics import QUIET, create_topic
-from headgate.streaming import reporting
+from headgate.streaming.observe import reporting
 from headgate.streaming.sink import ShardSink
-from headgate.streaming.spark_query import QueryFacts
+from headgate.streaming.spark.query import QueryFacts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

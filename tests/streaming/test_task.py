@@ -35,12 +35,12 @@ from stream_life import (
 
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import InvalidInput, Poisoned, from_json
-from headgate.shards.entry import SourceRange
 from headgate.shards.sharding import Bucket, Sharding, Single
-from headgate.shards.tailer import WalTailer
-from headgate.streaming import task
+from headgate.shards.wal.entry import SourceRange
+from headgate.shards.wal.tailer import WalTailer
 from headgate.streaming.dead_letters import read_dead_letters
-from headgate.streaming.task import WritePlan
+from headgate.streaming.write import task
+from headgate.streaming.write.task import WritePlan
 
 ONE = ranges_of(0, partitions=[0])
 
@@ -249,9 +249,9 @@ import json, resource, sys, uuid
 import pyarrow as pa
 from stream_life import SCHEMA, home_of, open_driver, lines_of, write_plan
 from headgate.connectors.objects import open_store
-from headgate.shards.entry import SourceRange
+from headgate.shards.wal.entry import SourceRange
 from headgate.shards.sharding import Bucket
-from headgate.streaming import task
+from headgate.streaming.write import task
 
 path, how, megabytes = sys.argv[1], sys.argv[2], int(sys.argv[3])
 ROWS = 5_000

@@ -12,7 +12,7 @@ from stream_runs import Topic
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.connectors.kafka.topics import create_topic
 from headgate.errors import NotFound, Transient
-from headgate.streaming.topic_offsets import earliest, wait_for_topics
+from headgate.streaming.kafka.offsets import earliest, wait_for_topics
 
 pytestmark = pytest.mark.kafka
 

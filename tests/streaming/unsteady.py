@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pyarrow as pa
 
-from headgate.streaming.decode import Decoded, Decoder
+from headgate.streaming.decode.api import Decoded, Decoder
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import headgate
-from headgate.streaming.session import local_session
+from headgate.streaming.spark.session import local_session
 
 if __name__ == "__main__":
     servers, topic, uri, checkpoint = sys.argv[1:]

@@ -18,7 +18,7 @@ import pytest
 from pyspark import cloudpickle
 
 import headgate
-from headgate.connectors.ports import free_port
+from headgate.dev.ports import free_port
 
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("note", pa.string())])
 START = 120.0

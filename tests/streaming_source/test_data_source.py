@@ -14,13 +14,13 @@ import pytest
 from confluent_kafka import Producer
 
 import headgate
-from headgate.checkpoints.commit_log import CommitLog
+from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.connectors.kafka.options import ConsumerConfig
-from headgate.shards.tailer import WalTailer
+from headgate.shards.wal.tailer import WalTailer
 from headgate.streaming.dead_letters import read_dead_letters
 from headgate.streaming.driver import StreamDriver
-from headgate.streaming.verify import verify_table
-from headgate.table import Table
+from headgate.streaming.verify.verify import verify_table
+from headgate.table.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -79,7 +79,7 @@ def test_every_row_is_there_once_over_restarts_and_other_faces(
 def test_attempts_that_are_lost_after_their_writes_leave_no_duplicates(
     run: Callable[..., StreamingQuery], spark: SparkSession, files: Any, table: Table
 ) -> None:
-    from headgate.streaming.data_source import BatchWriter, HeadgateDataSource
+    from headgate.streaming.datasource.source import BatchWriter, HeadgateDataSource
 
     class Losing(BatchWriter):
         def write(self, iterator: Any) -> Any:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headgate.errors import InvalidInput
+from headgate.streaming.datasource.settings import Settings
 from headgate.streaming.options import OPTIONS, Option, parse_options, session_defaults, sink_options
-from headgate.streaming.source_settings import Settings
 
 PLACES = {"path": "/t", "checkpointLocation": "/c"}
 

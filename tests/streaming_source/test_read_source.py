@@ -17,16 +17,16 @@ import pyarrow as pa
 import pytest
 
 import headgate
-from headgate.table import Table
+from headgate.table.table import Table
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent / name) for name in ("checkpoints", "streaming", "faults")]
 
 from checkpoint_tables import make, of_batches, open_stream, run_batch  # noqa: E402
 
-from headgate.checkpoints.compact_choice import CompactLimits  # noqa: E402
-from headgate.checkpoints.consumer_pins import PinStore  # noqa: E402
-from headgate.checkpoints.flush_job import run_here  # noqa: E402
+from headgate.checkpoints.jobs.flush import run_here  # noqa: E402
+from headgate.checkpoints.jobs.policy import CompactLimits  # noqa: E402
+from headgate.checkpoints.log.pins import PinStore  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -12,17 +12,17 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from headgate.checkpoints.commit_log import CommitLog
-from headgate.checkpoints.records import BatchRecord
+from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.records import BatchRecord
 from headgate.errors import Fenced, InvalidInput, Poisoned, Transient
 from headgate.shards.sharding import Sharding, bucket, by_partition, single
-from headgate.streaming import source_plan
+from headgate.streaming.datasource import plan as source_plan
+from headgate.streaming.datasource.memory import forget_runs
+from headgate.streaming.datasource.plan import BatchPlan, TaskResult, commit_batch, plan_batch
+from headgate.streaming.datasource.settings import Settings
+from headgate.streaming.datasource.task import write_batch
 from headgate.streaming.dead_letters import read_dead_letters
-from headgate.streaming.source_hold import forget_runs
-from headgate.streaming.source_plan import BatchPlan, TaskResult, commit_batch, plan_batch
-from headgate.streaming.source_settings import Settings
-from headgate.streaming.source_task import write_batch
-from headgate.table import Table, create_table
+from headgate.table.table import Table, create_table
 
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("note", pa.string())])
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from headgate.connectors.objects.local import LocalStore
 from headgate.connectors.objects.memory import MemoryStore
 from headgate.connectors.objects.port import ObjectInfo, ObjectStore
-from headgate.connectors.objects.s3 import S3Store
+from headgate.connectors.objects.s3.store import S3Store
 from headgate.connectors.objects.secrets import bare, redact, scrubbed
-from headgate.connectors.objects.split_options import own_options
+from headgate.connectors.objects.wal_options import own_options
 from headgate.errors import InvalidInput
 
 __all__ = ["ObjectInfo", "ObjectStore", "bare", "open_store", "redact", "scrubbed"]
@@ -22,7 +22,7 @@ def open_store(uri: str, storage_options: Mapping[str, object] | None = None) ->
     """The store at a path, file://, s3:// or memory:// URI. Opens, connects and writes nothing.
 
     Storage options are those of S3 under pylance's names; the other stores need none and ignore them. Those named
-    `wal.…` are for another store, see `split_options`.
+    `wal.…` are for another store, see `wal_options`.
     Raises InvalidInput for any other scheme and for an unknown option.
     """
     scheme = match[1].lower() if (match := _SCHEME.match(uri)) else ""

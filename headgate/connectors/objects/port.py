@@ -7,7 +7,7 @@ Contract, for every store and checked by one abstract suite:
    also mean the caller's own earlier try whose response was lost: compare ids.
 2. When a put returns, the object survives a crash of anything; on local disk a
    power loss too. That is said of puts of this port: what Lance writes beside it is
-   durable by itself on every store but a local disk, where `base_synced` syncs it.
+   durable by itself on every store but a local disk, where `connectors.lance.base.synced` syncs it.
 3. `get`, `head` and `list` see every object whose put has returned.
 4. Keys are relative to the root, use '/', and never leave it.
 5. What `get` returns begins at a multiple of 8 in memory, as Arrow's own files do:

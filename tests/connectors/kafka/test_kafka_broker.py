@@ -17,12 +17,12 @@ from click.testing import CliRunner
 from producing import config_for, numbered, produce, values_of
 from services import kafka_container, why_no_container
 
-from headgate.cli.kafka_command import kafka
-from headgate.connectors.jars import JarsMissing, kafka_classpath, spark_jars
-from headgate.connectors.kafka.broker import BrokerFailed, LocalBroker, Ports
-from headgate.connectors.kafka.detached import find_detached, start_detached, stop_detached
+from headgate.cli.commands.kafka import kafka
+from headgate.connectors.jars.lists import JarsMissing, kafka_classpath, spark_jars
 from headgate.connectors.kafka.reader import offsets, read_range
-from headgate.connectors.ports import free_port
+from headgate.dev.broker import BrokerFailed, LocalBroker, Ports
+from headgate.dev.detached import find_detached, start_detached, stop_detached
+from headgate.dev.ports import free_port
 from headgate.errors import InvalidInput, PermissionDenied, Transient
 
 pytestmark = pytest.mark.kafka
@@ -88,7 +88,7 @@ class TestLife:
     def test_a_broker_ends_with_its_owner_however_that_ends(self, tmp_path: Path) -> None:
         script = f"""
 import time
-from headgate.connectors.kafka.broker import LocalBroker
+from headgate.dev.broker import LocalBroker
 broker = LocalBroker({str(tmp_path)!r}).start()
 print(broker.pid, flush=True)
 time.sleep(600)
@@ -222,7 +222,7 @@ def test_a_container_serves_as_well() -> None:
 
 def run(*arguments: str) -> dict[str, object]:
     """The command in a process of its own, since a detached broker must outlive that."""
-    code = "from headgate.cli.kafka_command import kafka; kafka()"
+    code = "from headgate.cli.commands.kafka import kafka; kafka()"
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments, "--output", "json"], capture_output=True, text=True, timeout=120
     )

@@ -5,12 +5,12 @@ import time
 import pytest
 from confluent_kafka import Consumer
 
-from headgate.connectors.kafka.broker import LocalBroker
 from headgate.connectors.kafka.groups import commit_group, group_offsets
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.connectors.kafka.topics import QUIET
+from headgate.dev.broker import LocalBroker
 from headgate.errors import InvalidInput, Transient
-from headgate.streaming.kafka_progress import KafkaProgress
+from headgate.streaming.observe.group import KafkaProgress
 
 pytestmark = pytest.mark.kafka
 

@@ -1,0 +1,206 @@
+"""Making a clone out of what was copied: manifests, barriers, logs, the base, and the flip; or leaving nothing of it.
+
+All of it follows from the intent and the checkpoint alone, so that every step may be done twice, and by two callers.
+What stands at the destination and does not follow from them is refused, never overwritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from uuid import UUID
+
+from headgate.checkpoints.clone.copy import COPIERS, put_barrier, tail_epoch
+from headgate.checkpoints.clone.intent import (
+    KEY,
+    CloneIntent,
+    forget_given_up,
+    put_given_up,
+    read_intent,
+)
+from headgate.checkpoints.clone.mapping import ShardPlan, cloned_fold, cloned_manifest, cloned_open
+from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.snapshots.checkpoint import TableCheckpoint
+from headgate.connectors.lance import dataset as lance_connector
+from headgate.connectors.lance.base import clone as lance_clone
+from headgate.connectors.lance.base.files import FOLDERS
+from headgate.connectors.lance.base.tags import held_versions, hold_version
+from headgate.connectors.objects import ObjectInfo, ObjectStore
+from headgate.errors import AlreadyExists, InvalidInput
+from headgate.retry import Retry
+from headgate.shards import names
+from headgate.shards.manifest.model import Manifest, encode_manifest
+from headgate.shards.outcomes import wins
+from headgate.shards.shard import Shard, TableHome
+from headgate.shards.wal.appender import Pause
+
+NOTES = "headgate."
+"""How the keys of the base's configuration begin that are ours."""
+
+
+@dataclass(frozen=True)
+class CloneTarget:
+    """Where the clone goes, and how it is made a table."""
+
+    store: ObjectStore
+    wal_store: ObjectStore
+    """The same one where the WALs lie in the clone."""
+    deep: bool
+    id_key: str
+    """The key of the base's configuration that names the table."""
+    record: Callable[[UUID], tuple[str, bytes]]
+    """Of the table's id: the name and the bytes of its record."""
+
+    @property
+    def wal_uri(self) -> str | None:
+        """The separate WAL store, if there is one."""
+        return None if self.wal_store is self.store else self.wal_store.uri
+
+
+def named(target: CloneTarget) -> str | None:
+    """The table that the base at the destination names; "" where it names none, None where there is no base."""
+    base = lance_connector.look(*target.store.locate())
+    return None if base is None else base.config.get(target.id_key, "")
+
+
+def make_shards(
+    home: TableHome, checkpoint: TableCheckpoint, plans: Sequence[ShardPlan], intent: CloneIntent, pause: Pause
+) -> None:
+    """Steps 5 and 6 of `clone_table`. `home` is the clone's. Raises InvalidInput where a shard or log is another's."""
+    with ThreadPoolExecutor(COPIERS, thread_name_prefix="headgate-clone") as pool:
+        epochs = pool.map(partial(tail_epoch, home), plans)
+        manifests = [cloned_manifest(plan, epoch) for plan, epoch in zip(plans, epochs, strict=True)]
+        list(pool.map(partial(_put_manifest, home, intent), manifests))
+        pause("manifests")
+        list(pool.map(partial(put_barrier, home), plans, [manifest.epoch for manifest in manifests]))
+    pause("barriers")
+    by_old = {plan.pinned.shard_id: plan for plan in plans}
+    by_new = {manifest.shard_id: manifest for manifest in manifests}
+    for stream, fold in checkpoint.streams.items():
+        log = CommitLog(home.records, stream, home.uri)
+        opened = cloned_open(fold, intent.table_id, by_old, by_new)
+        log.begin(cloned_fold(fold, checkpoint, intent.table_id, by_old), opened)
+        if log.read().head.opened != opened:
+            raise _of_another_instant(home.uri, intent)
+    pause("logs")
+
+
+def _put_manifest(home: TableHome, intent: CloneIntent, manifest: Manifest) -> None:
+    """Without native's hint: it does without one, and this call may come late."""
+    shard = Shard(home, manifest.shard_id)
+    with suppress(AlreadyExists):
+        key, data = names.manifest_key(shard.id, manifest.version), encode_manifest(manifest)
+        Retry().run(lambda: home.store.put_if_absent(key, data))
+    if shard.manifests.latest() != manifest:
+        raise _of_another_instant(home.uri, intent)
+
+
+def _of_another_instant(target: str, intent: CloneIntent) -> InvalidInput:
+    return InvalidInput(
+        f"The unfinished clone at {target} was begun from another instant of its source: its checkpoint was dropped.",
+        source=intent.source_uri,
+        checkpoint=intent.pin,
+        advice="delete what is there and the checkpoint, and clone again",
+    )
+
+
+def make_base(
+    home: TableHome, target: CloneTarget, checkpoint: TableCheckpoint, intent: CloneIntent, pause: Pause
+) -> None:
+    """Step 7 of `clone_table`. `home` is the source's. Raises InvalidInput where the base there is another's."""
+    if not intent.deep:
+        if held_versions(home.store).get(intent.tag, checkpoint.base_version) != checkpoint.base_version:
+            raise _of_another_instant(target.store.uri, intent)
+        hold_version(home.store, intent.tag, checkpoint.base_version)
+    pause("tagged")
+    lance_clone.ensure_clone(home.store, target.store, checkpoint.base_version, deep=intent.deep)
+    base = lance_connector.look(*target.store.locate())
+    begun = base is not None and base.config.get(target.id_key) == str(intent.source_id)
+    if base is None or (begun and base.version != checkpoint.base_version):
+        raise _of_another_instant(target.store.uri, intent)
+    pause("base")
+    key, data = target.record(intent.table_id)
+    with suppress(AlreadyExists):
+        Retry().run(lambda: target.store.put_if_absent(key, data))
+    pause("recorded")
+
+
+def flip(target: CloneTarget, intent: CloneIntent) -> None:
+    """Step 8 of `clone_table`. Raises InvalidInput where the intent or the base is another's by now, or where another
+    caller has given the clone up: only one of making and removing goes on (R20).
+
+    Notes on the source's own shards go in the same commit: they tell of versions of its base that the clone lacks.
+    """
+    uri, options = target.store.locate()
+    stored, base = read_intent(target.store), lance_connector.look(uri, options)
+    notes = () if base is None else [key for key in base.config if key.startswith(NOTES) and key != target.id_key]
+    own = stored is not None and stored.table_id == intent.table_id
+    source_id, table_id = str(intent.source_id), str(intent.table_id)
+    if (
+        not own
+        or not wins(target.store, intent.outcome, "maker")
+        or not lance_connector.swap_config(uri, target.id_key, source_id, table_id, options or None, forget=notes)
+    ):
+        raise InvalidInput(
+            f"Another clone or table was made at {target.store.uri} meanwhile.",
+            table_id=table_id,
+            advice="choose another URI, or delete what is there and clone again",
+        )
+
+
+def remove(
+    target: CloneTarget, intent: CloneIntent, shard_ids: Iterable[UUID], release: Callable[[], None], pause: Pause
+) -> None:
+    """Leave nothing of a clone that cannot be but its outcome:
+
+    1. a mark that it is to be given up, with the shards that it may have.
+    2. take its outcome: from then on nobody completes it, however long it slept (R20). Where a maker has it, the mark
+       goes again.
+    3. delete everything but intent and mark, then `release` what the source holds for it.
+    4. delete the intent, then the mark.
+
+    A crash anywhere leaves the mark; the next call at this destination does the rest.
+    """
+    if named(target) == str(intent.table_id):
+        return  # another caller has completed it
+    shard_ids = put_given_up(target.store, intent, shard_ids)
+    pause("given up")
+    if not wins(target.store, intent.outcome, "collector"):
+        forget_given_up(target.store)
+        return  # another caller completes it, or has
+    if not _is_intended(target, intent):
+        return  # another caller has removed it, and the destination may be another clone's by now
+    shards = [names.shard_folder(shard_id) + "/" for shard_id in shard_ids]
+    own = [f"_headgate/{one}/" for one in (intent.table_id, intent.source_id)] + [f"{folder}/" for folder in FOLDERS]
+    _delete(target.store, _below(target.store, [*own, *shards]))
+    if target.wal_store is not target.store:
+        _delete(target.wal_store, _below(target.wal_store, shards))
+    pause("removed")
+    release()
+    pause("let go")
+    if not _is_intended(target, intent):
+        return
+    _delete(target.store, [KEY])
+    pause("forgotten")
+    forget_given_up(target.store)
+
+
+def _is_intended(target: CloneTarget, intent: CloneIntent) -> bool:
+    stored = read_intent(target.store)
+    return stored is not None and stored.table_id == intent.table_id
+
+
+def _below(store: ObjectStore, folders: Iterable[str]) -> list[str]:
+    return [info.key for folder in folders for info in Retry().run(partial(_list, store, folder))]
+
+
+def _list(store: ObjectStore, folder: str) -> list[ObjectInfo]:
+    return list(store.list(folder))
+
+
+def _delete(store: ObjectStore, keys: Iterable[str]) -> None:
+    with ThreadPoolExecutor(COPIERS, thread_name_prefix="headgate-clone") as pool:
+        list(pool.map(lambda key: Retry().run(partial(store.delete, key)), keys))

@@ -1,0 +1,256 @@
+"""Clone: a table of its own out of another one at one instant, fresh rows included.
+
+Promises:
+1. The clone holds exactly the visible rows of its source at that instant, from the base, the SSTables and the WALs,
+   and every stream goes on in it where it stood in the source, by a log of its own.
+2. The source is neither fenced nor disturbed: while the clone is made, a checkpoint (and its tag) on it; while a
+   shallow clone lives, one tag, because its base reads the source's files.
+3. The clone exists from one compare-and-set on. A crash before leaves no table; the same call completes it.
+4. An entry that is lost is DataLoss, and then nothing of the clone is left but a record that it was given up, which
+   keeps another caller that slept from completing it (R20); a removal that dies is done by the next call at that
+   destination. After any other error the intent stays, and the same call takes it up. An entry that is missing at the
+   start of a WAL and held no rows (a barrier, a dead attempt) is no loss: it is skipped, and the clone's replay_after
+   is adjusted.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from uuid import UUID
+
+from headgate.checkpoints.clone.build import CloneTarget, flip, make_base, make_shards, named, remove
+from headgate.checkpoints.clone.copy import MovedOn, Progress, clone_start, copy_all, no_progress
+from headgate.checkpoints.clone.intent import (
+    OUTCOMES,
+    CloneIntent,
+    forget_given_up,
+    put_intent,
+    read_given_up,
+    read_intent,
+    same_call,
+)
+from headgate.checkpoints.clone.mapping import ShardPlan, check_named, shard_plans
+from headgate.checkpoints.snapshots.checkpoint import CheckpointStore, TableCheckpoint
+from headgate.checkpoints.snapshots.take import drop, take
+from headgate.connectors.lance.base import clone as lance_clone
+from headgate.connectors.lance.base.damage import set_aside_unborn
+from headgate.connectors.lance.base.marks import compacted_marks
+from headgate.connectors.lance.base.synced import sync_base
+from headgate.connectors.lance.datasets import open_dataset
+from headgate.errors import DataLoss, InvalidInput, NotFound, Transient
+from headgate.shards.shard import TableHome
+from headgate.shards.wal.appender import Pause, no_pause
+
+TRIES = 8
+"""Each lost try means that the source was flushed and collected under the copy; they do not run that often."""
+
+CLONE_STEPS = (
+    "looked",
+    "intended",
+    "pinned",
+    "copied",
+    "manifests",
+    "barriers",
+    "logs",
+    "tagged",
+    "base",
+    "recorded",
+    "cloned",
+    "released",
+)
+"""Where `clone_table` pauses, in order; from "pinned" to "copied" again where the source moved on."""
+
+
+@dataclass(frozen=True)
+class CloneSource:
+    """The table to clone."""
+
+    home: TableHome
+    shard_ids: Callable[[], Iterable[UUID]]
+    """Its shards as they are now."""
+    names: Sequence[str] = ()
+    """Names that its shards may have."""
+    all_named: bool = False
+    """Whether a shard without a name is refused: rows of one key would meet another shard in the clone."""
+
+
+def clone_table(
+    source: CloneSource,
+    target: CloneTarget,
+    *,
+    checkpoint: str | None = None,
+    progress: Progress = no_progress,
+    pause: Pause = no_pause,
+) -> UUID:
+    """Make a clone, of a named checkpoint or of the source as it is now; its table id.
+
+    1. look: what can never be is refused. A destination is empty, or holds this very clone.
+    2. intent: what is going to be made, under a new random id; after a crash the one that is there.
+    3. pin: the named checkpoint, or one of our own.
+    4. copy the WAL tails, SSTables and dead letters. Entries that are missing at the start of a tail and held no rows
+       are skipped. Entries that were flushed and collected meanwhile: from 3 again with a new pin (R13). A lost one:
+       everything is removed, DataLoss.
+    5. shards: the first manifest of each, then a fence barrier above its tail.
+    6. logs: per stream one fold at the same sequence, and an open record above it.
+    7. base: a tag on the source where its files will be shared, then the clone, then the table's record.
+    8. flip: take the clone's outcome, which whoever removes it takes as well (R20); then the base names the clone's id,
+       by compare-and-set. From here the clone exists.
+    9. sync the base, the source's files in a shallow clone included: from here the clone survives a power cut (R21).
+    10. release our own pin.
+
+    Everything before 8 may be done twice, so that two callers with the same arguments do no harm. Raises
+    InvalidInput, NotFound (no such checkpoint), DataLoss, StoreError, Transient.
+    """
+    intent = _look(source.home, target, checkpoint, pause)
+    pause("looked")
+    intent = put_intent(target.store, intent)
+    pause("intended")
+    set_aside_unborn(target.store)
+    if not _exists(target, intent):
+        pinned, plans = _copied(source, target, intent, progress, pause)
+        pause("copied")
+        make_shards(_home(source.home, target, intent), pinned, plans, intent, pause)
+        make_base(source.home, target, pinned, intent, pause)
+        flip(target, intent)
+    sync_base(target.store)
+    pause("cloned")
+    _release(source.home, intent)
+    pause("released")
+    return intent.table_id
+
+
+# -- 1 to 3: what is to be cloned --------------------------------------------------------
+
+
+def _look(home: TableHome, target: CloneTarget, checkpoint: str | None, pause: Pause) -> CloneIntent:
+    """The intent that is there, or a new one, after the rest of one that was given up is removed. Raises InvalidInput
+    where the destination holds anything else.
+    """
+    assert home.table_id is not None
+    if target.store.uri == home.uri or target.store.uri.startswith(home.uri.rstrip("/") + "/"):
+        raise InvalidInput(
+            "A table cannot be cloned onto itself or into itself.", source=home.uri, target=target.store.uri
+        )
+    if not target.deep:
+        lance_clone.check_shallow(home.store, target.store)
+    wanted = CloneIntent(
+        table_id=uuid.uuid4(),
+        source_uri=home.uri,
+        source_id=home.table_id,
+        checkpoint=checkpoint,
+        deep=target.deep,
+        wal_uri=target.wal_uri,
+    )
+    stored = read_intent(target.store)
+    given_up = read_given_up(target.store)
+    if stored is not None:
+        stored = same_call(stored, wanted, target.store.uri)
+        if given_up is None:
+            return stored
+    if given_up is not None:
+        if stored is None:
+            # Nothing but the mark was left. The new intent's outcome must stay free.
+            forget_given_up(target.store)
+        else:
+            _give_up(home, target, stored, given_up, pause)
+            if read_intent(target.store) is not None:
+                return stored  # a maker has its outcome
+    if checkpoint is not None and CheckpointStore(home.records, home.uri).get(checkpoint).expired(datetime.now(UTC)):
+        raise InvalidInput(
+            f"Checkpoint {checkpoint!r} has expired; what it named may be collected.",
+            table=home.uri,
+            advice="clone another checkpoint, or the table as it is; nothing was written",
+        )
+    there = (info for info in target.store.list("") if not info.key.startswith(OUTCOMES))
+    if (found := next(there, None)) is not None:
+        raise InvalidInput(
+            f"The destination {target.store.uri} is not empty.",
+            found=found.key,
+            advice="choose another URI, or delete what is there; nothing was written",
+        )
+    return wanted
+
+
+def _exists(target: CloneTarget, intent: CloneIntent) -> bool:
+    """Whether the flip is done. Raises InvalidInput where something else was made at the destination."""
+    found = named(target)
+    if found not in (None, str(intent.source_id), str(intent.table_id)):
+        raise InvalidInput(
+            f"Another table was made at {target.store.uri} meanwhile.",
+            table_id=found,
+            advice="choose another URI; nothing of that table was changed",
+        )
+    return found == str(intent.table_id)
+
+
+def _pinned(source: CloneSource, intent: CloneIntent, target: CloneTarget) -> TableCheckpoint:
+    home = source.home
+    with suppress(NotFound):
+        return CheckpointStore(home.records, home.uri).get(intent.pin).checkpoint
+    if intent.checkpoint is not None:
+        raise NotFound(
+            f"The checkpoint {intent.checkpoint!r} was dropped before its clone was complete.",
+            table=home.uri,
+            advice=f"delete {target.store.uri} and clone another checkpoint",
+        )
+    return take(
+        home,
+        source.shard_ids(),
+        name=intent.pin,
+        note=f"of a clone that is being made at {target.store.uri}; dropped when it is complete",
+        names={home.shard(name).id: name for name in source.names},
+        tail_start=clone_start,
+    )
+
+
+# -- 4: copying --------------------------------------------------------------------------
+
+
+def _copied(
+    source: CloneSource, target: CloneTarget, intent: CloneIntent, progress: Progress, pause: Pause
+) -> tuple[TableCheckpoint, list[ShardPlan]]:
+    home = source.home
+    for _ in range(TRIES):
+        plans: list[ShardPlan] = []
+        try:
+            checkpoint = _pinned(source, intent, target)
+            pause("pinned")
+            marks = compacted_marks(home.store, open_dataset(home.store, version=checkpoint.base_version))
+            plans = shard_plans(checkpoint, intent.table_id, marks, source.names)
+            if source.all_named:
+                check_named(plans, home.uri)
+            return checkpoint, copy_all(home, _home(home, target, intent), plans, checkpoint.streams, progress)
+        except MovedOn:
+            if intent.checkpoint is not None:
+                _give_up(home, target, intent, [plan.shard_id for plan in plans], pause)
+                raise DataLoss(
+                    f"Entries or SSTables of checkpoint {intent.checkpoint!r} are gone, though it pins them.",
+                    table=home.uri,
+                    advice="the table itself went on and lost nothing: clone it without naming a checkpoint",
+                ) from None
+            drop(home, intent.pin)
+        except (DataLoss, InvalidInput):
+            _give_up(home, target, intent, [plan.shard_id for plan in plans], pause)
+            raise
+    raise Transient(f"The source moved on under each of {TRIES} copies.", table=home.uri)
+
+
+def _home(source: TableHome, target: CloneTarget, intent: CloneIntent) -> TableHome:
+    return replace(source, store=target.store, wal_store=target.wal_store, table_id=intent.table_id)
+
+
+def _give_up(
+    home: TableHome, target: CloneTarget, intent: CloneIntent, shard_ids: Iterable[UUID], pause: Pause
+) -> None:
+    remove(target, intent, shard_ids, lambda: _release(home, intent), pause)
+
+
+def _release(home: TableHome, intent: CloneIntent) -> None:
+    """Our own pin; a named one is somebody else's."""
+    if intent.checkpoint is None:
+        with suppress(NotFound):
+            drop(home, intent.pin)

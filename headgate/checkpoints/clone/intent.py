@@ -1,0 +1,160 @@
+"""What a clone is going to be, put at its destination before anything else, once: `_headgate/clone.json`.
+
+The same call finds it after a crash and goes on under the same id; any other call is refused. It stays afterwards
+and says where the clone came from. A clone that cannot be made is marked as given up before it is removed, in
+`_headgate/clone.given_up.json`, so that a removal which died is taken up as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from uuid import UUID
+
+from headgate.checkpoints.log import records as codec
+from headgate.connectors.objects import ObjectStore
+from headgate.errors import AlreadyExists, Corrupt, HeadgateError, InvalidInput, NotFound
+from headgate.retry import Retry
+
+KEY = "_headgate/clone.json"
+"""One per destination, so that of two different clones only one begins."""
+
+GIVEN_UP = "_headgate/clone.given_up.json"
+"""There while a clone is being removed."""
+OUTCOMES = "_headgate/clones/"
+"""Below it, per clone that was begun at a destination, whether it was made or given up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloneIntent:
+    """What the record says. URIs are without credentials."""
+
+    table_id: UUID
+    """The clone's own id."""
+    source_uri: str
+    source_id: UUID
+    checkpoint: str | None
+    """The named checkpoint; None: the source as it is."""
+    deep: bool
+    wal_uri: str | None
+
+    @property
+    def pin(self) -> str:
+        """The checkpoint on the source that the clone reads: the named one, or one of its own."""
+        return f"clone-{self.table_id}" if self.checkpoint is None else self.checkpoint
+
+    @property
+    def outcome(self) -> str:
+        """The slot at the destination that is taken before the clone is made a table, or before it is removed (R20). It
+        stays: whoever sleeps in the same call may still come.
+        """
+        return f"{OUTCOMES}{self.table_id}"
+
+    @property
+    def tag(self) -> str:
+        """The Lance tag on the source that holds the files which a shallow clone shares."""
+        return f"headgate-clone-{self.table_id}"
+
+
+def read_intent(store: ObjectStore) -> CloneIntent | None:
+    """The intent at a destination, None where there is none. Raises Corrupt, InvalidInput for a newer release's."""
+    try:
+        return decode(Retry().run(lambda: store.get(KEY)))
+    except NotFound:
+        return None
+    except HeadgateError as error:
+        error.located(target=store.uri, key=KEY)
+        raise
+
+
+def put_intent(store: ObjectStore, wanted: CloneIntent) -> CloneIntent:
+    """The intent that stands: this one, or an equal one that was there before. Raises InvalidInput for another."""
+    try:
+        Retry().run(lambda: store.put_if_absent(KEY, encode(wanted)))
+        return wanted
+    except AlreadyExists:
+        stored = read_intent(store)
+        if stored is None:
+            raise
+    return same_call(stored, wanted, store.uri)
+
+
+def put_given_up(store: ObjectStore, intent: CloneIntent, shard_ids: Iterable[UUID]) -> tuple[UUID, ...]:
+    """Mark the clone as given up, once; the shards that the mark names."""
+    named = tuple(shard_ids)
+    fields = {"kind": "clone given up", "table_id": str(intent.table_id), "shards": [str(one) for one in named]}
+    try:
+        Retry().run(lambda: store.put_if_absent(GIVEN_UP, codec.text_of(fields)))
+        return named
+    except AlreadyExists:
+        return read_given_up(store) or named
+
+
+def read_given_up(store: ObjectStore) -> tuple[UUID, ...] | None:
+    """The shards of a clone that is being removed; None where none is. Raises Corrupt."""
+    try:
+        data = Retry().run(lambda: store.get(GIVEN_UP))
+    except NotFound:
+        return None
+    fields = codec.fields_of(data, "The mark of a clone that was given up")
+    try:
+        return tuple(UUID(one) for one in fields["shards"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Corrupt(
+            "The mark of a clone that was given up names no shards.", target=store.uri, key=GIVEN_UP
+        ) from error
+
+
+def forget_given_up(store: ObjectStore) -> None:
+    """Delete the mark, the last that is left of a clone that was given up."""
+    Retry().run(lambda: store.delete(GIVEN_UP))
+
+
+def same_call(stored: CloneIntent, wanted: CloneIntent, target: str) -> CloneIntent:
+    """The stored intent, where both mean the same clone. Raises InvalidInput."""
+    differing = [
+        f"{name} {getattr(stored, name)}, not {getattr(wanted, name)}"
+        for name in ("source_id", "checkpoint", "deep", "wal_uri")
+        if getattr(stored, name) != getattr(wanted, name)
+    ]
+    if differing:
+        raise InvalidInput(
+            f"Another clone was begun at {target}: {'; '.join(differing)}.",
+            source=stored.source_uri,
+            table_id=str(stored.table_id),
+            advice="choose another URI, repeat the call that began it, or delete what is there; nothing was written",
+        )
+    return stored
+
+
+def encode(intent: CloneIntent) -> bytes:
+    """The bytes of the record."""
+    return codec.text_of(
+        {
+            "kind": "clone",
+            "table_id": str(intent.table_id),
+            "source_uri": intent.source_uri,
+            "source_id": str(intent.source_id),
+            "checkpoint": intent.checkpoint,
+            "deep": intent.deep,
+            "wal_uri": intent.wal_uri,
+        }
+    )
+
+
+def decode(data: bytes | memoryview) -> CloneIntent:
+    """The intent in the bytes. Raises Corrupt, and InvalidInput for one of a newer release."""
+    fields = codec.fields_of(data, "The record of a clone")
+    try:
+        if fields["kind"] != "clone":
+            raise ValueError(f"kind {fields['kind']!r}")
+        return CloneIntent(
+            table_id=UUID(fields["table_id"]),
+            source_uri=str(fields["source_uri"]),
+            source_id=UUID(fields["source_id"]),
+            checkpoint=fields["checkpoint"],
+            deep=bool(fields["deep"]),
+            wal_uri=fields["wal_uri"],
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Corrupt(f"The record of a clone cannot be understood: {error!r:.200}.") from error

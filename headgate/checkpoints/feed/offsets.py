@@ -1,0 +1,121 @@
+"""How far a consumer of the commit logs goes, and what lies between two places. Pure: no store, no clock.
+
+Offsets are per stream the last sequence that was read; a stream that is left out was not read at all. Streams have no
+order among each other; a shard belongs to one stream at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+from uuid import UUID
+
+from headgate.checkpoints.log.records import BatchRecord, Record
+from headgate.checkpoints.log.state import LogState
+
+Offsets: TypeAlias = Mapping[str, int]
+"""Per stream the last sequence that was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How much one batch of a consumer takes, by at most one measure each; a record always goes whole."""
+
+    rows: int | None = None
+    nbytes: int | None = None
+    batches: int | None = None
+
+    def room(self, rows: int, nbytes: int, batches: int) -> bool:
+        """Whether so much is still within."""
+        pairs = ((rows, self.rows), (nbytes, self.nbytes), (batches, self.batches))
+        return all(most is None or amount <= most for amount, most in pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class LogPiece:
+    """What one committed batch wrote to one shard."""
+
+    stream: str
+    sequence: int
+    attempt_id: str
+    positions: tuple[int, ...]
+    rows: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """What a consumer's batch has of one shard, in the order of positions: the work of one task."""
+
+    shard_id: UUID
+    shard: str
+    pieces: tuple[LogPiece, ...]
+
+
+def admitted(start: Offsets, ahead: Mapping[str, Iterator[BatchRecord | None]], limit: Limit) -> Offsets:
+    """How far a batch goes. `ahead` has per stream the records above the start in order; None: one without rows.
+
+    Streams are served by turns, one record with rows at a time, so that a long one does not starve the others. The
+    first such record is taken whatever its size; records without rows cost nothing.
+    """
+    end = dict(start)
+    rows = nbytes = batches = 0
+    waiting = dict(sorted(ahead.items()))
+    while waiting:
+        for stream, records in list(waiting.items()):
+            taken = False
+            for record in records:
+                more = (0, 0, 0) if record is None or not record.shards else (record.rows, record.nbytes, 1)
+                total = (rows + more[0], nbytes + more[1], batches + more[2])
+                if batches and more[2] and not limit.room(*total):
+                    return end
+                rows, nbytes, batches = total
+                end[stream] = end.get(stream, 0) + 1
+                if more[2]:
+                    taken = True
+                    break
+            if not taken:
+                del waiting[stream]
+    return end
+
+
+def parts_of(records: Iterable[BatchRecord]) -> list[LogPart]:
+    """The work that batches make, per shard. A shard that changed its stream keeps the order of its positions."""
+    pieces: dict[UUID, list[LogPiece]] = {}
+    shard_names: dict[UUID, str] = {}
+    for record in records:
+        for name, part in record.shards.items():
+            shard_names[part.shard_id] = name
+            pieces.setdefault(part.shard_id, []).append(
+                LogPiece(record.stream, record.sequence, part.attempt_id, part.positions, part.rows, part.nbytes)
+            )
+    return [
+        LogPart(shard_id, shard_names[shard_id], tuple(sorted(some, key=lambda one: one.positions[0])))
+        for shard_id, some in sorted(pieces.items())
+    ]
+
+
+def behind(states: Iterable[LogState], unread: Iterable[Record]) -> dict[UUID, int]:
+    """Per shard the last position that a consumer has behind it, who has not read these records of these logs.
+
+    Positions of a shard rise with the sequence, so it is what comes before the first unread one, or everything.
+    """
+    upto: dict[UUID, int] = {}
+    for state in states:
+        for shard_id, positions in state.shards.items():
+            upto[shard_id] = max(positions.last, upto.get(shard_id, -1))
+    firsts: dict[UUID, int] = {}
+    for record in unread:
+        if isinstance(record, BatchRecord):
+            for part in record.shards.values():
+                firsts[part.shard_id] = min(part.positions[0], firsts.get(part.shard_id, part.positions[0]))
+    return upto | {shard_id: first - 1 for shard_id, first in firsts.items()}
+
+
+def first_readable(tip: int, readable: Callable[[int], bool]) -> int:
+    """The sequence above which every record up to the tip is there."""
+    sequence = tip
+    while sequence and readable(sequence):
+        sequence -= 1
+    return sequence

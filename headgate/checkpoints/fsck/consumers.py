@@ -1,0 +1,108 @@
+"""fsck of the pins of those who read the commit logs: each record, and that what it holds is there. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from uuid import UUID
+
+from headgate.checkpoints.feed.feed import wal_positions
+from headgate.checkpoints.fsck.findings import Finding, finding
+from headgate.checkpoints.log.archive import LogArchive
+from headgate.checkpoints.log.archive_format import covers
+from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.names import list_streams
+from headgate.checkpoints.log.pins import ConsumerPin, PinStore, StoredPin, decode
+from headgate.checkpoints.log.records import BatchRecord, Run
+from headgate.connectors.objects import ObjectInfo
+from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound
+from headgate.retry import Retry
+from headgate.shards.shard import Shard, TableHome
+
+
+@dataclass(frozen=True)
+class ConsumerLook:
+    """The consumers of a table as a check found them."""
+
+    findings: tuple[Finding, ...]
+    objects: int
+
+
+def check_consumers(home: TableHome, under: str) -> ConsumerLook:
+    """Per consumer its newest pin; of one that has not expired, the records and entries that it holds."""
+    found: list[Finding] = []
+    folders = PinStore(home.records, home.uri).listed()
+    held = _Held(home, under)
+    for infos in folders.values():
+        info = infos[-1]
+        try:
+            pin = decode(Retry().run(lambda info=info: home.records.get(info.key)))  # type: ignore[misc]
+        except NotFound:
+            continue  # renewed or collected since
+        except InvalidInput as error:
+            found.append(finding("record-newer", under + info.key, error.what))
+        except Corrupt as error:
+            found.append(finding("consumer-damaged", under + info.key, error.what))
+        else:
+            found += _judged(pin, info, held)
+    return ConsumerLook(tuple(found), sum(map(len, folders.values())))
+
+
+def _judged(pin: ConsumerPin, info: ObjectInfo, held: _Held) -> Iterator[Finding]:
+    if not StoredPin(pin, info.modified, info.key).expired(datetime.now(UTC)):
+        yield from held.missing(pin)
+
+
+@dataclass
+class _Held:
+    home: TableHome
+    under: str
+    _entries: dict[UUID, set[int]] = field(default_factory=dict)
+    _archives: dict[str, list[Run]] = field(default_factory=dict)
+
+    def missing(self, pin: ConsumerPin) -> Iterator[Finding]:
+        """Of each stream the first thing that the pin should hold and that is gone."""
+        try:
+            streams = list_streams(self.home.records)
+        except HeadgateError:
+            return  # the check of the logs tells
+        for stream in streams:
+            if pin.records_of not in (None, stream):
+                continue
+            log = CommitLog(self.home.records, stream, self.home.uri)
+            tip = max(log.sequences(), default=0)
+            for sequence in range(pin.done.get(stream, 0) + 1, tip + 1):
+                try:
+                    record = log.record(sequence)
+                except NotFound:
+                    # A ledger reads on in the archive, which has what was collected after its pin had expired.
+                    if pin.records_of is not None and covers(self._archived(stream), sequence):
+                        continue
+                    place = f"{self.under}{log.folder}/log/{sequence:020d}.json"
+                    what = f"Consumer {pin.consumer!r} has not read record {sequence} of {stream!r}, and it is missing."
+                    yield finding("consumer-broken", place, what)
+                    break
+                except HeadgateError:
+                    continue  # the check of the logs tells
+                if not isinstance(record, BatchRecord) or pin.records_of is not None:
+                    continue
+                if (lost := next(self._lost(record), None)) is not None:
+                    shard, position = lost
+                    what = f"Consumer {pin.consumer!r} has not read entry {position}, and it is missing."
+                    yield finding("consumer-broken", f"{shard.wal_key(position)} (position {position})", what)
+                    break
+
+    def _archived(self, stream: str) -> list[Run]:
+        if stream not in self._archives:
+            self._archives[stream] = LogArchive(self.home.records, stream, self.home.uri).runs()
+        return self._archives[stream]
+
+    def _lost(self, record: BatchRecord) -> Iterator[tuple[Shard, int]]:
+        for part in record.shards.values():
+            shard = Shard(self.home, part.shard_id)
+            if shard.id not in self._entries:
+                self._entries[shard.id] = wal_positions(shard.wal, shard.id, Retry())
+            for position in part.positions:
+                if position not in self._entries[shard.id]:
+                    yield shard, position

@@ -1,0 +1,88 @@
+"""What commit records list of one shard, kept so that its WAL can be compared with it in one pass. Values."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+from uuid import UUID
+
+from headgate.checkpoints.log.records import Run
+
+Fences: TypeAlias = Mapping[UUID, Mapping[int, int]]
+"""Per shard, where open records say that a barrier stands, and its epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedPart:
+    """What one batch wrote to the shard."""
+
+    sequence: int
+    batch_id: int
+    positions: tuple[int, ...]
+    attempt_id: str
+    rows: int
+
+
+@dataclass
+class Listed:
+    """All that the logs list of one shard. Folded runs have no attempts; up to `known_above` nothing is known."""
+
+    name: str
+    folded: tuple[Run, ...] = ()
+    known_above: int = -1
+    last: int = -1
+    """The highest position that was ever listed; -1: none."""
+    parts: list[ListedPart] = field(default_factory=list)
+    """Above the fold, rising."""
+
+    def add(self, part: ListedPart) -> None:
+        """The next one."""
+        self.parts.append(part)
+        self.last = max(self.last, part.positions[-1])
+
+    def positions(self) -> Iterator[int]:
+        """Every listed position, folded ones first."""
+        for first, last in self.folded:
+            yield from range(first, last + 1)
+        for part in self.parts:
+            yield from part.positions
+
+    def part_at(self, position: int) -> ListedPart | None:
+        """The batch that lists the position; None also for one that was folded."""
+        index = bisect_right(self.parts, position, key=lambda part: part.positions[0]) - 1
+        if index < 0 or position not in self.parts[index].positions:
+            return None
+        return self.parts[index]
+
+    def parts_in(self, low: int, high: int) -> Iterator[ListedPart]:
+        """The batches that list a position of [low, high]."""
+        for part in self.parts:
+            if part.positions[0] > high:
+                return
+            if any(low <= position <= high for position in part.positions):
+                yield part
+
+    def is_folded(self, position: int) -> bool:
+        """Whether a fold lists it."""
+        index = bisect_right(self.folded, position, key=lambda run: run[0]) - 1
+        return index >= 0 and position <= self.folded[index][1]
+
+    def lists(self, position: int) -> bool:
+        """Whether any record does."""
+        return self.part_at(position) is not None or self.is_folded(position)
+
+
+def joined(lists: Iterable[Listed]) -> Listed:
+    """Of streams that owned the shard one after the other."""
+    found = list(lists)
+    if not found:
+        return Listed("")
+    return Listed(
+        found[0].name,
+        tuple(sorted(run for one in found for run in one.folded)),
+        max(one.known_above for one in found),
+        max(one.last for one in found),
+        sorted((part for one in found for part in one.parts), key=lambda part: part.positions[0]),
+    )

@@ -1,0 +1,327 @@
+"""fsck of one stream's commit log: every record and fold, and whether a driver could have written them in this order.
+
+Reads only. What the log lists is returned as far as it can be read, so that the WALs can be judged even where a
+record is damaged. Memory holds the listed positions above the newest fold, as any reader's does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+from uuid import UUID
+
+from headgate.checkpoints.fsck.expected import Fences, Listed, ListedPart
+from headgate.checkpoints.fsck.findings import Finding, finding
+from headgate.checkpoints.log import records as codec
+from headgate.checkpoints.log import state as log_state
+from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.decisions import late_beginning
+from headgate.checkpoints.log.names import ARCHIVE, NUMBERED, ROOT, stream_folder
+from headgate.checkpoints.log.records import BatchRecord, Fold, OpenRecord, Record, RewindRecord, SchemaRecord
+from headgate.connectors.objects import ObjectStore
+from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound
+from headgate.read_ahead import in_order
+from headgate.retry import Retry
+
+R = TypeVar("R", Record, Fold)
+
+
+@dataclass(frozen=True)
+class LogLook:
+    """One log as a check found it."""
+
+    folder: str
+    stream: str | None
+    """None where no record can be read."""
+    findings: tuple[Finding, ...]
+    listed: Mapping[UUID, Listed]
+    """Per shard and dead-letter log, what the records list."""
+    fences: Fences
+    whole: bool
+    """Whether every record could be read: then what is not listed does not count."""
+    objects: int
+
+
+def check_log(store: ObjectStore, folder: str, under: str, pool: ThreadPoolExecutor) -> LogLook:
+    """Check the log in a folder below `streams/`. `under` is where the store lies in the table.
+
+    1. LIST: records, folds, strays.
+    2. the newest fold that can be read; a damaged one is skipped where the records below it are all there.
+    3. every record: its bytes, its place, and above the fold its order.
+    4. the fold against the records that it sums up, where they are still there.
+    5. the fences: the open record in force, and the tip.
+    6. the first batch is the first of its query, as far as the log still has it (R23).
+    """
+    return _LogCheck(store, folder, under, pool).run()
+
+
+@dataclass
+class _Walk:
+    """Where the records so far leave the stream; None and empty where a lost record makes it unknown."""
+
+    opened: OpenRecord | None = None
+    opened_known: bool = True
+    last: dict[UUID, int] = field(default_factory=dict)
+    ends: dict[tuple[str, int], int] = field(default_factory=dict)
+    opaque: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def after(cls, fold: Fold) -> _Walk:
+        return cls(
+            fold.opened,
+            True,
+            {shard_id: shard.last for shard_id, shard in fold.shards.items()},
+            {(topic, partition): end for topic, partition, end in fold.ends},
+            dict(fold.opaque_ends),
+        )
+
+    def lose(self) -> None:
+        """A record is missing: who was open, and where the sources ended, is not known any more."""
+        self.opened_known = False
+        self.ends, self.opaque = {}, {}
+
+
+class _LogCheck:
+    def __init__(self, store: ObjectStore, folder: str, under: str, pool: ThreadPoolExecutor) -> None:
+        self._store = store
+        self._folder = f"{ROOT}{folder}/"
+        self._name = folder
+        self._under = under
+        self._pool = pool
+        self._retry = Retry()
+        self._findings: list[Finding] = []
+        self._stream: str | None = None
+        self._listed: dict[UUID, Listed] = {}
+        self._fences: dict[UUID, dict[int, int]] = {}
+        self._whole = True
+
+    def run(self) -> LogLook:
+        sequences, folds = self._list()
+        read_folds = dict(self._read("folds", folds, codec.decode_fold))
+        base = self._base(sequences, folds, read_folds)
+        self._take_fold(base)
+        above = [sequence for sequence in sequences if base is None or sequence > base.sequence]
+        self._check_above(base, above, max(folds, default=0))
+        if base is not None:
+            self._check_below(base, sequences, read_folds)
+        if self._stream is None and (sequences or folds):
+            self._whole = False
+            self._find("log-unreadable", self._folder, "No record of the log can be read, not even whose it is.")
+        elif self._stream is not None and stream_folder(self._stream) + "/" != self._folder:
+            what = f"The folder holds the log of stream {self._stream!r}, which belongs elsewhere."
+            self._find("log-record-misplaced", self._folder, what)
+        if self._stream is not None and self._whole:
+            self._check_beginning(CommitLog(self._store, self._stream, ""))
+        count = len(sequences) + len(folds)
+        return LogLook(self._name, self._stream, tuple(self._findings), self._listed, self._fences, self._whole, count)
+
+    # -- reading ------------------------------------------------------------------
+
+    def _list(self) -> tuple[list[int], list[int]]:
+        listed: dict[str, list[int]] = {"log": [], "folds": []}
+        for info in self._retry.run(lambda: list(self._store.list(self._folder))):
+            if match := NUMBERED.fullmatch(info.key.removeprefix(self._folder)):
+                listed[match[1]].append(int(match[2]))
+            elif info.key != self._folder + ARCHIVE:
+                self._find("log-stray", info.key, "No record has such a name.")
+        return sorted(listed["log"]), sorted(listed["folds"])
+
+    def _read(
+        self, kind: str, sequences: Iterable[int], decode: Callable[[memoryview], R]
+    ) -> Iterator[tuple[int, R | HeadgateError]]:
+        """Each with what it holds, or what is wrong with it. One that vanished since the LIST is left out."""
+
+        def one(sequence: int) -> tuple[int, R | HeadgateError]:
+            try:
+                return sequence, decode(self._retry.run(partial(self._store.get, self._key(kind, sequence))))
+            except (Corrupt, InvalidInput, NotFound) as error:
+                return sequence, error
+
+        for sequence, found in in_order(self._pool, one, sequences):
+            if not isinstance(found, HeadgateError):
+                self._stream = self._stream or found.stream
+            if not isinstance(found, NotFound):
+                yield sequence, found
+
+    # -- the fold from which readers start ---------------------------------------------
+
+    def _base(self, sequences: list[int], folds: list[int], read: Mapping[int, Fold | HeadgateError]) -> Fold | None:
+        """The newest fold that can be read. Those above it are damaged, and told."""
+        for sequence in reversed(folds):
+            found = read.get(sequence)
+            if isinstance(found, Fold) and found.sequence == sequence:
+                return found
+            if found is None:
+                continue
+            there = set(sequences)
+            known = max((s for s, fold in read.items() if isinstance(fold, Fold) and s < sequence), default=0)
+            complete = all(number in there for number in range(known + 1, sequence + 1))
+            self._damaged("fold-damaged", "folds", sequence, found, nothing_lost=complete)
+        return None
+
+    def _take_fold(self, base: Fold | None) -> None:
+        for shard_id, folded in ({} if base is None else base.shards).items():
+            self._listed[shard_id] = Listed(folded.shard, folded.visible, folded.replay_after, folded.last)
+        if base is not None and base.opened is not None:
+            self._take_fences(base.opened)
+
+    # -- records ------------------------------------------------------------------------
+
+    def _check_above(self, base: Fold | None, sequences: list[int], folded: int) -> None:
+        """Up to `folded`, the newest fold, whether it can be read or not, records may have been collected."""
+        walk = _Walk() if base is None else _Walk.after(base)
+        following = (0 if base is None else base.sequence) + 1
+        for sequence, found in self._read("log", sequences, codec.decode_record):
+            if sequence > following:
+                if sequence - 1 > folded:
+                    self._hole(max(following, folded + 1), sequence - 1)
+                walk.lose()
+            following = sequence + 1
+            if isinstance(found, HeadgateError) or self._misplaced(sequence, found):
+                if isinstance(found, HeadgateError):
+                    self._damaged("log-record-damaged", "log", sequence, found)
+                self._whole = False
+                walk.lose()
+            elif isinstance(found, OpenRecord):
+                self._take_fences(found)
+                walk.opened, walk.opened_known = found, True
+            elif isinstance(found, RewindRecord):
+                self._take_rewind(walk, found)
+            elif not isinstance(found, SchemaRecord):
+                self._take_batch(walk, found)
+
+    def _take_fences(self, record: OpenRecord) -> None:
+        for claim in record.shards.values():
+            self._fences.setdefault(claim.shard_id, {})[claim.barrier] = claim.epoch
+
+    def _take_batch(self, walk: _Walk, record: BatchRecord) -> None:
+        place = self._key("log", record.sequence)
+        self._check_holder(walk, record, place, f"Batch {record.batch_id}")
+        for name, part in record.parts():
+            claim = walk.opened.claim_of(part.shard_id) if walk.opened is not None and walk.opened_known else None
+            if part.positions[0] <= walk.last.get(part.shard_id, -1):
+                self._find("log-position-twice", place, f"It lists position {part.positions[0]} of {name} again.")
+            elif claim is not None and part.positions[0] <= claim.barrier:
+                what = f"It lists position {part.positions[0]} of {name}; its driver's fence is at {claim.barrier}."
+                self._find("log-position-fenced", place, what)
+            walk.last[part.shard_id] = max(part.positions[-1], walk.last.get(part.shard_id, -1))
+            listed = self._listed.setdefault(part.shard_id, Listed(name))
+            listed.add(ListedPart(record.sequence, record.batch_id, part.positions, part.attempt_id, part.rows))
+        self._check_sources(walk, record, place)
+
+    def _take_rewind(self, walk: _Walk, record: RewindRecord) -> None:
+        """The one discontinuity that is meant: it must begin where the stream stood."""
+        place = self._key("log", record.sequence)
+        self._check_holder(walk, record, place, "A rewind")
+        for moved in record.offsets:
+            where = (moved.topic, moved.partition)
+            if (stood := walk.ends.get(where, moved.before)) != moved.before:
+                what = f"It rewinds {moved.topic}/{moved.partition} from {moved.before}, which stood at {stood}."
+                self._find("log-offsets-jump", place, what)
+            walk.ends[where] = moved.after
+
+    def _check_holder(self, walk: _Walk, record: BatchRecord | RewindRecord, place: str, what: str) -> None:
+        if walk.opened_known and (walk.opened is None or walk.opened.record_id != record.open_id):
+            held = "nobody" if walk.opened is None else f"query {walk.opened.query_id}"
+            self._find("log-fenced-batch", place, f"{what} of {record.query_id}; {held} had the log.")
+
+    def _check_sources(self, walk: _Walk, record: BatchRecord, place: str) -> None:
+        for part in record.sources:
+            end = walk.ends.get((part.topic, part.partition), part.start)
+            if part.start != end or part.until < part.start:
+                what = f"{part.topic}/{part.partition} is read as [{part.start},{part.until}), and stood at {end}."
+                self._find("log-offsets-jump", place, what)
+            walk.ends[part.topic, part.partition] = part.until
+        for other in record.opaque:
+            before = walk.opaque.get(other.source, other.start)
+            if other.start != before:
+                what = f"Source {other.source} starts at {other.start}, and stood at {before}."
+                self._find("log-offsets-jump", place, what)
+            walk.opaque[other.source] = other.until
+
+    def _misplaced(self, sequence: int, record: Record) -> bool:
+        if record.sequence == sequence and record.stream == self._stream:
+            return False
+        what = f"It says that it is record {record.sequence} of stream {record.stream!r}."
+        self._find("log-record-misplaced", self._key("log", sequence), what)
+        return True
+
+    def _hole(self, first: int, last: int) -> None:
+        self._whole = False
+        what = f"Record {first} is missing." if first == last else f"Records {first} to {last} are missing."
+        self._find("log-hole", self._key("log", first), what)
+
+    def _check_beginning(self, log: CommitLog) -> None:
+        """What cannot be read is told elsewhere."""
+        with suppress(HeadgateError):
+            first = log.beginning()
+            if first is not None and (late := late_beginning(first, log.read().head)) is not None:
+                self._find("log-begins-late", self._key("log", first.sequence), late)
+
+    # -- what lies below the fold ----------------------------------------------------------
+
+    def _check_below(self, base: Fold, sequences: list[int], folds: Mapping[int, Fold | HeadgateError]) -> None:
+        """Nobody reads these records for what they say; open records stay for ever as fences (R5)."""
+        below = [sequence for sequence in sequences if sequence <= base.sequence]
+        in_force: str | None = None
+        intact = True
+        for sequence, found in self._read("log", below, codec.decode_record):
+            if isinstance(found, HeadgateError):
+                intact = False
+                self._find("log-old-damaged", self._key("log", sequence), found.what)
+            elif isinstance(found, OpenRecord):
+                self._take_fences(found)
+                if base.opened is not None and sequence == base.opened.sequence:
+                    in_force = found.record_id
+        if base.opened is not None and in_force != base.opened.record_id:
+            what = f"The open record of query {base.opened.query_id}, the last below fold {base.sequence}, is gone."
+            self._find("log-fence-missing", self._key("log", base.opened.sequence), what)
+        elif max(sequences, default=0) < base.sequence:
+            what = f"The tip of the log is gone: fold {base.sequence} was made of records up to that number."
+            self._find("log-fence-missing", self._key("log", base.sequence), what)
+        earlier = [fold for sequence, fold in folds.items() if isinstance(fold, Fold) and sequence < base.sequence]
+        start = max(earlier, key=lambda fold: fold.sequence, default=None)
+        first = 1 if start is None else start.sequence + 1
+        summed = range(first, base.sequence + 1)
+        if intact and set(summed) <= set(below) and (why := self._differs(base, start, summed)):
+            self._find("fold-differs", self._key("folds", base.sequence), why)
+
+    def _differs(self, base: Fold, start: Fold | None, summed: range) -> str | None:
+        """What the fold says otherwise than the records it sums up."""
+        state = log_state.empty(base.stream) if start is None else log_state.unfolded(start)
+        records = (found for _, found in self._read("log", summed, codec.decode_record))
+        try:
+            state = log_state.replayed(state, (found for found in records if not isinstance(found, HeadgateError)))
+        except Corrupt as error:
+            return error.what
+        flushed = {shard_id: shard.replay_after for shard_id, shard in base.shards.items() if shard.replay_after}
+        again = log_state.fold(state, flushed)
+        for name in ("sequence", "stream", "opened", "last", "ends", "opaque_ends", "rewound", "changed", "shards"):
+            if getattr(again, name) != getattr(base, name):
+                return f"Its {name.replace('_', ' ')} is not what the records {summed[0]} to {summed[-1]} add up to."
+        return None
+
+    # -- telling --------------------------------------------------------------------------------
+
+    def _damaged(self, code: str, kind: str, sequence: int, found: object, *, nothing_lost: bool = False) -> None:
+        place = self._key(kind, sequence)
+        if isinstance(found, Fold):
+            self._find(code, place, f"It says that it is fold {found.sequence}.")
+        elif isinstance(found, InvalidInput):
+            self._find("record-newer", place, found.what)
+        elif isinstance(found, HeadgateError):
+            lost = "nothing: every record that it sums up is still there" if nothing_lost else None
+            do = "delete this fold; it is only a sum, and readers then read the records" if nothing_lost else None
+            self._find(code, place, found.what, lost=lost, do=do)
+        if not nothing_lost:
+            self._whole = False
+
+    def _key(self, kind: str, sequence: int) -> str:
+        return f"{self._folder}{kind}/{sequence:020d}.json"
+
+    def _find(self, code: str, key: str, what: str, *, lost: str | None = None, do: str | None = None) -> None:
+        self._findings.append(finding(code, self._under + key, what, lost=lost, do=do))

@@ -1,0 +1,90 @@
+"""fsck of table checkpoints: each record, and that everything it names is still there. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from uuid import UUID
+
+from headgate.checkpoints.fsck.findings import Finding, finding
+from headgate.checkpoints.fsck.wal import WalListing
+from headgate.checkpoints.snapshots import checkpoint as table_checkpoint
+from headgate.checkpoints.snapshots.checkpoint import PinnedShard, StoredCheckpoint, TableCheckpoint, is_key_of
+from headgate.connectors.lance import health as dataset_health
+from headgate.connectors.objects import ObjectInfo
+from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound
+from headgate.read_ahead import in_order
+from headgate.retry import Retry
+from headgate.shards.rows.sstable import sstable_key
+from headgate.shards.shard import Shard, TableHome
+
+
+@dataclass(frozen=True)
+class PinLook:
+    """The checkpoints of a table as a check found them."""
+
+    live: tuple[TableCheckpoint, ...]
+    """Those that pin something now."""
+    findings: tuple[Finding, ...]
+    objects: int
+
+
+def check_pins(home: TableHome, under: str, pool: ThreadPoolExecutor) -> PinLook:
+    """Every record: its bytes, its name, its table; of each that has not expired, the base version and its tag."""
+    infos = Retry().run(lambda: list(home.records.list(table_checkpoint.ROOT)))
+    found: list[Finding] = []
+    live: list[TableCheckpoint] = []
+    for info, read in in_order(pool, partial(_read, home), infos):
+        place = under + info.key
+        if isinstance(read, StoredCheckpoint):
+            one = read.checkpoint
+            if not is_key_of(info.key, one) or one.table_id != home.table_id:
+                what = f"It says that it is checkpoint {one.name!r} of table {one.table_id}."
+                found.append(finding("checkpoint-damaged", place, what))
+            elif not read.expired(datetime.now(UTC)):
+                live.append(one)
+                found += _check_base(home, one, place)
+        elif isinstance(read, InvalidInput):
+            found.append(finding("record-newer", place, read.what))
+        elif not isinstance(read, NotFound):
+            found.append(finding("checkpoint-damaged", place, read.what))
+    return PinLook(tuple(live), tuple(found), len(infos))
+
+
+def pins_of(shard_id: UUID, checkpoints: Sequence[TableCheckpoint]) -> Mapping[str, PinnedShard]:
+    """Per checkpoint what it holds of a shard."""
+    return {one.name: pin for one in checkpoints if (pin := one.shards.get(shard_id)) is not None}
+
+
+def judge_pins(shard: Shard, pins: Mapping[str, PinnedShard], listing: WalListing) -> Iterator[Finding]:
+    """That SSTables and WAL tail of one shard, as checkpoints have them, are there."""
+    for name, pin in pins.items():
+        for low, high in listing.gaps(pin.manifest.replay_after + 1, pin.end)[:1]:
+            what = f"Checkpoint {name!r} needs entries {low} to {high}, and they are missing."
+            yield finding("checkpoint-broken", f"{shard.wal_key(low)} (position {low})", what)
+        for sstable in pin.manifest.sstables:
+            key = sstable_key(shard, sstable.path)
+            if next(iter(shard.home.store.list(key + "/")), None) is None:
+                yield finding("checkpoint-broken", key, f"Checkpoint {name!r} needs this SSTable, and it is missing.")
+
+
+def _read(home: TableHome, info: ObjectInfo) -> tuple[ObjectInfo, StoredCheckpoint | HeadgateError]:
+    try:
+        data = Retry().run(lambda: home.records.get(info.key))
+        return info, StoredCheckpoint(table_checkpoint.decode(data), info.modified, info.key)
+    except (Corrupt, InvalidInput, NotFound) as error:
+        return info, error
+
+
+def _check_base(home: TableHome, one: TableCheckpoint, place: str) -> Iterator[Finding]:
+    health = dataset_health.look_over(home.store, version=one.base_version)
+    if health.fault is not None:
+        what = f"Its base, version {one.base_version}, cannot be read: {health.fault}"
+        yield finding("checkpoint-broken", place, what)
+    try:
+        Retry().run(lambda: home.store.head(f"_refs/tags/{one.tag}.json"))
+    except NotFound:
+        yield finding("checkpoint-unpinned", place, f"The Lance tag {one.tag} that holds its base is gone.")

@@ -1,0 +1,155 @@
+"""fsck of one shard's manifests and SSTables. Reads only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+
+import pyarrow as pa
+
+from headgate.checkpoints.fsck.findings import Finding, finding
+from headgate.checkpoints.gc.rules import without_claims
+from headgate.connectors.lance import health as dataset_health
+from headgate.errors import Corrupt, HeadgateError, NotFound
+from headgate.read_ahead import in_order
+from headgate.retry import Retry
+from headgate.shards import names
+from headgate.shards.manifest.model import Manifest, SsTable, decode_manifest
+from headgate.shards.placement import OneBucket, bucket_of
+from headgate.shards.rows.sstable import open_sstable, sstable_key
+from headgate.shards.shard import Shard
+
+
+@dataclass(frozen=True)
+class ManifestLook:
+    """The manifests of one shard as a check found them."""
+
+    latest: Manifest | None
+    """None where there is none, or it cannot be read."""
+    versions: int
+    findings: tuple[Finding, ...]
+
+
+def check_manifests(shard: Shard, pool: ThreadPoolExecutor) -> ManifestLook:
+    """Every version:
+
+    1. native's hint, before the LIST: it never names a version that is not there.
+    2. LIST: strays.
+    3. each one's bytes; nothing that only grows goes back from one to the next.
+    4. no gap but those of a collection: it takes an oldest-first prefix, leaves the claims, and writes the hint before.
+    """
+    hint = _hint(shard)
+    versions, strays = _listed(shard)
+    found = [
+        finding("manifest-stray", key, "No manifest has such a name: a temporary file, or a copy.") for key in strays
+    ]
+    before: Manifest | None = None
+    latest: Manifest | None = None
+    readable: list[Manifest] = []
+    for version, read in in_order(pool, partial(_read, shard), versions):
+        place = f"{names.manifest_key(shard.id, version)} (version {version})"
+        if isinstance(read, Manifest):
+            found += [] if before is None else _goes_back(before, read, place)
+            before = read
+            readable.append(read)
+            latest = read if version == versions[-1] else None
+        elif not isinstance(read, NotFound):
+            code = "manifest-damaged" if version == versions[-1] else "manifest-old-damaged"
+            found.append(finding(code, place, read.what))
+    # A collection would have taken this one before those in a gap above it.
+    oldest = min([*without_claims(readable), *([hint] if hint in versions else [])], default=None)
+    for low, high in pairwise(versions):
+        if high != low + 1 and oldest is not None and oldest <= low:
+            gone = f"version {low + 1} is" if high == low + 2 else f"versions {low + 1} to {high - 1} are"
+            place = names.manifest_key(shard.id, low + 1)
+            found.append(finding("manifest-gap", place, f"Manifest {gone} missing between {low} and {high}."))
+    if hint is not None and versions and hint > versions[-1]:
+        what = f"The version hint names {hint}, and the highest version is {versions[-1]}."
+        found.append(finding("manifest-latest-lost", names.manifest_key(shard.id, hint), what))
+    return ManifestLook(latest, len(versions), tuple(found))
+
+
+def check_sstable(shard: Shard, sstable: SsTable) -> Iterator[Finding]:
+    """One SSTable: it is there, Lance can read every row of it, there are as many as were flushed, and all their keys
+    belong here.
+    """
+    place = sstable_key(shard, sstable.path)
+    told = f"SSTable {sstable.path} (generation {sstable.generation})"
+    rows = "the rows of that flush" if sstable.physical_rows is None else f"{sstable.physical_rows:,} rows"
+    store = shard.home.store
+    inside = Retry().run(lambda: [info.key.removeprefix(place + "/") for info in store.list(place + "/")])
+    if not inside:
+        yield finding("sstable-missing", place, f"{told} is missing; the manifest names it.", lost=rows)
+        return
+    health = dataset_health.read_through(store, place)
+    if health.fault is not None:
+        yield finding("sstable-damaged", place, f"{told}: {health.fault}", lost=f"{rows}, in part or whole")
+        return
+    if sstable.physical_rows is not None and health.physical_rows != sstable.physical_rows:
+        what = f"{told} holds {health.physical_rows} rows, the manifest says {sstable.physical_rows}."
+        yield finding("sstable-rows-differ", place, what)
+    if shard.home.schema.primary_key and not any(key.startswith("_pk_index/") for key in inside):
+        yield finding("sstable-key-index", place, f"{told} has no key index.")
+    for index in health.missing_indexes:
+        yield finding("sstable-index-missing", place, f"{told} names index {index}, whose files are gone.")
+    own = bucket_of(shard)
+    if own is not None and (wrong := told_misplaced(own, open_sstable(shard, sstable).batches([own.column], None))):
+        yield finding("key-in-wrong-shard", place, wrong)
+
+
+def told_misplaced(own: OneBucket | None, rows: Iterable[pa.RecordBatch]) -> str | None:
+    """What is wrong with rows some of whose keys belong to another shard. None: nothing, or any row may be here.
+
+    All rows are read, whatever is found.
+    """
+    found = [strangers for batch in rows if own is not None and len(strangers := own.strangers(batch))]
+    if own is None or not found:
+        return None
+    return (
+        f"By key column {own.column!r}, {sum(map(len, found)):,} rows belong to other buckets, the first to bucket "
+        f"{found[0][0]}; this is the shard of bucket {own.bucket}."
+    )
+
+
+def _hint(shard: Shard) -> int | None:
+    """Native's hint; None where it is missing or junk, which native bears as well."""
+    try:
+        data = Retry().run(lambda: shard.home.store.get(names.version_hint_key(shard.id)))
+        version = json.loads(bytes(data))["version"]
+        return version if isinstance(version, int) else None
+    except (NotFound, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _listed(shard: Shard) -> tuple[list[int], list[str]]:
+    folder = names.manifest_folder(shard.id) + "/"
+    versions, strays = [], []
+    for info in Retry().run(lambda: list(shard.home.store.list(folder))):
+        version = names.manifest_version(info.key)
+        if version:
+            versions.append(version)
+        elif info.key != names.version_hint_key(shard.id):
+            strays.append(info.key)
+    return sorted(versions), sorted(strays)
+
+
+def _read(shard: Shard, version: int) -> tuple[int, Manifest | HeadgateError]:
+    key = names.manifest_key(shard.id, version)
+    try:
+        data = Retry().run(lambda: shard.home.store.get(key))
+        return version, decode_manifest(data, shard_id=shard.id, version=version)
+    except (Corrupt, NotFound) as error:
+        return version, error
+
+
+def _goes_back(old: Manifest, new: Manifest, place: str) -> list[Finding]:
+    back = [
+        f"{name.replace('_', ' ')} from {getattr(old, name)} to {getattr(new, name)}"
+        for name in ("epoch", "replay_after", "generation")
+        if getattr(new, name) < getattr(old, name)
+    ]
+    return [finding("manifest-goes-back", place, f"It takes back {', '.join(back)}.")] if back else []

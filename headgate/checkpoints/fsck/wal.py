@@ -1,0 +1,213 @@
+"""fsck of one WAL by one LIST: no gap (invariant 4), every committed entry there (1), every fence there (5).
+
+What an entry that is missing or unreadable costs, and how to get over it, is decided here as well: by what was
+flushed, what commit records list, and where fences stand.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from headgate.checkpoints.fsck.expected import Listed
+from headgate.checkpoints.fsck.findings import Finding, finding
+from headgate.retry import Retry
+from headgate.shards import names
+from headgate.shards.manifest.model import Manifest
+from headgate.shards.placement import OneBucket
+from headgate.shards.shard import Shard
+
+MAX_GAPS = 100
+"""Runs of missing entries that are told one by one; a WAL that lost more has lost its disk."""
+
+
+@dataclass(frozen=True)
+class WalListing:
+    """A WAL as LIST shows it: eight bytes a position."""
+
+    positions: np.ndarray
+    sizes: np.ndarray
+    strays: tuple[str, ...]
+
+    def has(self, position: int) -> bool:
+        """Whether an entry has that name."""
+        index = int(np.searchsorted(self.positions, position))
+        return index < len(self.positions) and int(self.positions[index]) == position
+
+    @property
+    def highest(self) -> int:
+        """The last entry, -1 where there is none."""
+        return int(self.positions[-1]) if len(self.positions) else -1
+
+    def gaps(self, first: int, stop: int) -> list[tuple[int, int]]:
+        """The runs of [first, stop) that are missing, both ends included."""
+        there = self.positions[(self.positions >= first) & (self.positions < stop)].astype(np.int64)
+        edges = np.concatenate(([first - 1], there, [stop]))
+        found = np.nonzero(np.diff(edges) > 1)[0]
+        return [(int(edges[i]) + 1, int(edges[i + 1]) - 1) for i in found]
+
+
+@dataclass(frozen=True)
+class WalContext:
+    """Everything else that a WAL is judged by."""
+
+    shard: Shard
+    manifest: Manifest | None
+    """None where the latest cannot be read: then nothing is known of what was flushed."""
+    claimed: bool = True
+    """Whether the shard has any manifest."""
+    listed: Listed = field(default_factory=lambda: Listed(""))
+    fences: Mapping[int, int] = field(default_factory=dict)
+    logs_whole: bool = True
+    """Whether the commit logs could be read: then an entry of an attempt that is not listed is dead."""
+    adopts: bool = True
+    """Whether the table's columns are known."""
+    owner_without_log: bool = False
+    """Whether the log of the stream that owns the shard is nowhere."""
+    under: str = ""
+    """Where the WAL's store lies in the table."""
+    own: OneBucket | None = None
+    """What the keys of all rows must have in common."""
+
+    def place(self, position: int) -> str:
+        """How findings name an entry."""
+        return f"{self.under}{self.shard.wal_key(position)} (position {position})"
+
+    def covered(self, position: int) -> bool:
+        """Whether SSTables have what stands there, so that nobody reads it."""
+        return self.manifest is not None and position <= self.manifest.replay_after
+
+    def loss_at(self, position: int) -> str:
+        """What it costs that the entry there cannot be read."""
+        part = self.listed.part_at(position)
+        if part is not None:
+            several = f"some of the {part.rows:,}" if len(part.positions) > 1 else f"{part.rows:,}"
+            return f"{several} rows of batch {part.batch_id} (commit record {part.sequence}); readers stop there"
+        if self.listed.is_folded(position):
+            return "rows of a committed batch; readers stop there"
+        if position in self.fences:
+            return "no row: it is a fence barrier; readers stop there, and the fence is gone"
+        if self._is_dead(position):
+            return "no row of a committed batch: no commit record lists it; readers stop there all the same"
+        return "the rows that a writer was told to be durable at that position; readers stop there"
+
+    def mend_at(self, position: int, listing: WalListing) -> str | None:
+        """How to get over an entry that costs no row; None where only a restore helps."""
+        if self.listed.lists(position) or not self._is_dead(position):
+            return None
+        below = [at for at in self.fences if at < position and listing.has(at)]
+        if not below:
+            return None
+        return (
+            f"stop the stream, then copy the fence barrier {self.shard.wal_key(max(below))} (position {max(below)}) "
+            "over it: an entry that counts for nothing takes its place"
+        )
+
+    def _is_dead(self, position: int) -> bool:
+        """Whether only tasks of a stream can have put what stands there, so that it counts only where it is listed.
+
+        The fences around it must be of one stream and of neighbouring epochs: then nobody else claimed the shard
+        between them, such as a direct writer after a release, whose rows count without any record.
+        """
+        if self.manifest is None or not self.logs_whole:
+            return False
+        below = max((at for at in self.fences if at < position), default=None)
+        above = min((at for at in self.fences if at > position), default=None)
+        if below is None:
+            return False
+        if above is None:
+            return self.manifest.epoch == self.fences[below]
+        return self.fences[above] == self.fences[below] + 1
+
+
+def list_wal(shard: Shard, retry: Retry = Retry()) -> WalListing:  # noqa: B008
+    """One LIST."""
+
+    def listed() -> WalListing:
+        positions, sizes, strays = array("Q"), array("Q"), []
+        for info in shard.wal.list(names.wal_folder(shard.id) + "/"):
+            position = names.wal_position(info.key)
+            if position is None:
+                strays.append(info.key)
+            else:
+                positions.append(position)
+                sizes.append(info.size)
+        order = np.argsort(np.frombuffer(positions, np.uint64)) if positions else np.array([], np.int64)
+        return WalListing(np.array(positions, np.uint64)[order], np.array(sizes, np.uint64)[order], tuple(strays))
+
+    return retry.run(listed)
+
+
+# -- by LIST ---------------------------------------------------------------------
+
+
+def judge_listing(context: WalContext, listing: WalListing) -> Iterator[Finding]:
+    """Gaps, missing fences, missing committed entries, entries without a byte, strays."""
+    for key in listing.strays:
+        yield finding("wal-stray", context.under + key, "No entry has such a name: a temporary file, or a copy.")
+    if not context.claimed and (len(listing.positions) or context.listed.last >= 0 or context.fences):
+        place = names.manifest_folder(context.shard.id)
+        yield finding("manifest-missing", place, "The shard was written to, and has no manifest at all.")
+    if context.manifest is not None:
+        yield from _gaps(context, context.manifest, listing)
+    for position, epoch in sorted(context.fences.items()):
+        if not listing.has(position):
+            what = f"The barrier of epoch {epoch} is gone; an open record names it."
+            yield finding("fence-missing", context.place(position), what)
+    for index in np.nonzero(listing.sizes == 0)[0]:
+        yield unreadable(context, listing, int(listing.positions[index]), "entry-empty", "The entry has no bytes.")
+
+
+def _gaps(context: WalContext, manifest: Manifest, listing: WalListing) -> Iterator[Finding]:
+    """Below the tip everything is there or flushed (invariant 4); the tip itself stays (R5)."""
+    known = max(manifest.last_seen, manifest.replay_after, context.listed.last)
+    # Of a shard whose claimer died before its first barrier nothing was flushed either.
+    if listing.highest < manifest.replay_after and manifest.replay_after > 0:
+        if not len(listing.positions):
+            what = f"There is no entry, and {manifest.replay_after} was flushed: the tip is gone."
+            yield finding("wal-tip-missing", context.place(manifest.replay_after), what)
+        else:
+            place = f"{names.manifest_key(context.shard.id, manifest.version)} (version {manifest.version})"
+            what = (
+                f"It says that every entry up to {manifest.replay_after} was flushed, and the WAL ends at "
+                f"{listing.highest}: its replay_after is wrong, or the end of the WAL was deleted."
+            )
+            yield finding("manifest-replay-after", place, what)
+            return
+    gaps = listing.gaps(manifest.replay_after + 1, max(known, listing.highest) + 1)
+    for low, high in gaps[:MAX_GAPS]:
+        yield from _gap(context, low, high)
+    if len(gaps) > MAX_GAPS:
+        low = gaps[MAX_GAPS][0]
+        yield finding("wal-hole", context.place(low), f"{len(gaps) - MAX_GAPS} more runs of entries are missing.")
+
+
+def _gap(context: WalContext, low: int, high: int) -> Iterator[Finding]:
+    """One run of missing entries: the batches that lost rows by it, or else what it costs."""
+    what = f"Entry {low} is missing." if low == high else f"Entries {low} to {high} are missing."
+    committed = False
+    for part in context.listed.parts_in(low, high):
+        committed = True
+        lost = f"{part.rows:,} rows of batch {part.batch_id} in this shard, or some of them; readers stop there"
+        first = next(position for position in part.positions if low <= position <= high)
+        told = f"{what} Commit record {part.sequence} lists {first}."
+        yield finding("commit-entry-missing", context.place(first), told, lost=lost)
+    for run in context.listed.folded:
+        if run[0] <= high and run[1] >= low:
+            committed = True
+            first = max(run[0], low)
+            told = f"{what} A fold of the commit log lists {first}."
+            yield finding("commit-entry-missing", context.place(first), told)
+    if not committed:
+        yield finding("wal-hole", context.place(low), what, lost=context.loss_at(low))
+
+
+def unreadable(context: WalContext, listing: WalListing, position: int, code: str, what: str) -> Finding:
+    """An entry that is there and cannot be read."""
+    place = context.place(position)
+    if context.covered(position):
+        return finding("entry-old-damaged", place, what)
+    return finding(code, place, what, lost=context.loss_at(position), do=context.mend_at(position, listing))

@@ -1,0 +1,98 @@
+"""Keeping the base in few fragments and few versions.
+
+Promises:
+1. No row changes: fragments are rewritten as they are.
+2. A version that a tag holds stays, and so does one that a later one replaced less than the policy's time ago (R12):
+   who reads longer than that holds it by a checkpoint.
+3. While an append is unfinished no version goes: its outcome is told by them (R14).
+4. A crash anywhere leaves files that nothing names, which a later removal of versions finds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeAlias
+
+from headgate.checkpoints.gc.collect import store_time
+from headgate.checkpoints.jobs.policy import BasePolicy, Fragment, ListedVersion, old_versions, untouched_fragments
+from headgate.connectors.lance.base import tidy as base_tidy
+from headgate.connectors.lance.base.append import progress_of
+from headgate.connectors.lance.base.synced import sync_base
+from headgate.connectors.lance.base.tags import held_versions
+from headgate.connectors.lance.base.tidy import MergePlan
+from headgate.connectors.lance.datasets import open_dataset
+from headgate.shards.shard import TableHome
+from headgate.shards.wal.appender import Pause, no_pause
+
+RunMerge: TypeAlias = Callable[[TableHome, MergePlan], list[str]]
+"""Runs every task of a plan: here, or on executors."""
+
+
+@dataclass(frozen=True)
+class Tidied:
+    """What was done to the base."""
+
+    fragments_before: int
+    fragments: int
+    versions_removed: int = 0
+    bytes_removed: int = 0
+
+
+def tidy_base(
+    home: TableHome,
+    policy: BasePolicy,
+    run: RunMerge | None = None,
+    *,
+    now: datetime | None = None,
+    pause: Pause = no_pause,
+) -> Tidied:
+    """Merge small fragments, then remove old versions, both by policy. `now` is the store's time where it is known.
+
+    1. look at the fragments; too few small ones: they stay.
+    2. write the merged ones; nothing names them yet.
+    3. commit them. Where others changed the old ones meanwhile it is given up until the next time: Transient.
+    4. list the versions, then read who holds them (R12).
+    5. sync the base (R21), then remove the rest.
+    """
+    store = home.store
+    pause("fragments")
+    before = base_tidy.fragment_sizes(store)
+    untouched = untouched_fragments((Fragment(one.id, one.rows, one.deleted) for one in before), policy)
+    if untouched is not None:
+        plan = base_tidy.plan_merge(store, untouched, policy.target_rows, policy.max_deleted)
+        pause("merge fragments")
+        made = (run or run_here)(home, plan)
+        pause("commit fragments")
+        if made:
+            base_tidy.commit_merge(store, made)
+    fragments = len(base_tidy.fragment_sizes(store))
+    pause("versions")
+    gone = _old(home, policy, now)
+    pause("sync")
+    sync_base(store)
+    pause("remove versions")
+    nbytes = base_tidy.remove_versions(store, gone) if gone else 0
+    return Tidied(len(before), fragments, len(gone), nbytes)
+
+
+def run_here(home: TableHome, plan: MergePlan) -> list[str]:
+    """In this process, one after the other."""
+    return [base_tidy.run_merge(home.store, plan, number) for number in range(len(plan.tasks))]
+
+
+def _old(home: TableHome, policy: BasePolicy, now: datetime | None) -> list[int]:
+    times = base_tidy.version_times(home.store)
+    if len(times) < 2 or _is_unfinished(home):
+        return []
+    before = (now or store_time(home)) - policy.keep_versions
+    listed = (ListedVersion(version, modified) for version, modified in times.items())
+    return old_versions(listed, held_versions(home.store).values(), before)
+
+
+def _is_unfinished(home: TableHome) -> bool:
+    """Whether an append of some shard of this table is; notes of other shards came with a clone's base."""
+    own = set(home.store.list_folders("_mem_wal/"))
+    noted = progress_of(open_dataset(home.store))
+    return any(progress.tries and str(shard) in own for shard, progress in noted.items())

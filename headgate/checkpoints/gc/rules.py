@@ -1,0 +1,132 @@
+"""What garbage collection may delete. Pure: no store, no clock.
+
+Put-if-absent fences only while the refusing object exists, so whatever is deleted frees a slot. Hence these are never
+garbage: a fence barrier, an open record, and the tip of a log (R5); a schema record and the last batch record (R22).
+
+Who may delete what is decided by one manifest, read as the latest after the candidates were listed (R20): an SSTable
+goes once no flush can commit it any more, however long one sleeps. No clock decides this.
+
+Whatever could still be read is kept for `min_age` after it became unreferenced (R12), for readers without a pin:
+`before` is the store's time, less that age. A manifest counts as live as long as somebody may hold it: the latest one,
+and each that was the latest at any time after `before`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+
+from headgate.checkpoints.snapshots.checkpoint import PinnedShard
+from headgate.shards.manifest.model import Manifest
+from headgate.shards.names import sstable_name
+
+
+@dataclass(frozen=True, slots=True)
+class ListedManifest:
+    """A manifest version as LIST shows it."""
+
+    version: int
+    modified: datetime
+
+
+def live_versions(listed: Iterable[ListedManifest], before: datetime) -> list[int]:
+    """The versions that somebody may hold: the latest, and those that a later one replaced only after `before`."""
+    rising = sorted(listed, key=lambda one: one.version)
+    replaced = [later.modified for later in rising[1:]]
+    return [one.version for one, at in zip(rising, replaced, strict=False) if at > before] + [
+        one.version for one in rising[-1:]
+    ]
+
+
+def collectable_manifests(listed: Iterable[ListedManifest], before: datetime) -> list[int]:
+    """An oldest-first prefix that nobody may hold any more (R7); never the latest."""
+    rising = sorted(listed, key=lambda one: one.version)
+    prefix = []
+    for one, later in pairwise(rising):
+        if one.modified > before or later.modified > before:
+            break
+        prefix.append(one.version)
+    return prefix
+
+
+def without_claims(manifests: Iterable[Manifest]) -> list[int]:
+    """Of replaced manifests, the versions that may go: the lowest of each epoch, which claims it, stays like a barrier.
+
+    Native believes a manifest that it could put. The slot that a stalled native writer wants is its successor's claim.
+    """
+    rising = sorted(manifests, key=lambda one: one.version)
+    return [later.version for one, later in pairwise(rising) if later.epoch == one.epoch]
+
+
+def collectable_wal(
+    positions: Iterable[int],
+    live: Sequence[Manifest],
+    pins: Iterable[PinnedShard] = (),
+    read_upto: int | None = None,
+) -> list[int]:
+    """Positions whose entries may go UNLESS they are barriers, which only their headers tell.
+
+    They are covered by SSTables for everyone who may still read: at or below the lowest replay_after of all live
+    manifests and pins, and below what a consumer of the log has not read: `read_upto` (R15). Never the tip. Entry 0 is
+    a barrier on every shard, and replay_after 0 covers nothing.
+    """
+    rising = sorted(positions)
+    if not live:
+        return []
+    read = [] if read_upto is None else [read_upto]
+    floor = min([manifest.replay_after for manifest in live] + [pin.manifest.replay_after for pin in pins] + read)
+    return [position for position in rising[:-1] if 0 < position <= floor]
+
+
+def collectable_sstables(
+    folders: Mapping[str, datetime], live: Sequence[Manifest], pins: Iterable[PinnedShard], before: datetime
+) -> list[str]:
+    """SSTable folders (with the time of their newest object) that no live manifest and no pin names, and no manifest
+    can come to name (R20). `live` is rising, read after the folders were listed; its last is the latest.
+    """
+    if not live:
+        return []
+    kept = {sstable.path for manifest in (*live, *(pin.manifest for pin in pins)) for sstable in manifest.sstables}
+    return sorted(
+        path
+        for path, newest in folders.items()
+        if path not in kept and newest <= before and is_out_of_reach(path, live[-1])
+    )
+
+
+def is_out_of_reach(path: str, latest: Manifest) -> bool:
+    """Whether no flush can commit this SSTable any more: its generation was committed (R9), or its claim is over.
+
+    A folder whose name says neither is never out of reach.
+    """
+    name = sstable_name(path)
+    if name is None:
+        return False
+    return name.generation < latest.generation or (name.epoch is not None and name.epoch < latest.epoch)
+
+
+def collectable_records(
+    records: Iterable[int], folds: Mapping[int, datetime], before: datetime, needed_above: int | None = None
+) -> tuple[list[int], list[int]]:
+    """Sequences of the log that may go IF they are batch records, which only their content tells, and not the last of
+    these, see `last_batch`; and folds.
+
+    They are summed up by a fold that is older than `before`, so that nobody is reading below it. `needed_above` is
+    the lowest sequence that a consumer of the log has read (R15). Never the log's tip, which fences.
+    """
+    summed = max((sequence for sequence, taken in folds.items() if taken <= before), default=0)
+    rising = sorted(records)
+    limit = summed if needed_above is None else min(summed, needed_above)
+    return (
+        [sequence for sequence in rising[:-1] if sequence <= limit],
+        sorted(sequence for sequence in folds if sequence < summed),
+    )
+
+
+def last_batch(records: Iterable[int], is_batch: Callable[[int], bool]) -> int | None:
+    """The last batch record of a log, which stays: a driver whose response was lost, and that steps over schema
+    records, must find its own record in the slot, not a free one (R22). Asks from the tip on.
+    """
+    return next((sequence for sequence in sorted(records, reverse=True) if is_batch(sequence)), None)

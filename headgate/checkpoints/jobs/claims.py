@@ -1,0 +1,90 @@
+"""Claiming the shards of a stream, many at once: whose they are, the claims, and whether these still stand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+from uuid import UUID
+
+from headgate.checkpoints.log.records import ShardClaim
+from headgate.errors import Fenced, HeadgateError, InvalidInput
+from headgate.retry import Retry
+from headgate.shards.manifest.decisions import claim_stands
+from headgate.shards.manifest.model import Manifest
+from headgate.shards.shard import Claim, TableHome
+from headgate.shards.wal.appender import Pause, WalAppender
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+CLAIMERS = 16
+"""Shards claimed at once at a start: on S3 each takes a handful of round trips."""
+
+
+def check_owners(home: TableHome, stream: str, names: Iterable[str], retry: Retry) -> None:
+    """Refuse another stream's shard before any is claimed. The claims refuse it as well, but not all at once."""
+
+    def check(name: str) -> None:
+        shard = home.shard(name)
+        stored = shard.manifests_retried(retry).latest()
+        if stored is not None and stored.owner not in (None, stream):
+            raise InvalidInput(
+                f"Shard {name!r} belongs to stream {stored.owner!r} and was opened by stream {stream!r}.",
+                **shard.where(),
+                stored_epoch=stored.epoch,
+                advice=f"write through stream {stored.owner!r}, or release the shard first; nothing was written",
+            )
+
+    together(check, names)
+
+
+def claim_all(
+    home: TableHome, stream: str, names: Iterable[str], listed: Mapping[UUID, int], retry: Retry, pause: Pause
+) -> dict[str, Claim]:
+    """Claim and barrier every shard. THIS WRITES, AND IT FENCES EARLIER WRITERS.
+
+    `listed` is per shard the last position that the stream's log lists. Raises as WalAppender.open does.
+    """
+
+    def claim(name: str) -> Claim:
+        shard = home.shard(name)
+        try:
+            return WalAppender.open(shard, owner=stream, seen=listed.get(shard.id), retry=retry, pause=pause).claim
+        except HeadgateError as error:
+            error.located(stream=stream, name=name)
+            raise
+
+    names = list(names)
+    return dict(zip(names, together(claim, names), strict=True))
+
+
+def check_held(claims: Iterable[Claim], retry: Retry) -> dict[UUID, Manifest]:
+    """Only after the open record is a claim that still stands safe (R3). The manifests as they were read then."""
+
+    def check(claim: Claim) -> Manifest:
+        stored = claim.shard.manifests_retried(retry).latest()
+        if stored is None or not claim_stands(stored, claim.epoch, claim.claim_id, claim.next_position - 1):
+            raise Fenced(
+                "Another driver claimed the stream's shard while this one was starting.",
+                **claim.shard.where(),
+                epoch=claim.epoch,
+                stored_epoch=stored.epoch if stored else None,
+            )
+        return stored
+
+    return {manifest.shard_id: manifest for manifest in together(check, claims)}
+
+
+def told(claims: Mapping[str, Claim]) -> dict[str, ShardClaim]:
+    """As an open record says it."""
+    return {
+        name: ShardClaim(claim.shard.id, claim.epoch, claim.claim_id, claim.next_position - 1)
+        for name, claim in claims.items()
+    }
+
+
+def together(call: Callable[[T], R], values: Iterable[T]) -> list[R]:
+    """The call for every value, several at once, results in order. Raises what the first that failed raised."""
+    with ThreadPoolExecutor(CLAIMERS, thread_name_prefix="headgate-claim") as pool:
+        return list(pool.map(call, values))

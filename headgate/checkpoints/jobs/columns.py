@@ -1,0 +1,256 @@
+"""Changing the columns of a table that may be running: what native allows and every layer can follow.
+
+Promises:
+1. Rows that were stored before, in entries, SSTables or the base, are told by field id: they show the new columns, and
+   an added one is null in them. Nothing is rewritten.
+2. What cannot be followed is refused before anything is written: another type, a column that may not be null, a column
+   that rows are keyed, routed or indexed by, a name by which Lance would not find it. Native refuses the first two as
+   well while the table has its MemWAL; nothing goes into a base that somebody overwrote, whatever columns it has.
+3. A stream whose decoder follows the table loses no value of a batch that commits after the call has returned (R22).
+   Others go on with the columns they began with; a restart picks the new ones up.
+4. A crash after any step leaves a table that reads as before or after the change. The same `add_column` completes it,
+   and so does, for its own stream, the next look of maintenance.
+
+Each change takes these steps: rehearse; (1) change the base, and sync it; (2) list the streams; (3, 4) per stream put a
+schema record and prove that drivers come to it, see `CommitLog.put_schema_record`. A column that was added already:
+2 to 4 all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.decisions import is_another_table
+from headgate.checkpoints.log.names import list_streams
+from headgate.connectors.lance.base.damage import settle_base
+from headgate.connectors.lance.base.synced import sync_base
+from headgate.connectors.lance.dataset import rehearse_change
+from headgate.connectors.lance.datasets import field_ids, open_dataset
+from headgate.connectors.lance.errors import native_error
+from headgate.connectors.objects import bare
+from headgate.errors import Fenced, InvalidInput, Transient
+from headgate.shards.rows.schema import PRIMARY_KEY, TOMBSTONE, RowSchema
+from headgate.shards.shard import TABLE_ID, TableHome
+from headgate.shards.wal.appender import Pause, no_pause
+
+
+def current_home(home: TableHome) -> TableHome:
+    """With the columns that the base has now. Reads the base's manifest; writes nothing."""
+    return replace(home, schema=current_schema(home))
+
+
+def current_schema(home: TableHome) -> RowSchema:
+    """The columns that the base has now. Raises InvalidInput where it is not this table's any more."""
+    return schema_of(home, open_dataset(home.store))
+
+
+def schema_of(home: TableHome, dataset: Any) -> RowSchema:
+    """The columns of the base, as it was opened. Raises InvalidInput where it is not this table's any more."""
+    check_own(home, dataset)
+    return RowSchema.of(dataset.schema, field_ids(dataset))
+
+
+def stream_schema(home: TableHome) -> RowSchema:
+    """The columns that the base has now, for the driver of a stream. New ones survive a power cut from here on, as the
+    rows must that are written by them (R21).
+
+    Raises Fenced where another table was made in this place (R23), and otherwise as `current_schema` does.
+    """
+    dataset = open_dataset(home.store)
+    named = dataset.config().get(TABLE_ID)
+    if is_another_table(home.table_id, named):
+        raise another_table(home, str(home.table_id), named)
+    rows = schema_of(home, dataset)
+    if rows != home.schema:
+        settle_base(home.store)
+    return rows
+
+
+def another_table(home: TableHome, table_id: str, stored: str) -> Fenced:
+    """What a stream is told whose table was dropped and made anew (R23)."""
+    return Fenced(
+        "The table was dropped, and another one was made in its place; this stream wrote to the old one.",
+        table=home.uri,
+        table_id=table_id,
+        stored_table_id=stored,
+        advice="stop this query; start it with an empty checkpoint directory, so that the new table gets all rows",
+    )
+
+
+def check_own(home: TableHome, dataset: Any) -> None:
+    """Raises InvalidInput where the base, as it was opened, is not this table's any more: somebody overwrote it or
+    made another table there, and the same field ids may mean other columns.
+    """
+    named = dataset.config().get(TABLE_ID)
+    if home.table_id is not None and (named != str(home.table_id) or dataset.mem_wal_index_details() is None):
+        raise InvalidInput(
+            "The base was overwritten, by native Lance or as another table, and is not this table's any more.",
+            table=home.uri,
+            version=dataset.version,
+            advice="restore the base's version from before, and the shards' rows are part of it again; or stop what "
+            "writes, and call create_table again, which leaves them behind; a table that was made here since is read "
+            "by opening it again. Nothing was written",
+        )
+
+
+def plain_schema(home: TableHome) -> pa.Schema:
+    """The base's schema as people see it, without field ids."""
+    return open_dataset(home.store).schema
+
+
+def add_column(home: TableHome, column: pa.Field, pause: Pause = no_pause) -> None:
+    """Add a column, null in all rows that are there. Twice equals once. Raises InvalidInput, Transient, Poisoned."""
+    rows = current_schema(home)
+    if is_added(rows, column):
+        announce(home, pause)
+        return
+    check_added(rows, column)
+    _change(
+        home,
+        lambda dataset: dataset.add_columns(column),
+        lambda names: column.name in names,
+        [*rows.logical.names, column.name],
+        pause,
+    )
+
+
+def rename_column(home: TableHome, name: str, to: str, bound: Collection[str] = (), pause: Pause = no_pause) -> None:
+    """Rename a column; its values stay. `bound` are columns that rows are routed or indexed by. Raises as above."""
+    rows = current_schema(home)
+    check_bound(rows, name, bound, "renamed")
+    check_free(rows, to)
+    _change(
+        home,
+        lambda dataset: dataset.alter_columns({"path": name, "name": to}),
+        lambda names: to in names and name not in names,
+        [to if one == name else one for one in rows.logical.names],
+        pause,
+    )
+
+
+def drop_column(home: TableHome, name: str, bound: Collection[str] = (), pause: Pause = no_pause) -> None:
+    """Drop a column and its values. `bound` are columns that rows are routed or indexed by. Raises as above."""
+    rows = current_schema(home)
+    check_bound(rows, name, bound, "dropped")
+    _change(
+        home,
+        lambda dataset: dataset.drop_columns([name]),
+        lambda names: name not in names,
+        [one for one in rows.logical.names if one != name],
+        pause,
+    )
+
+
+def announce(home: TableHome, pause: Pause = no_pause) -> None:
+    """Put a schema record into the log of every stream: steps 2 to 4 of a change (R22). THIS WRITES; fences nobody."""
+    pause("streams")
+    for stream in list_streams(home.records):
+        CommitLog(home.records, stream, home.uri, pause=pause).put_schema_record()
+
+
+# -- what may be -----------------------------------------------------------------------
+
+
+def is_added(rows: RowSchema, column: Any) -> bool:
+    """Whether the very column is there: the call that added it may have died before it had told the streams."""
+    if not isinstance(column, pa.Field) or column.name not in rows.logical.names or column.name in rows.primary_key:
+        return False
+    there = rows.logical.field(column.name)
+    return bool(there.type == column.type and there.nullable and column.nullable)
+
+
+def check_added(rows: RowSchema, column: pa.Field) -> None:
+    """Raises InvalidInput for a column that cannot be added."""
+    if not isinstance(column, pa.Field):
+        raise InvalidInput("A column is added as a pyarrow Field.", advice="pass pa.field(name, type)")
+    if column.name in rows.logical.names:
+        there = rows.logical.field(column.name).type
+        if there != column.type:
+            raise InvalidInput(
+                f"Column {column.name!r} is {there}, and a change to {column.type} is refused: "
+                "what is stored could no longer be read.",
+                advice="add a column under another name, fill it, then drop this one; nothing was written",
+            )
+    check_free(rows, column.name)
+    if not column.nullable or (column.metadata or {}).get(PRIMARY_KEY):
+        raise InvalidInput(
+            f"Column {column.name!r} may not be null, and rows that are there would have none.",
+            advice="add it as nullable; nothing was written",
+        )
+
+
+def check_free(rows: RowSchema, name: str) -> None:
+    """Raises InvalidInput where a column cannot have this name."""
+    if not name or name == TOMBSTONE or name.startswith("_row"):
+        raise InvalidInput(f"A column may not be named {name!r}: the storage format uses such names.")
+    if not name.isascii() and any("\ud800" <= char <= "\udfff" for char in name):
+        raise InvalidInput(f"A column may not be named {name[:80]!a}: it is not valid Unicode; nothing was written.")
+    if "\0" in name:
+        # Lance renames to it, and then ends the process that reads it.
+        raise InvalidInput(f"A column may not be named {name[:80]!r}: it has a zero byte in it; nothing was written.")
+    if name in rows.logical.names:
+        raise InvalidInput(f"There is already a column {name!r}.", advice="choose another name; nothing was written")
+
+
+def check_bound(rows: RowSchema, name: str, bound: Collection[str], what: str) -> None:
+    """Raises InvalidInput for a column that is not there, or that more than its values hangs on."""
+    if name not in rows.logical.names:
+        raise InvalidInput(f"There is no column {name!r}; the table has {rows.logical.names}.")
+    if name in rows.primary_key or name in bound:
+        raise InvalidInput(
+            f"Column {name!r} cannot be {what}: rows are keyed, routed or indexed by it.",
+            advice="make a table with the columns you want and copy the rows; nothing was written",
+        )
+    if what == "dropped" and len(rows.logical.names) == 1:
+        raise InvalidInput(f"Column {name!r} is the only one and cannot be dropped.")
+
+
+def difference(then: RowSchema, now: RowSchema) -> str | None:
+    """What changed, in words; None where nothing did."""
+    old, new = dict(_numbered(then)), dict(_numbered(now))
+    both = [(old[number], new[number]) for number in old.keys() & new.keys()]
+    told = [f"added {new[number].name!r}" for number in new.keys() - old.keys()]
+    told += [f"dropped {old[number].name!r}" for number in old.keys() - new.keys()]
+    told += [f"renamed {a.name!r} to {b.name!r}" for a, b in both if a.name != b.name]
+    told += [f"changed {b.name!r} from {a.type} to {b.type}" for a, b in both if a.type != b.type]
+    return ", ".join(sorted(told)) or None
+
+
+def gained(then: RowSchema, now: RowSchema) -> bool:
+    """Whether values of a column that is there now were not written with the columns of then: it was added, renamed,
+    or dropped and added anew.
+    """
+    known = {(number, column.name, column.type) for number, column in _numbered(then)}
+    return any((number, column.name, column.type) not in known for number, column in _numbered(now))
+
+
+def _numbered(rows: RowSchema) -> list[tuple[int, pa.Field]]:
+    return [(int((column.metadata or {})[b"lance:field_id"]), column) for column in rows.logical]
+
+
+def _change(
+    home: TableHome,
+    change: Callable[[Any], Any],
+    stands: Callable[[list[str]], bool],
+    names: Sequence[str],
+    pause: Pause,
+) -> None:
+    """Rehearsed in memory first: Lance takes names that it cannot find again. `names` are what the columns are then.
+
+    After an error it is looked whether the change stands: a lost response and a rival's equal change look alike.
+    """
+    settle_base(home.store)
+    rehearse_change(plain_schema(home), change, names)
+    try:
+        change(open_dataset(home.store))
+    except (OSError, ValueError, RuntimeError) as error:
+        if not stands(open_dataset(home.store).schema.names):
+            what = "The base's columns could not be changed."
+            raise native_error(what, error, Transient, table=home.uri) from bare(error)
+    sync_base(home.store)
+    announce(home, pause)

@@ -1,0 +1,392 @@
+"""Compaction: SSTables go into the base, and their manifests drop them, so that they no longer shadow it.
+
+Promises:
+1. Every reader sees the same rows before, during and after it: what the base has taken in, it says in the same commit.
+2. A crash anywhere, then again: the same table. Nothing is taken in twice, nothing is dropped before it is in.
+3. Memory is bounded by the SSTables that one round takes, and what Lance reads ahead of the base's key columns (some
+   bytes a row); without a key rows only stream through.
+4. What others do to the base meanwhile (append, delete, update, index, Lance's own compaction, other columns) stands:
+   a conflict is tried again on the base as it is then.
+
+Whoever compacts holds a claim of every shard (R16). A holder that was fenced meanwhile takes nothing from its
+successor: with a key the mark on the base decides, without one the note of `connectors.lance.base.append`; manifests
+by their claim.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import structlog
+
+from headgate.checkpoints.jobs.claims import together
+from headgate.checkpoints.jobs.columns import schema_of
+from headgate.checkpoints.jobs.policy import CompactLimits, chosen, size_of
+from headgate.connectors.lance import datasets
+from headgate.connectors.lance.base import append as append_once
+from headgate.connectors.lance.base.append import BaseMoved
+from headgate.connectors.lance.base.files import sync_data_files
+from headgate.connectors.lance.base.marks import compacted_marks
+from headgate.connectors.lance.base.merge import delete_keys, merge_rows
+from headgate.connectors.lance.base.notes import note_begun
+from headgate.connectors.lance.base.synced import sync_base
+from headgate.errors import DataLoss, HeadgateError, NotFound, Transient
+from headgate.retry import Retry
+from headgate.shards.manifest.decisions import uncompacted
+from headgate.shards.manifest.model import Manifest, SsTable
+from headgate.shards.rows.dedup import living, newest_rows
+from headgate.shards.rows.schema import TOMBSTONE
+from headgate.shards.rows.sstable import open_sstable
+from headgate.shards.shard import Claim, Shard, TableHome
+from headgate.shards.wal.appender import Pause, no_pause
+
+TRIES = 8
+"""Each lost try means that somebody else changed the base in between; more would be a war."""
+
+COMPACT_STEPS = ("plan", "base", "begin", "deletes", "merge", "rows", "intend", "append", "finish", "sync", "drop")
+"""Where a compaction pauses. `begin` to `merge` are of tables with a key, `rows` to `finish` of those without."""
+
+_log = structlog.get_logger("headgate.checkpoints")
+
+
+@dataclass(frozen=True)
+class CompactPart:
+    """One shard's share of a round: its oldest SSTables that the base has not taken in."""
+
+    name: str
+    claim: Claim
+    above: int
+    """The base's mark for the shard when this was planned."""
+    sstables: tuple[SsTable, ...]
+
+    @property
+    def upto(self) -> int:
+        """What the mark will be."""
+        return self.sstables[-1].generation
+
+
+@dataclass(frozen=True)
+class CompactJob:
+    """One round: what goes into the base by one commit. Picklable."""
+
+    parts: tuple[CompactPart, ...]
+
+    @property
+    def home(self) -> TableHome:
+        """The table."""
+        return self.parts[0].claim.shard.home
+
+    @property
+    def shards(self) -> frozenset[UUID]:
+        """Whose SSTables."""
+        return frozenset(part.claim.shard.id for part in self.parts)
+
+    @property
+    def sstables(self) -> int:
+        """How many."""
+        return sum(len(part.sstables) for part in self.parts)
+
+    @property
+    def nbytes(self) -> int:
+        """Of their rows in memory."""
+        return sum(size_of(sstable) for part in self.parts for sstable in part.sstables)
+
+
+@dataclass(frozen=True)
+class TakenIn:
+    """What `take_in` did. With a key the rows are in the base; without, in files that nothing names yet."""
+
+    rows: int
+    deleted: int = 0
+    fragments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Round:
+    """A round that is done."""
+
+    sstables: int
+    nbytes: int
+    rows: int
+    deleted: int
+    """Rows of the base that deletes removed."""
+    manifests: Mapping[str, Manifest] = field(default_factory=dict, repr=False)
+    """As they stand, by name."""
+
+
+RunCompaction: TypeAlias = Callable[[CompactJob], TakenIn]
+"""Runs `take_in` somewhere: here, or on an executor."""
+
+
+def compact_round(
+    claims: Mapping[str, Claim],
+    limits: CompactLimits,
+    run: RunCompaction | None = None,
+    *,
+    retry: Retry = Retry(),  # noqa: B008
+    pause: Pause = no_pause,
+) -> Round | None:
+    """Take the oldest SSTables of the claimed shards into the base, up to a size. None: there are none.
+
+    1. plan: manifests, then the base. What the base has taken in before, by somebody who died then, is dropped.
+    2. take_in: with a key, deletes and rows are merged, and marked in the same commit; without one, rows are written.
+    3. commit: without a key the rows are appended once; every file of the base is synced, whoever wrote it (R21); the
+       manifests drop the SSTables.
+
+    Raises Fenced where somebody else has a shard, DataLoss where the base has lost a file of rows, Transient where
+    others change the base all the time.
+    """
+    delays = [*retry.delays(), *([0.0] * TRIES)][:TRIES]
+    for delay in delays:
+        pause("plan")
+        job = plan(claims, limits, retry, pause)
+        if job is None:
+            return None
+        try:
+            taken = (run or (lambda job: take_in(job, pause)))(job)
+            manifests = commit(job, taken, retry, pause)
+        except BaseMoved:
+            time.sleep(delay)
+            continue
+        return Round(job.sstables, job.nbytes, taken.rows, taken.deleted, manifests)
+    raise Transient(
+        f"Others changed the base in each of {TRIES} tries.",
+        table=next(iter(claims.values())).shard.home.uri,
+        advice="compact again when the base is quieter; nothing was lost",
+    )
+
+
+# -- planning --------------------------------------------------------------------------
+
+
+def plan(
+    claims: Mapping[str, Claim], limits: CompactLimits, retry: Retry, pause: Pause = no_pause
+) -> CompactJob | None:
+    """What one round takes. Drops from the manifests what the base has taken in already. Raises Fenced."""
+    if not claims:
+        return None
+    manifests = _held(claims, retry)
+    home = next(iter(claims.values())).shard.home
+    if not any(manifest.sstables for manifest in manifests.values()):
+        return None
+    pause("base")
+    ids = {claim.shard.id for claim in claims.values()}
+    marks = compacted_marks(home.store, datasets.open_dataset(home.store), ids)
+    known = {name: marks.get(claim.shard.id, 0) for name, claim in claims.items()}
+    done = {
+        name: claims[name]
+        for name, manifest in manifests.items()
+        if any(sstable.generation <= known[name] for sstable in manifest.sstables)
+    }
+    if done:
+        if not home.schema.primary_key:
+            append_once.finish(home.store, {claim.shard.id: known[name] for name, claim in done.items()})
+        pause("sync")
+        sync_base(home.store)
+        pause("drop")
+        manifests |= _drop(done, marks, retry)
+    fresh = {claims[name].shard.id: manifest.sstables for name, manifest in manifests.items() if manifest.sstables}
+    taken = chosen(fresh, limits)
+    parts = (
+        CompactPart(name, claim, known[name], taken[claim.shard.id])
+        for name, claim in sorted(claims.items())
+        if claim.shard.id in taken
+    )
+    job = CompactJob(tuple(parts))
+    return job if job.parts else None
+
+
+def _held(claims: Mapping[str, Claim], retry: Retry) -> dict[str, Manifest]:
+    def held(name: str) -> Manifest:
+        claim = claims[name]
+        stored = claim.shard.manifests_retried(retry).check_fenced(claim.epoch, claim.claim_id)
+        assert stored is not None, "a claim is a manifest"
+        return stored
+
+    return dict(zip(claims, together(held, claims), strict=True))
+
+
+# -- into the base ---------------------------------------------------------------------
+
+
+def take_in(job: CompactJob, pause: Pause = no_pause) -> TakenIn:
+    """The work of one round, wherever it runs; it may run twice, here and there. Raises BaseMoved, Fenced, Transient.
+
+    With a key:
+    1. open the base. Shards that are marked already were taken in by another run of this: nothing to do.
+    2. check that every claim still holds. A successor that compacts comes after this version, so that what is deleted
+       from it is nothing of the successor's.
+    3. note that deletes begin: whoever reads the base from here on must know the SSTables that hold them (R11).
+    4. delete the keys whose newest row is a tombstone; the SSTables still hide them.
+    5. merge the other rows and mark, in one commit. From here the SSTables no longer count.
+    Any conflict with others: from 1 again.
+
+    Without a key: write the rows into files of the base that nothing names.
+    """
+    if not job.home.schema.primary_key:
+        return _written(job, pause)
+    for _ in range(TRIES):
+        dataset = datasets.open_dataset(job.home.store)
+        if _is_in(job, compacted_marks(job.home.store, dataset, job.shards)):
+            return TakenIn(0)
+        claims = {part.name: part.claim for part in job.parts}
+        _held(claims, Retry())
+        try:
+            return _merged(job, _as_of(job.home, dataset), dataset, pause)
+        except Transient as error:
+            _log.info("a merge into the base is tried again", table=job.home.uri, why=error.what)
+            continue
+        except DataLoss:
+            # What a successor has compacted may be collected.
+            _held(claims, Retry())
+            raise
+    raise BaseMoved(table=job.home.uri)
+
+
+def _merged(job: CompactJob, home: TableHome, dataset: Any, pause: Pause) -> TakenIn:
+    key, names = home.schema.primary_key, home.schema.storage.names
+    stored = [batch for part in job.parts for batch in _stored(home, part, names)]
+    rows = newest_rows(pa.Table.from_batches(stored, schema=home.schema.storage), key)
+    del stored
+    upto = {part.claim.shard.id: part.upto for part in job.parts}
+    dead = rows.filter(pc.field(TOMBSTONE)).select(key)
+    deleted = 0
+    if dead.num_rows:
+        pause("begin")
+        note_begun(home.store, upto)
+        pause("deletes")
+        deleted = delete_keys(dataset, key, dead)
+    if schema_of(home, dataset) != home.schema:
+        raise BaseMoved(table=home.uri)
+    pause("merge")
+    alive = living(rows).cast(dataset.schema)
+    merged = merge_rows(dataset, key, alive, upto)
+    if merged.inserted + merged.updated != alive.num_rows:
+        _log.warning(
+            "the base holds some keys more than once; somebody appended them without headgate",
+            table=home.uri,
+            rows=merged.inserted + merged.updated - alive.num_rows,
+        )
+    return TakenIn(alive.num_rows, deleted)
+
+
+def _written(job: CompactJob, pause: Pause) -> TakenIn:
+    dataset = datasets.open_dataset(job.home.store)
+    home = _as_of(job.home, dataset)
+    pause("rows")
+    count = 0
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        nonlocal count
+        for part in job.parts:
+            for batch in _stored(home, part, dataset.schema.names):
+                count += batch.num_rows
+                yield from pa.Table.from_batches([batch]).cast(dataset.schema).to_batches()
+
+    fragments = append_once.write_fragments(dataset, home.store, rows())
+    sync_data_files(home.store, append_once.data_files(fragments))
+    return TakenIn(count, fragments=fragments)
+
+
+def _stored(home: TableHome, part: CompactPart, names: Iterable[str]) -> Iterator[pa.RecordBatch]:
+    """Rows of a part as they were put, oldest SSTable first, in the columns of today."""
+    shard, columns = Shard(home, part.claim.shard.id), list(names)
+    for sstable in part.sstables:
+        try:
+            yield from open_sstable(shard, sstable).batches(columns, None)
+        except HeadgateError as error:
+            raise error.located(**shard.where(), sstable=sstable.path)  # noqa: B904 - the same error, located
+
+
+def _is_in(job: CompactJob, marks: Mapping[UUID, int]) -> bool:
+    """Whether all of it is in the base. Raises BaseMoved where something else is than was planned."""
+    found = {part.name: marks.get(part.claim.shard.id, 0) for part in job.parts}
+    if all(found[part.name] >= part.upto for part in job.parts):
+        return True
+    if any(found[part.name] != part.above for part in job.parts):
+        raise BaseMoved(table=job.home.uri)
+    return False
+
+
+def _as_of(home: TableHome, dataset: Any) -> TableHome:
+    """With the columns that the base has: an SSTable may have been written with more than this holder knows."""
+    return replace(home, schema=schema_of(home, dataset))
+
+
+# -- committing ------------------------------------------------------------------------
+
+
+def commit(
+    job: CompactJob,
+    taken: TakenIn,
+    retry: Retry = Retry(),  # noqa: B008
+    pause: Pause = no_pause,
+) -> dict[str, Manifest]:
+    """What is taken in leaves the manifests, as they stand then.
+
+    Without a key the rows are appended before: noted, looked for, appended, noted as done, see
+    `connectors.lance.base.append`. From the
+    note on headgate removes no version of the base, so that Lance's own clean-up is not run over files that nothing
+    names yet; what it took before, the look finds. Twice equals once. Raises BaseMoved, Fenced, Poisoned, Transient.
+    """
+    home = job.home
+    upto = {part.claim.shard.id: part.upto for part in job.parts}
+    if not home.schema.primary_key:
+        above = {part.claim.shard.id: part.above for part in job.parts}
+        pause("intend")
+        own = append_once.intend(home.store, above, upto, taken.fragments)
+        pause("append")
+        _check_there(home, taken.fragments)
+        append_once.append(home.store, own, upto, taken.fragments)
+        pause("finish")
+        append_once.finish(home.store, upto)
+    marks = compacted_marks(home.store, datasets.open_dataset(home.store), job.shards)
+    if not _is_in(job, marks):
+        raise BaseMoved("Spark says that SSTables are in the base, and the base does not.", table=home.uri)
+    pause("sync")
+    sync_base(home.store)
+    pause("drop")
+    return _drop({part.name: part.claim for part in job.parts}, marks, retry)
+
+
+def _check_there(home: TableHome, fragments: Sequence[str]) -> None:
+    for name in append_once.data_files(fragments):
+        try:
+            home.store.head(f"data/{name}")
+        except NotFound as error:
+            what = "Lance's clean-up took the files of a compaction that came very late."
+            raise Transient(what, table=home.uri, advice="compact again; nothing was changed") from error
+
+
+class _Nothing(Exception):
+    """The manifest names nothing that the base has taken in."""
+
+
+def _drop(claims: Mapping[str, Claim], marks: Mapping[UUID, int], retry: Retry) -> dict[str, Manifest]:
+    """Let the manifests name only what the base has not taken in. Call it when the base is on disk."""
+
+    def drop(name: str) -> Manifest:
+        claim = claims[name]
+        manifests = claim.shard.manifests_retried(retry)
+
+        def dropped(stored: Manifest) -> Manifest:
+            left = uncompacted(stored.sstables, stored.generation, marks.get(claim.shard.id, 0))
+            assert left is not None, "only what a manifest names is taken in"
+            if left == stored.sstables:
+                raise _Nothing
+            return replace(stored, sstables=left)
+
+        try:
+            return manifests.commit_update(claim.claim_id, claim.epoch, dropped)
+        except _Nothing:
+            stored = manifests.check_fenced(claim.epoch, claim.claim_id)
+            assert stored is not None
+            return stored
+
+    return dict(zip(claims, together(drop, claims), strict=True))

@@ -1,0 +1,126 @@
+"""One flush of a stream's shard: visible, decided rows of its WAL become one SSTable, which the manifest then names.
+
+Promises:
+1. replay_after moves to the last row of the SSTable and no further (R1), in one write with it.
+2. A flush that dies anywhere leaves a folder that nothing names, and is simply done again.
+3. Rows of entries that nobody lists are never in it; rows without a stream, below the owner's barrier, are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeAlias
+
+from headgate.checkpoints.jobs.columns import current_home
+from headgate.checkpoints.log.state import Positions
+from headgate.checkpoints.log.visibility import Visible
+from headgate.errors import HeadgateError
+from headgate.retry import Retry
+from headgate.shards.manifest.commit import commit_generation
+from headgate.shards.manifest.model import Manifest, SsTable
+from headgate.shards.memtable.memtable import MemTable
+from headgate.shards.memtable.replay import uncovered
+from headgate.shards.rows.sstable import write_sstable
+from headgate.shards.shard import Claim, Shard
+from headgate.shards.wal.appender import read_header
+from headgate.shards.wal.tailer import WalTailer
+
+
+@dataclass(frozen=True)
+class FlushJob:
+    """One shard, and what of it is to become the next SSTable. Picklable."""
+
+    name: str
+    claim: Claim
+    manifest: Manifest
+    visible: Positions
+    """Which entries count, above replay_after."""
+    last: int
+    """How far to look. Everything up to it is decided."""
+    max_bytes: int
+    """The SSTable ends with the entry that passes this size; the rest is for the next one."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a job has written; nothing names it yet."""
+
+    sstable: SsTable | None
+    """None where there was no row."""
+    last_position: int
+    """Of the last row in it."""
+    complete: bool
+    """Whether no row is left up to the job's `last`."""
+
+
+@dataclass(frozen=True)
+class Flushed:
+    """A job that is done: the manifest as it stands."""
+
+    manifest: Manifest
+    complete: bool
+    """Whether no row is left up to the job's `last`."""
+
+
+RunJobs: TypeAlias = Callable[[Sequence[FlushJob]], Mapping[str, Flushed]]
+"""Runs jobs, each of another shard, and commits what they made; by name. Raises where one fails, after the others."""
+
+
+def run_here(jobs: Sequence[FlushJob]) -> dict[str, Flushed]:
+    """In this process, one after the other, so that memory holds one SSTable at a time."""
+    done: dict[str, Flushed] = {}
+    for job in jobs:
+        try:
+            done[job.name] = commit(job, make(job))
+        except HeadgateError as error:
+            raise error.located(**job.claim.shard.where(), name=job.name)  # noqa: B904 - the same error, located
+    return done
+
+
+def make(job: FlushJob) -> Made:
+    """Write the SSTable, durably. Raises DataLoss where a listed entry is not what it was, Transient."""
+    # With the columns of today: a predecessor may have written more than whoever planned this knows of.
+    shard, start = Shard(current_home(job.claim.shard.home), job.claim.shard.id), job.manifest.replay_after + 1
+    table = MemTable(shard.home.schema, job.manifest.generation, job.manifest.replay_after)
+    visible = Visible({shard.id: job.visible}, shard.home.uri)
+    entries = visible.visible_entries(shard.id, WalTailer(shard).read(start, job.last + 1), start, job.last + 1)
+    complete, reach = True, None
+    for part in uncovered(shard, job.manifest, entries):
+        if table.nbytes >= job.max_bytes:
+            # What notes this generation behind the SSTable would be skipped: see `headgate.shards.memtable.notes`.
+            reach = _noted_reach(job, shard, part.position) if reach is None else reach
+            if part.position > reach:
+                complete = False
+                break
+        table.add(part.batches, part.position)
+    sstable = write_sstable(replace(job.claim, shard=shard), (), table) if table.rows else None
+    return Made(sstable, table.last_position, complete)
+
+
+def _noted_reach(job: FlushJob, shard: Shard, start: int) -> int:
+    """The last position from `start` on that notes the job's generation; -1 where there is none.
+
+    Native's entries lie below the claim's barrier, and no record lists them: the headers of the others need no look.
+    """
+    for position in range(min(job.last, job.claim.next_position - 1), start - 1, -1):
+        if not job.visible.lists(position):
+            header = Retry().run(partial(read_header, shard, position))
+            if header.generation == job.manifest.generation:
+                return position
+    return -1
+
+
+def commit(job: FlushJob, made: Made) -> Flushed:
+    """Let the manifest name it, however long it took (R20). Raises Fenced, Transient."""
+    if made.sstable is None:
+        return Flushed(job.manifest, made.complete)
+    manifest = commit_generation(
+        job.claim.shard.manifests,
+        job.claim,
+        made.sstable,
+        started_from=job.manifest.replay_after,
+        last_position=made.last_position,
+    )
+    return Flushed(manifest, made.complete)

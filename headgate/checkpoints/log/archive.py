@@ -1,0 +1,169 @@
+"""The archive of a stream's commit log: batch records outlive their folding, for who wants each of them again.
+
+A ledger does. So a stream that has or had a ledger has an archive, begun with the ledger and never ended; a stream
+without one has none, and pays nothing. `streams/<stream>/archive.json` says that it has begun, and the objects are
+`archive/<stream>/<first>-<last>-<digest>.jsonl.gz` in the folder of the table's records (see `archived`), not in the
+log's own folder: that is listed at every start.
+
+Promises:
+1. From its beginning on, a batch record is in the log, in the archive, or in both: it is archived before it is deleted.
+2. Two collections at once, and one that died anywhere, leave each record in some object; one that is in two is read
+   once. What the archive has is not put again.
+3. Nothing of an archive is ever changed or deleted. No protocol reads it: fences and visibility are the log's.
+
+A collection that had looked at the log just before the archive began may still delete records that it has not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import datetime
+
+from headgate.checkpoints.log import records as codec
+from headgate.checkpoints.log.archive_format import (
+    Archived,
+    ArchiveName,
+    Leaving,
+    covers,
+    decode,
+    encode,
+    name_of,
+    pieces,
+    runs_of,
+)
+from headgate.checkpoints.log.commit_log import READERS, CommitLog
+from headgate.checkpoints.log.names import ARCHIVE, ROOT
+from headgate.checkpoints.log.records import BatchRecord, Record, Run
+from headgate.connectors.objects import ObjectStore
+from headgate.errors import AlreadyExists, Corrupt, HeadgateError, InvalidInput, NotFound
+from headgate.read_ahead import in_order
+from headgate.retry import Retry
+
+ARCHIVES = "archive/"
+"""Below the folder of the table's own records."""
+
+LOT = 256
+"""Batch records that a driver lets come together before it archives them, so that a year's archive is thousands of
+objects and not a hundred thousand. So much longer is the log of such a stream; LIST shows a thousand at once."""
+
+
+class LogArchive:
+    """Of one stream. Reading writes nothing."""
+
+    def __init__(self, records: ObjectStore, stream: str, table_uri: str, retry: Retry = Retry()) -> None:  # noqa: B008
+        self.log = CommitLog(records, stream, table_uri, retry)
+        self.marker = f"{self.log.folder}/{ARCHIVE}"
+        self.folder = ARCHIVES + self.log.folder.removeprefix(ROOT) + "/"
+        self._store = records
+        self._retry = retry
+
+    # -- beginning ---------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """From here on nothing is deleted that the archive does not have. THIS WRITES. Twice equals once."""
+        if self.has_begun():
+            return
+        there = self.log.sequences()
+        gone = next((one for one in range(max(there, default=0), 0, -1) if one not in there), 0)
+        data = codec.text_of({"kind": "archive", "stream": self.log.stream, "since": gone})
+        with suppress(AlreadyExists):
+            self._retry.run(lambda: self._store.put_if_absent(self.marker, data))
+
+    def has_begun(self) -> bool:
+        """One HEAD. Who has listed the stream's folder sees it there."""
+        try:
+            self._retry.run(lambda: self._store.head(self.marker))
+        except NotFound:
+            return False
+        return True
+
+    def since(self) -> int:
+        """The last sequence that was gone already when the archive began. Raises NotFound, Corrupt, InvalidInput."""
+        fields = codec.fields_of(self._retry.run(lambda: self._store.get(self.marker)), "The beginning of an archive")
+        since = fields.get("since")
+        if fields.get("kind") != "archive" or fields.get("stream") != self.log.stream or not isinstance(since, int):
+            raise Corrupt("The beginning of an archive cannot be understood.")
+        return since
+
+    # -- archiving ---------------------------------------------------------------------
+
+    def keep(self, batches: Mapping[int, datetime]) -> set[int]:
+        """Archive batch records of the log, each with its time. The sequences that may be deleted now. THIS WRITES.
+
+        1. LIST: what the archive has need not be put again.
+        2. GET the others, in order. One that is gone meanwhile was archived by another collection; one that is damaged
+           stays in the log.
+        3. put them, in objects of bounded size. The name is taken: the same records are there. A name spans only what
+           is in the object and what was seen to be no batch: a record that cannot be read now may be one.
+
+        A crash anywhere leaves all of them in the log.
+        """
+        runs = self.runs()
+        done = {sequence for sequence in batches if covers(runs, sequence)}
+        with ThreadPoolExecutor(READERS, thread_name_prefix="headgate-archive") as pool:
+            leaving = self._leaving({one: at for one, at in batches.items() if one not in done}, pool)
+            for piece in pieces(leaving, self._stays):
+                name, data = encode(piece)
+                with suppress(AlreadyExists):
+                    self._put(name, data)
+                done |= {one.sequence for one in piece}
+        return done
+
+    def _put(self, name: ArchiveName, data: bytes) -> None:
+        self._retry.run(lambda: self._store.put_if_absent(self.key(name), data))
+
+    def _leaving(self, batches: Mapping[int, datetime], pool: ThreadPoolExecutor) -> Iterator[Leaving]:
+        for sequence, (record, text) in in_order(pool, self._stored, sorted(batches)):
+            if isinstance(record, BatchRecord):
+                yield Leaving(record, batches[sequence], text)
+
+    def _stays(self, sequence: int) -> bool:
+        """Whether it is known to be in the log for good: an open record, or a rewind."""
+        record, _ = self._stored(sequence)[1]
+        return record is not None and not isinstance(record, BatchRecord)
+
+    def _stored(self, sequence: int) -> tuple[int, tuple[Record | None, bytes]]:
+        """None: it is gone, or cannot be read."""
+        try:
+            return sequence, self.log.stored(sequence)
+        except (NotFound, Corrupt, InvalidInput):
+            return sequence, (None, b"")
+
+    # -- reading -----------------------------------------------------------------------
+
+    def names(self) -> list[ArchiveName]:
+        """Of the objects that are there, rising. One LIST."""
+        infos = self._retry.run(lambda: list(self._store.list(self.folder)))
+        found = (name_of(info.key.removeprefix(self.folder)) for info in infos)
+        return sorted(name for name in found if name is not None)
+
+    def runs(self) -> list[Run]:
+        """The sequences whose batch records are there, rising. One LIST."""
+        return runs_of(self.names())
+
+    def read(self, name: ArchiveName) -> list[Archived]:
+        """What an object has, rising. Raises NotFound, Corrupt, InvalidInput."""
+        try:
+            return decode(self._retry.run(lambda: self._store.get(self.key(name))), name, self.log.stream)
+        except HeadgateError as error:
+            error.located(table=self.log.table, stream=self.log.stream[:200], key=self.key(name))
+            raise
+
+    def above(self, done: int) -> Iterator[Archived]:
+        """The records after a sequence, rising, each once; an object is read when its turn comes. Raises as `read`."""
+        names = [name for name in self.names() if name.last > done]
+        waiting: dict[int, Archived] = {}
+        for place, name in enumerate(names, 1):
+            for one in self.read(name):
+                if one.sequence > done:
+                    waiting.setdefault(one.sequence, one)
+            # What is below the next object's first record is complete.
+            upto = names[place].first if place < len(names) else max(waiting, default=0) + 1
+            for sequence in sorted(one for one in waiting if one < upto):
+                yield waiting.pop(sequence)
+
+    def key(self, name: ArchiveName) -> str:
+        """Where an object is."""
+        return f"{self.folder}{name}"

@@ -1,0 +1,183 @@
+"""Batch records that leave a commit log, as objects of an archive: gzip of JSON lines. Pure: no store, no clock.
+
+Promises:
+1. A record is kept as its own JSON, with the time at which the store had taken it, which is lost when it is deleted.
+2. The name of an object is exact: from its first sequence to its last, every batch record is in it; whatever else has a
+   number between is an object of the log that is never deleted (an open record, a rewind). So a LIST tells what an
+   archive has.
+3. The same records make the same name, whoever puts them. Damaged bytes raise Corrupt.
+4. An object has MAX_RECORDS records and MAX_BYTES of JSON at most, or one record.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import re
+import zlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import xxhash
+
+from headgate.checkpoints.log import records as codec
+from headgate.checkpoints.log.records import BatchRecord, Run
+from headgate.checkpoints.log.state import merged
+from headgate.errors import Corrupt, HeadgateError
+
+MAX_RECORDS = 1000
+"""Of one object: some hundred kilobytes, read in one GET."""
+
+MAX_BYTES = 8 << 20
+"""JSON of one object, before compression: what a reader holds in memory. A record of a thousand shards has 200 kB."""
+
+_NAME = re.compile(r"([0-9]{20})-([0-9]{20})-([0-9a-f]{16})\.jsonl\.gz")
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """A batch record of an archive."""
+
+    record: BatchRecord
+    committed_at: datetime
+    """When the store took it into the log."""
+
+    @property
+    def sequence(self) -> int:
+        """Its number in the log."""
+        return self.record.sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving(Archived):
+    """One that is about to be archived."""
+
+    text: bytes
+    """Its JSON as it lies in the log."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ArchiveName:
+    """What the name of an object says: which batch records it has, all from the first sequence to the last."""
+
+    first: int
+    last: int
+    digest: str
+
+    @property
+    def span(self) -> Run:
+        """Both sequences."""
+        return self.first, self.last
+
+    def __str__(self) -> str:
+        return f"{self.first:020d}-{self.last:020d}-{self.digest}.jsonl.gz"
+
+
+def name_of(text: str) -> ArchiveName | None:
+    """None: no object of an archive has such a name."""
+    match = _NAME.fullmatch(text)
+    name = match and ArchiveName(int(match[1]), int(match[2]), match[3])
+    return name if name and name.first <= name.last else None
+
+
+def runs_of(names: Iterable[ArchiveName]) -> list[Run]:
+    """Which sequences an archive covers, rising."""
+    return list(merged(sorted(name.span for name in names)))
+
+
+def covers(runs: Sequence[Run], sequence: int) -> bool:
+    """Whether a sequence is in one of the rising runs."""
+    index = bisect_right(runs, sequence, key=lambda run: run[0]) - 1
+    return index >= 0 and sequence <= runs[index][1]
+
+
+def pieces(found: Iterable[Leaving], stays: Callable[[int], bool]) -> Iterator[list[Leaving]]:
+    """Rising records, in lots that make one object each.
+
+    A lot ends where a number between two records is neither in the log for good (`stays`) nor here: another collection
+    took that record, or it cannot be read now; the name of this object must not claim it.
+    """
+    piece: list[Leaving] = []
+    size = 0
+    for one in found:
+        if piece and (
+            len(piece) >= MAX_RECORDS
+            or size + len(one.text) > MAX_BYTES
+            or not all(map(stays, range(piece[-1].sequence + 1, one.sequence)))
+        ):
+            yield piece
+            piece, size = [], 0
+        piece.append(one)
+        size += len(one.text)
+    if piece:
+        yield piece
+
+
+# -- bytes -----------------------------------------------------------------------------
+
+
+def encode(piece: Sequence[Leaving]) -> tuple[ArchiveName, bytes]:
+    """The name and the bytes of one object: a line that says what follows, then a line per record."""
+    lines = b"".join(map(_line, piece))
+    name = ArchiveName(piece[0].sequence, piece[-1].sequence, xxhash.xxh3_64_hexdigest(lines))
+    head = codec.text_of(
+        {"kind": "archive", "stream": piece[0].record.stream, "records": len(piece), "digest": name.digest}
+    )
+    return name, gzip.compress(_one_line(head) + b"\n" + lines, mtime=0)
+
+
+def decode(data: bytes | memoryview, name: ArchiveName, stream: str) -> list[Archived]:
+    """The records of an object, rising. Raises Corrupt, and InvalidInput for one of a newer release."""
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(bytes(data))) as lines:
+            head = codec.fields_of(lines.readline(), "An archive of the commit log")
+            digest = xxhash.xxh3_64()
+            found = []
+            for line in lines:
+                digest.update(line)
+                found.append(_archived(json.loads(line)))
+        _check(head, found, digest.hexdigest(), name, stream)
+    except HeadgateError:
+        raise
+    except (OSError, EOFError, zlib.error) as error:
+        raise Corrupt("An archive of the commit log is damaged: it cannot be unpacked.") from error
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise Corrupt(f"An archive of the commit log cannot be understood: {error!r:.200}.") from error
+    return found
+
+
+def _check(head: dict[str, Any], found: Sequence[Archived], digest: str, name: ArchiveName, stream: str) -> None:
+    if head["kind"] != "archive":
+        raise ValueError(f"kind {head['kind']!r}")
+    if len(found) != head["records"] or digest != head["digest"]:
+        raise Corrupt(f"An archive of the commit log has {len(found)} of its {head['records']} records, or others.")
+    sequences = [one.sequence for one in found]
+    if (
+        digest != name.digest
+        or sequences != sorted(set(sequences))
+        or (sequences[0], sequences[-1]) != (name.first, name.last)
+    ):
+        raise Corrupt("An archive of the commit log has other records than its name says.")
+    if any(one.record.stream != stream for one in found):
+        raise Corrupt(f"An archive of stream {head['stream']!r} stands where that of {stream!r} should be.")
+
+
+def _line(one: Leaving) -> bytes:
+    at = json.dumps(one.committed_at.isoformat()).encode()
+    return b'{"committed_at": ' + at + b', "record": ' + _one_line(one.text) + b"}\n"
+
+
+def _one_line(text: bytes) -> bytes:
+    """JSON without line ends, which are only between its values: in a string they are escaped."""
+    return b" ".join(text.split(b"\n")).strip()
+
+
+def _archived(fields: dict[str, Any]) -> Archived:
+    record = codec.record_from(fields["record"])
+    if not isinstance(record, BatchRecord):
+        raise ValueError(f"record {record.sequence} is of no batch")
+    return Archived(record, datetime.fromisoformat(fields["committed_at"]))

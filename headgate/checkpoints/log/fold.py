@@ -1,0 +1,156 @@
+"""Folding a stream's log: all its records in one, so that a start reads little, however old the stream is (R6).
+
+Promises:
+1. A fold says what the records say; a reader that starts from it sees the same table.
+2. The log that LIST shows stays short: what an older fold than the last one sums up is deleted; open records (R5),
+   rewinds, schema records and the last batch record stay (R22), and so does what a consumer of the log has not read
+   (R15). Where the stream has an archive, a record is
+   archived before, and they go in lots (see `archive`).
+   No age is waited for: a reader that misses a record lists the log once more and finds the fold that has it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from uuid import UUID
+
+import structlog
+
+from headgate.checkpoints.gc.rules import collectable_records, last_batch
+from headgate.checkpoints.log.archive import LOT, LogArchive
+from headgate.checkpoints.log.commit_log import READERS, CommitLog
+from headgate.checkpoints.log.names import NUMBERED
+from headgate.checkpoints.log.pins import live_pins, needed_above
+from headgate.checkpoints.log.records import BatchRecord, Fold, Record
+from headgate.checkpoints.log.state import LogState, replayed, unfolded
+from headgate.checkpoints.log.state import fold as folded
+from headgate.connectors.objects import ObjectInfo, ObjectStore
+from headgate.errors import Corrupt, InvalidInput, NotFound
+from headgate.retry import Retry
+
+FOLD_EVERY = 32
+"""Records after which a driver folds its log: a start reads at most so many, two rounds of 16, beside the fold."""
+
+_log = structlog.get_logger("headgate.checkpoints")
+
+
+class Folding:
+    """The log of one driver, summed up as it grows. Batches add to it while another thread may fold."""
+
+    def __init__(self, records: ObjectStore, log: CommitLog, state: LogState | None, retry: Retry = Retry()) -> None:  # noqa: B008
+        """`state` is the whole log as the driver took it over; None where it knows only where the stream stands."""
+        self._store = records
+        self._log = log
+        self._state = state
+        self._retry = retry
+        self._news: list[Record] = []
+        self._own: set[int] = set()
+        self._since = 0 if state is None else state.sequence - state.fold_sequence
+        self._lock = threading.RLock()
+
+    def add(self, record: Record) -> None:
+        """One more record of this driver, as it is stored."""
+        with self._lock:
+            self._since += 1
+            if isinstance(record, BatchRecord):
+                self._own.add(record.sequence)
+            if self._state is not None:
+                self._news.append(record)
+                if len(self._news) >= FOLD_EVERY:
+                    self.state()
+
+    def state(self) -> LogState:
+        """The whole log as it is now, own records included. Reads it where the driver has never known it whole."""
+        with self._lock:
+            if self._state is None:
+                self._state = self._log.read()
+            elif self._news:
+                self._state, self._news = replayed(self._state, self._news), []
+            return self._state
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the log has grown so long that it should be folded."""
+        return self._since >= FOLD_EVERY
+
+    def fold(self, replay_after: Mapping[UUID, int]) -> Fold:
+        """Put a fold of the log as it is now, and tidy the log. Per shard `replay_after` is a committed one."""
+        with self._lock:
+            state, since = self.state(), self._since
+        made = put_fold(self._log, state, replay_after)
+        with self._lock:
+            self._since -= since
+            if self._state is state:
+                # What came meanwhile is among the news; where it is in the state already, the next fold shortens it.
+                self._state = unfolded(made)
+        tidy(self._store, self._log, self._own, self._retry)
+        return made
+
+
+def put_fold(log: CommitLog, state: LogState, replay_after: Mapping[UUID, int]) -> Fold:
+    """Fold the log at this state. Per shard `replay_after` is a committed one; a shard that is left out keeps all."""
+    made = folded(state, replay_after)
+    if made.sequence > state.fold_sequence:
+        log.put_fold(made)
+    return made
+
+
+def tidy(store: ObjectStore, log: CommitLog, batches: set[int] | None = None, retry: Retry = Retry()) -> list[int]:  # noqa: B008
+    """Delete the records that the last fold but one sums up, and the folds before it. The sequences that went.
+
+    1. LIST; then the consumers' pins: what one has not read stays.
+    2. which are batches? `batches` are known to be, what was found is put into it and what went is taken out; others
+       are read. Only batches go, and not the last of them (R5, R22).
+    3. where the stream has an archive, nothing goes before LOT of them are there and archived.
+    4. delete.
+
+    A crash anywhere leaves a log that reads as before.
+    """
+    records: dict[int, ObjectInfo] = {}
+    folds: dict[int, ObjectInfo] = {}
+    infos = retry.run(lambda: list(store.list(log.folder + "/")))
+    if not infos:
+        return []
+    try:
+        # The newest object was put a moment ago: it tells the store's time, never a later one.
+        pins = live_pins(store, log.table, max(info.modified for info in infos), retry)
+    except (Corrupt, InvalidInput) as error:
+        _log.warning("a consumer's pin cannot be read: no record of the log is deleted", error=str(error))
+        return []
+    for info in infos:
+        if match := NUMBERED.fullmatch(info.key.removeprefix(log.folder + "/")):
+            (records if match[1] == "log" else folds)[int(match[2])] = info
+    long_ago = datetime.min.replace(tzinfo=UTC)
+    summed_up, old = collectable_records(
+        records, dict.fromkeys(sorted(folds)[:-1], long_ago), long_ago, needed_above(pins, log.stream)
+    )
+    known = set() if batches is None else batches
+    archive = LogArchive(store, log.stream, log.table, retry)
+
+    def is_batch(sequence: int) -> bool:
+        return sequence in known or _is_batch(log, sequence)
+
+    def delete(info: ObjectInfo) -> None:
+        retry.run(lambda: store.delete(info.key))
+
+    with ThreadPoolExecutor(READERS, thread_name_prefix="headgate-fold") as pool:
+        last = last_batch(records, is_batch) if summed_up else None
+        gone = [one for one, yes in zip(summed_up, pool.map(is_batch, summed_up), strict=True) if yes and one != last]
+        known.update(gone)
+        if any(info.key == archive.marker for info in infos):
+            kept = archive.keep({one: records[one].modified for one in gone}) if len(gone) >= LOT else set()
+            gone = [one for one in gone if one in kept]
+        list(pool.map(delete, [records[one] for one in gone]))
+        list(pool.map(delete, [folds[one] for one in old]))
+    known.difference_update(gone)
+    return gone
+
+
+def _is_batch(log: CommitLog, sequence: int) -> bool:
+    try:
+        return isinstance(log.record(sequence), BatchRecord)
+    except NotFound:
+        return False

@@ -1,0 +1,88 @@
+"""Streams of a table by name: which there are, and the folder of each.
+
+A name comes from outside and may be anything. Its folder is always exactly one below
+ROOT, and two names never share one, except on a file system that ignores case, where
+the log itself refuses the second.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from functools import partial
+from types import MappingProxyType
+
+from headgate.checkpoints.log.records import stream_of
+from headgate.connectors.objects import ObjectStore
+from headgate.errors import InvalidInput, NotFound
+from headgate.retry import Retry
+
+ROOT = "streams/"
+"""Below the folder of the table's own records."""
+NUMBERED = re.compile(r"(log|folds)/([0-9]{20})\.json")
+"""Records and folds inside a stream's folder; beside them only ARCHIVE, anything else there is a stray."""
+ARCHIVE = "archive.json"
+"""In a stream's folder: says that records are archived before they are deleted (see `archive`)."""
+
+_MAX_NAME = 120
+"""Longest folder name, in bytes: file systems end at 255, and some encrypt into longer names."""
+
+_PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
+_CUT_ESCAPE = re.compile("%[0-9A-F]?$")
+
+
+def list_streams(
+    store: ObjectStore,
+    retry: Retry = Retry(),  # noqa: B008
+    known: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[str, ...]:
+    """The names of all streams that ever opened a log here, sorted. The name is in the records, not in the path:
+    it is read there, unless the folder is one of the `known` names'.
+    """
+    folders = retry.run(lambda: list(store.list_folders(ROOT)))
+    found = (known.get(folder) or _name_in(store, f"{ROOT}{folder}/", retry) for folder in folders)
+    return tuple(sorted(name for name in found if name is not None))
+
+
+def check_stream(store: ObjectStore, stream: str, table: str) -> None:
+    """Raises NotFound, with the streams that there are, for one that never opened a log here."""
+    if stream not in (known := list_streams(store)):
+        raise no_stream(stream, known, table)
+
+
+def no_stream(stream: str, known: Iterable[str], table: str) -> NotFound:
+    """The one error for a stream that a table does not have."""
+    advice = f"its streams are: {', '.join(known) or 'none yet'}; nothing was written"
+    return NotFound(f"The table has no stream {stream!r}.", table=table, advice=advice)
+
+
+def stream_folder(stream: str) -> str:
+    """The folder of a stream, without a trailing '/'. Raises InvalidInput for an empty name or bad Unicode."""
+    return ROOT + folder_name(stream, "stream")
+
+
+def folder_name(name: str, what: str) -> str:
+    """One name from outside (of a `what`) as one part of a path; two names never share one. Raises InvalidInput."""
+    try:
+        data = name.encode()
+    except UnicodeEncodeError:
+        data = b""
+    if not data:
+        raise InvalidInput(f"The {what} name {name[:80]!r} is empty or not valid Unicode.")
+    escaped = "".join(chr(byte) if chr(byte) in _PLAIN else f"%{byte:02X}" for byte in data[: _MAX_NAME + 1])
+    if len(escaped) > _MAX_NAME:
+        # '.' is in no escaped name, so that no short name can meet a cut one.
+        escaped = f"{_CUT_ESCAPE.sub('', escaped[:80])}.{hashlib.sha256(data).hexdigest()[:32]}"
+    return escaped
+
+
+def _name_in(store: ObjectStore, folder: str, retry: Retry) -> str | None:
+    """As any record there says. The newest first: it is the last to be collected."""
+    keys = retry.run(lambda: list(store.list_keys(folder)))
+    for key in sorted((key for key in keys if NUMBERED.fullmatch(key.removeprefix(folder))), reverse=True):
+        try:
+            return stream_of(retry.run(partial(store.get, key)))
+        except NotFound:
+            continue
+    return None

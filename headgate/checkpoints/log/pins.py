@@ -1,0 +1,216 @@
+"""Pins of those who read the commit logs of a table: what a consumer has not read yet stays (R15).
+
+A consumer is known by its name. Its pin says how far it is: per stream the last sequence, per shard the last position.
+Pins are numbered records, `consumers/<name>/<number>.json` in the folder of the table's records, put if absent; the
+newest counts. Promises:
+1. Under one name one run reads at a time: the next one takes the next number, and the earlier run gets Fenced.
+2. A pin's age is the store's: it expires so many seconds after the store took it, and then holds nothing.
+3. A crash anywhere leaves the pin as it was, or a newer one beside it that counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from headgate.checkpoints.log import records as codec
+from headgate.checkpoints.log.names import folder_name
+from headgate.connectors.objects import ObjectInfo, ObjectStore
+from headgate.errors import AlreadyExists, Corrupt, Fenced, HeadgateError, NotFound
+from headgate.retry import Retry
+
+ROOT = "consumers/"
+"""Below the folder of the table's own records."""
+
+_PIN = re.compile(r"(?P<folder>[^/]+)/(?P<number>[0-9]{20})\.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerPin:
+    """How far a consumer is. What lies above is held for it."""
+
+    consumer: str
+    number: int
+    run_id: str
+    done: Mapping[str, int] = field(default_factory=dict)
+    """Per stream the last sequence that it needs no more; a stream that is left out is held whole."""
+    positions: Mapping[UUID, int] = field(default_factory=dict)
+    """Per shard the last position that it needs no more; of one that is left out, all committed entries are held."""
+    expires_after: float
+    """Seconds after the store took the record."""
+    records_of: str | None = None
+    """Where set, it holds the records of that one stream, and no entry: for those who read the log and not the rows."""
+    note: str = ""
+    """For people: what reads, and how it fares."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPin:
+    """A pin as it lies in the store; only the newest of a consumer counts."""
+
+    pin: ConsumerPin
+    taken_at: datetime
+    """By the store's clock."""
+    key: str
+    older: tuple[str, ...] = ()
+    """The keys of those that it has replaced and that are still there."""
+
+    @property
+    def expires_at(self) -> datetime:
+        """By the store's clock."""
+        return self.taken_at + timedelta(seconds=self.pin.expires_after)
+
+    def expired(self, now: datetime) -> bool:
+        """Whether it holds nothing any more."""
+        return self.expires_at <= now
+
+
+# -- what pins hold ------------------------------------------------------------------
+
+
+def needed_above(pins: Iterable[ConsumerPin], stream: str) -> int | None:
+    """The sequence above which every record of the stream is held; None: nobody holds any."""
+    held = (pin for pin in pins if pin.records_of in (None, stream))
+    return min((pin.done.get(stream, 0) for pin in held), default=None)
+
+
+def read_upto(pins: Iterable[ConsumerPin], shard_id: UUID) -> tuple[int | None, bool]:
+    """The position up to which all consumers that know the shard have read it (None: nobody knows it), and whether
+    there is one that does not know it: of such a shard every entry that a stream wrote is held.
+    """
+    known = [pin.positions.get(shard_id) for pin in pins if pin.records_of is None]
+    return min((one for one in known if one is not None), default=None), None in known
+
+
+# -- the store -----------------------------------------------------------------------
+
+
+class PinStore:
+    """The consumers' pins of one table, in the store of its records."""
+
+    def __init__(self, records: ObjectStore, table_uri: str, retry: Retry = Retry()) -> None:  # noqa: B008
+        self._store = records
+        self._table = table_uri
+        self._retry = retry
+
+    def list(self) -> list[StoredPin]:
+        """The newest of each consumer, expired ones too. Raises Corrupt: what cannot be read may hold anything."""
+        found = (self._newest(infos) for infos in self.listed().values())
+        return [one for one in found if one is not None]
+
+    def newest(self, consumer: str) -> StoredPin | None:
+        """A consumer's pin, expired or not; None: it never had one, or it was collected."""
+        return self._newest(self.listed(consumer).get(folder_name(consumer, "consumer"), ()))
+
+    def put(self, pin: ConsumerPin, older: Sequence[str] = ()) -> str:
+        """Store a pin, then remove those it replaces. Its key. A lost response is not an error.
+
+        Raises Fenced where another run of the consumer has the number.
+        """
+        key, data = pin_key(pin.consumer, pin.number), encode(pin)
+        try:
+            self._retry.run(lambda: self._store.put_if_absent(key, data))
+        except AlreadyExists as error:
+            if decode(self._retry.run(lambda: self._store.get(key))).run_id != pin.run_id:
+                raise another_run(pin.consumer, self._table) from error
+        for gone in older:
+            self._retry.run(lambda gone=gone: self._store.delete(gone))  # type: ignore[misc]
+        return key
+
+    def listed(self, consumer: str | None = None) -> dict[str, tuple[ObjectInfo, ...]]:
+        """Per folder the pins that are there, oldest first; of one consumer or of all."""
+        prefix = ROOT if consumer is None else f"{ROOT}{folder_name(consumer, 'consumer')}/"
+        folders: dict[str, list[tuple[int, ObjectInfo]]] = {}
+        for info in self._retry.run(lambda: list(self._store.list(prefix))):
+            if match := _PIN.fullmatch(info.key.removeprefix(ROOT)):
+                folders.setdefault(match["folder"], []).append((int(match["number"]), info))
+        return {
+            folder: tuple(info for _, info in sorted(some, key=lambda one: one[0])) for folder, some in folders.items()
+        }
+
+    def _newest(self, infos: Sequence[ObjectInfo]) -> StoredPin | None:
+        for place in reversed(range(len(infos))):
+            info = infos[place]
+            try:
+                pin = decode(self._retry.run(lambda info=info: self._store.get(info.key)))  # type: ignore[misc]
+            except NotFound:
+                # A newer one took its place since the LIST; or it was collected.
+                return self._again(info)
+            except HeadgateError as error:
+                error.located(table=self._table, key=info.key)
+                raise
+            return StoredPin(pin, info.modified, info.key, tuple(older.key for older in infos[:place]))
+        return None
+
+    def _again(self, gone: ObjectInfo) -> StoredPin | None:
+        folder = gone.key.removeprefix(ROOT).partition("/")[0]
+        infos = [info for info in self.listed().get(folder, ()) if info.key != gone.key]
+        return self._newest(infos)
+
+
+def live_pins(records: ObjectStore, table_uri: str, now: datetime, retry: Retry = Retry()) -> list[ConsumerPin]:  # noqa: B008
+    """The pins that hold something at that time of the store's clock. Raises Corrupt."""
+    return [one.pin for one in PinStore(records, table_uri, retry).list() if not one.expired(now)]
+
+
+def another_run(consumer: str, table_uri: str) -> Fenced:
+    """What an earlier run of a consumer is told."""
+    return Fenced(
+        f"Another run reads the log as consumer {consumer!r}.",
+        table=table_uri,
+        advice="stop this query; or give each query a consumer name of its own",
+    )
+
+
+def pin_key(consumer: str, number: int) -> str:
+    """The object of a pin. Raises InvalidInput for an empty name or bad Unicode."""
+    return f"{ROOT}{folder_name(consumer, 'consumer')}/{number:020d}.json"
+
+
+# -- bytes ---------------------------------------------------------------------------
+
+
+def encode(pin: ConsumerPin) -> bytes:
+    """The bytes of the record: JSON that people can read."""
+    return codec.text_of(
+        {
+            "kind": "consumer",
+            "consumer": pin.consumer,
+            "number": pin.number,
+            "run_id": pin.run_id,
+            "expires_after": pin.expires_after,
+            "done": dict(pin.done),
+            "positions": {str(shard_id): position for shard_id, position in pin.positions.items()},
+            # An earlier release takes such a pin for one that holds everything, which is safe.
+            **({} if pin.records_of is None else {"records_of": pin.records_of}),
+            **({"note": pin.note} if pin.note else {}),
+        }
+    )
+
+
+def decode(data: bytes | memoryview) -> ConsumerPin:
+    """The pin in the bytes. Raises Corrupt, and InvalidInput for one of a newer release."""
+    fields = codec.fields_of(data, "A consumer's pin")
+    try:
+        return _pin(fields)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Corrupt(f"A consumer's pin cannot be understood: {error!r:.200}.") from error
+
+
+def _pin(fields: Mapping[str, Any]) -> ConsumerPin:
+    if fields["kind"] != "consumer":
+        raise ValueError(f"kind {fields['kind']!r}")
+    return ConsumerPin(
+        consumer=str(fields["consumer"]),
+        number=int(fields["number"]),
+        run_id=str(fields["run_id"]),
+        done={str(stream): int(sequence) for stream, sequence in fields["done"].items()},
+        positions={UUID(shard_id): int(position) for shard_id, position in fields["positions"].items()},
+        expires_after=float(fields["expires_after"]),
+        records_of=None if fields.get("records_of") is None else str(fields["records_of"]),
+        note=str(fields.get("note", "")),
+    )

@@ -1,0 +1,306 @@
+"""What the records of a commit log add up to: where the stream stands, and which positions are visible. Pure.
+
+Promises:
+1. `replayed` takes records in order and costs time in proportion to them.
+2. A log that no driver could have written (a batch of a fenced driver, a position listed
+   twice) raises Corrupt instead of giving an answer.
+3. Replaying a fold and what follows it equals replaying everything, except that
+   attempt ids below the fold, and positions at or below its replay_after, are gone.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from uuid import UUID
+
+from headgate.checkpoints.log.records import (
+    BatchRecord,
+    Fold,
+    FoldedShard,
+    OpenRecord,
+    Pass,
+    Record,
+    RewindRecord,
+    Run,
+    SchemaRecord,
+)
+from headgate.errors import Corrupt
+
+RECENT = 100
+"""Batches that are remembered whole: as many as Spark keeps (spark.sql.streaming.minBatchesToRetain)."""
+
+
+@dataclass(frozen=True)
+class Positions:
+    """The visible positions of one shard, as one stream's log lists them.
+
+    `attempts` has those above the fold, each with its attempt; `folded` those below it.
+    Of positions up to `known_above` nothing is known: they were flushed when the log was folded.
+    """
+
+    shard: str
+    attempts: Mapping[int, str] = field(default_factory=dict)
+    folded: tuple[Run, ...] = ()
+    known_above: int = -1
+    last: int = -1
+    """The highest position that was ever listed; -1 before the first."""
+
+    def lists(self, position: int) -> bool:
+        """Whether a record lists the position."""
+        if position in self.attempts:
+            return True
+        index = bisect_right(self.folded, position, key=lambda run: run[0]) - 1
+        return index >= 0 and position <= self.folded[index][1]
+
+    def runs(self) -> Iterator[Run]:
+        """All listed positions as runs, rising."""
+        return merged(sorted((*self.folded, *((position, position) for position in self.attempts))))
+
+
+@dataclass(frozen=True)
+class Head:
+    """Where a stream stands: all that the next batch is judged by."""
+
+    stream: str
+    sequence: int = 0
+    """Of the last record; 0 means that the log is empty."""
+    opened: OpenRecord | None = None
+    last: BatchRecord | None = None
+    ends: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """Per topic and partition, where the next batch must start."""
+    opaque_ends: Mapping[str, str] = field(default_factory=dict)
+    starts: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """Per topic and partition, where the stream's first batch of it since a rewind started, as far as that is known."""
+    listed: Mapping[UUID, int] = field(default_factory=dict)
+    """Per shard, the highest position that a record lists."""
+    recent: Mapping[tuple[str, int], BatchRecord] = field(default_factory=dict)
+    """The last batches by query and batch id, oldest first, the last one included."""
+    rewound: RewindRecord | None = None
+    """The last rewind."""
+    passes: tuple[Pass, ...] = ()
+    """What was read before rewinds, in the order of the log."""
+    changed: int = 0
+    """The sequence of the last schema record: columns that were read before it came must be read again (R22)."""
+
+    @property
+    def is_rewound(self) -> bool:
+        """Whether a rewind is newer than the last batch."""
+        return self.rewound is not None and (self.last is None or self.last.sequence < self.rewound.sequence)
+
+    def next_starts(self) -> dict[tuple[str, int], int]:
+        """Where the partitions go on that the last batch had, or a rewind after it. (`ends` has those of topics that
+        the query no longer reads as well.)
+        """
+        if self.is_rewound and self.rewound is not None:
+            return {(one.topic, one.partition): one.after for one in self.rewound.offsets}
+        return {} if self.last is None else {(one.topic, one.partition): one.until for one in self.last.sources}
+
+    def after(self, record: Record) -> Head:
+        """Where it stands after one more record. Raises Corrupt for one that cannot follow."""
+        builder = _Builder(self)
+        builder.take_head(record)
+        return builder.head()
+
+
+@dataclass(frozen=True)
+class LogState:
+    """A commit log as of `head.sequence`."""
+
+    head: Head
+    shards: Mapping[UUID, Positions]
+    """Shards and dead-letter logs alike."""
+    fold_sequence: int = 0
+
+    @property
+    def stream(self) -> str:
+        """The stream's name."""
+        return self.head.stream
+
+    @property
+    def sequence(self) -> int:
+        """Of the last record; 0 means that the log is empty."""
+        return self.head.sequence
+
+    @property
+    def entries_above_fold(self) -> int:
+        """How many it lists one by one."""
+        return sum(len(shard.attempts) for shard in self.shards.values())
+
+
+def empty(stream: str) -> LogState:
+    """The log of a stream that never ran."""
+    return LogState(Head(stream), {})
+
+
+def unfolded(fold: Fold) -> LogState:
+    """The log as the fold says it is at its sequence."""
+    head = Head(
+        stream=fold.stream,
+        sequence=fold.sequence,
+        opened=fold.opened,
+        last=fold.last,
+        ends={(topic, partition): end for topic, partition, end in fold.ends},
+        opaque_ends=dict(fold.opaque_ends),
+        starts={(topic, partition): start for topic, partition, start in fold.starts},
+        listed={shard_id: shard.last for shard_id, shard in fold.shards.items()},
+        recent={} if fold.last is None else {(fold.last.query_id, fold.last.batch_id): fold.last},
+        rewound=fold.rewound,
+        passes=fold.passes,
+        changed=fold.changed,
+    )
+    # Nothing was ever flushed where replay_after is 0, and a dead-letter log has its first entry at position 0.
+    shards = {
+        shard_id: Positions(shard.shard, {}, shard.visible, shard.replay_after or -1, shard.last)
+        for shard_id, shard in fold.shards.items()
+    }
+    return LogState(head, shards, fold.sequence)
+
+
+def replayed(state: LogState, records: Iterable[Record]) -> LogState:
+    """The log after the records, which follow it without a gap. Raises Corrupt."""
+    builder = _Builder(state.head)
+    attempts: dict[UUID, dict[int, str]] = {}
+    names: dict[UUID, str] = {}
+    for record in records:
+        builder.take_head(record)
+        if isinstance(record, BatchRecord):
+            for name, part in record.parts():
+                attempts.setdefault(part.shard_id, {}).update(dict.fromkeys(part.positions, part.attempt_id))
+                names[part.shard_id] = name
+    head = builder.head()
+    shards = dict(state.shards)
+    for shard_id, added in attempts.items():
+        before = shards.get(shard_id) or Positions(names[shard_id])
+        shards[shard_id] = replace(before, attempts={**before.attempts, **added}, last=head.listed[shard_id])
+    return LogState(head, shards, state.fold_sequence)
+
+
+def fold(state: LogState, replay_after: Mapping[UUID, int]) -> Fold:
+    """The whole log as one record (R6).
+
+    `replay_after` is per shard the lowest of the committed manifest's and of every pinned
+    one: a reader that starts from a lower one could no longer tell dead rows from visible
+    ones. A shard that is left out keeps all its positions.
+    """
+    shards = {}
+    for shard_id, positions in state.shards.items():
+        flushed = max(positions.known_above, replay_after.get(shard_id, -1))
+        kept = tuple(_above(positions.runs(), flushed))
+        shards[shard_id] = FoldedShard(positions.shard, max(flushed, 0), positions.last, kept)
+    head = state.head
+    return Fold(
+        sequence=head.sequence,
+        stream=head.stream,
+        opened=head.opened,
+        last=head.last,
+        starts=tuple(sorted((topic, partition, start) for (topic, partition), start in head.starts.items())),
+        ends=tuple(sorted((topic, partition, end) for (topic, partition), end in head.ends.items())),
+        opaque_ends=tuple(sorted(head.opaque_ends.items())),
+        shards=shards,
+        rewound=head.rewound,
+        passes=head.passes,
+        changed=head.changed,
+    )
+
+
+def merged(runs: Iterable[Run]) -> Iterator[Run]:
+    """Rising runs, those that touch made one."""
+    current: Run | None = None
+    for run in runs:
+        if current is not None and run[0] <= current[1] + 1:
+            current = (current[0], max(current[1], run[1]))
+        else:
+            if current is not None:
+                yield current
+            current = run
+    if current is not None:
+        yield current
+
+
+def _above(runs: Iterable[Run], floor: int) -> Iterator[Run]:
+    for first, last in runs:
+        if last > floor:
+            yield max(first, floor + 1), last
+
+
+class _Builder:
+    """A head in the making, so that many records cost one copy."""
+
+    def __init__(self, head: Head) -> None:
+        self._head = head
+        self._sequence = head.sequence
+        self._opened = head.opened
+        self._last = head.last
+        self._ends = dict(head.ends)
+        self._opaque = dict(head.opaque_ends)
+        self._starts = dict(head.starts)
+        self._listed = dict(head.listed)
+        self._recent = dict(head.recent)
+        self._rewound = head.rewound
+        self._passes = list(head.passes)
+        self._changed = head.changed
+
+    def take_head(self, record: Record) -> None:
+        if record.stream != self._head.stream:
+            raise Corrupt(f"The log of stream {self._head.stream!r} holds a record of {record.stream!r}.")
+        if record.sequence != self._sequence + 1:
+            raise Corrupt(f"Record {record.sequence} cannot follow record {self._sequence}.")
+        self._sequence = record.sequence
+        if isinstance(record, OpenRecord):
+            self._opened = record
+            return
+        if isinstance(record, SchemaRecord):
+            self._changed = record.sequence
+            return
+        if self._opened is None or record.open_id != self._opened.record_id:
+            raise Corrupt(f"Record {record.sequence} is of a driver that did not hold the log.")
+        if isinstance(record, RewindRecord):
+            self._take_rewind(record)
+            return
+        for name, part in record.parts():
+            if part.positions[0] <= self._listed.get(part.shard_id, -1):
+                raise Corrupt(f"Record {record.sequence} lists a position a second time.", shard=name)
+            self._listed[part.shard_id] = part.positions[-1]
+        self._opaque.update({r.source: r.until for r in record.opaque})
+        if record.is_replay:
+            # No batch of a query: what the next one is judged by is still the one before.
+            return
+        self._last = record
+        self._starts |= {key: r.start for r in record.sources if (key := (r.topic, r.partition)) not in self._ends}
+        self._ends.update({(r.topic, r.partition): r.until for r in record.sources})
+        self._recent.pop((record.query_id, record.batch_id), None)
+        self._recent[record.query_id, record.batch_id] = record
+        if len(self._recent) > RECENT:
+            del self._recent[next(iter(self._recent))]
+
+    def _take_rewind(self, record: RewindRecord) -> None:
+        """A partition that moves begins anew; what was read of it before is kept as a pass."""
+        for moved in record.offsets:
+            place = (moved.topic, moved.partition)
+            if (stood := self._ends.get(place)) != moved.before:
+                what = f"{moved.topic}/{moved.partition} from {moved.before}, and it stood at {stood}"
+                raise Corrupt(f"Record {record.sequence} rewinds {what}.")
+            if moved.before == moved.after:
+                continue
+            if moved.before is not None and (start := self._starts.get(place)) != moved.before:
+                self._passes.append(Pass(*place, start, moved.before, record.sequence))
+            self._starts[place] = self._ends[place] = moved.after
+        self._rewound = record
+
+    def head(self) -> Head:
+        return Head(
+            self._head.stream,
+            self._sequence,
+            self._opened,
+            self._last,
+            self._ends,
+            self._opaque,
+            self._starts,
+            self._listed,
+            self._recent,
+            self._rewound,
+            tuple(self._passes),
+            self._changed,
+        )

@@ -1,0 +1,275 @@
+"""checkpoint(all) of a table that nobody runs: each shard is opened fully, hence fenced, flushed here and let go (R16).
+
+Promises: those of `checkpoints.stream.checkpoint`, over all streams and direct writers of the table together; and
+native may open
+every shard afterwards, except those of WAL-only streams.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from uuid import UUID
+
+from headgate.checkpoints.jobs.advance import close_gap
+from headgate.checkpoints.jobs.claims import together
+from headgate.checkpoints.jobs.flush import run_here
+from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.dead_letters import PREFIX
+from headgate.checkpoints.log.fold import put_fold
+from headgate.checkpoints.log.names import list_streams
+from headgate.checkpoints.log.state import LogState
+from headgate.checkpoints.log.visibility import Visible
+from headgate.checkpoints.snapshots.checkpoint import TableCheckpoint
+from headgate.checkpoints.snapshots.take import take
+from headgate.checkpoints.stream.checkpoint import WAL_ONLY
+from headgate.checkpoints.stream.driver import Settled, StreamDriver
+from headgate.errors import HeadgateError, InvalidInput
+from headgate.retry import Retry
+from headgate.shards.config import WriterConfig
+from headgate.shards.manifest.model import Manifest
+from headgate.shards.shard import Shard, TableHome
+from headgate.shards.wal.appender import Pause, no_pause
+from headgate.shards.wal.entry import EntryHeader
+from headgate.shards.wal.tip import listed_tip
+from headgate.shards.writer import ShardWriter
+
+MAX_BYTES = 64 << 20
+"""Of one SSTable that is made here: memory holds one such and the writers' own."""
+
+RELEASE_EXPIRES = 7 * 24 * 3600.0
+"""Seconds for which the checkpoint stays that a release takes: long enough to notice, and nobody need drop it."""
+
+
+@dataclass(frozen=True)
+class Holders:
+    """Who holds what of a table, as its manifests and logs say."""
+
+    manifests: Mapping[UUID, Manifest]
+    logs: Mapping[str, LogState]
+    names: Mapping[UUID, str]
+
+    @classmethod
+    def read(cls, home: TableHome, shard_ids: Iterable[UUID], names: Mapping[UUID, str]) -> Holders:
+        """Manifests first, then the logs. `names` are names of shards where the logs do not tell them."""
+        ids = sorted(shard_ids)
+        found = together(lambda shard_id: Shard(home, shard_id).manifests.latest(), ids)
+        manifests = {shard_id: one for shard_id, one in zip(ids, found, strict=True) if one is not None}
+        logs = {stream: CommitLog(home.records, stream, home.uri).read() for stream in list_streams(home.records)}
+        known = dict(names)
+        for state in logs.values():
+            known |= shard_names(state)
+        return cls(manifests, logs, known)
+
+    @property
+    def owned(self) -> dict[str, list[str]]:
+        """Per stream the names of its shards, their ids where no name is known."""
+        found: dict[str, list[str]] = {}
+        for shard_id, manifest in self.manifests.items():
+            if manifest.owner is not None:
+                found.setdefault(manifest.owner, []).append(self.names.get(shard_id, str(shard_id)))
+        return found
+
+    @property
+    def wal_only(self) -> list[str]:
+        """Streams whose last batch was for the WAL alone."""
+        last = {stream: state.head.last for stream, state in self.logs.items()}
+        return sorted(stream for stream, batch in last.items() if batch is not None and batch.mode == "wal")
+
+    @property
+    def unowned(self) -> list[UUID]:
+        """Shards of direct writers."""
+        return [shard_id for shard_id, manifest in self.manifests.items() if manifest.owner is None]
+
+
+def shard_names(state: LogState) -> dict[UUID, str]:
+    """The shards of a stream by id, as its log names them."""
+    opened = state.head.opened
+    known = {} if opened is None else {claim.shard_id: name for name, claim in opened.shards.items()}
+    return known | {shard_id: one.shard for shard_id, one in state.shards.items() if not one.shard.startswith(PREFIX)}
+
+
+@dataclass(frozen=True)
+class ToFlush:
+    """A shard that a flush of the whole table would open."""
+
+    shard_id: UUID
+    name: str | None
+    owner: str | None
+    entries: int
+    """In the WAL alone, fence barriers and dead ones included."""
+    wal_only: bool
+    """Its stream has no SSTables: it is left alone."""
+
+
+def to_flush(home: TableHome, shard_ids: Iterable[UUID], names: Mapping[UUID, str]) -> list[ToFlush]:
+    """What `checkpoint_stopped` would flush, and whom it would fence. Reads manifests, logs and WAL listings; writes
+    nothing. Raises DataLoss, Corrupt.
+    """
+    holders = Holders.read(home, shard_ids, names)
+
+    def look(shard_id: UUID) -> ToFlush:
+        manifest = holders.manifests[shard_id]
+        entries = listed_tip(Shard(home, shard_id), manifest.replay_after + 1) - manifest.replay_after - 1
+        owner = manifest.owner
+        return ToFlush(shard_id, holders.names.get(shard_id), owner, entries, owner in holders.wal_only)
+
+    return together(look, holders.manifests)
+
+
+def checkpoint_stopped(
+    home: TableHome,
+    shard_ids: Iterable[UUID],
+    *,
+    name: str | None = None,
+    expires_after: float | None = None,
+    note: str = "",
+    names: Mapping[UUID, str] | None = None,
+    retry: Retry = Retry(),  # noqa: B008
+    pause: Pause = no_pause,
+) -> TableCheckpoint:
+    """Flush the whole table and pin it. THIS WRITES, AND IT FENCES EVERY WRITER AND EVERY STREAM of the table.
+
+    1. look who holds what. WAL-only streams are left alone: they have no SSTables to make.
+    2. open every stream by a driver (claims, barriers, open record), every other shard by a writer.
+    3. flush everything decided.
+    4. only after every flush has committed: let replay_after pass the gaps.
+    5. fold the logs.
+    6. pin the table, see `take`.
+    7. unseal: native may open the shards; a stream seals its own again at its next start.
+
+    A stream that runs elsewhere is Fenced by its next batch. A crash anywhere leaves a table that is the same to
+    every reader. Raises Fenced where somebody else came later, InvalidInput, DataLoss, Transient, Poisoned.
+    """
+    ids = frozenset(shard_ids)
+    pause("look")
+    holders = Holders.read(home, ids, names or {})
+    idle = holders.wal_only
+    with ExitStack() as stack:
+        drivers = [
+            StreamDriver.open(home, stream, f"checkpoint-{uuid.uuid4().hex}", shards, retry=retry, pause=pause)
+            for stream, shards in sorted(holders.owned.items())
+            if stream not in idle
+        ]
+        visible = Visible.of(holders.logs.values(), home.uri)
+        writers = [
+            stack.enter_context(_writer(Shard(home, shard_id), visible, retry, pause)) for shard_id in holders.unowned
+        ]
+        pause("settle")
+        settled: list[tuple[StreamDriver, Settled]] = [(one, one.settle(run_here, MAX_BYTES)) for one in drivers]
+        for writer in writers:
+            _flush(writer)
+        pause("close gaps")
+        for driver, flushed in settled:
+            driver.close_gaps(flushed)
+        together(_close_gap, writers)
+        pause("fold")
+        for driver in drivers:
+            driver.fold()
+        _fold_others(home, holders, [driver.stream for driver in drivers])
+        told = "; ".join(text for text in (note, _wal_only_note(idle)) if text)
+        taken = take(
+            home,
+            ids,
+            scope="all",
+            name=name,
+            expires_after=expires_after,
+            note=told,
+            names=holders.names,
+            pause=pause,
+        )
+        pause("unseal")
+        for driver in drivers:
+            driver.unseal()
+    return taken
+
+
+def release(
+    home: TableHome,
+    shard_ids: Iterable[UUID],
+    stream: str,
+    only: Iterable[UUID] | None = None,
+    *,
+    names: Mapping[UUID, str] | None = None,
+    forget_owner: bool = False,
+    retry: Retry = Retry(),  # noqa: B008
+    pause: Pause = no_pause,
+) -> TableCheckpoint:
+    """Flush all shards of a stream, WAL-only or not, pin the table, and let native open them, or `only` those named.
+
+    THIS WRITES, AND IT FENCES THE STREAM. With `forget_owner` any other stream or writer may open them as well. The
+    checkpoint expires after RELEASE_EXPIRES. Raises as `checkpoint_stopped` does.
+    """
+    ids = frozenset(shard_ids)
+    holders = Holders.read(home, ids, names or {})
+    shards = holders.owned.get(stream, [])
+    if not shards:
+        raise InvalidInput(
+            f"No shard belongs to stream {stream!r}.",
+            table=home.uri,
+            known=", ".join(sorted(holders.owned)) or "no stream owns a shard",
+            advice="`headgate status` shows who owns what; nothing was written",
+        )
+    driver = StreamDriver.open(home, stream, f"release-{uuid.uuid4().hex}", shards, retry=retry, pause=pause)
+    driver.close_gaps(driver.settle(run_here, MAX_BYTES))
+    pause("fold")
+    driver.fold()
+    taken = take(
+        home,
+        ids,
+        scope="all",
+        expires_after=RELEASE_EXPIRES,
+        note=f"released stream {stream!r}",
+        names=holders.names,
+        pause=pause,
+    )
+    pause("unseal")
+    wanted = None if only is None else set(only)
+    let_go = [name for name, claim in driver.claims.items() if wanted is None or claim.shard.id in wanted]
+    driver.unseal(let_go, forget_owner=forget_owner)
+    return taken
+
+
+# -- direct writers ----------------------------------------------------------------
+
+
+def _writer(shard: Shard, visible: Visible, retry: Retry, pause: Pause) -> ShardWriter:
+    def counts(header: EntryHeader, position: int) -> bool:
+        return visible(shard.id, position, header.tags.attempt_id)
+
+    config = WriterConfig(max_memtable_size=MAX_BYTES, max_unflushed_memtable_bytes=2 * MAX_BYTES, retry=retry)
+    return ShardWriter.open(shard.home, shard.id, config, visible=counts, pause=pause)
+
+
+def _flush(writer: ShardWriter) -> None:
+    try:
+        writer.flush_memtable()
+    except HeadgateError as error:
+        raise error.located(**writer.shard.where())  # noqa: B904 - the same error, located
+
+
+def _close_gap(writer: ShardWriter) -> None:
+    claim = writer.claim
+    flushed = writer.shard.manifests_retried(writer.config.retry).check_fenced(claim.epoch, claim.claim_id)
+    assert flushed is not None
+    close_gap(claim, flushed, claim.next_position - 1, writer.config.retry)
+
+
+# -- the rest ----------------------------------------------------------------------
+
+
+def _fold_others(home: TableHome, holders: Holders, done: Sequence[str]) -> None:
+    """Anyone may fold a log, also one that runs."""
+    replay_after = {shard_id: manifest.replay_after for shard_id, manifest in holders.manifests.items()}
+    for stream, state in holders.logs.items():
+        if stream not in done and state.sequence:
+            put_fold(CommitLog(home.records, stream, home.uri), state, replay_after)
+
+
+def _wal_only_note(streams: Sequence[str]) -> str:
+    if not streams:
+        return ""
+    named = ", ".join(map(repr, streams))
+    return WAL_ONLY.format(f"stream {named} is" if len(streams) == 1 else f"streams {named} are")

@@ -1,0 +1,299 @@
+"""Retention where the WAL is the table: entries up to a position are let go, by an explicit record (R18).
+
+A WAL-only stream never flushes, so its WAL grows for ever unless somebody says that old rows are not wanted. Promises:
+1. Only settled entries of WAL-only streams go, and of direct writers' shards that are named; never a part of an entry.
+2. Before anything changes, a record of what goes, and by whose wish, is durable; it stays for ever.
+3. It goes through the stream's ownership: whoever runs the stream is fenced, and nothing of a batch in flight counts.
+4. A crash anywhere leaves a table without gaps; the same call completes it.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeAlias
+from uuid import UUID
+
+from headgate.checkpoints.jobs.advance import close_gap
+from headgate.checkpoints.log import records as codec
+from headgate.checkpoints.offline.checkpoint import Holders
+from headgate.checkpoints.snapshots.checkpoint import CheckpointStore
+from headgate.checkpoints.stream.driver import StreamDriver
+from headgate.errors import AlreadyExists, InvalidInput
+from headgate.retry import Retry
+from headgate.shards import names as wal_names
+from headgate.shards.manifest.model import Manifest
+from headgate.shards.rows.sstable import open_base
+from headgate.shards.shard import Claim, Shard, TableHome
+from headgate.shards.wal.appender import Pause, WalAppender, no_pause
+
+ROOT = "expired/"
+"""Below the folder of the table's own records: one folder per shard, one record per position that was let go."""
+
+
+@dataclass(frozen=True, slots=True)
+class BeforePosition:
+    """Entries below a position of the one shard that is named."""
+
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class BeforeCheckpoint:
+    """Entries that were there when a checkpoint was taken."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class OlderThan:
+    """Entries that the store took longer ago than this."""
+
+    age: timedelta
+
+
+Before: TypeAlias = BeforePosition | BeforeCheckpoint | OlderThan
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """One shard: entries (replay_after, upto] go."""
+
+    shard_id: UUID
+    name: str | None
+    stream: str | None
+    replay_after: int
+    upto: int
+    entries: int
+    nbytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return {
+            "shard": str(self.shard_id),
+            "name": self.name,
+            "stream": self.stream,
+            "replay_after": self.replay_after,
+            "upto": self.upto,
+            "entries": self.entries,
+            "bytes": self.nbytes,
+        }
+
+
+def plan_expiry(
+    home: TableHome,
+    shard_ids: Iterable[UUID],
+    before: Before,
+    *,
+    stream: str | None = None,
+    shard: UUID | None = None,
+    names: Mapping[UUID, str] | None = None,
+) -> list[Expiry]:
+    """What would go, of one stream, one shard, or of every WAL-only stream. Reads only; ages by this machine's clock.
+
+    Raises InvalidInput where nothing may go, NotFound for a checkpoint that is not there.
+    """
+    holders = Holders.read(home, shard_ids, names or {})
+    chosen = _chosen(home, holders, before, stream, shard)
+    ends = _ends(home, before)
+    now = datetime.now(UTC)
+    return [_expiry(Shard(home, one), holders.manifests[one], holders, before, ends, now) for one in chosen]
+
+
+def expire(
+    home: TableHome,
+    shard_ids: Iterable[UUID],
+    before: Before,
+    *,
+    stream: str | None = None,
+    shard: UUID | None = None,
+    names: Mapping[UUID, str] | None = None,
+    retry: Retry = Retry(),  # noqa: B008
+    pause: Pause = no_pause,
+) -> list[Expiry]:
+    """Let the entries go. THIS WRITES, AND IT FENCES THE STREAMS AND WRITERS of these shards. What went, per shard:
+
+    1. look who holds what; refuse streams with MemTables, and tables with a key whose older rows would come back.
+    2. open: claims, barriers and open records (R16). Ages are the store's: the barrier tells its time.
+    3. put the record of what goes, per shard.
+    4. raise the plan, then move replay_after, never past the settled position (R1, R4).
+    5. fold the logs.
+
+    Garbage collection deletes the entries later, unless a checkpoint pins them. Raises as `plan_expiry`, and Fenced,
+    Transient, DataLoss.
+    """
+    pause("look")
+    holders = Holders.read(home, shard_ids, names or {})
+    chosen = _chosen(home, holders, before, stream, shard)
+    ends = _ends(home, before)
+    done: list[Expiry] = []
+    for owner, shards in _by_owner(home, holders, chosen).items():
+        if owner is None:
+            done += [_expire_shard(one, holders, before, ends, retry, pause) for one in shards]
+        else:
+            done += _expire_stream(home, owner, shards, holders, before, ends, retry, pause)
+    return done
+
+
+def _expire_stream(
+    home: TableHome,
+    stream: str,
+    shards: Sequence[Shard],
+    holders: Holders,
+    before: Before,
+    ends: Mapping[UUID, int],
+    retry: Retry,
+    pause: Pause,
+) -> list[Expiry]:
+    query_id = f"expire-{uuid.uuid4().hex}"
+    driver = StreamDriver.open(home, stream, query_id, holders.owned[stream], retry=retry, pause=pause)
+    goes: dict[str, Expiry] = {}
+    for name, claim in driver.claims.items():
+        if claim.shard in shards:
+            goes[name] = _held_expiry(claim, holders, before, ends, retry)
+            _put_record(home, before, goes[name], retry, pause)
+    pause("advance")
+    driver.pass_over({name: one.upto for name, one in goes.items()})
+    pause("fold")
+    driver.fold()
+    return list(goes.values())
+
+
+def _expire_shard(
+    shard: Shard, holders: Holders, before: Before, ends: Mapping[UUID, int], retry: Retry, pause: Pause
+) -> Expiry:
+    appender = WalAppender.open(shard, retry=retry, pause=pause)
+    assert appender.opened is not None
+    goes = _held_expiry(appender.claim, holders, before, ends, retry)
+    _put_record(shard.home, before, goes, retry, pause)
+    pause("advance")
+    close_gap(appender.claim, appender.opened, goes.upto, retry)
+    return goes
+
+
+# -- what may go -------------------------------------------------------------------
+
+
+def _chosen(home: TableHome, holders: Holders, before: Before, stream: str | None, shard: UUID | None) -> list[UUID]:
+    """The shards that are meant. Raises InvalidInput where that cannot be."""
+    if isinstance(before, BeforePosition) and shard is None:
+        raise InvalidInput(
+            "A position belongs to one shard.", advice="name it with --shard, or say an age or a checkpoint"
+        )
+    if shard is not None:
+        found = [shard] if shard in holders.manifests else []
+    else:
+        streams = holders.wal_only if stream is None else [stream]
+        found = [one for one, manifest in holders.manifests.items() if manifest.owner in streams]
+    if not found:
+        raise InvalidInput(
+            "There is no shard of a WAL-only stream to expire.",
+            table=home.uri,
+            known=", ".join(holders.wal_only) or None,
+            advice="name a shard with --shard, or a WAL-only stream with --stream; nothing was written",
+        )
+    for one in found:
+        _check_retention(Shard(home, one), holders.manifests[one], holders)
+    return sorted(found)
+
+
+def _check_retention(shard: Shard, manifest: Manifest, holders: Holders) -> None:
+    owner = manifest.owner
+    if owner is not None and owner not in holders.wal_only:
+        raise InvalidInput(
+            f"Stream {owner!r} does not write WAL only: its rows go to SSTables, and are not expired.",
+            **shard.where(),
+            advice="take a checkpoint of scope all instead: then its WAL may be collected; nothing was written",
+        )
+    if shard.home.schema.primary_key and (manifest.sstables or open_base(shard.home).dataset.count_rows()):
+        raise InvalidInput(
+            "The table has a key and older rows below the WAL: deleted and replaced rows would come back.",
+            **shard.where(),
+            advice="flush and compact instead (`headgate shard release`); nothing was written",
+        )
+
+
+def _by_owner(home: TableHome, holders: Holders, chosen: Sequence[UUID]) -> dict[str | None, list[Shard]]:
+    found: dict[str | None, list[Shard]] = {}
+    for shard_id in chosen:
+        found.setdefault(holders.manifests[shard_id].owner, []).append(Shard(home, shard_id))
+    return found
+
+
+def _ends(home: TableHome, before: Before) -> Mapping[UUID, int]:
+    """Per shard, the first position that a checkpoint does not have."""
+    if not isinstance(before, BeforeCheckpoint):
+        return {}
+    pinned = CheckpointStore(home.records, home.uri).get(before.name).checkpoint.shards
+    return {shard_id: one.end for shard_id, one in pinned.items()}
+
+
+def _held_expiry(claim: Claim, holders: Holders, before: Before, ends: Mapping[UUID, int], retry: Retry) -> Expiry:
+    """Under a claim: by the store's clock, which the barrier tells, and no further than the barrier."""
+    manifest = claim.shard.manifests_retried(retry).check_fenced(claim.epoch, claim.claim_id)
+    assert manifest is not None
+    barrier = claim.next_position - 1
+    now = claim.shard.wal.head(claim.shard.wal_key(barrier)).modified
+    planned = _expiry(claim.shard, manifest, holders, before, ends, now)
+    return replace(planned, upto=min(planned.upto, barrier))
+
+
+def _expiry(
+    shard: Shard, manifest: Manifest, holders: Holders, before: Before, ends: Mapping[UUID, int], now: datetime
+) -> Expiry:
+    infos = {
+        position: info
+        for info in shard.wal.list(wal_names.wal_folder(shard.id) + "/")
+        if (position := wal_names.wal_position(info.key)) is not None and position > manifest.replay_after
+    }
+    last = max(infos, default=manifest.replay_after)
+    if isinstance(before, BeforePosition):
+        upto = before.position - 1
+    elif isinstance(before, BeforeCheckpoint):
+        upto = ends.get(shard.id, 0) - 1
+    else:
+        young = [position for position, info in infos.items() if info.modified > now - before.age]
+        upto = min(young, default=last + 1) - 1
+    upto = max(manifest.replay_after, min(upto, last))
+    goes = [info.size for position, info in infos.items() if position <= upto]
+    return Expiry(
+        shard.id, holders.names.get(shard.id), manifest.owner, manifest.replay_after, upto, len(goes), sum(goes)
+    )
+
+
+# -- the record --------------------------------------------------------------------
+
+
+def _put_record(home: TableHome, before: Before, expiry: Expiry, retry: Retry, pause: Pause) -> None:
+    """Twice equals once: what goes up to a position is said once."""
+    pause("record")
+    if expiry.upto <= expiry.replay_after:
+        return
+    content = {
+        "kind": "expire",
+        **expiry.to_json(),
+        "before": _told(before),
+        "expired_at": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    data = codec.text_of(content)
+    with suppress(AlreadyExists):
+        retry.run(lambda: home.records.put_if_absent(f"{ROOT}{expiry.shard_id}/{expiry.upto:020d}.json", data))
+
+
+def read_expired(home: TableHome, shard_id: UUID) -> list[dict[str, Any]]:
+    """The records of a shard, oldest first, as plain values. Raises Corrupt."""
+    folder = f"{ROOT}{shard_id}/"
+    keys = sorted(info.key for info in home.records.list(folder))
+    return [codec.fields_of(home.records.get(key), "A record of expired entries") for key in keys]
+
+
+def _told(before: Before) -> str:
+    if isinstance(before, BeforePosition):
+        return f"position {before.position}"
+    if isinstance(before, BeforeCheckpoint):
+        return f"checkpoint {json.dumps(before.name)}"
+    return f"age {before.age.total_seconds():.0f} s"

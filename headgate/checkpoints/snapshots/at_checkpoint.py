@@ -1,0 +1,92 @@
+"""A table as a checkpoint has it: exactly the rows of that instant, whatever was flushed, compacted or collected since.
+
+Reads what the record names and nothing else: the SSTables of its manifests, the WAL from replay_after to where it
+ended, judged by the folds, and the base at its version. Writes nothing, fences nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pyarrow as pa
+
+from headgate.checkpoints.log.state import unfolded
+from headgate.checkpoints.log.visibility import Visible
+from headgate.checkpoints.snapshots.checkpoint import CheckpointStore, PinnedShard, TableCheckpoint
+from headgate.checkpoints.snapshots.snapshot import READERS
+from headgate.connectors.lance.datasets import field_ids, open_dataset
+from headgate.connectors.objects.read_only import ReadOnlyStore
+from headgate.errors import Corrupt, DataLoss, InvalidInput
+from headgate.shards.memtable.replay import uncovered
+from headgate.shards.rows.schema import RowSchema
+from headgate.shards.rows.view import Fresh, View
+from headgate.shards.shard import Shard, TableHome
+from headgate.shards.wal.tailer import WalTailer
+
+
+def read_checkpoint(home: TableHome, checkpoint: TableCheckpoint) -> View:
+    """The rows of the checkpoint. Memory holds the tails of its WALs, never the base.
+
+    Raises DataLoss where something is gone that the checkpoint names: it was dropped, has expired, or was not
+    respected; Corrupt.
+    """
+    visible = Visible.of(map(unfolded, checkpoint.streams.values()), home.uri)
+    try:
+        with ThreadPoolExecutor(READERS, thread_name_prefix="headgate-checkpoint") as pool:
+            fresh = list(pool.map(lambda pinned: _fresh(home, pinned, visible), checkpoint.shards.values()))
+        view = View.of(home, fresh, checkpoint.base_version)
+    except DataLoss as error:
+        error.located(table=home.uri, checkpoint=checkpoint.name)
+        raise
+    if view is None:
+        raise Corrupt("The checkpoint's base has taken in later flushes than its manifests know.", table=home.uri)
+    return view
+
+
+def open_at(home: TableHome, name: str) -> tuple[TableHome, pa.Schema, TableCheckpoint]:
+    """The table's home and columns as a checkpoint has them; nothing can be written through it.
+
+    Raises NotFound where there is no such checkpoint, InvalidInput where it has expired, DataLoss.
+    """
+    stored = CheckpointStore(home.records, home.uri).get(name)
+    checkpoint = stored.checkpoint
+    if stored.expired(datetime.now(UTC)):
+        raise InvalidInput(
+            f"Checkpoint {name!r} expired at {stored.expires_at:%Y-%m-%d %H:%M:%S}; what it named may be collected.",
+            table=home.uri,
+            advice="open another checkpoint; `headgate checkpoint list` shows them",
+        )
+    return *home_at(home, checkpoint), checkpoint
+
+
+def home_at(home: TableHome, checkpoint: TableCheckpoint) -> tuple[TableHome, pa.Schema]:
+    """The table's home and columns as they are at a checkpoint; nothing can be written through it. Raises DataLoss."""
+    dataset = open_dataset(home.store, version=checkpoint.base_version)
+    then = replace(home, schema=RowSchema.of(dataset.schema, tuple(field_ids(dataset))))
+    return for_reading(then, checkpoint), dataset.schema
+
+
+def for_reading(home: TableHome, checkpoint: TableCheckpoint) -> TableHome:
+    """The same home, through which nothing can be written."""
+    why = f"The table was opened at checkpoint {checkpoint.name!r}, which is for reading."
+    store = ReadOnlyStore(home.store, why)
+    wal_store = store if home.wal_store is home.store else ReadOnlyStore(home.wal_store, why)
+    return replace(home, store=store, wal_store=wal_store)
+
+
+def tail_batches(home: TableHome, pinned: PinnedShard, visible: Visible) -> Iterator[pa.RecordBatch]:
+    """The rows of a pinned shard that are in no SSTable, in storage form and in order; read as they are asked for."""
+    shard, manifest = Shard(home, pinned.shard_id), pinned.manifest
+    start = manifest.replay_after + 1
+    entries = visible.visible_entries(shard.id, WalTailer(shard).read(start, pinned.end), start, pinned.end)
+    for part in uncovered(shard, manifest, entries):
+        yield from part.batches
+
+
+def _fresh(home: TableHome, pinned: PinnedShard, visible: Visible) -> Fresh:
+    manifest = pinned.manifest
+    rows = pa.Table.from_batches(tail_batches(home, pinned, visible), schema=home.schema.storage)
+    return Fresh(Shard(home, pinned.shard_id), manifest.generation, manifest.sstables, (rows,))

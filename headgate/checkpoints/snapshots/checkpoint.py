@@ -1,0 +1,261 @@
+"""Table checkpoints: a table at one instant, by name, complete in itself and pinned until it is dropped or expires.
+
+A checkpoint is one record, `checkpoints/<name>/<id>.json` in the folder of the table's records. It holds
+everything a reader of that instant needs but the data: the base's version, the manifest of each shard and where its
+tail ends, and per stream the fold of its log. So whatever is flushed, folded, compacted or collected later, what the
+record names is enough. Garbage collection reads them and keeps what they name. The key carries the checkpoint's id, so
+that whoever deletes one that was listed long ago never meets another that was taken under the same name since (R20).
+Earlier releases put `checkpoints/<name>.json`: such a record is read, dropped and collected as it is, and no new one
+is put there.
+
+Promises:
+1. A record is there whole or not at all, and never changes. A name is free again once its checkpoint was dropped; of
+   two that are taken under one name at the same time, one stays at most.
+2. Its age is the store's: it expires so many seconds after the store took it.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Literal
+from uuid import UUID
+
+from headgate.checkpoints.log import records as codec
+from headgate.checkpoints.log.names import folder_name
+from headgate.checkpoints.log.records import Fold
+from headgate.connectors.objects import ObjectInfo, ObjectStore
+from headgate.errors import AlreadyExists, Corrupt, HeadgateError, InvalidInput, NotFound
+from headgate.retry import Retry
+from headgate.shards.manifest.model import Manifest, decode_manifest, encode_manifest
+
+Scope = Literal["all", "durable"]
+
+ROOT = "checkpoints/"
+"""Below the folder of the table's own records."""
+
+TAG_PREFIX = "headgate-checkpoint-"
+"""The Lance tag that holds a checkpoint's base version (R14) is named by this and the checkpoint's id."""
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedShard:
+    """One shard as the checkpoint has it: the manifest, and its tail [replay_after + 1, end)."""
+
+    manifest: Manifest
+    end: int
+    """The first position that is not part of it: the tip when it was read."""
+    name: str | None = None
+    """None where it cannot be told from the id."""
+
+    @property
+    def shard_id(self) -> UUID:
+        """The shard."""
+        return self.manifest.shard_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableCheckpoint:
+    """What the record says."""
+
+    checkpoint_id: str
+    name: str
+    table_id: UUID
+    scope: Scope
+    base_version: int
+    shards: Mapping[UUID, PinnedShard] = field(default_factory=dict)
+    streams: Mapping[str, Fold] = field(default_factory=dict)
+    """Per stream its log, folded; visible positions above replay_after are in it."""
+    expires_after: float | None = None
+    """Seconds after the store took the record; None: it stays until it is dropped."""
+    note: str = ""
+    """For people: who wants it, and what it could not do."""
+
+    @property
+    def tag(self) -> str:
+        """The Lance tag on the base."""
+        return f"{TAG_PREFIX}{self.checkpoint_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCheckpoint:
+    """A checkpoint as it lies in the store."""
+
+    checkpoint: TableCheckpoint
+    taken_at: datetime
+    """By the store's clock."""
+    key: str
+    """Of its record, below the folder of the table's records."""
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """By the store's clock."""
+        after = self.checkpoint.expires_after
+        return None if after is None else self.taken_at + timedelta(seconds=after)
+
+    def expired(self, now: datetime) -> bool:
+        """Whether it no longer pins anything."""
+        return self.expires_at is not None and self.expires_at <= now
+
+
+class CheckpointStore:
+    """The checkpoints of one table, in the store of its records."""
+
+    def __init__(self, records: ObjectStore, table_uri: str, retry: Retry = Retry()) -> None:  # noqa: B008
+        self._store = records
+        self._table = table_uri
+        self._retry = retry
+
+    def put(self, checkpoint: TableCheckpoint) -> None:
+        """Store it: put it, then look for others of the name, and take it back where there is one. Two at the same time
+        may both be taken back.
+
+        Raises InvalidInput where another one has the name; a lost response is not an error.
+        """
+        key, data = checkpoint_key(checkpoint.name, checkpoint.checkpoint_id), encode(checkpoint)
+        # Nobody else has the id: an object there is ours, and the response to its put was lost.
+        with suppress(AlreadyExists):
+            self._retry.run(lambda: self._store.put_if_absent(key, data))
+        if any(info.key != key for info in self._named(checkpoint.name)):
+            self.remove(key)
+            raise InvalidInput(
+                f"There is already a checkpoint {checkpoint.name!r}.",
+                table=self._table,
+                advice="choose another name, or drop that one first; nothing was written",
+            )
+
+    def get(self, name: str) -> StoredCheckpoint:
+        """One by name. Raises NotFound, Corrupt, InvalidInput for one of a newer release."""
+        for info in sorted(self._named(name), key=lambda one: (one.modified, one.key)):
+            if (found := self._found(info)) is not None:
+                return found
+        known = ", ".join(one.checkpoint.name for one in self.list())
+        raise NotFound(
+            f"There is no checkpoint {name!r}.", table=self._table, advice=f"the table has {known or 'none'}"
+        )
+
+    def list(self) -> list[StoredCheckpoint]:
+        """All of them, oldest first. Raises Corrupt: what cannot be read may pin anything."""
+        found = (self._found(info) for info in self._infos())
+        return sorted((one for one in found if one is not None), key=lambda one: (one.taken_at, one.checkpoint.name))
+
+    def drop(self, name: str) -> TableCheckpoint:
+        """Remove the record: from here nothing is pinned by it. Raises NotFound."""
+        found = self.get(name)
+        self.remove(found.key)
+        return found.checkpoint
+
+    def remove(self, key: str) -> None:
+        """Remove one record by its key, and no other that has its name. One that is gone is fine."""
+        self._retry.run(lambda: self._store.delete(key))
+
+    def _named(self, name: str) -> Iterable[ObjectInfo]:
+        """The records of a name: at most one, unless two are being put."""
+        place = f"{ROOT}{folder_name(name, 'checkpoint')}"
+        return [info for info in self._infos() if info.key == f"{place}.json" or info.key.startswith(f"{place}/")]
+
+    def _infos(self) -> Iterable[ObjectInfo]:
+        return self._retry.run(lambda: [info for info in self._store.list(ROOT) if info.key.endswith(".json")])
+
+    def _found(self, info: ObjectInfo) -> StoredCheckpoint | None:
+        try:
+            return self._read(info)
+        except NotFound:
+            return None  # dropped since the LIST
+
+    def _read(self, info: ObjectInfo) -> StoredCheckpoint:
+        try:
+            data = self._retry.run(lambda: self._store.get(info.key))
+            return StoredCheckpoint(decode(data), info.modified, info.key)
+        except HeadgateError as error:
+            error.located(table=self._table, key=info.key)
+            raise
+
+
+def checkpoint_key(name: str, checkpoint_id: str) -> str:
+    """The object of a checkpoint. Raises InvalidInput for an empty name or bad Unicode."""
+    return f"{ROOT}{folder_name(name, 'checkpoint')}/{checkpoint_id}.json"
+
+
+def is_key_of(key: str, checkpoint: TableCheckpoint) -> bool:
+    """Whether the checkpoint may lie there: where it is put now, or where earlier releases put it."""
+    old = f"{ROOT}{folder_name(checkpoint.name, 'checkpoint')}.json"
+    return key in (old, checkpoint_key(checkpoint.name, checkpoint.checkpoint_id))
+
+
+def encode(checkpoint: TableCheckpoint) -> bytes:
+    """The bytes of the record: JSON that people can read, the manifests in Lance's own bytes beside their numbers."""
+    return codec.text_of(
+        {
+            "kind": "checkpoint",
+            "name": checkpoint.name,
+            "checkpoint_id": checkpoint.checkpoint_id,
+            "table_id": str(checkpoint.table_id),
+            "scope": checkpoint.scope,
+            "note": checkpoint.note,
+            "expires_after": checkpoint.expires_after,
+            "base_version": checkpoint.base_version,
+            "shards": {str(shard_id): _plain_shard(shard) for shard_id, shard in checkpoint.shards.items()},
+            "streams": {name: codec.plain(fold) for name, fold in checkpoint.streams.items()},
+        },
+        codec.format_of(*checkpoint.streams.values()),
+    )
+
+
+def decode(data: bytes | memoryview) -> TableCheckpoint:
+    """The checkpoint in the bytes. Raises Corrupt, and InvalidInput for one of a newer release."""
+    fields = codec.fields_of(data, "A table checkpoint")
+    try:
+        return _checkpoint(fields)
+    except (KeyError, TypeError, ValueError, AttributeError, InvalidInput, Corrupt) as error:
+        raise Corrupt(f"A table checkpoint cannot be understood: {error!r:.200}.") from error
+
+
+def _plain_shard(shard: PinnedShard) -> dict[str, Any]:
+    manifest = shard.manifest
+    return {
+        "name": shard.name,
+        "end": shard.end,
+        "epoch": manifest.epoch,
+        "version": manifest.version,
+        "replay_after": manifest.replay_after,
+        "generation": manifest.generation,
+        "owner": manifest.owner,
+        "sstables": [sstable.path for sstable in manifest.sstables],
+        "manifest": base64.b64encode(encode_manifest(manifest)).decode(),
+    }
+
+
+def _checkpoint(fields: Mapping[str, Any]) -> TableCheckpoint:
+    if fields["kind"] != "checkpoint" or fields["scope"] not in ("all", "durable"):
+        raise ValueError(f"kind {fields['kind']!r}, scope {fields['scope']!r}")
+    expires = fields["expires_after"]
+    return TableCheckpoint(
+        checkpoint_id=_text(fields["checkpoint_id"]),
+        name=_text(fields["name"]),
+        table_id=UUID(fields["table_id"]),
+        scope=fields["scope"],
+        base_version=int(fields["base_version"]),
+        shards=dict(_shards(fields["shards"])),
+        streams={name: codec.fold_from(fold) for name, fold in fields["streams"].items()},
+        expires_after=None if expires is None else float(expires),
+        note=_text(fields["note"]),
+    )
+
+
+def _shards(shards: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[UUID, PinnedShard]]:
+    for text, part in shards.items():
+        shard_id = UUID(text)
+        data = base64.b64decode(part["manifest"], validate=True)
+        manifest = decode_manifest(data, shard_id=shard_id, version=int(part["version"]))
+        name = part["name"]
+        yield shard_id, PinnedShard(manifest, int(part["end"]), None if name is None else _text(name))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r:.40} is not text")
+    return value

@@ -1,0 +1,232 @@
+"""A table at one instant, for whoever reads it: scan, lookup, search, clone and checkpoint share this.
+
+Promises:
+1. Every row of a committed batch, and every durable row of a direct writer, is in it exactly once;
+   a batch is in it whole or not at all, over all shards; no row of an uncommitted one is.
+2. Reading writes nothing and fences nobody.
+3. Memory holds the unflushed tail of the WALs, never the base; of an instant without rows, nothing of either.
+4. What an earlier read has kept spares reading, and changes nothing: each step asks the store how things stand now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeAlias
+from uuid import UUID
+
+import pyarrow as pa
+
+from headgate.checkpoints.log.dead_letters import PREFIX
+from headgate.checkpoints.log.decisions import is_stale
+from headgate.checkpoints.log.state import LogState
+from headgate.checkpoints.log.visibility import Visible
+from headgate.checkpoints.snapshots.cache import Kept
+from headgate.errors import DataLoss, Transient
+from headgate.retry import Retry
+from headgate.shards.manifest.model import Manifest
+from headgate.shards.memtable.replay import uncovered
+from headgate.shards.rows.view import Fresh, View
+from headgate.shards.shard import Shard, TableHome
+from headgate.shards.wal.appender import Pause, no_pause
+from headgate.shards.wal.moved import check_place
+from headgate.shards.wal.tailer import WalTailer
+from headgate.shards.wal.tip import listed_tip
+
+READERS = 16
+"""Shards read together: hides a store's latency."""
+
+TRIES = 8
+"""Each lost try means that a flush, a fold or a compaction came in between; they do not run that often."""
+
+
+@dataclass(frozen=True)
+class ShardInstant:
+    """One shard at the instant: its manifest, and its tail [replay_after + 1, end)."""
+
+    shard: Shard
+    manifest: Manifest
+    end: int
+    """The first position that was free."""
+
+
+@dataclass(frozen=True)
+class Instant:
+    """A table at one instant, as far as it can be told without reading rows."""
+
+    shards: tuple[ShardInstant, ...]
+    logs: tuple[LogState, ...]
+    view: View
+    """The base at its version, and what the shards add; their tails only where rows were read."""
+
+    @property
+    def base_version(self) -> int:
+        """Of the base."""
+        return int(self.view.base.dataset.version)
+
+
+class _Moved(Exception):
+    """The table was flushed, folded or compacted, or grew by a shard, since its manifests were read."""
+
+    def __init__(self, appeared: Iterable[UUID] = ()) -> None:
+        self.appeared = frozenset(appeared)
+        super().__init__()
+
+
+def read_snapshot(
+    home: TableHome, shard_ids: Iterable[UUID], *, kept: Kept | None = None, pause: Pause = no_pause
+) -> View:
+    """The table as it is now, with the rows of its tails; see `read_instant`. `kept` is of earlier reads of it."""
+    return _read(home, shard_ids, _rows, kept or Kept(0), pause).view
+
+
+TailStart: TypeAlias = Callable[[Shard, Manifest, Visible], int]
+"""The first position of a shard's tail that must be there."""
+
+
+def above_replay(shard: Shard, manifest: Manifest, visible: Visible) -> int:
+    """Every entry that SSTables do not cover must be there."""
+    return manifest.replay_after + 1
+
+
+def read_instant(
+    home: TableHome, shard_ids: Iterable[UUID], *, tail_start: TailStart = above_replay, pause: Pause = no_pause
+) -> Instant:
+    """The table as it is now, without rows (R11):
+
+    1. the manifests of all shards.
+    2. the commit logs of all streams: a log that was folded beyond a manifest, or that lists a shard which was
+       claimed meanwhile, means from 1 again.
+    3. per shard where the tail of its WAL ends. Entries that were flushed and collected meanwhile
+       mean from 1 again; missing ones at or above `tail_start` are DataLoss.
+    4. the base. A mark on it for SSTables that a manifest does not know means from 1 again.
+
+    Raises DataLoss, Corrupt, InvalidInput where the base is not this table's any more, and Transient where the table
+    keeps moving.
+    """
+    return _read(home, shard_ids, _ends, Kept(0), pause, tail_start)
+
+
+def visible_now(home: TableHome) -> Visible:
+    """What the commit logs of all streams list."""
+    return Visible.of(Kept(0).logs(home), home.uri)
+
+
+_ReadTail: TypeAlias = Callable[[Shard, Manifest, Visible, int, Kept], Fresh]
+"""What a shard adds, of which the tail ends at a position."""
+
+
+def _read(
+    home: TableHome,
+    shard_ids: Iterable[UUID],
+    read_tail: _ReadTail,
+    kept: Kept,
+    pause: Pause,
+    tail_start: TailStart = above_replay,
+) -> Instant:
+    ids = set(shard_ids)
+    for _ in range(TRIES):
+        try:
+            return _try(home, [Shard(home, shard_id) for shard_id in sorted(ids)], read_tail, kept, pause, tail_start)
+        except _Moved as moved:
+            ids |= moved.appeared
+    raise Transient(f"The table moved on during each of {TRIES} reads.", table=home.uri)
+
+
+def _try(
+    home: TableHome,
+    shards: Sequence[Shard],
+    read_tail: _ReadTail,
+    kept: Kept,
+    pause: Pause,
+    tail_start: TailStart,
+) -> Instant:
+    with ThreadPoolExecutor(READERS, thread_name_prefix="headgate-snapshot") as pool:
+        # A thread costs more than a look at one shard on a disk.
+        together = pool.map if len(shards) > 1 else map
+        pause("manifests")
+        found = list(together(kept.latest, shards))
+        claimed = [(shard, manifest) for shard, manifest in zip(shards, found, strict=True) if manifest is not None]
+        pause("logs")
+        logs = kept.logs(home)
+        visible = Visible.of(logs, home.uri)
+        _check_known(home, shards, [shard.id for shard, _ in claimed], visible)
+        pause("tails")
+        tails = list(together(lambda one: _tail(one[0], one[1], visible, read_tail, kept, tail_start), claimed))
+    pause("base")
+    view = View.over(kept.base(home), [fresh for fresh, _ in tails])
+    if view is None:
+        raise _Moved
+    parts = (ShardInstant(*one, end) for one, (_, end) in zip(claimed, tails, strict=True))
+    return Instant(tuple(parts), tuple(logs), view)
+
+
+def _check_known(home: TableHome, asked: Sequence[Shard], claimed: Sequence[UUID], visible: Visible) -> None:
+    """A batch counts whole: a shard that a log lists and that came after the table's shards were listed is read too."""
+    listed = {shard_id for shard_id, one in visible.shards.items() if not one.shard.startswith(PREFIX)}
+    if appeared := listed - {shard.id for shard in asked}:
+        raise _Moved(appeared)
+    if lost := sorted(listed - set(claimed)):
+        raise DataLoss("A commit record lists rows of a shard that has no manifest.", **Shard(home, lost[0]).where())
+
+
+def _tail(
+    shard: Shard, manifest: Manifest, visible: Visible, read_tail: _ReadTail, kept: Kept, tail_start: TailStart
+) -> tuple[Fresh, int]:
+    """What the shard adds, and the first position that was free."""
+    check_place(shard, manifest)
+    if not visible.covers(shard.id, manifest.replay_after):
+        raise _Moved
+    try:
+        end = _end(shard, manifest, tail_start(shard, manifest, visible))
+        fresh = read_tail(shard, manifest, visible, end, kept)
+    except DataLoss:
+        if is_stale(manifest.replay_after, _replay_after(shard, manifest), None):
+            raise _Moved from None
+        raise
+    if is_stale(manifest.replay_after, _replay_after(shard, manifest), end):
+        # What looked like the tip was a collected range.
+        raise _Moved
+    return fresh, end
+
+
+def _end(shard: Shard, manifest: Manifest, start: int) -> int:
+    """Where the tail ends. A LIST proves it, and that nothing of it is missing from the start on."""
+    end = Retry().run(lambda: listed_tip(shard, start))
+    if end <= manifest.last_seen:
+        what = f"The manifest knows of entry {manifest.last_seen}, and the WAL ends before {end}."
+        raise DataLoss(what, **shard.where(), position=end)
+    return end
+
+
+def _rows(shard: Shard, manifest: Manifest, visible: Visible, end: int, kept: Kept) -> Fresh:
+    start = manifest.replay_after + 1
+
+    def made() -> Fresh:
+        entries = kept.entries(shard, start, end, WalTailer(shard).read)
+        seen = visible.visible_entries(shard.id, entries, start)
+        batches = [batch for part in uncovered(shard, manifest, seen) for batch in part.batches]
+        rows = pa.Table.from_batches(batches, schema=shard.home.schema.storage)
+        return Fresh(shard, manifest.generation, manifest.sstables, (rows,))
+
+    # All that a tail is made of, besides its entries, which never change.
+    state = (start, end, manifest.generation, manifest.sstables, visible.shards.get(shard.id))
+    return kept.fresh(shard, end, state, made)
+
+
+def _ends(shard: Shard, manifest: Manifest, visible: Visible, end: int, kept: Kept) -> Fresh:
+    for first, last in visible.runs(shard.id, manifest.replay_after + 1):
+        if last >= end:
+            missing = max(first, end)
+            raise DataLoss(
+                f"A commit record lists position {missing}, and the entry there is absent.",
+                **shard.where(),
+                position=missing,
+            )
+    return Fresh(shard, manifest.generation, manifest.sstables, ())
+
+
+def _replay_after(shard: Shard, known: Manifest) -> int:
+    latest = shard.manifests.latest(known)
+    return latest.replay_after if latest else 0

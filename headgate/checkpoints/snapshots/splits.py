@@ -1,0 +1,146 @@
+"""A table at one instant, cut into parts that tasks read by themselves: base fragments, SSTables, WAL tails.
+
+Promises:
+1. The parts together are the table of that instant, each row once: newest row per key, deletes applied.
+2. The instant is fixed here. Where it is pinned, whatever is flushed, compacted or collected later changes nothing.
+3. Planning reads no rows.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeAlias
+from uuid import UUID
+
+from headgate.checkpoints.snapshots.at_checkpoint import home_at
+from headgate.checkpoints.snapshots.checkpoint import CheckpointStore, TableCheckpoint
+from headgate.checkpoints.snapshots.snapshot import read_instant
+from headgate.checkpoints.snapshots.take import READ_PREFIX, describe, drop, take
+from headgate.errors import Corrupt, NotFound
+from headgate.shards.manifest.model import SsTable
+from headgate.shards.rows.view import Fresh, View
+from headgate.shards.shard import Shard, TableHome
+
+HOLD = 6 * 3600.0
+"""Seconds that a read holds its instant: longer than most queries run, and its end is not told to anyone."""
+
+PART_BYTES = 128 << 20
+"""Small fragments share a part up to this size, as Spark packs files (spark.sql.files.maxPartitionBytes)."""
+
+
+@dataclass(frozen=True, slots=True)
+class BasePart:
+    """Some fragments of the base."""
+
+    fragments: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SsTablePart:
+    """One SSTable; `newer` are the shard's SSTables that hide its rows, as its WAL tail does."""
+
+    shard_id: UUID
+    sstable: SsTable
+    newer: tuple[SsTable, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TailPart:
+    """The rows of one shard's WAL that no SSTable has."""
+
+    shard_id: UUID
+
+
+ReadPart: TypeAlias = BasePart | SsTablePart | TailPart
+
+
+@dataclass(frozen=True)
+class ReadPlan:
+    """What the tasks of one read share. Picklable."""
+
+    home: TableHome
+    """With the columns of the instant; nothing can be written through it."""
+    at: TableCheckpoint
+    """The instant."""
+    fresh: tuple[Fresh, ...]
+    """Per shard the SSTables that the base has not taken in; no rows."""
+    parts: tuple[ReadPart, ...]
+    pinned: bool
+    """Whether the checkpoint is stored. Otherwise only the age that garbage collection waits for holds it."""
+
+
+def plan_read(
+    home: TableHome, shard_ids: Iterable[UUID], hold: float | None = HOLD, *, part_bytes: int = PART_BYTES
+) -> ReadPlan:
+    """The table as it is now, held for so many seconds. THIS WRITES a checkpoint that expires, and drops those of
+    earlier reads that have; with None it writes nothing, and the read must be quicker than a collection.
+
+    Raises DataLoss, Corrupt, Transient.
+    """
+    if hold is None:
+        return plan_at(home, describe(home, read_instant(home, shard_ids)), pinned=False, part_bytes=part_bytes)
+    name = f"{READ_PREFIX}{uuid.uuid4().hex}"
+    taken = take(home, shard_ids, name=name, expires_after=hold, note="a read by Spark")
+    drop_expired_reads(home, name)
+    return plan_at(home, taken, part_bytes=part_bytes)
+
+
+def plan_at(
+    home: TableHome, checkpoint: TableCheckpoint, *, pinned: bool = True, part_bytes: int = PART_BYTES
+) -> ReadPlan:
+    """The table as a checkpoint has it. Writes nothing. Raises DataLoss, Corrupt."""
+    then, _ = home_at(home, checkpoint)
+    shards = [
+        Fresh(Shard(then, shard_id), one.manifest.generation, one.manifest.sstables, ())
+        for shard_id, one in checkpoint.shards.items()
+    ]
+    view = View.of(then, shards, checkpoint.base_version)
+    if view is None:
+        raise Corrupt("The checkpoint's base has taken in later flushes than its manifests know.", table=home.uri)
+    sizes = [(one.fragment_id, _nbytes(one)) for one in view.base.dataset.get_fragments()]
+    parts: list[ReadPart] = [BasePart(ids) for ids in grouped(sizes, part_bytes)]
+    for fresh in view.shards:
+        for place, sstable in enumerate(fresh.sstables):
+            parts.append(SsTablePart(fresh.shard.id, sstable, fresh.sstables[place + 1 :]))
+        if has_tail(checkpoint, fresh.shard.id):
+            parts.append(TailPart(fresh.shard.id))
+    return ReadPlan(then, checkpoint, view.shards, tuple(parts), pinned)
+
+
+def grouped(sizes: Sequence[tuple[int, int]], limit: int) -> list[tuple[int, ...]]:
+    """Neighbours together up to a size; one that is larger goes alone. Order is kept."""
+    groups: list[tuple[int, ...]] = []
+    held = 0
+    for number, size in sizes:
+        if groups and held + size <= limit:
+            groups[-1] = (*groups[-1], number)
+            held += size
+        else:
+            groups.append((number,))
+            held = size
+    return groups
+
+
+def has_tail(checkpoint: TableCheckpoint, shard_id: UUID) -> bool:
+    """Whether a shard's WAL goes on above what SSTables cover; there may be no visible row in it."""
+    pinned = checkpoint.shards[shard_id]
+    return pinned.end > pinned.manifest.replay_after + 1
+
+
+def drop_expired_reads(home: TableHome, own: str) -> None:
+    """Drop what earlier reads held and is over, by the store's clock, which the own record tells."""
+    stored = CheckpointStore(home.records, home.uri).list()
+    now = next((one.taken_at for one in stored if one.checkpoint.name == own), None)
+    for one in stored:
+        if now is not None and one.checkpoint.name.startswith(READ_PREFIX) and one.expired(now):
+            with suppress(NotFound):
+                drop(home, one.checkpoint.name)
+
+
+def _nbytes(fragment: object) -> int:
+    """Of its files; by its rows where an old version of Lance did not note that."""
+    files = [file.file_size_bytes for file in fragment.metadata.files]  # type: ignore[attr-defined]
+    return sum(files) if all(files) else int(fragment.physical_rows) * 128  # type: ignore[attr-defined]

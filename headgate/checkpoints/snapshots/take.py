@@ -1,0 +1,213 @@
+"""Taking a table checkpoint of what is: one record that names all of the table at an instant, and pins it.
+
+Promises:
+1. Nothing is flushed and nobody is fenced.
+2. A checkpoint that was reported as taken holds everything it names until it is dropped or expires, however long
+   whoever took it, or a collection, slept meanwhile (R20).
+3. A take that fails or crashes anywhere leaves at most a tag of the base without a record, which garbage collection
+   removes, or a checkpoint. Of one that died before it had read the manifests again, `fsck` tells whether it is whole.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from uuid import UUID
+
+from headgate.checkpoints.log.dead_letters import PREFIX
+from headgate.checkpoints.log.state import LogState, fold
+from headgate.checkpoints.snapshots.checkpoint import (
+    CheckpointStore,
+    PinnedShard,
+    Scope,
+    StoredCheckpoint,
+    TableCheckpoint,
+    checkpoint_key,
+)
+from headgate.checkpoints.snapshots.snapshot import Instant, TailStart, above_replay, read_instant
+from headgate.connectors.lance.base.tags import held_versions, hold_version, release_version
+from headgate.errors import InvalidInput, NotFound, Transient
+from headgate.shards.manifest.model import Manifest
+from headgate.shards.shard import Shard, TableHome
+from headgate.shards.wal.appender import Pause, no_pause
+
+TRIES = 32
+"""Each lost try means that a flush or a compaction came in between. They do not run that often, but a busy machine may
+put this one to sleep in each try.
+"""
+
+OWN_PREFIX = "auto/"
+"""Names of the checkpoints that streams take by themselves begin so: `auto/<stream>/…`."""
+
+READ_PREFIX = "read/"
+"""Names of the checkpoints that readers hold their snapshot by begin so."""
+
+TAKE_STEPS = ("manifests", "logs", "tails", "base", "tag", "record", "check", "taken")
+"""Where `take` pauses, in order."""
+
+
+def take(
+    home: TableHome,
+    shard_ids: Iterable[UUID],
+    *,
+    scope: Scope = "durable",
+    name: str | None = None,
+    expires_after: float | None = None,
+    note: str = "",
+    names: Mapping[UUID, str] | None = None,
+    tail_start: TailStart = above_replay,
+    pause: Pause = no_pause,
+) -> TableCheckpoint:
+    """Pin the table as it is. THIS WRITES one tag and one record; it flushes nothing and fences nobody.
+
+    1. read the instant (R11): manifests, logs, ends of the WALs, the base.
+    2. hold the base's version by a tag (R14).
+    3. put the record.
+    4. read the manifests again: the checkpoint counts only if each has the SSTables and the replay_after of 1, and the
+       tag holds. Otherwise drop it, and from 1 again. (A collection reads manifests, then pins, then deletes: one
+       that missed the record has read manifests that name what this one names. R20.)
+
+    `scope` is what the caller has done before, `names` are names of shards where the logs do not tell them,
+    `tail_start` see `read_instant`. Raises InvalidInput where the name is taken, DataLoss, Corrupt, Transient.
+    """
+    store = CheckpointStore(home.records, home.uri)
+    ids = tuple(shard_ids)
+    for _ in range(TRIES):
+        instant = read_instant(home, ids, tail_start=tail_start, pause=pause)
+        described = describe(home, instant, name=name, names=names)
+        checkpoint = replace(described, scope=scope, expires_after=expires_after, note=note)
+        pause("tag")
+        try:
+            hold_version(home.store, checkpoint.tag, checkpoint.base_version)
+        except NotFound:
+            continue  # cleaned up since it was read
+        pause("record")
+        try:
+            store.put(checkpoint)
+        except InvalidInput:
+            release_version(home.store, checkpoint.tag)
+            raise
+        pause("check")
+        if _is_held(home, checkpoint):
+            pause("taken")
+            return checkpoint
+        store.remove(checkpoint_key(checkpoint.name, checkpoint.checkpoint_id))
+        release_version(home.store, checkpoint.tag)
+    raise Transient(
+        f"The table could not be pinned: it was flushed or compacted during each of {TRIES} tries.",
+        table=home.uri,
+        advice="try again when the table is quieter",
+    )
+
+
+def describe(
+    home: TableHome, instant: Instant, *, name: str | None = None, names: Mapping[UUID, str] | None = None
+) -> TableCheckpoint:
+    """The checkpoint that a record of this instant would be. Writes nothing, hence pins nothing."""
+    checkpoint_id = uuid.uuid4().hex
+    return TableCheckpoint(
+        checkpoint_id=checkpoint_id,
+        name=name or f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{checkpoint_id[:8]}",
+        table_id=home.table_id or UUID(int=0),
+        scope="durable",
+        base_version=instant.base_version,
+        shards=_pinned(instant, names or {}),
+        streams={state.stream: fold(state, _replay_after(instant)) for state in instant.logs},
+    )
+
+
+def drop(home: TableHome, name: str) -> TableCheckpoint:
+    """Remove a checkpoint: its record, then its tag. After a crash between, collection removes the tag.
+
+    Raises NotFound.
+    """
+    checkpoint = CheckpointStore(home.records, home.uri).drop(name)
+    release_version(home.store, checkpoint.tag)
+    return checkpoint
+
+
+def own_name(stream: str, sequence: int) -> str:
+    """A name for a checkpoint that a stream takes by itself when its log is at a sequence; unique."""
+    return f"{own_prefix(stream)}{sequence}-{uuid.uuid4().hex[:8]}"
+
+
+def own_prefix(stream: str) -> str:
+    """How the names of the stream's own checkpoints begin. No other stream's begin so: '/' is doubled inside."""
+    return f"{OWN_PREFIX}{stream.replace('/', '//')}/"
+
+
+def drop_older(home: TableHome, stream: str, keep: int) -> list[str]:
+    """Drop the stream's own checkpoints but the newest `keep`. The names of those that went."""
+    older = own_checkpoints(home, stream)[:-keep] if keep else own_checkpoints(home, stream)
+    for one in older:
+        with suppress(NotFound):  # dropped by hand since
+            drop(home, one.checkpoint.name)
+    return [one.checkpoint.name for one in older]
+
+
+def own_checkpoints(home: TableHome, stream: str) -> list[StoredCheckpoint]:
+    """Those that the stream has taken by itself, oldest first: by its log, for a store's clock may count seconds."""
+    prefix = own_prefix(stream)
+    found = CheckpointStore(home.records, home.uri).list()
+    own = [
+        one
+        for one in found
+        if one.checkpoint.name.startswith(prefix) and "/" not in one.checkpoint.name.removeprefix(prefix)
+    ]
+    return sorted(own, key=lambda one: _sequence(one.checkpoint, stream))
+
+
+def check_name(name: str) -> None:
+    """Raises InvalidInput for a name that people may not give."""
+    for prefix, who in ((OWN_PREFIX, "streams"), (READ_PREFIX, "readers")):
+        if name.startswith(prefix):
+            raise InvalidInput(
+                f"Names that begin with {prefix!r} belong to the checkpoints that {who} take by themselves.",
+                advice="choose another name; nothing was written",
+            )
+
+
+# -- what the record says ----------------------------------------------------------
+
+
+def _sequence(checkpoint: TableCheckpoint, stream: str) -> int:
+    log = checkpoint.streams.get(stream)
+    return -1 if log is None else log.sequence
+
+
+def _pinned(instant: Instant, names: Mapping[UUID, str]) -> dict[UUID, PinnedShard]:
+    known = {**names, **_names_in(instant.logs)}
+    return {one.shard.id: PinnedShard(one.manifest, one.end, known.get(one.shard.id)) for one in instant.shards}
+
+
+def _names_in(logs: Iterable[LogState]) -> dict[UUID, str]:
+    found: dict[UUID, str] = {}
+    for state in logs:
+        opened = state.head.opened
+        found |= {} if opened is None else {claim.shard_id: name for name, claim in opened.shards.items()}
+        found |= {shard_id: one.shard for shard_id, one in state.shards.items() if not one.shard.startswith(PREFIX)}
+    return found
+
+
+def _replay_after(instant: Instant) -> dict[UUID, int]:
+    return {one.shard.id: one.manifest.replay_after for one in instant.shards}
+
+
+# -- whether it holds --------------------------------------------------------------
+
+
+def holds(pinned: Manifest, latest: Manifest | None) -> bool:
+    """Whether a pin that was put before `latest` was read holds what it names (R20). Pure."""
+    return latest is not None and (latest.sstables, latest.replay_after) == (pinned.sstables, pinned.replay_after)
+
+
+def _is_held(home: TableHome, checkpoint: TableCheckpoint) -> bool:
+    if held_versions(home.store).get(checkpoint.tag) != checkpoint.base_version:
+        return False
+    return all(
+        holds(pinned.manifest, Shard(home, shard_id).manifests.latest(pinned.manifest))
+        for shard_id, pinned in checkpoint.shards.items()
+    )

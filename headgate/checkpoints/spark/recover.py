@@ -1,0 +1,298 @@
+"""Recovery of a stream: how Spark's checkpoint stands to the table, and a new one where it is lost or damaged (R19).
+
+The commit log is the truth: what it has is in the table, and nothing else is. So a lost checkpoint loses nothing; a
+batch that Spark had logged and the table had not committed is simply planned again.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import UUID
+
+from headgate.checkpoints.fsck.check import look_over
+from headgate.checkpoints.fsck.findings import Finding
+from headgate.checkpoints.fsck.wal import list_wal
+from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.decisions import late_beginning
+from headgate.checkpoints.log.names import list_streams
+from headgate.checkpoints.log.state import Head
+from headgate.checkpoints.spark.compare import SparkLook, Standing, look_at_spark, standing
+from headgate.checkpoints.spark.directory import SparkCheckpoint
+from headgate.checkpoints.spark.rebuild import Layout, begun_files, rebuilt_files, write_files
+from headgate.checkpoints.spark.rewind import stream_head
+from headgate.checkpoints.stream.driver import StreamDriver
+from headgate.connectors.objects import ObjectStore
+from headgate.connectors.objects.files import sync_folder
+from headgate.errors import AlreadyExists, DataLoss, InvalidInput, NotFound
+from headgate.retry import Retry
+from headgate.shards.shard import Shard, TableHome
+from headgate.shards.wal.appender import Pause, no_pause
+
+_LOOKS = 10
+"""A query that runs beside so many looks and has something new at each is not damaged."""
+
+
+@dataclass(frozen=True)
+class ShardStand:
+    """One shard of the stream: where its WAL is, beside what the log lists."""
+
+    name: str
+    shard_id: UUID
+    epoch: int | None
+    """None, as for replay_after: its manifest cannot be read."""
+    replay_after: int | None
+    listed: int | None
+    """The last position that a commit record lists."""
+    tip: int
+    """The first free position."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """How a stream stands."""
+
+    head: Head
+    spark: SparkLook
+    standing: Standing
+    shards: tuple[ShardStand, ...]
+    findings: tuple[Finding, ...]
+    """What is wrong with the stream's log and shards, as far as LIST shows it."""
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """A checkpoint directory that was made anew."""
+
+    query_id: str
+    head: Head
+    """Where the stream stands; the open record is this recovery's own."""
+    moved_to: str | None
+    """Where the old directory is now; None: there was nothing."""
+
+
+@dataclass(frozen=True)
+class Mended:
+    """A checkpoint that a start has rebuilt."""
+
+    why: str
+    """What was wrong with it, in plain words."""
+    rebuilt: Rebuilt
+
+
+def diagnose(home: TableHome, stream: str, checkpoint: SparkCheckpoint) -> Diagnosis:
+    """Read the log, the directory and the shards. Writes nothing and fences nobody.
+
+    Raises NotFound for a stream that never was, DataLoss or Corrupt where the log itself cannot be read.
+    """
+    head, spark = _settled(home, stream, checkpoint)
+    if not spark.planned:
+        # A table that was made anew has no stream yet; what stands beside it is told all the same.
+        stream_head(home, stream)
+    found = standing(head, spark)
+    if (late := late_beginning(CommitLog(home.records, stream, home.uri).beginning(), head)) is not None:
+        found = replace(found, state="foreign", why=f"{late} {found.why}")
+    claims = {} if head.opened is None else head.opened.shards
+    findings = look_over(home, [claim.shard_id for claim in claims.values()])
+    shards = tuple(_stand(home, head, name, claim.shard_id) for name, claim in sorted(claims.items()))
+    return Diagnosis(head, spark, found, shards, tuple(findings))
+
+
+def rebuild(
+    home: TableHome,
+    stream: str,
+    checkpoint: SparkCheckpoint,
+    target: ObjectStore,
+    *,
+    sources: Sequence[Iterable[str]] = (),
+    move: Callable[[str, str], None] | None = None,
+    pause: Pause = no_pause,
+) -> Rebuilt:
+    """Make the Spark checkpoint anew. THIS WRITES, AND IT FENCES A DRIVER THAT STILL RUNS THE STREAM.
+
+    1. look: what needs no rebuild, and what cannot be rebuilt, is refused; nothing was written yet.
+    2. take the stream over, under a new query id: claims, barriers, open record. From here nobody else commits.
+    3. the last commit, as that open record fixed it.
+    4. move what is in the directory aside, whole; a directory that cannot be moved is refused in 1.
+    5. write: metadata, sources, offsets, and `commits/N` last.
+
+    A crash anywhere leaves a table that streams on and a directory that is refused, harmless, or whole; calling again
+    completes it. `target` is the directory as a store; `sources` are the topics of each Kafka source of the query,
+    where it has several. Raises InvalidInput, Fenced, DataLoss, StoreError.
+    """
+    pause("spark look")
+    head, spark = _settled(home, stream, checkpoint)
+    _check_needed(home, head, spark)
+    query_id = str(uuid.uuid4())
+    _files(head, query_id, spark, sources)  # refuses what cannot be, before anything is fenced
+    aside = None if not spark.is_there else move or _mover(checkpoint)
+    pause("take over")
+    head = StreamDriver.open(home, stream, query_id, (), pause=pause).head
+    files = _files(head, query_id, spark, sources)
+    moved_to = None
+    if aside is not None:
+        pause("aside")
+        moved_to = f"{checkpoint.location.rstrip('/')}.replaced-at-{head.sequence}"
+        aside(checkpoint.location, moved_to)
+    write_files(target, files, pause)
+    pause("rebuilt")
+    return Rebuilt(query_id, head, moved_to)
+
+
+def check_rebuildable(
+    home: TableHome, head: Head, checkpoint: SparkCheckpoint, *, sources: Sequence[Iterable[str]] = ()
+) -> bool:
+    """Whether `rebuild` would have to make the directory anew for a stream that stands there. Writes nothing.
+
+    Raises InvalidInput where it could not.
+    """
+    spark = look_at_spark(checkpoint)
+    if not standing(head, spark).needs_rebuild:
+        return False
+    _check_needed(home, head, spark)
+    _files(head, str(uuid.uuid4()), spark, sources)
+    if spark.is_there:
+        _mover(checkpoint)
+    return True
+
+
+def check_startable(home: TableHome, stream: str, checkpoint: SparkCheckpoint) -> None:
+    """Whether Spark can start from the directory, and the stream go on. Reads only.
+
+    Raises InvalidInput where it is damaged, gone, or older than the table. What else may be wrong with it the sink
+    says at the first batch: it knows more.
+    """
+    head, spark = _settled(home, stream, checkpoint)
+    found = standing(head, spark)
+    if found.is_damaged or found.is_mendable:
+        if not spark.is_stateful:
+            command = ["headgate", "recover", home.uri, "--checkpoint", spark.uri, "--stream", stream, "--apply"]
+            advice = f"rebuild it: {shlex.join(command)}"
+            raise InvalidInput(found.why, table=home.uri, stream=stream, checkpoint=spark.uri, advice=advice)
+        _check_needed(home, head, spark)
+
+
+def mend(home: TableHome, stream: str, checkpoint: SparkCheckpoint, target: Callable[[], ObjectStore]) -> Mended | None:
+    """Before a query is started: `rebuild` a directory that a crash or a power cut has left damaged, old or empty.
+    THIS WRITES AND FENCES ONLY WHERE IT REBUILDS. None: Spark can start from it.
+
+    Spark never syncs its files, and the table's log is synced before Spark writes that it is done: so a power cut only
+    ever takes from Spark's side, and the table is the truth. What does not look like that is left alone: a directory
+    of another query, and one in which Spark finished what the table never got. Raises InvalidInput where such a
+    directory is damaged, and where a damaged one cannot be rebuilt. `target` opens the directory as a store.
+    """
+    found = standing(*_settled(home, stream, checkpoint))
+    if found.is_mendable:
+        return Mended(found.why, rebuild(home, stream, checkpoint, target()))
+    if found.is_damaged:
+        raise InvalidInput(
+            f"{found.why} It is not rebuilt unasked: what is left of it is another stream's, or newer than the table.",
+            table=home.uri,
+            stream=stream,
+            checkpoint=checkpoint.uri,
+            advice="check table, stream and checkpoint; `headgate recover --apply` rebuilds it all the same",
+        )
+    return None
+
+
+def choose_stream(home: TableHome, spark: SparkLook, given: str | None) -> str:
+    """The stream that is meant: the given one, the only one, or the one whose query the checkpoint is of."""
+    if given is not None:
+        return given
+    streams = list_streams(home.records)
+    if len(streams) == 1:
+        return streams[0]
+    heads = [CommitLog(home.records, stream, home.uri).read().head for stream in streams]
+    queries = {head.stream: {one.query_id for one in (head.last, head.opened) if one is not None} for head in heads}
+    own = [stream for stream, ids in queries.items() if spark.query_id in ids]
+    if len(own) == 1:
+        return own[0]
+    if not streams:
+        raise NotFound("No stream has written to this table.", table=home.uri, advice="check the table's URI")
+    what = "The table has several streams, and the checkpoint does not tell which one it belongs to."
+    raise InvalidInput(what, table=home.uri, advice=f"name it with --stream: {', '.join(streams)}")
+
+
+def _settled(home: TableHome, stream: str, checkpoint: SparkCheckpoint) -> tuple[Head, SparkLook]:
+    """The log and the directory, read until they stay the same: a query that runs changes one after the other, and
+    what was read in between would look like damage.
+    """
+    log = CommitLog(home.records, stream, home.uri)
+    seen = None
+    for _ in range(_LOOKS):
+        head, spark = log.read().head, look_at_spark(checkpoint)
+        if seen == (head.sequence, spark) or not standing(head, spark).needs_rebuild:
+            break
+        seen = head.sequence, spark
+    return head, spark
+
+
+def _check_needed(home: TableHome, head: Head, spark: SparkLook) -> None:
+    found = standing(head, spark)
+    where: dict[str, Any] = {"table": home.uri, "stream": head.stream, "checkpoint": spark.uri}
+    if not found.needs_rebuild:
+        raise InvalidInput(
+            f"The Spark checkpoint needs no rebuild. {found.why}",
+            **where,
+            advice="start the query; nothing was written",
+        )
+    if spark.is_stateful:
+        raise InvalidInput(
+            "The query remembers rows of its own (it aggregates, joins or removes duplicates), and the table does not "
+            "have them: such a checkpoint cannot be rebuilt.",
+            **where,
+            advice="restore the directory from a backup; or start the query over into a new table; nothing was written",
+        )
+
+
+def _files(head: Head, query_id: str, spark: SparkLook, sources: Sequence[Iterable[str]]) -> list[tuple[str, bytes]]:
+    if head.last is None and spark.is_there:
+        # No batch yet, so there is nothing to continue: the query begins once more, where it began.
+        return begun_files(query_id, spark.begun)
+    return rebuilt_files(head, query_id, _layout(head, spark, sources))
+
+
+def _layout(head: Head, spark: SparkLook, sources: Sequence[Iterable[str]]) -> Layout | None:
+    """Which topics belong to which source: as the caller says, or as the directory still tells; None: one source."""
+    if head.last is None:
+        return None
+    if sources:
+        return Layout.given(sources, [part.source for part in head.last.opaque])
+    return Layout.as_was(spark.layout, head.last)
+
+
+def _mover(checkpoint: SparkCheckpoint) -> Callable[[str, str], None]:
+    if checkpoint.local_path is None:
+        raise InvalidInput(
+            "The damaged Spark checkpoint is in an object store, where a directory cannot be moved at once.",
+            checkpoint=checkpoint.uri,
+            advice="move it away yourself, or give an empty place with --checkpoint; nothing was written",
+        )
+    return _rename
+
+
+def _rename(path: str, moved_to: str) -> None:
+    if os.path.lexists(moved_to):
+        raise AlreadyExists("The place for the old Spark checkpoint is taken.", path=moved_to)
+    os.rename(path, moved_to)
+    sync_folder(os.path.dirname(os.path.abspath(path)))
+
+
+def _stand(home: TableHome, head: Head, name: str, shard_id: UUID) -> ShardStand:
+    shard = Shard(home, shard_id)
+    try:
+        manifest = shard.manifests.latest()
+    except DataLoss:
+        manifest = None
+    return ShardStand(
+        name=name,
+        shard_id=shard_id,
+        epoch=None if manifest is None else manifest.epoch,
+        replay_after=None if manifest is None else manifest.replay_after,
+        listed=head.listed.get(shard_id),
+        tip=list_wal(shard, Retry()).highest + 1,
+    )

@@ -1,0 +1,111 @@
+"""Rewinding a stream: it goes on at other offsets than its last batch ended at, deliberately and on record.
+
+Nothing of the table is taken back. What is read again is written again: on a table without a key the rows are there
+twice, on one with a key they replace themselves. What is skipped is never read.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.names import list_streams, no_stream
+from headgate.checkpoints.log.records import Moved, RewindRecord
+from headgate.checkpoints.log.state import Head
+from headgate.checkpoints.spark.compare import SparkLook
+from headgate.checkpoints.spark.rewind_plan import Place, is_there, plan_adoption, plan_rewind
+from headgate.checkpoints.stream.driver import StreamDriver
+from headgate.retry import Retry
+from headgate.shards.shard import TableHome
+from headgate.shards.wal.appender import Pause, no_pause
+
+
+@dataclass(frozen=True)
+class Rewound:
+    """A stream that was rewound."""
+
+    head: Head
+    moves: tuple[Moved, ...]
+    record: RewindRecord | None
+    """None: it stood there already, and nothing was written."""
+
+
+def stream_head(home: TableHome, stream: str) -> Head:
+    """Where a stream stands. Reads only. Raises NotFound for one that never was."""
+    head = CommitLog(home.records, stream, home.uri).read().head
+    if head.sequence == 0:
+        raise no_stream(stream, list_streams(home.records), home.uri)
+    return head
+
+
+def rewind(
+    home: TableHome,
+    stream: str,
+    wanted: Mapping[Place, int],
+    *,
+    by: str = "",
+    reason: str = "",
+    retry: Retry = Retry(),  # noqa: B008
+    pause: Pause = no_pause,
+) -> Rewound:
+    """Send a stream to these offsets. THIS WRITES, AND IT FENCES A DRIVER THAT STILL RUNS THE STREAM.
+
+    1. read the log: what cannot be is refused, and where the stream stands there already, that is all.
+    2. take the stream over: claims, barriers, open record. From here nobody else commits.
+    3. plan again from where that open record fixed the stream: whoever ran it may have gone on meanwhile.
+    4. put the rewind record at the log's next sequence. From here the next batch must start at the new offsets.
+
+    A crash before 4 leaves the stream where it was, one after 4 leaves it rewound; the same call completes it. Spark's
+    checkpoint is not touched: it no longer goes with the stream, and `rebuild` makes it anew. Raises InvalidInput,
+    NotFound, Fenced, Poisoned, DataLoss, Transient.
+    """
+    pause("rewind look")
+    head = stream_head(home, stream)
+    return _sent(home, head, partial(plan_rewind, wanted=wanted), by=by, reason=reason, retry=retry, pause=pause)
+
+
+def adopt(
+    home: TableHome,
+    stream: str,
+    spark: SparkLook,
+    *,
+    by: str = "",
+    reason: str = "",
+    retry: Retry = Retry(),  # noqa: B008
+    pause: Pause = no_pause,
+) -> Rewound:
+    """Let a stream go on where a foreign Spark checkpoint stands (R23). THIS WRITES, AND IT FENCES as `rewind` does.
+
+    The steps and the record are those of a rewind; the stream need not have been in this table before. What the
+    checkpoint's batches have read until now is never in the table. Raises as `rewind` does.
+    """
+    pause("rewind look")
+    head = CommitLog(home.records, stream, home.uri).read().head
+    return _sent(home, head, partial(plan_adoption, spark=spark), by=by, reason=reason, retry=retry, pause=pause)
+
+
+def _sent(
+    home: TableHome,
+    head: Head,
+    plan: Callable[[Head], tuple[Moved, ...]],
+    *,
+    by: str,
+    reason: str,
+    retry: Retry,
+    pause: Pause,
+) -> Rewound:
+    """Steps 2 to 4 of a rewind of a stream that stands so."""
+    moves = plan(head)
+    if is_there(head, moves):
+        return Rewound(head, moves, None)
+    pause("take over")
+    driver = StreamDriver.open(home, head.stream, str(uuid.uuid4()), (), retry=retry, pause=pause)
+    moves = plan(driver.head)
+    if is_there(driver.head, moves):
+        return Rewound(driver.head, moves, None)
+    record = driver.rewind(moves, by=by, reason=reason)
+    pause("rewound")
+    return Rewound(driver.head, moves, record)

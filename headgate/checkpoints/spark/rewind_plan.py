@@ -1,0 +1,146 @@
+"""What a rewind would do: where each partition goes on, what comes again, what is left out. Pure.
+
+An adoption is a rewind to where a Spark checkpoint stands that was made for another table (R23).
+
+A rewind names offsets for some partitions of the topics that the stream reads. The others stay where they are; the
+plan has them all, so that the record says where the whole stream stood and stands.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+from headgate.checkpoints.log.records import Moved, OpenRecord, RewindRecord
+from headgate.checkpoints.log.state import Head
+from headgate.checkpoints.spark.compare import SparkLook
+from headgate.errors import InvalidInput
+
+Place: TypeAlias = tuple[str, int]
+"""Topic and partition."""
+
+EARLIEST, LATEST = -2, -1
+"""Spark's numbers for the ends of a partition, which only Kafka can turn into offsets."""
+
+_FORM = """write them as Spark does, such as {"orders":{"0":1200,"1":980}}; nothing was written"""
+
+
+def parse_offsets(text: str) -> dict[Place, int]:
+    """Offsets as Spark writes them in `startingOffsets`. Raises InvalidInput."""
+    try:
+        topics = json.loads(text)
+        found = {(topic, int(number)): at for topic, parts in topics.items() for number, at in parts.items()}
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise InvalidInput("The offsets to go to cannot be read.", advice=_FORM) from error
+    for (topic, number), at in found.items():
+        if number < 0 or type(at) is not int or at < EARLIEST:
+            raise InvalidInput(f"{at!r} is no offset of {topic}/{number}.", advice=_FORM)
+    if not found:
+        raise InvalidInput("There are no offsets to go to.", advice=_FORM)
+    return found
+
+
+def plan_rewind(head: Head, wanted: Mapping[Place, int]) -> tuple[Moved, ...]:
+    """Every partition that the stream reads, with where it stands and where it would go on.
+
+    A partition that the stream has not read yet may be named if its topic is one of the stream's (R17: a jump needs an
+    explicit record). Raises InvalidInput where the stream has no batch yet, or none of Kafka, or not that topic.
+    """
+    stands = head.next_starts()
+    if not stands:
+        raise InvalidInput(
+            f"Stream {head.stream!r} has committed no offsets of Kafka, so there is nothing to rewind.",
+            advice="start the query where you want it to begin: .option('startingOffsets', …); nothing was written",
+        )
+    topics = sorted({topic for topic, _ in stands})
+    if strange := sorted({topic for topic, _ in wanted if topic not in topics}):
+        raise InvalidInput(
+            f"Stream {head.stream!r} does not read the topic {strange[0]!r}.",
+            topics=", ".join(topics),
+            advice="name a topic that its last batch has; nothing was written",
+        )
+    if unknown := sorted(place for place, at in wanted.items() if at < 0):
+        topic, partition = unknown[0]
+        raise InvalidInput(
+            f"Where {topic}/{partition} begins or ends is not known here.",
+            advice="give --servers, so that Kafka can be asked; or give an offset of 0 or more",
+        )
+    return tuple(
+        Moved(*place, head.ends.get(place), wanted.get(place, stands.get(place, 0)))
+        for place in sorted({*stands, *wanted})
+    )
+
+
+def plan_adoption(head: Head, spark: SparkLook) -> tuple[Moved, ...]:
+    """The stream as it would go on from where a Spark checkpoint stands, whichever table that one was for (R23).
+
+    A source that is not Kafka is taken from wherever the checkpoint has it, if the stream has no batch here yet.
+    Raises InvalidInput for a directory that cannot be read, or that needs no adopting.
+    """
+    if not spark.is_there or spark.faults or spark.query_id is None:
+        raise InvalidInput(
+            "There is no Spark checkpoint here that could be read.",
+            checkpoint=spark.uri,
+            found=" ".join(spark.faults) or None,
+            advice="name the query's checkpointLocation; nothing was written",
+        )
+    if not spark.planned and head.last is None:
+        raise InvalidInput(
+            "The Spark checkpoint has no batch before it, and the first batch of a stream may start anywhere.",
+            checkpoint=spark.uri,
+            advice="start the query; nothing was written",
+        )
+    if head.last is not None and any(one.kafka is None for one in spark.layout):
+        raise InvalidInput(
+            f"Stream {head.stream!r} has batches in this table, and the checkpoint has a source that is not Kafka.",
+            checkpoint=spark.uri,
+            advice="give the query a stream of its own; nothing was written",
+        )
+    stands, wanted = head.next_starts(), spark.next_starts()
+    return tuple(
+        Moved(*place, head.ends.get(place), wanted.get(place, stands.get(place, 0)))
+        for place in sorted({*stands, *wanted})
+    )
+
+
+def moving(moves: Iterable[Moved]) -> tuple[Moved, ...]:
+    """Those that do not stay where they are."""
+    return tuple(one for one in moves if one.before != one.after)
+
+
+def is_there(head: Head, moves: Iterable[Moved]) -> bool:
+    """Whether the stream stands where it is sent, so that no record is needed. One without a batch needs a record."""
+    return not moving(moves) and (head.last is not None or head.rewound is not None)
+
+
+def check_held(moves: Iterable[Moved], there: Mapping[Place, tuple[int, int]]) -> None:
+    """Whether Kafka has what the stream would go on with. `there` is per partition the earliest offset and the end.
+
+    Raises InvalidInput: a stream that is sent to an offset that is gone, or not there yet, would only stop.
+    """
+    for one in moving(moves):
+        first, end = there.get((one.topic, one.partition), (0, 0))
+        if not first <= one.after <= end:
+            raise InvalidInput(
+                f"Kafka has offsets [{first}, {end}) of {one.topic}/{one.partition}, and the stream would go on at "
+                f"{one.after}.",
+                advice="give an offset from the first to the last of these; nothing was written",
+            )
+
+
+def head_after(head: Head, moves: tuple[Moved, ...]) -> Head:
+    """Where the stream would stand, for those who must judge before anything is written."""
+    if head.opened is None:
+        first = head.sequence + 1
+        head = head.after(OpenRecord(record_id="planned", sequence=first, stream=head.stream, query_id="", shards={}))
+    assert head.opened is not None
+    record = RewindRecord(
+        record_id="planned",
+        sequence=head.sequence + 1,
+        stream=head.stream,
+        open_id=head.opened.record_id,
+        query_id=head.opened.query_id,
+        offsets=moves,
+    )
+    return head.after(record)

@@ -1,0 +1,77 @@
+"""What of a shard a stream's driver knows to be visible and in no SSTable yet. Plain values, no store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from headgate.checkpoints.log.decisions import flush_limit
+from headgate.checkpoints.log.records import Run, ShardPart
+from headgate.checkpoints.log.state import LogState, Positions
+
+MAX_ENTRIES = 512
+"""So many small entries make replay slow, whatever their size."""
+
+
+@dataclass
+class Unflushed:
+    """Entries of a shard that count and that no SSTable covers, as far as its driver knows."""
+
+    attempts: dict[int, str]
+    folded: tuple[Run, ...] = ()
+    sizes: dict[int, int] = field(default_factory=dict)
+    """Of the entries in `attempts`, as far as the log remembers them."""
+
+    @classmethod
+    def of(cls, state: LogState, shard_id: UUID) -> Unflushed:
+        """What the log lists; how much of it is flushed already is found out when a flush is due."""
+        listed = state.shards.get(shard_id)
+        if listed is None:
+            return cls({})
+        held = cls({}, listed.folded)
+        for record in state.head.recent.values():
+            for part in record.shards.values():
+                if part.shard_id == shard_id:
+                    held.add(part)
+        held.attempts = dict(listed.attempts)
+        held.sizes = {position: size for position, size in held.sizes.items() if position in held.attempts}
+        return held
+
+    @property
+    def last(self) -> int | None:
+        """The highest position."""
+        return flush_limit(self.attempts, self.folded)
+
+    def positions(self, name: str) -> Positions:
+        """The same, as a flush is told it."""
+        return Positions(name, dict(self.attempts), self.folded)
+
+    def add(self, part: ShardPart) -> None:
+        """What a batch has just put there."""
+        self.attempts.update(dict.fromkeys(part.positions, part.attempt_id))
+        self.sizes.update(dict.fromkeys(part.positions, part.nbytes // len(part.positions)))
+
+    def forget(self, replay_after: int) -> None:
+        """Entries up to there are in SSTables."""
+        self.attempts = {position: attempt for position, attempt in self.attempts.items() if position > replay_after}
+        self.sizes = {position: size for position, size in self.sizes.items() if position > replay_after}
+        self.folded = tuple((max(a, replay_after + 1), b) for a, b in self.folded if b > replay_after)
+
+    @property
+    def nbytes(self) -> int:
+        """Of the entries whose size is known."""
+        return sum(self.sizes.values())
+
+    @property
+    def entries(self) -> int:
+        """That are known one by one."""
+        return len(self.attempts)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether every entry is known with its size."""
+        return len(self.sizes) == len(self.attempts) and not self.folded
+
+    def is_due(self, max_bytes: int) -> bool:
+        """Whether it is time to flush them: they are large or many, or so old that nobody knows how large."""
+        return not self.is_known or self.entries >= MAX_ENTRIES or self.nbytes >= max_bytes

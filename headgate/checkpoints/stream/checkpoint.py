@@ -1,0 +1,169 @@
+"""checkpoint(all) of a stream through its driver: everything decided is flushed, no gap is left, the log is folded.
+
+Promises:
+1. One failing flush fails it whole: no shard's replay_after passes its gap, and there is no record.
+2. A crash anywhere leaves a table that is the same to every reader, and taking it again completes it.
+3. A stream that writes WAL only has no SSTables to make: it is recorded and pinned as it is, and the note says so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from uuid import UUID
+
+import structlog
+
+from headgate.checkpoints.jobs.compact import RunCompaction
+from headgate.checkpoints.jobs.flush import RunJobs
+from headgate.checkpoints.jobs.policy import CompactLimits
+from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.fold import put_fold, tidy
+from headgate.checkpoints.snapshots.checkpoint import TableCheckpoint
+from headgate.checkpoints.snapshots.take import drop_older, own_name, take
+from headgate.checkpoints.stream.driver import StreamDriver
+from headgate.errors import Fenced, HeadgateError
+from headgate.shards.shard import TableHome
+from headgate.shards.wal.appender import Pause, no_pause
+
+WAL_ONLY = "{} WAL only: rows stay in the WAL, which is pinned as it is; nothing was flushed"
+"""Of the note, where a stream or several have no SSTables."""
+
+
+STOP_ROUND = CompactLimits(max_bytes=64 << 20)
+"""Of the last compaction: no round starts after its time is over, so that rounds are short."""
+
+_log = structlog.get_logger("headgate.checkpoints")
+
+
+@dataclass(frozen=True)
+class FinalCompaction:
+    """The compaction of a clean stop."""
+
+    seconds: float
+    """No round starts after so long."""
+    take_in: RunCompaction | None = None
+    """Who does the work. None: this process."""
+
+    def run(self, driver: StreamDriver) -> str:
+        """Take the stream's SSTables into the base, round by round. What is left, in words; "" where nothing is.
+
+        Raises Fenced alone: a stop does not fail because the base lags.
+        """
+        end, why = time.monotonic() + self.seconds, ""
+        try:
+            while self._left(driver) and time.monotonic() < end:
+                driver.compact(STOP_ROUND, self.take_in)
+        except Fenced:
+            raise
+        except Exception as error:
+            # What Spark or Lance says may quote options, hence credentials.
+            why = f" ({str(error) if isinstance(error, HeadgateError) else type(error).__name__})"
+        if not (left := self._left(driver)):
+            return ""
+        note = (
+            f"{left} SSTables are not in the base, where plain Lance readers look{why}; "
+            "the next run takes them in, or `headgate compact --apply`"
+        )
+        _log.warning("the clean stop left SSTables", stream=driver.stream, note=note)
+        return note
+
+    @staticmethod
+    def _left(driver: StreamDriver) -> int:
+        return sum(load.sstables for load in driver.loads())
+
+
+def checkpoint_stream(
+    driver: StreamDriver,
+    shard_ids: Iterable[UUID],
+    run: RunJobs,
+    *,
+    max_bytes: int,
+    keep: int,
+    pause: Pause = no_pause,
+) -> TableCheckpoint:
+    """Take a checkpoint of a running stream, between two of its batches. Fences nobody.
+
+    1. flush everything decided; 2. let replay_after pass the gaps; 3. fold the log; 4. pin the table, see `take`;
+    5. drop the stream's own checkpoints but the newest `keep`.
+
+    `run` runs the flushes. Shards of other streams and writers are in it as they are. Raises InvalidInput where
+    another thread is at it, Fenced, DataLoss, Transient.
+    """
+    with driver.maintenance("a checkpoint"):
+        if not _is_wal_only(driver):
+            driver.close_gaps(driver.settle(run, max_bytes))
+        return _pinned(driver, shard_ids, keep, pause)
+
+
+def stop_stream(
+    driver: StreamDriver,
+    shard_ids: Iterable[UUID],
+    run: RunJobs,
+    *,
+    max_bytes: int,
+    keep: int,
+    compaction: FinalCompaction | None = None,
+    pause: Pause = no_pause,
+) -> TableCheckpoint:
+    """The same for a stream that ends here, and native may open its shards afterwards. The driver is used up.
+
+    Before the steps of `checkpoint_stream` every shard is claimed anew: a task of this very driver that stalls
+    somewhere must not write behind the last barrier, where native would take its rows for good. Before the table is
+    pinned, `compaction` takes the SSTables into the base, where plain Lance readers see their rows; it never fails the
+    stop, and the note says what it left. After them the shards are unsealed. A WAL-only stream stays sealed: native
+    knows nothing of what counts in its WAL.
+
+    Nobody would try it again later, so that each step is tried as long as the stream waits for its store.
+    """
+    shard_ids = tuple(shard_ids)
+    pinned = partial(_pinned, driver, shard_ids, keep, pause)
+    patiently = driver.retry.run_steps
+    with driver.maintenance("a clean stop"):
+        if _is_wal_only(driver):
+            return patiently(pinned)
+        pause("renew")
+        driver.renew()
+        patiently(lambda: driver.close_gaps(driver.settle(run, max_bytes)))
+        pause("compact")
+        left = "" if compaction is None else compaction.run(driver)
+        taken = patiently(partial(pinned, note=left))
+        pause("unseal")
+        driver.unseal()
+        return taken
+
+
+def checkpoint_wal_only(
+    home: TableHome, shard_ids: Iterable[UUID], stream: str, *, keep: int, pause: Pause = no_pause
+) -> TableCheckpoint:
+    """The same for a WAL-only stream whose driver is not at hand: fold its log, pin the table. Anyone may."""
+    pause("fold")
+    log = CommitLog(home.records, stream, home.uri)
+    state = log.read()
+    put_fold(log, state, {})
+    tidy(home.records, log)
+    note, name = WAL_ONLY.format(f"stream {stream!r} is"), own_name(stream, state.sequence)
+    taken = take(home, shard_ids, scope="all", name=name, note=note, pause=pause)
+    pause("drop")
+    drop_older(home, stream, keep)
+    return taken
+
+
+def _pinned(
+    driver: StreamDriver, shard_ids: Iterable[UUID], keep: int, pause: Pause, note: str = ""
+) -> TableCheckpoint:
+    pause("fold")
+    driver.fold()
+    note = WAL_ONLY.format(f"stream {driver.stream!r} is") if _is_wal_only(driver) else note
+    name = own_name(driver.stream, driver.head.sequence)
+    names = {claim.shard.id: name for name, claim in driver.claims.items()}
+    taken = take(driver.home, shard_ids, scope="all", name=name, note=note, names=names, pause=pause)
+    pause("drop")
+    drop_older(driver.home, driver.stream, keep)
+    return taken
+
+
+def _is_wal_only(driver: StreamDriver) -> bool:
+    return driver.mode == "wal"

@@ -1,0 +1,208 @@
+"""`headgate checkpoint …`: tables at an instant, named and pinned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from headgate.checkpoints.snapshots.checkpoint import CheckpointStore, Scope, StoredCheckpoint, TableCheckpoint
+from headgate.cli import storage_option
+from headgate.cli.output import Column, Output, output_option
+from headgate.durations import ALLOWED, seconds_of
+from headgate.errors import InvalidInput
+from headgate.table.table import Table, open_table
+
+_COLUMNS = (
+    Column("name", 28),
+    Column("scope", 7),
+    Column("taken_at", 19),
+    Column("expires_at", 19),
+    Column("base_version", 12, right=True),
+    Column("shards", 6, right=True),
+    Column("unflushed_entries", 17, right=True),
+    Column("note", 0),
+)
+
+
+@click.group()
+def checkpoint() -> None:
+    """Name a table as it is now, and keep all of it until the name is dropped."""
+
+
+@checkpoint.command(
+    epilog="""\b
+Example:
+  headgate checkpoint create ./orders --name before-migration --expires 7d
+  headgate checkpoint create ./orders --scope all            what it would fence
+  headgate checkpoint create ./orders --scope all --apply --output json
+"""
+)
+@click.argument("uri")
+@click.option("--name", metavar="NAME", help="Default: by the time.")
+@click.option(
+    "--scope",
+    type=click.Choice(["durable", "all"]),
+    default="durable",
+    show_default=True,
+    help="Record what is; or flush everything first and leave no gap, which fences every writer and stream.",
+)
+@click.option("--expires", metavar="AGE", help="Pin for so long only: 90m, 12h, 7d.")
+@click.option("--note", default="", metavar="TEXT", help="For people.")
+@click.option("--apply", is_flag=True, help="With --scope all: do it, whoever is fenced.")
+@storage_option
+@output_option
+def create(
+    uri: str,
+    name: str | None,
+    scope: Scope,
+    expires: str | None,
+    note: str,
+    apply: bool,
+    storage_options: dict[str, str],
+    output: Output,
+) -> None:
+    """Take a checkpoint of the table at URI.
+
+    A running stream takes its own (checkpointInterval): --scope all is for tables that nobody runs, and a stream that
+    runs anyway is fenced. Where that could happen nothing is done without --apply.
+    """
+    after = None if expires is None else _age(expires)
+    table = open_table(uri, storage_options)
+    fenced = [] if scope == "durable" or apply else _fenced(table)
+    if fenced:
+        value = {"applied": False, "scope": scope, "would_fence": fenced}
+        output.record(f"Nothing was done to {table.uri}: this would fence its writers; --apply does it", value)
+        return
+    taken = table.checkpoint(scope, name, after, note)
+    output.record(f"Checkpoint {taken.name} of {table.uri}", {"applied": True, **_described(taken)})
+
+
+@checkpoint.command(
+    "list",
+    epilog="""\b
+Example:
+  headgate checkpoint list ./orders --output json
+""",
+)
+@click.argument("uri")
+@storage_option
+@output_option
+def list_(uri: str, storage_options: dict[str, str], output: Output) -> None:
+    """List the checkpoints of the table at URI, oldest first. Expired ones are gone after the next `headgate gc`."""
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for one in open_table(uri, storage_options).checkpoints():
+            yield _row(one)
+
+    output.rows(_COLUMNS, rows())
+
+
+@checkpoint.command(
+    epilog="""\b
+Example:
+  headgate checkpoint show ./orders before-migration
+"""
+)
+@click.argument("uri")
+@click.argument("name")
+@storage_option
+@output_option
+def show(uri: str, name: str, storage_options: dict[str, str], output: Output) -> None:
+    """Show what the checkpoint NAME of the table at URI names: base, shards, streams and their offsets."""
+    table = open_table(uri, storage_options)
+    stored = CheckpointStore(table.home.records, table.uri).get(name)
+    output.record(f"Checkpoint {name} of {table.uri}", {**_times(stored), **_described(stored.checkpoint)})
+
+
+@checkpoint.command(
+    epilog="""\b
+Example:
+  headgate checkpoint drop ./orders before-migration            what it holds
+  headgate checkpoint drop ./orders before-migration --apply
+"""
+)
+@click.argument("uri")
+@click.argument("name")
+@click.option("--apply", is_flag=True, help="Drop it. Without this nothing is written.")
+@storage_option
+@output_option
+def drop(uri: str, name: str, apply: bool, storage_options: dict[str, str], output: Output) -> None:
+    """Drop the checkpoint NAME of the table at URI: what only it names may be collected from then on."""
+    table = open_table(uri, storage_options)
+    if not apply:
+        pinned = CheckpointStore(table.home.records, table.uri).get(name).checkpoint
+        title = f"Checkpoint {name} of {table.uri} (nothing was dropped; --apply does it)"
+        output.record(title, {"applied": False, **_described(pinned)})
+        return
+    output.record(f"Dropped {name} of {table.uri}", {"applied": True, **_described(table.drop_checkpoint(name))})
+
+
+def _age(text: str) -> float:
+    try:
+        return seconds_of(text)
+    except ValueError:
+        raise InvalidInput(f"--expires is {ALLOWED}, not {text[:40]!r}.") from None
+
+
+def _fenced(table: Table) -> list[dict[str, Any]]:
+    """Every shard that was ever claimed: nobody can tell from outside whether its writer lives."""
+    return [{"shard": str(one.id), "name": one.name, "stream": one.owner, "epoch": one.epoch} for one in table.shards()]
+
+
+def _row(stored: StoredCheckpoint) -> dict[str, Any]:
+    taken = stored.checkpoint
+    return {
+        "name": taken.name,
+        "scope": taken.scope,
+        **_times(stored),
+        "base_version": taken.base_version,
+        "shards": len(taken.shards),
+        "unflushed_entries": sum(one.end - 1 - one.manifest.replay_after for one in taken.shards.values()),
+        "note": taken.note,
+    }
+
+
+def _times(stored: StoredCheckpoint) -> dict[str, Any]:
+    expires = stored.expires_at
+    return {
+        "taken_at": f"{stored.taken_at:%Y-%m-%d %H:%M:%S}",
+        "expires_at": None if expires is None else f"{expires:%Y-%m-%d %H:%M:%S}",
+        "expired": stored.expired(datetime.now(UTC)),
+    }
+
+
+def _described(taken: TableCheckpoint) -> dict[str, Any]:
+    return {
+        "name": taken.name,
+        "checkpoint_id": taken.checkpoint_id,
+        "scope": taken.scope,
+        "note": taken.note,
+        "base_version": taken.base_version,
+        "tag": taken.tag,
+        "expires_after": taken.expires_after,
+        "shards": [
+            {
+                "shard": str(shard_id),
+                "name": one.name,
+                "epoch": one.manifest.epoch,
+                "replay_after": one.manifest.replay_after,
+                "end": one.end,
+                "sstables": len(one.manifest.sstables),
+                "owner": one.manifest.owner,
+            }
+            for shard_id, one in taken.shards.items()
+        ],
+        "streams": [
+            {
+                "stream": name,
+                "sequence": fold.sequence,
+                "query": fold.last and fold.last.query_id,
+                "batch": fold.last and fold.last.batch_id,
+                "ends": ", ".join(f"{topic}/{partition} {end}" for topic, partition, end in fold.ends),
+            }
+            for name, fold in taken.streams.items()
+        ],
+    }

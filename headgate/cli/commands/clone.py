@@ -1,0 +1,77 @@
+"""`headgate clone`: a table of its own out of another one, fresh rows included."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from headgate.cli import storage_option
+from headgate.cli.output import Output, output_option
+from headgate.cli.progress import bars
+from headgate.table.table import Table, open_table
+
+
+@click.command(
+    epilog="""\b
+Example:
+  headgate clone ./orders ./orders-copy
+  headgate clone s3://bucket/orders s3://archive/orders --checkpoint before-migration --deep \\
+      --wal-uri s3://archive/orders-wal --storage-option region=eu-west-1
+"""
+)
+@click.argument("source", metavar="SRC")
+@click.argument("target", metavar="DST")
+@click.option("--checkpoint", metavar="NAME", help="Clone the table as this checkpoint has it; without it, as it is.")
+@click.option("--deep", is_flag=True, help="Copy the base's files too. Without it they are shared with SRC.")
+@click.option("--wal-uri", metavar="URI", help="A separate store for the clone's write-ahead logs; SRC's is not taken.")
+@click.option(
+    "--shard-name",
+    "shard_names",
+    multiple=True,
+    metavar="NAME",
+    help="The name of a shard that no stream wrote to, such as partition:orders:0; may be repeated.",
+)
+@storage_option
+@output_option
+def clone(
+    source: str,
+    target: str,
+    checkpoint: str | None,
+    deep: bool,
+    wal_uri: str | None,
+    shard_names: tuple[str, ...],
+    storage_options: dict[str, str],
+    output: Output,
+) -> None:
+    """Make the table at SRC anew at DST: base, SSTables, write-ahead logs, streams and dead letters.
+
+    Writers and streams of SRC go on undisturbed, and both tables evolve apart from then on; a stream that is
+    started on DST goes on from the same offsets. DST must be empty. After a crash the same command completes
+    the clone. A clone that is not deep needs SRC's files: a tag on SRC holds them for as long as it is there.
+    """
+    table = open_table(source, storage_options or None)
+    with bars() as progress:
+        tasks: dict[str, Any] = {}
+
+        def moved(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = progress.add_task(what)
+            progress.update(tasks[what], completed=done, total=total)
+
+        made = table.clone(target, checkpoint=checkpoint, deep=deep, wal_uri=wal_uri, names=shard_names, progress=moved)
+    output.record(f"Cloned {table.uri}", _described(table, made, checkpoint, deep))
+
+
+def _described(source: Table, made: Table, checkpoint: str | None, deep: bool) -> dict[str, Any]:
+    return {
+        "uri": made.uri,
+        "table_id": str(made.table_id),
+        "source": source.uri,
+        "source_id": str(source.table_id),
+        "checkpoint": checkpoint,
+        "deep": deep,
+        "source_tag": None if deep else f"headgate-clone-{made.table_id}",
+        "wal_uri": made.record.wal_uri,
+        "shards": len(made.shards()),
+    }

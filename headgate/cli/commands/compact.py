@@ -1,0 +1,126 @@
+"""`headgate compact`: SSTables of a table that nobody runs go into its base."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from headgate.checkpoints.gc.collect import MIN_AGE
+from headgate.checkpoints.jobs.policy import BasePolicy
+from headgate.checkpoints.offline.checkpoint import ToFlush
+from headgate.checkpoints.offline.compact import Compacted, Waiting
+from headgate.cli import storage_option
+from headgate.cli.commands.gc import parsed_age
+from headgate.cli.output import Output, output_option
+from headgate.cli.progress import bars, stages_on
+from headgate.errors import InvalidInput
+from headgate.table.table import open_table
+
+
+@click.command(
+    epilog="""\b
+Example:
+  headgate compact ./orders                    what would go into the base, and who would be fenced
+  headgate compact ./orders --apply
+  headgate compact ./orders --flush --apply    rows that are in the write-ahead logs alone as well
+  headgate compact s3://bucket/orders --keep-versions 7d --apply --output json
+"""
+)
+@click.argument("uri", metavar="TABLE")
+@click.option("--flush", is_flag=True, help="Flush every shard first. Fences all writers and streams of the table.")
+@click.option(
+    "--keep-versions",
+    default="1d",
+    show_default=True,
+    metavar="AGE",
+    help="90m, 12h, 7d: versions of the base that were replaced longer ago go; held ones stay.",
+)
+@click.option("--nothing-else-runs", is_flag=True, help="Allow an age below 1h: nobody reads or writes the table.")
+@click.option("--apply", is_flag=True, help="Do it. Without this nothing is written, and nobody is fenced.")
+@storage_option
+@output_option
+def compact(
+    uri: str,
+    flush: bool,
+    keep_versions: str,
+    nothing_else_runs: bool,
+    apply: bool,
+    storage_options: dict[str, str],
+    output: Output,
+) -> None:
+    """Take the SSTables of TABLE into its base, merge small fragments of it, remove its old versions, and let its
+    full-text indexes cover what is new.
+
+    A running stream does this by itself. By hand it needs the shards: a writer or a stream that holds one with
+    SSTables is fenced, and stops with its next write. Without --apply it is only said which. With --flush every writer
+    and stream is fenced but those of WAL-only streams, which have no SSTables and are left alone; without --apply
+    `flush` says what waits in each write-ahead log, and what would be done with it.
+    """
+    age = parsed_age(keep_versions)
+    if age < MIN_AGE and not nothing_else_runs:
+        raise InvalidInput(
+            f"Somebody who reads now may need versions that were replaced less than {MIN_AGE} ago.",
+            advice="use --keep-versions 1h or more, or say --nothing-else-runs; nothing was written",
+        )
+    table = open_table(uri, storage_options or None)
+    if not apply:
+        found = [_waiting(one) for one in table.waiting()]
+        value = {"applied": False, "sstables": sum(one["sstables"] for one in found), "shards": found}
+        if flush:
+            value["flush"] = [_to_flush(one) for one in table.to_flush()]
+        what = "flushed or compacted" if flush else "compacted"
+        output.record(f"{table.uri} (nothing was {what}; --apply does it)", value)
+        return
+    note = table.flush() if flush else ""
+    with bars() as progress:
+        bar = progress.add_task("Compacting", total=None)
+        done = table.compact(
+            policy=BasePolicy(keep_versions=age),
+            progress=lambda count, total: progress.update(bar, completed=count, total=total),
+            report=stages_on(progress, "Full-text index"),
+        )
+    output.record(f"Compacted {table.uri}", {"applied": True, **_told(done), "note": note or None})
+
+
+def _waiting(one: Waiting) -> dict[str, Any]:
+    return {
+        "shard": str(one.shard_id),
+        "name": one.name,
+        "sstables": one.sstables,
+        "rows": one.rows,
+        "bytes": one.nbytes,
+        "owner": one.owner,
+        "fences": _fences(one.owner),
+    }
+
+
+def _to_flush(one: ToFlush) -> dict[str, Any]:
+    return {
+        "shard": str(one.shard_id),
+        "name": one.name,
+        "wal_entries": one.entries,
+        "does": "nothing: its stream is WAL-only" if one.wal_only else "flush" if one.entries else "nothing to flush",
+        "fences": None if one.wal_only else _fences(one.owner),
+    }
+
+
+def _fences(owner: str | None) -> str:
+    return f"stream {owner!r}" if owner else "its writer, if there is one"
+
+
+def _told(done: Compacted) -> dict[str, Any]:
+    tidied = done.tidied
+    assert tidied is not None
+    return {
+        "sstables": done.sstables,
+        "bytes": done.nbytes,
+        "rows": done.rows,
+        "deleted": done.deleted,
+        "rounds": done.rounds,
+        "fragments_before": tidied.fragments_before,
+        "fragments": tidied.fragments,
+        "versions_removed": tidied.versions_removed,
+        "bytes_removed": tidied.bytes_removed,
+        "index_segments": done.indexed,
+    }

@@ -1,0 +1,138 @@
+"""`headgate dead-letters …`: the records that could not become rows. Only `replay --apply` writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import click
+import pyarrow.compute as pc
+
+from headgate.checkpoints.log.names import check_stream
+from headgate.cli import storage_option
+from headgate.cli.options.decoder import decoder_for, decoder_options
+from headgate.cli.output import Column, Output, output_option
+from headgate.streaming.dead_letter_replay import replay_dead_letters
+from headgate.streaming.dead_letters import read_dead_letters
+from headgate.table.table import Table, open_table
+
+SHOWN_BYTES = 120
+"""Of a key or value. Enough to recognise a record; --full shows all of it."""
+
+_COLUMNS = (
+    Column("stream", 12),
+    Column("topic", 16),
+    Column("partition", 9, right=True),
+    Column("offset", 10, right=True),
+    Column("replayed", 8),
+    Column("error", 50),
+    Column("key", 12),
+    Column("value", 0),
+)
+
+
+@click.group()
+def dead_letters() -> None:
+    """The records that could not become rows: read them, and try them again. Only `replay --apply` writes."""
+
+
+@dead_letters.command(
+    epilog="""\b
+Example:
+  headgate dead-letters show ./orders --limit 20
+  headgate dead-letters show ./orders --stream orders --full --output json
+"""
+)
+@click.argument("uri", metavar="TABLE")
+@click.option("--stream", metavar="NAME", help="Only of this stream.")
+@click.option("--waiting", is_flag=True, help="Only those that no replay has made rows of.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N of them.")
+@click.option("--full", is_flag=True, help=f"Keys and values whole, not only their first {SHOWN_BYTES} bytes.")
+@storage_option
+@output_option
+def show(
+    uri: str,
+    stream: str | None,
+    waiting: bool,
+    limit: int | None,
+    full: bool,
+    storage_options: dict[str, str],
+    output: Output,
+) -> None:
+    """List the committed dead letters of a TABLE: where each record was, why it was refused, and its bytes.
+
+    Bytes that are not UTF-8 are shown as escapes.
+    """
+    table = open_table(uri, storage_options or None)
+    if stream is not None:
+        check_stream(table.home.records, stream, table.uri)
+    output.rows(_COLUMNS, _letters(table, stream, waiting, limit, None if full else SHOWN_BYTES))
+
+
+@dead_letters.command(
+    epilog="""\b
+Example:
+  headgate dead-letters replay ./orders --stream orders              what would become rows
+  headgate dead-letters replay ./orders --stream orders --apply
+  headgate dead-letters replay ./orders --stream cdc --decode debezium --apply --output json
+"""
+)
+@click.argument("uri", metavar="TABLE")
+@click.option("--stream", required=True, metavar="NAME", help="Whose dead letters.")
+@decoder_options
+@click.option("--overwrite", is_flag=True, help="Also where the table has a row with the same key.")
+@click.option("--apply", is_flag=True, help="Do it. Without this nothing is written.")
+@storage_option
+@output_option
+def replay(
+    uri: str,
+    stream: str,
+    decode_as: str,
+    registry: str | None,
+    registry_auth: str | None,
+    overwrite: bool,
+    apply: bool,
+    storage_options: dict[str, str],
+    output: Output,
+) -> None:
+    """Make rows of the dead letters of a TABLE's stream that can be read now: after a column was added, a decoder
+    changed, a registry mended.
+
+    Exactly once: what was replayed is never replayed again, what is refused again stays. The stream is taken over for
+    it: one that still runs is fenced and stops; start it again afterwards, it goes on where it was.
+    """
+    table = open_table(uri, storage_options or None)
+    decoder = decoder_for(table, decode_as, registry, registry_auth)
+    report = replay_dead_letters(table, stream, decoder, apply=apply, overwrite=overwrite)
+    title = f"{'Replayed' if report.applied else 'Would replay'} dead letters of stream {stream} of {table.uri}"
+    hint = "" if report.applied or apply else " (nothing was written; --apply does it)"
+    output.record(title + hint, {**asdict(report), "examples": [dict(one) for one in report.examples]})
+
+
+def _letters(
+    table: Table, stream: str | None, waiting: bool, limit: int | None, most: int | None
+) -> Iterator[dict[str, Any]]:
+    left = limit
+    for found in read_dead_letters(table.home, stream):
+        rows = found.filter(pc.invert(found.column("replayed"))) if waiting else found
+        chosen = rows if left is None else rows.slice(0, left)
+        for row in chosen.to_pylist():
+            value = row["value"]
+            yield {
+                **row,
+                "key": _escaped(row["key"], most),
+                "value": _escaped(value, most),
+                "value_bytes": None if value is None else len(value),
+            }
+        if left is not None:
+            left -= chosen.num_rows
+            if left == 0:
+                return
+
+
+def _escaped(data: bytes | None, most: int | None) -> str | None:
+    if data is None:
+        return None
+    cut = most is not None and len(data) > most
+    return data[:most].decode(errors="backslashreplace") + ("…" if cut else "")

@@ -1,0 +1,136 @@
+"""`headgate demo`: the main job, seen from end to end on this machine."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import Progress, TaskID
+
+from headgate.cli.demo.demo import Result, run_demo
+from headgate.cli.errors import exit_code
+from headgate.cli.output import Output, TextOutput, output_option
+from headgate.cli.progress import bars
+from headgate.cli.text.status import batches_table
+from headgate.errors import DataLoss
+from headgate.streaming.verify.compare import Difference
+
+
+@click.command(
+    epilog="""\b
+Example:
+  headgate demo
+  headgate demo --rows 20000 --keep
+"""
+)
+@click.option("--rows", type=click.IntRange(min=1_000), default=200_000, show_default=True, help="Records to produce.")
+@click.option("--keep", is_flag=True, help="Leave the table, the topic's data and the checkpoint there.")
+@output_option
+def demo(rows: int, keep: bool, output: Output) -> None:
+    """Start a Kafka, produce orders, stream them into a table, kill the driver half-way with kill -9, start
+    again, and compare every row with what was produced. Then search, take a checkpoint, and take the rows into the
+    base, and look that nothing changed.
+
+    Leaves nothing running. Exits 6 where a row is lost, there twice or wrong.
+    """
+    directory = Path(tempfile.mkdtemp(prefix="headgate-demo-")) if keep else None
+    with _term_as_interrupt(), bars() as progress:
+        result = run_demo(rows, _Shown(progress, output), directory)
+    value = {**_summary(result), "table": result.table if keep else None}
+    batches = list(result.batches)
+    title = "Every row is there, once" if result.holds else "NOT as promised"
+    if isinstance(output, TextOutput):
+        around = (result.killed_after_batch, result.killed_after_batch + 1, batches[-1]["batch"])
+        shown = [batch for batch in batches if batch["batch"] in around]
+        Console(highlight=False).print(batches_table(shown, "Batches before and after the kill, and the last one"))
+        output.record(title, value)
+    else:
+        output.record(title, {**value, "batches": batches})
+    click.get_current_context().exit(0 if result.holds else exit_code(DataLoss))
+
+
+def _summary(result: Result) -> dict[str, Any]:
+    return {
+        "holds": result.holds,
+        "records": result.records,
+        "updates": result.updates,
+        "deletes": result.deletes,
+        "rows": result.rows,
+        "duplicates": result.difference.duplicates + result.verified.difference.duplicates,
+        "lost": result.difference.lost + result.verified.difference.lost,
+        "wrong": result.difference.wrong + result.verified.difference.wrong,
+        "dead_letters": result.dead_letters,
+        "dead_letters_expected": result.dead_letters_expected,
+        "plain_lance_rows": result.after.plain_rows,
+        "search_hits": result.after.hits,
+        "search_hits_expected": result.after.hits_expected,
+        "search_ms": round(result.after.search_ms, 1),
+        "checkpoint_rows": result.after.checkpoint_rows,
+        "killed_after_batch": result.killed_after_batch,
+        "entries_left_by_the_killed_driver": result.dead_entries,
+        "seconds_to_recover": round(result.seconds_to_recover, 1),
+        "rows_per_second": round(result.rows_per_second),
+        "seconds": round(result.seconds, 1),
+        **({} if result.holds else {"produced_and_table": _told(result.difference), "topic_and_table": _off(result)}),
+    }
+
+
+def _told(difference: Difference) -> dict[str, int]:
+    return {"duplicates": difference.duplicates, "lost": difference.lost, "wrong": difference.wrong}
+
+
+def _off(result: Result) -> dict[str, Any]:
+    report = result.verified
+    return {
+        **_told(report.difference),
+        "dead_letters_lost": report.dead_letters_lost,
+        "dead_letters_extra": report.dead_letters_extra,
+        "examples": [str(example) for example in report.examples],
+    }
+
+
+class _Shown:
+    """Steps as bars on a terminal, and as a line each; with JSON only the bars."""
+
+    def __init__(self, progress: Progress, output: Output) -> None:
+        self._progress = progress
+        self._lines = isinstance(output, TextOutput)
+        self._task: TaskID | None = None
+
+    def step(self, what: str, total: int | None = None) -> None:
+        """The next step begins."""
+        self._task = self._progress.add_task(what, total=total)
+
+    def moved(self, done: int) -> None:
+        """So much of the step is done."""
+        if self._task is not None:
+            self._progress.update(self._task, completed=done)
+
+    def done(self, result: str) -> None:
+        """The step is done."""
+        if self._task is not None:
+            self._progress.remove_task(self._task)
+            self._task = None
+        if self._lines:
+            click.echo(f"{result[:1].upper()}{result[1:]}.")
+
+
+@contextmanager
+def _term_as_interrupt() -> Iterator[None]:
+    """SIGTERM ends the demo as Ctrl-C does, so that it cleans up."""
+
+    def came(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, came)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

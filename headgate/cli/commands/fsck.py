@@ -1,0 +1,77 @@
+"""`headgate fsck`: check every object of a table. Reads only; fences nobody."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import click
+
+from headgate.cli import storage_option
+from headgate.cli.errors import exit_code
+from headgate.cli.output import Output, TextOutput, output_option
+from headgate.cli.progress import bars
+from headgate.cli.text.findings import tell_findings
+from headgate.errors import DataLoss, HeadgateError
+from headgate.table.fsck import TableReport
+from headgate.table.fsck import fsck as check
+
+
+@click.command(
+    epilog="""\b
+Example:
+  headgate fsck ./orders
+  headgate fsck s3://bucket/orders --storage-option region=eu-west-1 --output json
+
+\b
+Exit codes: 0 nothing found, 1 warnings only, 6 something durable is missing or damaged.
+"""
+)
+@click.argument("uri", metavar="TABLE")
+@storage_option
+@output_option
+def fsck(uri: str, storage_options: dict[str, str], output: Output) -> None:
+    """Check every record, manifest, WAL entry, SSTable, dead letter and checkpoint of a TABLE.
+
+    That nothing committed is missing or there twice, that no WAL has a gap, that every fence stands. Each finding
+    has a code, says what is lost by it, and what to do. Streams may go on meanwhile. Nothing is written.
+    """
+    with bars() as progress:
+        tasks: dict[str, Any] = {}
+
+        def moved(what: str, done: int, total: int) -> None:
+            kind = what.partition(" of ")[0]
+            if kind not in tasks:
+                tasks[kind] = progress.add_task(kind)
+            progress.update(tasks[kind], description=what, completed=done, total=total or None)
+
+        report = check(uri, storage_options or None, progress=moved)
+    value = report_value(report)
+    if isinstance(output, TextOutput) and report.findings:
+        tell_findings(report.findings)
+        value = {key: item for key, item in value.items() if key != "findings"}
+    output.record("As it must be" if not report.findings else "NOT as it must be", value)
+    click.get_current_context().exit(code_of(report))
+
+
+def code_of(report: TableReport) -> int:
+    """The exit code."""
+    if not report.findings:
+        return 0
+    return exit_code(DataLoss if report.checked.errors else HeadgateError)
+
+
+def report_value(report: TableReport) -> dict[str, Any]:
+    """The report as plain values."""
+    checked = report.checked
+    return {
+        "uri": report.uri,
+        "table_id": None if report.table_id is None else str(report.table_id),
+        "holds": not report.findings,
+        "errors": checked.errors,
+        "warnings": len(checked.findings) - checked.errors,
+        "untold": checked.untold,
+        "codes": dict(sorted(Counter(one.code for one in checked.findings).items())),
+        "checked": dict(checked.objects),
+        "findings": [one.value() for one in checked.findings],
+    }

@@ -1,0 +1,208 @@
+"""`headgate index`: build full-text indexes, and see what they cover."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headgate.cli import storage_option
+from headgate.cli.output import Column, Output, output_option
+from headgate.cli.progress import bars, stages_on
+from headgate.cli.signals import quiet_logs
+from headgate.connectors.lance.index import look_index
+from headgate.errors import InvalidInput
+from headgate.search.build.plan import Limits, uncovered
+from headgate.search.finalize.marker import read_segment
+from headgate.search.finalize.segment import IndexFolder
+from headgate.table.table import Table, full_text_index, open_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+_BUILT = (
+    Column("column", 16),
+    Column("name", 20),
+    Column("rows", 12, right=True),
+    Column("fragments", 9, right=True),
+    Column("segments", 8, right=True),
+    Column("added", 5, right=True),
+    Column("rounds", 6, right=True),
+    Column("version", 7, right=True),
+)
+_SHOWN = (
+    Column("column", 16),
+    Column("name", 20),
+    Column("fragments", 9, right=True),
+    Column("uncovered_fragments", 19, right=True),
+    Column("uncovered_rows", 14, right=True),
+    Column("segments", 8, right=True, text=lambda segments: str(len(segments))),
+    Column("version", 7, right=True),
+)
+
+
+@click.group()
+def index() -> None:
+    """Build full-text indexes, and see what they cover."""
+
+
+@index.command(
+    epilog="""\b
+Example:
+  headgate index build ./orders --column note
+  headgate index build s3://bucket/orders --spark --storage-option region=eu-west-1
+  headgate index build ./orders --column note --rebuild --parameter stem=false --parameter with_position=true
+"""
+)
+@click.argument("uri")
+@click.option("--column", "columns", multiple=True, help="A column; may be repeated. Default: all of the table's own.")
+@click.option("--spark", "on_spark", is_flag=True, help="On a Spark of this machine, not in this process.")
+@click.option("--cores", type=click.IntRange(min=1), metavar="N", help="With --spark: cores for it. Default: all.")
+@click.option("--rebuild", is_flag=True, help="Index every row anew, and forget the old segments.")
+@click.option(
+    "--parameter",
+    "parameters",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Of a new index, or with --rebuild: Lance's own, such as language=German; may be repeated.",
+)
+@click.option(
+    "--max-segments",
+    type=click.IntRange(min=1),
+    default=Limits().max_segments,
+    show_default=True,
+    metavar="N",
+    help="More are merged.",
+)
+@storage_option
+@output_option
+def build(
+    uri: str,
+    columns: tuple[str, ...],
+    on_spark: bool,
+    cores: int | None,
+    rebuild: bool,
+    parameters: tuple[str, ...],
+    max_segments: int,
+    storage_options: dict[str, str],
+    output: Output,
+) -> None:
+    """Cover every row of the base of the table at URI by its full-text index.
+
+    Rows that are covered are left alone, so that a second run does nothing, and the same command goes on after a
+    crash. Fresh rows are found without it; they get their index when they are flushed and compacted.
+    """
+    if cores is not None and not on_spark:
+        raise InvalidInput("--cores is for --spark.")
+    quiet_logs()
+    table = open_table(uri, storage_options)
+    chosen = parse_parameters(parameters)
+    wanted = columns or table.full_text
+    if not wanted:
+        raise InvalidInput(f"The table at {table.uri} names no full-text columns.", advice="name one with --column")
+    with _session(on_spark, cores) as spark:
+        limits = _limits(spark, max_segments)
+
+        def built() -> Iterator[dict[str, Any]]:
+            for column in wanted:
+                with bars() as progress:
+                    report = stages_on(progress, column)
+                    done = table.build_index(
+                        column, spark, parameters=chosen or None, rebuild=rebuild, limits=limits, report=report
+                    )
+                yield asdict(done)
+
+        output.rows(_BUILT, built())
+
+
+@index.command(
+    epilog="""\b
+Example:
+  headgate index show ./orders --column note --output json
+"""
+)
+@click.argument("uri")
+@click.option("--column", "columns", multiple=True, help="A column; may be repeated. Default: all of the table's own.")
+@storage_option
+@output_option
+def show(uri: str, columns: tuple[str, ...], storage_options: dict[str, str], output: Output) -> None:
+    """What the full-text indexes of the table at URI cover; of one column, with its segments. Writes nothing."""
+    quiet_logs()
+    table = open_table(uri, storage_options)
+    if len(columns) == 1:
+        output.record(f"Index of column {columns[0]} of {table.uri}", described(table, columns[0]))
+    else:
+        output.rows(_SHOWN, (described(table, column) for column in columns or table.full_text))
+
+
+def described(table: Table, column: str) -> dict[str, Any]:
+    """How a column's index stands, segment by segment."""
+    look = look_index(table.home.store, column, full_text_index(column))
+    missing = uncovered(look)
+    segments = []
+    for one in look.segments:
+        segment = None if one.elsewhere else read_segment(IndexFolder(table.home.store, one.index_id))
+        living = one.fragments & frozenset(look.fragments)
+        segments.append(
+            {
+                "index": str(one.index_id),
+                "fragments": len(living),
+                "rows": sum(look.fragments[fragment].rows for fragment in living),
+                "documents": segment and segment.documents,
+                "parts": segment and segment.part_count,
+                "bytes": one.nbytes,
+            }
+        )
+    return {
+        "column": column,
+        "name": look.name if look.parameters is not None else None,
+        "version": look.version,
+        "fragments": len(look.fragments),
+        "uncovered_fragments": len(missing),
+        "uncovered_rows": sum(look.fragments[fragment].rows for fragment in missing),
+        "parameters": dict(look.parameters or {}),
+        "segments": segments,
+    }
+
+
+def parse_parameters(given: tuple[str, ...]) -> dict[str, Any]:
+    """NAME=VALUE as Lance takes them: true, false and numbers are such, anything else is text. Raises InvalidInput."""
+    found: dict[str, Any] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise InvalidInput(f"A parameter has the form NAME=VALUE, not {text!r}.")
+        try:
+            parsed = json.loads(value)
+        except ValueError:
+            parsed = value
+        found[name] = parsed if isinstance(parsed, bool | int | list) else value
+    return found
+
+
+def _limits(spark: SparkSession | None, max_segments: int) -> Limits:
+    if spark is None:
+        return Limits(max_segments=max_segments)
+    return Limits(tasks=spark.sparkContext.defaultParallelism, max_segments=max_segments)
+
+
+@contextmanager
+def _session(wanted: bool, cores: int | None) -> Iterator[SparkSession | None]:
+    if not wanted:
+        yield None
+        return
+    from headgate.streaming.spark.session import local_session
+
+    with tempfile.TemporaryDirectory(prefix="headgate-spark-") as folder:
+        spark = local_session(cores, log_file=Path(folder) / "spark.log")
+        try:
+            yield spark
+        finally:
+            spark.stop()

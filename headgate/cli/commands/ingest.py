@@ -1,0 +1,383 @@
+"""`headgate ingest`: one stream from a Kafka topic into a table, in a Spark of its own on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import structlog
+
+from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.names import ROOT, stream_folder
+from headgate.checkpoints.spark.directory import SparkCheckpoint
+from headgate.checkpoints.spark.recover import mend
+from headgate.cli import storage_option
+from headgate.cli.commands.status import batch_value
+from headgate.cli.commands.table import parse_sharding
+from headgate.cli.options.decoder import decoder_options, following_decoder
+from headgate.cli.options.kafka import kafka_option
+from headgate.cli.output import Column, Output, output_option
+from headgate.cli.signals import quiet_logs, stop_signals
+from headgate.cli.spark import ledger_settings, own_spark
+from headgate.connectors.objects import open_store
+from headgate.errors import InvalidInput, NotFound
+from headgate.shards.rows.schema import RowSchema
+from headgate.streaming.decode.ddl import arrow_schema
+from headgate.streaming.kafka.offsets import wait_for_topics
+from headgate.streaming.kafka.source import MAX_OFFSETS_PER_TRIGGER, KafkaSource, source
+from headgate.streaming.kafka.source import read as kafka_frame
+from headgate.streaming.observe.logs import Form, configure_logs
+from headgate.streaming.sink import ShardSink
+from headgate.streaming.spark.running import Done, RunningStream
+from headgate.streaming.spark.s3a import reaches
+from headgate.table.table import Table, create_table, open_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_log = structlog.get_logger("headgate.cli")
+
+
+def _ranges(sources: list[dict[str, Any]]) -> str:
+    return ", ".join(f"{part['topic']}/{part['partition']} [{part['from']}, {part['until']})" for part in sources)
+
+
+_COLUMNS = (
+    Column("batch", 6, right=True),
+    Column("sequence", 8, right=True),
+    Column("rows", 10, right=True),
+    Column("dead_letters", 12, right=True),
+    Column("bytes", 13, right=True),
+    Column("seconds", 7, right=True),
+    Column("skipped", 7),
+    Column("offsets", 0, text=_ranges),
+)
+
+
+@click.command(
+    epilog="""\b
+Example:
+  headgate ingest --servers 127.0.0.1:9092 --topic orders --table ./orders \\
+      --create "id bigint not null, note string, amount double" --primary-key id \\
+      --sharding by_partition --key-is-partitioned
+  headgate ingest --servers 127.0.0.1:9092 --topic orders --table ./orders --once --output json
+"""
+)
+@click.option("--servers", required=True, metavar="HOST:PORT", help="Kafka's bootstrap addresses.")
+@click.option("--topic", "topics", multiple=True, help="A topic to read; may be repeated.")
+@click.option("--topic-pattern", metavar="REGEX", help="Or all topics whose whole names match, later ones included.")
+@click.option(
+    "--start",
+    metavar="WHEN",
+    help="Where a new stream begins: earliest (default), latest, or an instant in ISO 8601 with its zone.",
+)
+@click.option("--table", "uri", required=True, metavar="URI", help="The table to write to.")
+@click.option("--stream", metavar="NAME", help="The stream's name in the table. Default: the one topic's.")
+@click.option("--create", "ddl", metavar="DDL", help="Make the table with these columns where it is not there yet.")
+@click.option("--primary-key", multiple=True, metavar="COLUMN", help="With --create: a key column; may be repeated.")
+@click.option("--sharding", default="by_partition", show_default=True, metavar="HOW", help="With --create.")
+@click.option("--key-is-partitioned", is_flag=True, help="With --create: rows of one key are in one partition.")
+@click.option(
+    "--checkpoint",
+    metavar="DIR",
+    help="Spark's checkpoint directory. Default, for a table on local disk: a folder beside the table's own records.",
+)
+@click.option("--once", is_flag=True, help="Stop when everything that is in the topic now is in the table.")
+@click.option("--trigger", type=click.FloatRange(min=0), metavar="SECONDS", help="At least so long between batches.")
+@click.option(
+    "--direct/--no-direct",
+    default=True,
+    show_default=True,
+    help="Let the tasks read Kafka themselves, or take the rows from Spark's source.",
+)
+@click.option(
+    "--memtable/--wal-only",
+    default=True,
+    show_default=True,
+    help="Flush shards to SSTables as they grow, or leave the rows in the write-ahead logs.",
+)
+@click.option(
+    "--max-base-age",
+    default="15 minutes",
+    show_default=True,
+    metavar="AGE",
+    help="With --memtable: rows are in the base, where plain Lance readers see them, before they are this old.",
+)
+@click.option(
+    "--compact-on-stop/--no-compact-on-stop",
+    default=True,
+    show_default=True,
+    help="With --memtable: a clean stop takes all rows into the base.",
+)
+@click.option(
+    "--stop-timeout",
+    default="20 seconds",
+    show_default=True,
+    metavar="TIME",
+    help="How long --compact-on-stop may take; what is left is reported.",
+)
+@click.option(
+    "--max-offsets",
+    type=click.IntRange(min=1),
+    default=MAX_OFFSETS_PER_TRIGGER,
+    show_default=True,
+    metavar="N",
+    help="Most offsets of one batch.",
+)
+@click.option(
+    "--on-bad-record",
+    type=click.Choice(["dead_letter", "fail"]),
+    default="dead_letter",
+    show_default=True,
+    help="Keep what cannot become a row beside the table, or stop at the first one.",
+)
+@click.option(
+    "--commit-to-kafka",
+    metavar="GROUP",
+    help="Write the stream's offsets to Kafka under this consumer group, for lag tools.",
+)
+@click.option(
+    "--ledger",
+    metavar="PATH",
+    help="Keep the commit log as rows of this Delta table.",
+)
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Show counts to Prometheus at this port; 0: any free one.",
+)
+@click.option(
+    "--metrics-host",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="ADDRESS",
+    help="The address that the port is of; 0.0.0.0 for those on other machines.",
+)
+@click.option(
+    "--log",
+    "log_form",
+    type=click.Choice(["text", "json"]),
+    help="Log lines on stderr, one a batch. Default: only warnings.",
+)
+@decoder_options
+@click.option("--cores", type=click.IntRange(min=1), metavar="N", help="Cores for Spark. Default: all.")
+@kafka_option
+@storage_option
+@output_option
+def ingest(
+    servers: str,
+    topics: tuple[str, ...],
+    topic_pattern: str | None,
+    start: str | None,
+    uri: str,
+    stream: str | None,
+    ddl: str | None,
+    primary_key: tuple[str, ...],
+    sharding: str,
+    key_is_partitioned: bool,
+    checkpoint: str | None,
+    once: bool,
+    trigger: float | None,
+    direct: bool,
+    memtable: bool,
+    max_base_age: str,
+    compact_on_stop: bool,
+    stop_timeout: str,
+    max_offsets: int,
+    on_bad_record: str,
+    commit_to_kafka: str | None,
+    ledger: str | None,
+    metrics_port: int | None,
+    metrics_host: str,
+    log_form: Form | None,
+    decode_as: str,
+    registry: str | None,
+    registry_auth: str | None,
+    cores: int | None,
+    kafka_options: dict[str, str],
+    storage_options: dict[str, str],
+    output: Output,
+) -> None:
+    """Stream the records of topics into a table, exactly once, and print one line per batch.
+
+    Starting takes the stream over: a driver that still runs it elsewhere, or here with the same Spark
+    checkpoint, is fenced and exits 4. SIGTERM finishes or abandons the batch, takes all rows into the
+    base and exits 0, Ctrl-C does the same and exits 130, also where every process of the command gets
+    the signal; a second one hurries it. After any of these, and after a crash, the same command goes on
+    where the table stands. Where a power cut has left Spark's checkpoint damaged, it is rebuilt from the
+    table first, which is told on stderr.
+    """
+    if once and trigger is not None:
+        raise InvalidInput("--once and --trigger exclude each other.")
+    for_ledger = {} if ledger is None else ledger_settings(ledger, storage_options)
+    name = _stream_name(stream, topics, topic_pattern)
+    wanted = _Topics(servers, topics or None, topic_pattern, parse_start(start), max_offsets, kafka_options)
+    if log_form is None:
+        quiet_logs()
+    else:
+        configure_logs(log_form)
+    with stop_signals() as stop:
+        kafka = _source(wanted, direct)
+        options = storage_options or None
+        if kafka is not None:
+            # A topic or broker that is not there is told before anything is written.
+            wait_for_topics(kafka.consumer, kafka.topics, partial(_has_read, uri, options, name), stop.asked)
+        if not stop.asked():
+            table = _table(uri, options, ddl, primary_key, sharding, key_is_partitioned)
+            sink = ShardSink(
+                table,
+                decode=following_decoder(table, decode_as, registry, registry_auth),
+                source=kafka if direct else None,
+                stream=name,
+                enable_memtable=memtable,
+                max_base_age=max_base_age,
+                compact_on_stop=compact_on_stop,
+                stop_timeout=stop_timeout,
+                on_bad_record=on_bad_record,
+                commit_to_kafka=commit_to_kafka,
+                ledger=ledger,
+                metrics_port=metrics_port,
+                metrics_host=metrics_host,
+                storage_options=options,
+            )
+            place = checkpoint or default_checkpoint(table, name)
+            schedule = {"availableNow": True} if once else {"processingTime": f"{trigger or 0} seconds"}
+            settings = {**reaches(place, options), **for_ledger}
+            _mend(table, name, place, options)
+            with own_spark(cores, settings, stop.listen) as (spark, log_file):
+                if not stop.asked():
+                    frame = wanted.frame(spark)
+                    running = RunningStream.start(sink, kafka, frame, place, schedule, log_file)
+                    output.rows(_COLUMNS, (told(done) for done in running.batches(stop.asked)))
+    if stop.interrupted:
+        raise click.Abort
+
+
+def default_checkpoint(table: Table, stream: str) -> str:
+    """Where Spark's checkpoint is unless one is named: below the table's id, so that a table that is made
+    anew never meets an old one. Raises InvalidInput for a table that is not on local disk.
+    """
+    if "://" in table.uri:
+        raise InvalidInput(
+            "The table is not on local disk, so Spark's checkpoint needs a place of its own.",
+            table=table.uri,
+            advice="name it with --checkpoint: a local directory, or s3a://… (docs/s3.md says what that needs)",
+        )
+    folder = stream_folder(stream).removeprefix(ROOT)
+    return str(Path(table.uri) / "_headgate" / str(table.table_id) / "spark" / folder)
+
+
+def _mend(table: Table, stream: str, place: str, storage_options: Mapping[str, str] | None) -> None:
+    """Spark reads its own files before it calls anybody, and a power cut leaves them empty or older than the table."""
+    checkpoint = SparkCheckpoint(place, storage_options)
+    mended = mend(table.home, stream, checkpoint, lambda: open_store(checkpoint.location, storage_options))
+    if mended is not None:
+        kept = {} if mended.rebuilt.moved_to is None else {"old_directory": mended.rebuilt.moved_to}
+        _log.warning(f"{mended.why} It was rebuilt from the table.", checkpoint=checkpoint.uri, stream=stream, **kept)
+
+
+def told(done: Done) -> dict[str, Any]:
+    """One batch, for an Output."""
+    return {**batch_value(done.record), "seconds": round(done.seconds, 3), "skipped": done.skipped}
+
+
+@dataclass(frozen=True)
+class _Topics:
+    """What is read, as it was asked for. Options may hold credentials."""
+
+    servers: str
+    topics: tuple[str, ...] | None
+    pattern: str | None
+    start: str | datetime | None
+    max_offsets: int
+    options: Mapping[str, str] = field(repr=False)
+
+    def source(self) -> KafkaSource:
+        """For our own client. Raises InvalidInput for what it cannot honour."""
+        return source(
+            self.servers, self.topics, self.max_offsets, pattern=self.pattern, start=self.start, **self.options
+        )
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        """Spark's own source."""
+        return kafka_frame(
+            spark, self.servers, self.topics, self.max_offsets, pattern=self.pattern, start=self.start, **self.options
+        )
+
+
+def _stream_name(stream: str | None, topics: tuple[str, ...], pattern: str | None) -> str:
+    if bool(topics) == (pattern is not None):
+        raise InvalidInput("Name topics with --topic, or give a --topic-pattern: one of the two.")
+    if stream is not None:
+        return stream
+    if len(topics) != 1 or "," in topics[0]:
+        raise InvalidInput("A stream of several topics needs a name.", advice="give it one with --stream")
+    return topics[0]
+
+
+def parse_start(text: str | None) -> str | datetime | None:
+    """What --start says. Raises InvalidInput."""
+    if text is None or text in ("earliest", "latest"):
+        return text
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidInput(
+            f"--start is earliest, latest or an instant, not {text[:40]!r}.", advice="write 2026-11-16T20:00:00Z"
+        ) from None
+
+
+def _source(wanted: _Topics, direct: bool) -> KafkaSource | None:
+    """The topics for our own client. None: only Spark's can honour the options, and it is the one that reads."""
+    try:
+        return wanted.source()
+    except InvalidInput as error:
+        if direct:
+            error.advice = error.advice or "correct the option, or read through Spark's own source with --no-direct"
+            raise
+        return None
+
+
+def _has_read(uri: str, storage_options: Mapping[str, str] | None, stream: str, topic: str) -> bool:
+    """Whether the stream has rows of the topic. Where there is no table yet it has none."""
+    try:
+        home = open_table(uri, storage_options).home
+    except NotFound:
+        return False
+    return any(topic == read for read, _ in CommitLog(home.records, stream, home.uri).read().head.ends)
+
+
+def _table(
+    uri: str,
+    storage_options: Mapping[str, str] | None,
+    ddl: str | None,
+    primary_key: tuple[str, ...],
+    sharding: str,
+    key_is_partitioned: bool,
+) -> Table:
+    """The table that is there; with --create one that is made, so that the same command starts and restarts."""
+    if ddl is None:
+        if primary_key or key_is_partitioned:
+            raise InvalidInput("--primary-key and --key-is-partitioned belong to --create.")
+        return open_table(uri, storage_options)
+    wanted = arrow_schema(ddl)
+    try:
+        table = open_table(uri, storage_options)
+    except NotFound:
+        how = parse_sharding(sharding, key_is_partitioned)
+        return create_table(uri, wanted, primary_key, how, storage_options=storage_options)
+    there = [(field.name, field.type) for field in table.schema]
+    asked = [(field.name, field.type) for field in RowSchema.of(wanted).logical]
+    if there != asked or set(primary_key) != set(table.primary_key):
+        raise InvalidInput(
+            "The table is there already, with other columns or another key than --create names.",
+            table=table.uri,
+            advice=f"leave --create out; `headgate table show {table.uri}` shows what it has",
+        )
+    return table

@@ -1,0 +1,57 @@
+"""`headgate ledger …`: the commit log of a stream as rows of a Delta table. Only `rebuild --apply` writes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from headgate.checkpoints.log.names import check_stream
+from headgate.cli import storage_option
+from headgate.cli.output import Output, output_option
+from headgate.cli.signals import quiet_logs
+from headgate.cli.spark import ledger_settings, own_spark
+from headgate.streaming.delta.ledger import rebuild_ledger, told
+from headgate.streaming.spark.session import SparkFailed
+from headgate.table.table import open_table
+
+
+@click.group()
+def ledger() -> None:
+    """The ledger of a stream: its commit log as rows of a Delta table. Only `rebuild --apply` writes."""
+
+
+@ledger.command(
+    epilog="""\b
+Example:
+  headgate ledger rebuild ./orders --stream orders --ledger ./ledger            what it would do
+  headgate ledger rebuild ./orders --stream orders --ledger ./ledger --apply
+  headgate ledger rebuild ./orders --stream orders --ledger ./ledger --apply --output json
+"""
+)
+@click.argument("uri", metavar="TABLE")
+@click.option("--stream", required=True, metavar="NAME", help="Whose commit log.")
+@click.option("--ledger", "target", required=True, metavar="PATH", help="The Delta table.")
+@click.option("--apply", is_flag=True, help="Do it. Without this nothing is written.")
+@storage_option
+@output_option
+def rebuild(uri: str, stream: str, target: str, apply: bool, storage_options: dict[str, str], output: Output) -> None:
+    """Make the rows of a TABLE's stream in a ledger anew, from its commit log and the log's archive, in a Spark of its
+    own.
+
+    Rows of records that were collected before the stream had a ledger stay as they are: nobody else can give them
+    again. Where the ledger does not have them either, rows of the kind `folded` say which offsets they had read.
+    """
+    table = open_table(uri, storage_options or None)
+    check_stream(table.home.records, stream, table.uri)
+    settings = ledger_settings(target, storage_options)
+    quiet_logs()
+    with own_spark(2, settings) as (spark, log_file):
+        from pyspark.errors import PySparkException
+
+        try:
+            done = rebuild_ledger(spark, table, stream, target, apply=apply)
+        except PySparkException as error:
+            raise SparkFailed(f"The ledger could not be rebuilt: {told(error)}", log=str(log_file)) from error
+    title = f"{'Rebuilt' if apply else 'Would rebuild'} the ledger of stream {stream} of {table.uri}"
+    output.record(title + ("" if apply else " (nothing was written; --apply does it)"), asdict(done))

@@ -1,0 +1,98 @@
+"""`headgate shard release`: let native Lance, or another writer, have the shards of a stopped stream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from headgate.checkpoints.offline.checkpoint import release as release_stream
+from headgate.cli import storage_option
+from headgate.cli.output import Output, output_option
+from headgate.errors import InvalidInput, NotFound
+from headgate.table.table import ShardInfo, Table, open_table
+
+
+@click.command(
+    epilog="""\b
+Example:
+  headgate shard release ./orders --stream orders            what it would do
+  headgate shard release ./orders --stream orders --apply
+  headgate shard release ./orders bucket-00003 --forget-owner --apply --output json
+"""
+)
+@click.argument("uri")
+@click.argument("shard", required=False)
+@click.option("--stream", metavar="NAME", help="All shards of this stream.")
+@click.option("--forget-owner", is_flag=True, help="Let any other stream or writer of headgate open them as well.")
+@click.option("--apply", is_flag=True, help="Do it. Without this nothing is written.")
+@storage_option
+@output_option
+def release(
+    uri: str,
+    shard: str | None,
+    stream: str | None,
+    forget_owner: bool,
+    apply: bool,
+    storage_options: dict[str, str],
+    output: Output,
+) -> None:
+    """Flush the stream that owns SHARD (its id or name), or --stream, of the table at URI, and unseal the shards.
+
+    The stream is taken over for it: one that still runs is fenced and stops. A checkpoint of scope all is taken, which
+    expires after seven days. Afterwards native Lance may open the shards; the stream seals them again at its next
+    start, unless its owner was forgotten and somebody else has them.
+    """
+    if (shard is None) == (stream is None):
+        raise InvalidInput("Name a SHARD or a --stream, one of the two.", advice="see `headgate shard release --help`")
+    table = open_table(uri, storage_options)
+    chosen = _of_stream(table, stream) if stream is not None else [_named(table, str(shard))]
+    owner = chosen[0].owner
+    assert owner is not None
+    value = {"applied": apply, "stream": owner, "forgets_owner": forget_owner, "shards": [_told(one) for one in chosen]}
+    if not apply:
+        output.record(f"Stream {owner} of {table.uri} (nothing was released; --apply does it)", value)
+        return
+    only = None if shard is None else [chosen[0].id]
+    names = {table.home.shard(name).id: name for name in table.sharding.known_names()}
+    taken = release_stream(table.home, table.shard_ids(), owner, only, names=names, forget_owner=forget_owner)
+    after = {one.id: one for one in table.shards()}
+    value |= {"checkpoint": taken.name, "shards": [_told(after[one.id]) for one in chosen]}
+    output.record(f"Released stream {owner} of {table.uri}", value)
+
+
+def _of_stream(table: Table, stream: str) -> list[ShardInfo]:
+    shards = table.shards()
+    if found := [one for one in shards if one.owner == stream]:
+        return found
+    owners = ", ".join(sorted({one.owner for one in shards if one.owner})) or "no stream owns one"
+    raise NotFound(f"No shard belongs to stream {stream!r}.", table=table.uri, advice=f"owners of shards: {owners}")
+
+
+def _named(table: Table, shard: str) -> ShardInfo:
+    wanted = table.shard(shard).id
+    found = next((one for one in table.shards() if one.id == wanted), None)
+    if found is None:
+        advice = f"`headgate shard show {table.uri}` lists the shards"
+        raise NotFound(f"The table has no shard {shard!r}.", table=table.uri, shard=str(wanted), advice=advice)
+    if found.owner is None:
+        raise InvalidInput(
+            f"Shard {shard!r} belongs to no stream: there is nothing to release.",
+            table=table.uri,
+            shard=str(wanted),
+            advice="native Lance may open it as it is; nothing was written",
+        )
+    return found
+
+
+def _told(one: ShardInfo) -> dict[str, Any]:
+    return {
+        "shard": str(one.id),
+        "name": one.name,
+        "owner": one.owner,
+        "epoch": one.epoch,
+        "sealed": one.sealed,
+        "native_safe": one.native_safe,
+        "replay_after": one.replay_after,
+        "sstables": one.sstables,
+    }

@@ -1,0 +1,324 @@
+"""`headgate shard …`: who owns a shard, and what it holds.
+
+`show` reads only, fences nobody and needs the objects alone: it works where the base dataset cannot be opened any more.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+import click
+import pyarrow as pa
+
+from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.names import list_streams
+from headgate.checkpoints.offline.checkpoint import shard_names
+from headgate.cli import storage_option
+from headgate.cli.commands.release import release
+from headgate.cli.errors import exit_code
+from headgate.cli.output import Column, Output, output_option
+from headgate.connectors.objects import ObjectStore, open_store
+from headgate.errors import Corrupt, DataLoss, HeadgateError, InvalidInput, NotFound
+from headgate.shards import names
+from headgate.shards.manifest.model import Manifest
+from headgate.shards.rows.schema import RowSchema
+from headgate.shards.shard import Shard, TableHome
+from headgate.table.table import TableRecord, open_table, open_wal, record_key
+
+HOLES_SHOWN = 20
+"""A shard that lost more runs of entries than this has lost them all; the first ones say where to look."""
+
+_COLUMNS = (
+    Column("shard", 36),
+    Column("name", 10),
+    Column("epoch", 5, right=True),
+    Column("owner", 12),
+    Column("native_safe", 11),
+    Column("replay_after", 12, right=True),
+    Column("sstable_count", 13, right=True),
+    Column("tip", 8, right=True),
+    Column("unflushed_entries", 17, right=True),
+    Column("unflushed_bytes", 15, right=True),
+    Column("problems", 0, text=lambda problems: " ".join(problem["what"] for problem in problems)),
+)
+
+
+@click.group()
+def shard() -> None:
+    """Look at shards: who owns them, and what they hold; and release them."""
+
+
+shard.add_command(release)
+
+
+@shard.command()
+@click.argument("uri")
+@click.argument("shard", required=False)
+@storage_option
+@output_option
+def show(uri: str, shard: str | None, storage_options: dict[str, str], output: Output) -> None:
+    """Show one shard of the table at URI, or all of them.
+
+    SHARD is its id, or its name in a table of headgate; without it every shard is one row. Missing
+    entries and damaged manifests are named, and the command then exits 6.
+
+    \b
+    Example:
+      headgate shard show ./events
+      headgate shard show ./events 6f1c2a7e-0d4b-4a53-9a53-0c8f7f1f2b11 --output json
+    """
+    place = open_place(uri, storage_options)
+    code = 0
+    if shard is not None:
+        look = look_at(place, find_shard(place, shard))
+        output.record(f"Shard {look.shard.id} of {place.home.uri}", look.value())
+        code = look.exit_code
+    else:
+
+        def looks() -> Iterator[dict[str, Any]]:
+            nonlocal code
+            for each in shards_of(place):
+                look = look_at(place, each)
+                code = code or look.exit_code
+                yield look.value()
+
+        output.rows(_COLUMNS, looks())
+    click.get_current_context().exit(code)
+
+
+# -- finding -------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Place:
+    """A table's stores and the names of its shards, as far as its record tells; its schema is not known."""
+
+    home: TableHome
+    names: Mapping[uuid.UUID, str]
+
+
+def open_place(uri: str, storage_options: Mapping[str, str]) -> Place:
+    """Enough to read manifests and WALs, however damaged the base is.
+
+    The base is asked only where several tables were made in the same place one after the other:
+    it alone knows which one lives. A dataset without a record is a plain Lance table.
+    """
+    store = open_store(uri, storage_options)
+    nothing = RowSchema.of(pa.schema([]))
+    records = [name for name in store.list_folders("_headgate/") if _shard_id(name)]
+    if not records:
+        return Place(TableHome.in_store(store, nothing), {})
+    if len(records) > 1:
+        table = open_table(uri, storage_options)
+        home, record = table.home, table.record
+    else:
+        record = _read_record(store, uuid.UUID(records[0]))
+        record, wal_store = open_wal(store, record, storage_options)
+        home = TableHome(nothing, store, wal_store, record.table_id)
+    return Place(home, _names_in_logs(home) | {home.shard(name).id: name for name in record.sharding.known_names()})
+
+
+def _names_in_logs(home: TableHome) -> dict[uuid.UUID, str]:
+    """The names that streams gave to shards: of partitions nobody else knows them. A log that cannot be read tells
+    none, and hinders nothing.
+    """
+    known: dict[uuid.UUID, str] = {}
+    with suppress(HeadgateError):
+        for stream in list_streams(home.records):
+            with suppress(HeadgateError):
+                known |= shard_names(CommitLog(home.records, stream, home.uri).read())
+    return known
+
+
+def _read_record(store: ObjectStore, table_id: uuid.UUID) -> TableRecord:
+    key = record_key(table_id)
+    try:
+        return TableRecord.from_json(json.loads(bytes(store.get(key))))
+    except (ValueError, RecursionError) as error:
+        raise Corrupt("The table's record is not JSON.", table=store.uri, key=key) from error
+    except HeadgateError as error:
+        raise error.located(table=store.uri, key=key)  # noqa: B904 - the same error, located
+
+
+def shards_of(place: Place) -> list[Shard]:
+    """Every shard that has an object, by name and id. Raises NotFound where there is none."""
+    home = place.home
+    found = [Shard(home, parsed) for name in home.store.list_folders("_mem_wal/") if (parsed := _shard_id(name))]
+    if not found:
+        raise NotFound(
+            f"There are no shards at {home.uri}.",
+            advice="check the URI; a table has shards once a writer has opened one",
+        )
+    return sorted(found, key=lambda shard: (place.names.get(shard.id, ""), str(shard.id)))
+
+
+def find_shard(place: Place, name_or_id: str) -> Shard:
+    """The shard of that id, or name where the table has names. Raises InvalidInput, NotFound."""
+    home = place.home
+    listing = f"`headgate shard show {home.uri}` lists the shards"
+    try:
+        wanted = home.shard(name_or_id)
+    except InvalidInput as error:
+        error.advice = listing
+        raise
+    if wanted not in shards_of(place):
+        raise NotFound(f"The table has no shard {name_or_id!r}.", table=home.uri, shard=str(wanted.id), advice=listing)
+    return wanted
+
+
+def _shard_id(text: str) -> uuid.UUID | None:
+    try:
+        return uuid.UUID(text)
+    except ValueError:
+        return None
+
+
+# -- looking -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that is not as it must be."""
+
+    error: str
+    what: str
+    exit_code: int
+
+    @classmethod
+    def of(cls, error: HeadgateError) -> Problem:
+        """The same, for a list of several."""
+        return cls(type(error).__name__, error.what, exit_code(type(error)))
+
+
+@dataclass(frozen=True, slots=True)
+class WalLook:
+    """A WAL as LIST shows it."""
+
+    tip: int
+    entries: int
+    nbytes: int
+    holes: tuple[range, ...]
+    strays: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardLook:
+    """One shard: its manifest, None where it has none or cannot be read, and its WAL."""
+
+    shard: Shard
+    name: str | None
+    manifest: Manifest | None
+    wal: WalLook
+    problems: tuple[Problem, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """0 where all is well."""
+        return max((problem.exit_code for problem in self.problems), default=0)
+
+    def value(self) -> dict[str, Any]:
+        """For an Output."""
+        manifest = self.manifest
+        return {
+            "shard": str(self.shard.id),
+            "name": self.name,
+            "manifest_version": manifest and manifest.version,
+            "epoch": manifest and manifest.epoch,
+            "claim": manifest and manifest.claim_id,
+            "owner": manifest and manifest.owner,
+            "sealed": manifest and manifest.sealed,
+            "native_safe": manifest and not manifest.sealed and self.shard.home.wal_store is self.shard.home.store,
+            "replay_after": manifest and manifest.replay_after,
+            "last_seen": manifest and manifest.last_seen,
+            "generation": manifest and manifest.generation,
+            "sstable_count": manifest and len(manifest.sstables),
+            "tip": self.wal.tip,
+            "unflushed_entries": self.wal.entries,
+            "unflushed_bytes": self.wal.nbytes,
+            "strays": self.wal.strays,
+            "sstables": [_sstable(manifest, number) for number in range(len(manifest.sstables))] if manifest else [],
+            "problems": [asdict(problem) for problem in self.problems],
+        }
+
+
+def look_at(place: Place, shard: Shard) -> ShardLook:
+    """The manifest first, then the WAL by one LIST. Where something is missing, once more: a flush that ended
+    between the two may have let garbage collection remove what the manifest still asked for.
+    """
+    look = _look_once(place, shard)
+    return _look_once(place, shard) if look.wal.holes else look
+
+
+def _look_once(place: Place, shard: Shard) -> ShardLook:
+    problems = []
+    manifest = None
+    try:
+        manifest = shard.manifests.latest()
+    except DataLoss as error:
+        problems.append(error)
+    wal = look_at_wal(shard, manifest)
+    if manifest is None and not problems and wal.entries:
+        problems.append(DataLoss("The shard has WAL entries, yet no manifest."))
+    for hole in wal.holes[:HOLES_SHOWN]:
+        what = f"entry {hole.start} is" if len(hole) == 1 else f"entries {hole.start} to {hole.stop - 1} are"
+        problems.append(DataLoss(f"The WAL has a hole: {what} missing."))
+    if len(wal.holes) > HOLES_SHOWN:
+        problems.append(DataLoss(f"The WAL has {len(wal.holes) - HOLES_SHOWN} more holes."))
+    told = tuple(Problem.of(error) for error in problems)
+    return ShardLook(shard, place.names.get(shard.id), manifest, wal, told)
+
+
+def look_at_wal(shard: Shard, manifest: Manifest | None) -> WalLook:
+    """What lies above replay_after. Without a manifest the lowest entry counts as the first."""
+    sizes: dict[int, int] = {}
+    strays = 0
+    for info in shard.wal.list(names.wal_folder(shard.id) + "/"):
+        position = names.wal_position(info.key)
+        if position is None:
+            strays += 1
+        else:
+            sizes[position] = info.size
+    first = manifest.replay_after + 1 if manifest else min(sizes, default=0)
+    known = max(manifest.last_seen, manifest.replay_after) if manifest else first - 1
+    tip = max(known, *sizes) + 1 if sizes else known + 1
+    present = sorted(position for position in sizes if position >= first)
+    holes = tuple(hole for gap in gaps(present, first, tip) if (hole := _still_missing(shard, gap)))
+    return WalLook(tip, len(present), sum(sizes[position] for position in present), holes, strays)
+
+
+def gaps(present: list[int], first: int, tip: int) -> list[range]:
+    """The runs of numbers in [first, tip) that are not in `present`, which is sorted."""
+    edges = [first - 1, *present, tip]
+    return [range(low + 1, high) for low, high in pairwise(edges) if high - low > 1]
+
+
+def _still_missing(shard: Shard, gap: range) -> range | None:
+    """The gap without what a living writer has put since the LIST went past it; it puts one after the other."""
+    start = gap.start
+    while start < gap.stop and _exists(shard, start):
+        start += 1
+    return range(start, gap.stop) if start < gap.stop else None
+
+
+def _exists(shard: Shard, position: int) -> bool:
+    try:
+        shard.wal.head(shard.wal_key(position))
+    except NotFound:
+        return False
+    return True
+
+
+def _sstable(manifest: Manifest, number: int) -> dict[str, Any]:
+    sstable = manifest.sstables[number]
+    return {
+        "generation": sstable.generation,
+        "path": sstable.path,
+        "rows": sstable.physical_rows,
+        "in_memory_bytes": sstable.in_memory_bytes,
+    }

@@ -1,0 +1,238 @@
+"""`headgate status`: how a table, its shards and its streams stand. Reads only; fences nobody."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.live import Live
+
+from headgate.checkpoints.log.pins import PinStore
+from headgate.checkpoints.log.records import BatchRecord
+from headgate.checkpoints.log.state import Head
+from headgate.cli import storage_option
+from headgate.cli.commands.shard import Place, look_at
+from headgate.cli.options.kafka import kafka_option
+from headgate.cli.output import Output, TextOutput, output_option
+from headgate.cli.text.rewind import rewind_value
+from headgate.cli.text.status import status_tables
+from headgate.errors import InvalidInput
+from headgate.shards.sharding import sharding_to_json
+from headgate.streaming.kafka.source import source
+from headgate.streaming.maintenance.state import read_state
+from headgate.streaming.observe.status import Consumer, StreamStatus, stream_statuses
+from headgate.table.table import Table, open_table
+
+
+@click.command(
+    epilog="""\b
+Example:
+  headgate status ./orders
+  headgate status ./orders --servers 127.0.0.1:9092 --watch
+  headgate status s3://bucket/orders --storage-option region=eu-west-1 --output json
+"""
+)
+@click.argument("uri", metavar="TABLE")
+@click.option("--servers", metavar="HOST:PORT", help="Kafka's bootstrap addresses: then the lag is shown too.")
+@click.option("--batches", type=click.IntRange(min=0), default=5, show_default=True, metavar="N", help="Last batches.")
+@click.option("--watch", is_flag=True, help="Look again and again, until Ctrl-C.")
+@click.option(
+    "--every", type=click.FloatRange(min=0.1), default=2.0, show_default=True, metavar="SECONDS", help="With --watch."
+)
+@kafka_option
+@storage_option
+@output_option
+def status(
+    uri: str,
+    servers: str | None,
+    batches: int,
+    watch: bool,
+    every: float,
+    kafka_options: dict[str, str],
+    storage_options: dict[str, str],
+    output: Output,
+) -> None:
+    """Show where the streams of a TABLE stand, what its shards hold, and Spark's last batches beside WAL
+    positions and Kafka's offsets.
+
+    A shard with missing or damaged parts is named, and the command then exits 6.
+    """
+    if kafka_options and servers is None:
+        raise InvalidInput("--kafka-option needs --servers.")
+    table = open_table(uri, storage_options or None)
+    consumer: Consumer | None = None
+    if servers is not None:
+        address = servers
+
+        def consumer(topic: str) -> Any:
+            return source(address, topic, None, **kafka_options).consumer
+
+    if watch:
+        _watch(output, table, consumer, batches, every)
+        return
+    found = status_of(table, consumer, batches)
+    if isinstance(output, TextOutput):
+        Console(highlight=False).print(status_tables(found))
+    else:
+        output.record(table.uri, found)
+    click.get_current_context().exit(max((shard["exit_code"] for shard in found["shards"]), default=0))
+
+
+def status_of(table: Table, consumer: Consumer | None = None, batches: int = 5) -> dict[str, Any]:
+    """All that is shown, as plain values."""
+    streams = stream_statuses(table, consumer)
+    shards = _shards(table, streams)
+    recent = [record for one in streams for record in list(one.head.recent.values())[-batches:] if batches]
+    return {
+        "uri": table.uri,
+        "table_id": str(table.table_id),
+        "primary_key": list(table.primary_key),
+        "sharding": sharding_to_json(table.sharding),
+        "streams": [_stream(one) for one in streams],
+        "partitions": [
+            {
+                "stream": one.head.stream,
+                "topic": part.topic,
+                "partition": part.partition,
+                "committed": part.committed,
+                "end": part.end,
+                "lag": part.lag,
+            }
+            for one in streams
+            for part in one.partitions
+        ],
+        "shards": shards,
+        "maintenance": _maintenance(table, streams, shards),
+        "readers": _readers(table, streams),
+        "batches": [batch_value(record) for record in recent],
+    }
+
+
+def batch_value(record: BatchRecord) -> dict[str, Any]:
+    """One committed batch as plain values."""
+    return {
+        "stream": record.stream,
+        "batch": record.batch_id,
+        "sequence": record.sequence,
+        "query": record.query_id,
+        "mode": record.mode,
+        "rows": record.rows,
+        "bytes": record.nbytes,
+        "dead_letters": sum(part.rows for part in record.dead_letters.values()),
+        "positions": {name: list(part.positions) for name, part in record.shards.items()},
+        "offsets": [
+            {"topic": part.topic, "partition": part.partition, "from": part.start, "until": part.until}
+            for part in record.sources
+            if part.until > part.start
+        ],
+    }
+
+
+def _stream(status: StreamStatus) -> dict[str, Any]:
+    """Of older batches than the recent ones the log keeps what was read, not how many rows it was."""
+    head = status.head
+    last, opened = head.last, head.opened
+    return {
+        "stream": head.stream,
+        "batch": last and last.batch_id,
+        "query": last.query_id if last else opened and opened.query_id,
+        "sequence": head.sequence,
+        "rows": last and last.rows,
+        "mode": last and last.mode,
+        "recent_batches": len(head.recent),
+        "recent_rows": sum(record.rows for record in head.recent.values()),
+        "recent_dead_letters": sum(
+            part.rows for record in head.recent.values() for part in record.dead_letters.values()
+        ),
+        "lag": status.lag,
+        "opened_at": opened and opened.opened_at,
+        "rewound": None if head.rewound is None else {**rewind_value(head.rewound), "batches_since": _since(head)},
+    }
+
+
+def _since(head: Head) -> int:
+    """Batches since the last rewind, as far as the log remembers them one by one."""
+    rewound = 0 if head.rewound is None else head.rewound.sequence
+    return sum(record.sequence > rewound for record in head.recent.values())
+
+
+def _maintenance(table: Table, streams: tuple[StreamStatus, ...], shards: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """As the drivers last said: a stream that stopped, or runs without MemTables, may have said nothing. Where its
+    shards hold nothing beside the base, what it said of that is over.
+    """
+    waiting = {shard["owner"] for shard in shards if shard["sstables"] or shard["unflushed_entries"]}
+    found = (read_state(table.home.records, one.head.stream) for one in streams)
+    return [
+        asdict(state if state.stream in waiting else replace(state, base_since=None))
+        for state in found
+        if state is not None
+    ]
+
+
+def _readers(table: Table, streams: tuple[StreamStatus, ...]) -> list[dict[str, Any]]:
+    """Who reads the commit logs, and how far each is; a ledger and a mirror are among them."""
+    found = []
+    for one in PinStore(table.home.records, table.uri).list():
+        pin = one.pin
+        for stream in streams:
+            head = stream.head
+            if pin.records_of in (None, head.stream):
+                read = pin.done.get(head.stream, 0)
+                found.append(
+                    {
+                        "reader": pin.consumer,
+                        "stream": head.stream,
+                        "read": read,
+                        "behind": max(0, head.sequence - read),
+                        "held_until": one.expires_at.isoformat(timespec="seconds"),
+                        "note": pin.note,
+                    }
+                )
+    return found
+
+
+def _shards(table: Table, streams: tuple[StreamStatus, ...]) -> list[dict[str, Any]]:
+    names = [name for one in streams if one.head.opened for name in one.head.opened.shards]
+    place = Place(table.home, {table.home.shard(name).id: name for name in (*table.sharding.known_names(), *names)})
+    found = []
+    for info in table.shards(names):
+        look = look_at(place, table.home.shard(info.id))
+        value = look.value()
+        kept = ("shard", "name", "owner", "epoch", "tip", "replay_after", "unflushed_entries", "unflushed_bytes")
+        found.append(
+            {
+                **{key: value[key] for key in kept},
+                "sstables": value["sstable_count"],
+                "native_safe": value["native_safe"],
+                "problems": [problem["what"] for problem in value["problems"]],
+                "exit_code": look.exit_code,
+            }
+        )
+    return found
+
+
+def _watch(output: Output, table: Table, consumer: Consumer | None, batches: int, every: float) -> None:
+    """On a terminal in place; otherwise one after the other. Ends with Ctrl-C, which is how it is meant to end."""
+
+    def looks() -> Iterator[dict[str, Any]]:
+        while True:
+            yield status_of(table, consumer, batches)
+            time.sleep(every)
+
+    console = Console(highlight=False)
+    try:
+        if not isinstance(output, TextOutput):
+            output.rows((), looks())
+        elif console.is_terminal:
+            with Live(console=console, auto_refresh=False, screen=False) as live:
+                for found in looks():
+                    live.update(status_tables(found), refresh=True)
+        else:
+            for found in looks():
+                console.print(status_tables(found))
+    except KeyboardInterrupt:
+        return

@@ -1,0 +1,118 @@
+"""`headgate table`: make a table, and see what it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import pyarrow as pa
+
+from headgate.cli import storage_option
+from headgate.cli.output import Output, output_option
+from headgate.errors import InvalidInput
+from headgate.shards.sharding import Sharding, bucket, by_partition, sharding_to_json, single
+from headgate.streaming.decode.ddl import arrow_schema
+from headgate.table.table import Table, create_table, open_table
+
+_SHARDINGS = "single, bucket:COLUMN:N, by_partition or by_partition:MAX_SHARDS"
+
+_OF_A_SHARD = ("name", "id", "epoch", "sstables", "owner", "native_safe")
+"""What fits into 80 columns; `headgate shard show` has the rest."""
+
+
+@click.group()
+def table() -> None:
+    """Make tables, and see what they are."""
+
+
+@table.command(
+    epilog="""\b
+Example:
+  headgate table create ./orders --schema "id bigint not null, note string" \\
+      --primary-key id --sharding bucket:id:4 --full-text note
+"""
+)
+@click.argument("uri")
+@click.option("--schema", required=True, metavar="DDL", help='Columns as Spark writes them: "id bigint, note string".')
+@click.option("--primary-key", multiple=True, metavar="COLUMN", help="A key column; may be repeated.")
+@click.option("--sharding", default="single", show_default=True, metavar="HOW", help=f"One of {_SHARDINGS}.")
+@click.option("--key-is-partitioned", is_flag=True, help="With by_partition: rows of one key are in one partition.")
+@click.option("--full-text", multiple=True, metavar="COLUMN", help="A column to search in; may be repeated.")
+@click.option("--wal-uri", metavar="URI", help="A separate store for the write-ahead logs.")
+@storage_option
+@output_option
+def create(
+    uri: str,
+    schema: str,
+    primary_key: tuple[str, ...],
+    sharding: str,
+    key_is_partitioned: bool,
+    full_text: tuple[str, ...],
+    wal_uri: str | None,
+    storage_options: dict[str, str],
+    output: Output,
+) -> None:
+    """Make a table at URI. After a crash the same command completes it; an existing table is refused."""
+    made = create_table(
+        uri,
+        arrow_schema(schema),
+        primary_key=primary_key,
+        sharding=parse_sharding(sharding, key_is_partitioned),
+        full_text=full_text,
+        wal_uri=wal_uri,
+        storage_options=storage_options,
+    )
+    output.record(f"Created {made.uri}", _described(made))
+
+
+@table.command(
+    epilog="""\b
+Example:
+  headgate table show s3://bucket/orders --storage-option region=eu-west-1 --output json
+"""
+)
+@click.argument("uri")
+@storage_option
+@output_option
+def show(uri: str, storage_options: dict[str, str], output: Output) -> None:
+    """What the table at URI is: its columns, its routing, and its shards. Writes nothing."""
+    found = open_table(uri, storage_options)
+    shards = [{key: getattr(shard, key) for key in _OF_A_SHARD} for shard in found.shards()]
+    output.record(found.uri, {**_described(found), "shards": shards})
+
+
+def parse_sharding(text: str, key_is_partitioned: bool = False) -> Sharding:
+    """The sharding that `--sharding` names. Raises InvalidInput."""
+    kind, _, rest = text.partition(":")
+    column, _, number = rest.rpartition(":")
+    if key_is_partitioned and kind != "by_partition":
+        raise InvalidInput("--key-is-partitioned is for --sharding by_partition.")
+    if text == "single":
+        return single()
+    if kind == "bucket" and column and number.isdecimal():
+        return bucket(column, int(number))
+    if text == "by_partition" or (kind == "by_partition" and rest.isdecimal()):
+        return by_partition(int(rest) if rest else None, key_is_partitioned)
+    raise InvalidInput(f"There is no sharding {text!r}.", advice=f"use {_SHARDINGS}; nothing was written")
+
+
+def _described(table: Table) -> dict[str, Any]:
+    return {
+        "uri": table.uri,
+        "table_id": str(table.table_id),
+        "sharding": sharding_to_json(table.sharding),
+        "primary_key": list(table.primary_key),
+        "full_text": list(table.full_text),
+        "wal_uri": table.record.wal_uri,
+        "columns": [_column(table, column) for column in table.schema],
+    }
+
+
+def _column(table: Table, column: pa.Field) -> dict[str, Any]:
+    return {
+        "name": column.name,
+        "type": str(column.type),
+        "nullable": column.nullable,
+        "key": column.name in table.primary_key,
+        "full_text": column.name in table.full_text,
+    }

@@ -1,0 +1,141 @@
+"""`headgate verify`: prove that every committed row is in the table, once. Reads only; fences nobody."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from headgate.cli import storage_option
+from headgate.cli.errors import exit_code
+from headgate.cli.options.decoder import decoder_for, recorded_decoder_options
+from headgate.cli.options.kafka import kafka_option
+from headgate.cli.output import Output, output_option
+from headgate.cli.progress import bars
+from headgate.cli.text.rewind import rewind_value
+from headgate.errors import DataLoss, InvalidInput
+from headgate.streaming.decode.contract import Decoder
+from headgate.streaming.kafka.source import source
+from headgate.streaming.verify.verify import Report, verify_table
+from headgate.table.table import Table, open_table
+
+
+@click.command(
+    epilog="""\b
+Example:
+  headgate verify ./orders --servers 127.0.0.1:9092 --topic orders
+  headgate verify ./orders --servers 127.0.0.1:9092 --topic orders --output json
+  headgate verify ./old --servers 127.0.0.1:9092 --topic orders --decode debezium
+"""
+)
+@click.argument("uri", metavar="TABLE")
+@click.option("--servers", required=True, metavar="HOST:PORT", help="Kafka's bootstrap addresses.")
+@click.option("--topic", "topics", required=True, multiple=True, help="A topic that streams read; all of them.")
+@recorded_decoder_options
+@kafka_option
+@storage_option
+@output_option
+def verify(
+    uri: str,
+    servers: str,
+    topics: tuple[str, ...],
+    decode_as: str | None,
+    registry: str | None,
+    registry_auth: str | None,
+    kafka_options: dict[str, str],
+    storage_options: dict[str, str],
+    output: Output,
+) -> None:
+    """Read the committed ranges of the topic again and compare them with the TABLE row by row.
+
+    On a table with a key: the newest row of each key, deletes included. Dead letters must be exactly the
+    records that cannot become rows. Exits 6 where a row is lost, there twice or wrong, and shows the first ones
+    with key, column, expected and found value. Streams may go on meanwhile; rows that others than streams wrote count
+    as wrong. What a rewind let come again is expected again; what it skipped is not: `ranges` has every pass.
+
+    Records are decoded as their stream recorded it, by the columns of that time; --decode is for streams that did not.
+    Rows that Spark made cannot be made again: their offsets and their number are compared, and `unjudged` says so.
+
+    Exits 1 where a difference may be no loss: rows that `headgate wal expire` let go, or a decoder that nobody
+    recorded or named; `doubts` says which.
+    """
+    table = open_table(uri, storage_options or None)
+    decode = None if decode_as is None else decoder_for(table, decode_as, registry, registry_auth)
+    if registry is not None and decode is None:
+        raise InvalidInput("--registry belongs to --decode avro; a recorded registry is known.")
+    report = run_verify(table, servers, topics, kafka_options, decode, registry_auth)
+    output.record(_title(report), report_value(report))
+    unsure = report.may_be_expired or report.doubts
+    click.get_current_context().exit(0 if report.holds else 1 if unsure else exit_code(DataLoss))
+
+
+def _title(report: Report) -> str:
+    if report.holds:
+        judged = ", as far as it can be judged" if report.unjudged else ""
+        return "Every row is there, once" + (" in each pass: the stream was rewound" if report.rewinds else "") + judged
+    if report.may_be_expired:
+        return "Rows are not there, perhaps those that `headgate wal expire` let go; nothing is there twice or wrong"
+    if report.late and not (report.difference or report.dead_letters_lost or report.dead_letters_extra):
+        return "As committed, but a stream did not begin with its first batch: ROWS OF BEFORE ARE MISSING"
+    if report.doubts:
+        return "Table and topic differ, and that need not be a loss: " + " ".join(report.doubts)
+    return "NOT as committed"
+
+
+def run_verify(
+    table: Table,
+    servers: str,
+    topics: tuple[str, ...],
+    kafka_options: dict[str, str] | None = None,
+    decode: Decoder | None = None,
+    registry_auth: str | None = None,
+) -> Report:
+    """Compare, with progress bars on a terminal."""
+    options = {topic: source(servers, topic, None, **(kafka_options or {})).consumer for topic in topics}
+    with bars() as progress:
+        tasks: dict[str, Any] = {}
+
+        def moved(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = progress.add_task(what)
+            progress.update(tasks[what], completed=done, total=total or None)
+
+        return verify_table(table, options, decode, moved, registry_auth)
+
+
+def report_value(report: Report) -> dict[str, Any]:
+    """The report as plain values."""
+    return {
+        "holds": report.holds,
+        "unjudged": list(report.unjudged),
+        "doubts": list(report.doubts),
+        "records": report.records,
+        "expected_rows": report.expected,
+        "rows": report.rows,
+        "duplicates": report.difference.duplicates,
+        "lost": report.difference.lost,
+        "wrong": report.difference.wrong,
+        "expired_entries": report.expired,
+        "dead_letters": report.dead_letters,
+        "dead_letters_lost": report.dead_letters_lost,
+        "dead_letters_extra": report.dead_letters_extra,
+        "ranges": [
+            {
+                "stream": part.stream,
+                "topic": part.topic,
+                "partition": part.partition,
+                "from": part.start,
+                "until": part.until,
+                "start_known": part.start_known,
+                "ended_by_rewind": part.ended_by,
+                "decoded_by": [
+                    {"from": era.start, "until": era.until, "decoder": era.made.kind, "assumed": era.assumed}
+                    for era in eras
+                ],
+            }
+            for part, eras in zip(report.ranges, report.eras, strict=True)
+        ],
+        "begins_late": list(report.late),
+        "rewinds": [rewind_value(one) for one in report.rewinds],
+        "examples": list(report.examples),
+    }

@@ -1,0 +1,161 @@
+"""`headgate wal …`: the entries of a shard's write-ahead log.
+
+`tail` reads only, fences nobody and needs the objects alone: it works where the base dataset cannot be opened any more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import islice
+from typing import Any
+
+import click
+
+from headgate.cli import storage_option
+from headgate.cli.commands.expire import expire
+from headgate.cli.commands.shard import find_shard, open_place
+from headgate.cli.output import Column, Output, output_option
+from headgate.errors import DataLoss, NotFound
+from headgate.shards import names
+from headgate.shards.shard import Shard
+from headgate.shards.wal.entry import decode_entry
+from headgate.shards.wal.tailer import WalEntry, WalTailer
+
+POLL_SECONDS = 0.5
+"""How long `--follow` sleeps at the tip. Each poll is one HEAD."""
+
+
+def _sources(sources: list[dict[str, Any]]) -> str:
+    return ", ".join(f"{part['topic']}/{part['partition']} [{part['start']}, {part['until']})" for part in sources)
+
+
+_COLUMNS = (
+    Column("position", 10, right=True),
+    Column("epoch", 6, right=True),
+    Column("kind", 7),
+    Column("rows", 9, right=True),
+    Column("bytes", 12, right=True),
+    Column("attempt", 36),
+    Column("sources", 0, text=_sources),
+)
+
+
+@click.group()
+def wal() -> None:
+    """Look at a shard's write-ahead log; and retention where it is all there is."""
+
+
+wal.add_command(expire)
+
+
+@wal.command()
+@click.argument("uri")
+@click.argument("shard")
+@click.option(
+    "--from",
+    "start",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="First position. Default: the first that no SSTable covers.",
+)
+@click.option("--follow", is_flag=True, help="Wait for more at the tip, until Ctrl-C.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N entries.")
+@storage_option
+@output_option
+def tail(
+    uri: str,
+    shard: str,
+    start: int | None,
+    follow: bool,
+    limit: int | None,
+    storage_options: dict[str, str],
+    output: Output,
+) -> None:
+    """List the entries of SHARD (its id, or its name in a table of headgate) of the table at URI, up to the tip.
+
+    Every entry is read and checked. A missing or damaged one ends the list with exit code 6.
+
+    \b
+    Example:
+      headgate wal tail ./events 6f1c2a7e-0d4b-4a53-9a53-0c8f7f1f2b11 --from 0 --limit 20
+      headgate wal tail ./events 6f1c2a7e-0d4b-4a53-9a53-0c8f7f1f2b11 --follow --output json
+    """
+    entries = entries_of(find_shard(open_place(uri, storage_options), shard), start, follow)
+    output.rows(_COLUMNS, (row_of(found) for found in islice(entries, limit)))
+
+
+def entries_of(shard: Shard, start: int | None, follow: bool) -> Iterator[WalEntry]:
+    """Entries from `start` (None: replay_after + 1) to the tip, and on from there with `follow`."""
+    position = replay_start(shard) if start is None else start
+    while True:
+        for found in _to_the_tip(shard, position):
+            yield found
+            position = found.position + 1
+        if not follow:
+            return
+        while not _is_there(shard, position):
+            time.sleep(POLL_SECONDS)
+
+
+def replay_start(shard: Shard) -> int:
+    """The first position that no SSTable covers."""
+    manifest = shard.manifests.latest()
+    return manifest.replay_after + 1 if manifest else 0
+
+
+def row_of(found: WalEntry) -> dict[str, Any]:
+    """One entry, for an Output."""
+    header = found.entry.header
+    return {
+        "position": found.position,
+        "epoch": header.epoch,
+        "kind": "barrier" if header.barrier else "rows",
+        "rows": found.entry.rows,
+        "bytes": found.entry.nbytes,
+        "generation": header.generation,
+        "entry": header.entry_id,
+        "attempt": header.tags.attempt_id,
+        "sources": [asdict(source) for source in header.tags.sources],
+    }
+
+
+def _to_the_tip(shard: Shard, start: int) -> Iterator[WalEntry]:
+    """Positions that SSTables cover may have been collected, so of those only what is there; then every one."""
+    uncovered = replay_start(shard)
+    if start < uncovered:
+        yield from _covered(shard, range(start, uncovered))
+    position = max(start, uncovered)
+    try:
+        for found in WalTailer(shard).read(position):
+            yield found
+            position = found.position + 1
+    except DataLoss as error:
+        moved = replay_start(shard)
+        if error.position is None or error.position >= moved:
+            raise
+        # A flush covered it and its entry was collected while we read.
+        yield from _to_the_tip(shard, max(moved, position))
+
+
+def _covered(shard: Shard, wanted: range) -> Iterator[WalEntry]:
+    listed = (names.wal_position(info.key) for info in shard.wal.list(names.wal_folder(shard.id) + "/"))
+    for position in sorted(found for found in listed if found is not None and found in wanted):
+        try:
+            data = shard.wal.get(shard.wal_key(position))
+        except NotFound:
+            continue
+        try:
+            entry = decode_entry(data)
+        except DataLoss as error:
+            raise shard.blame(error, position)  # noqa: B904 - the same error, located
+        yield WalEntry(position, entry)
+
+
+def _is_there(shard: Shard, position: int) -> bool:
+    try:
+        shard.wal.head(shard.wal_key(position))
+    except NotFound:
+        return False
+    return True

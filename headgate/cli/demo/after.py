@@ -1,0 +1,57 @@
+"""What the demo shows of a table once its stream has stopped: plain Lance readers, search and a checkpoint.
+
+Each answer is compared with what was produced: a plain Lance reader sees every row, a search finds exactly the orders
+with that word, before and after the index of the base is complete, and the checkpoint shows the instant at which it was
+taken.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import lance
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headgate.cli.demo.orders import KEY, TEXT, WORD
+from headgate.table.table import Table, open_table
+
+CHECKPOINT = "demo"
+
+
+@dataclass(frozen=True)
+class After:
+    """What was seen."""
+
+    plain_rows: int
+    """That a plain Lance reader sees: a clean stop takes all of them into the base."""
+    hits: int
+    hits_expected: int
+    search_ms: float
+    """Of the second search of the same instant: the first one reads the indexes."""
+    checkpoint_rows: int
+    """That the checkpoint shows."""
+    holds: bool
+
+
+def look_after(table: Table, expected: pa.Table) -> After:
+    """Read it with plain Lance, search, take a checkpoint, complete the index, search again, read the checkpoint."""
+    wanted = set(expected.filter(pc.match_substring(expected[TEXT], WORD))[KEY].to_pylist())
+    plain_rows = lance.dataset(table.uri).count_rows()
+    searcher = table.searcher()
+    found = _hits(searcher.search(WORD, TEXT, expected.num_rows))
+    began = time.monotonic()
+    searcher.search(WORD, TEXT, 10)
+    search_ms = (time.monotonic() - began) * 1000
+    table.checkpoint("all", CHECKPOINT)
+    table.compact()
+    again = _hits(table.search(WORD, TEXT, expected.num_rows))
+    rows = open_table(table.uri, checkpoint=CHECKPOINT).scan([KEY]).read_all()
+    holds = found == again == wanted and sorted(rows[KEY].to_pylist()) == sorted(expected[KEY].to_pylist())
+    holds = holds and plain_rows == expected.num_rows
+    return After(plain_rows, len(found), len(wanted), search_ms, rows.num_rows, holds)
+
+
+def _hits(found: pa.Table) -> set[int]:
+    return set(found[KEY].to_pylist())

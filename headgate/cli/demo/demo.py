@@ -1,0 +1,332 @@
+"""The demo: orders flow from Kafka through Spark into a table, the driver is killed half-way, and nothing is lost.
+
+Promises:
+1. Real parts: a Kafka broker, drivers in processes of their own, SIGKILL of a driver and its JVM within a batch.
+2. The table is compared with what was produced, row by row, and the topic once more with the table.
+   So are a search of it and a checkpoint, before and after its rows are taken into the base.
+3. However it ends, nothing stays running, and the directory is gone unless it is to be kept.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from headgate.checkpoints.snapshots.snapshot import visible_now
+from headgate.cli.commands.status import batch_value
+from headgate.cli.demo.after import After, look_after
+from headgate.cli.demo.orders import DDL, KEY, PARTITIONS, TEXT, TOPIC, WORD, Orders
+from headgate.connectors.kafka.options import ConsumerConfig
+from headgate.dev.broker import LocalBroker
+from headgate.errors import HeadgateError, NotFound
+from headgate.shards.sharding import by_partition
+from headgate.shards.wal.tailer import WalTailer
+from headgate.streaming.dead_letters import read_dead_letters
+from headgate.streaming.decode.api import json as json_decoder
+from headgate.streaming.decode.ddl import arrow_schema
+from headgate.streaming.kafka.source import source
+from headgate.streaming.verify.compare import Difference, Prints, compare
+from headgate.streaming.verify.history import heads_of
+from headgate.streaming.verify.verify import Report, verify_table
+from headgate.table.table import Table, create_table
+
+BATCHES = 10
+"""The records come in about so many batches: enough for a kill between and within some of them."""
+KILL_AFTER = 5
+"""Batches that the first driver may finish."""
+CORES = 2
+_COMMAND = "from headgate.cli import main; main(prog_name='headgate')"
+_NEXT_BATCH = 10.0
+"""Seconds to wait for the next batch before the driver is killed between batches instead."""
+_PATIENCE = 120.0
+"""Seconds without a word from a driver after which it is taken to hang."""
+
+
+class DemoFailed(HeadgateError):
+    """A step of the demo did not do what it is there to show."""
+
+    next_step = "run `headgate demo --keep` and look at the table and the logs that it leaves"
+
+
+class Steps(Protocol):
+    """Who is told how far the demo is."""
+
+    def step(self, what: str, total: int | None = None) -> None:
+        """The next step begins."""
+
+    def moved(self, done: int) -> None:
+        """So much of the step is done."""
+
+    def done(self, result: str) -> None:
+        """The step is done."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What the demo has to show."""
+
+    table: str
+    batches: tuple[dict[str, Any], ...]
+    records: int
+    updates: int
+    deletes: int
+    rows: int
+    difference: Difference
+    """Between what was produced and what the table holds."""
+    dead_letters: int
+    dead_letters_expected: int
+    verified: Report
+    """Between the topic and the table."""
+    after: After
+    """Plain Lance, search and a checkpoint."""
+    killed_after_batch: int
+    dead_entries: int
+    """Entries that the killed driver wrote and never committed."""
+    seconds_to_recover: float
+    """From the kill to the first batch that its successor committed; a new Spark starts meanwhile."""
+    rows_per_second: float
+    """Over the batches, without the starts of Spark."""
+    seconds: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether everything is as promised."""
+        right = not self.difference and self.dead_letters == self.dead_letters_expected
+        return right and self.verified.holds and self.after.holds
+
+
+def run_demo(records: int, steps: Steps, directory: Path | None = None) -> Result:
+    """Run it. `directory` None: a temporary one, which is removed in the end.
+
+    1. start Kafka.  2. produce the orders.  3. stream them.  4. kill the driver within a batch.
+    5. start again, to the end of the topic.  6. compare.  7. read with plain Lance, search, take a checkpoint.
+
+    Raises DemoFailed, BrokerFailed, JarsMissing, and whatever a driver failed with.
+    """
+    began = time.monotonic()
+    with ExitStack() as stack:
+        place = directory if directory is not None else stack.enter_context(_temporary())
+        (place / "tmp").mkdir()
+        steps.step("Starting Kafka")
+        broker = stack.enter_context(LocalBroker(place / "kafka"))
+        broker.create_topic(TOPIC, PARTITIONS)
+        steps.done(f"Kafka runs on {broker.servers}")
+
+        orders = Orders.make(records)
+        steps.step("Producing orders", len(orders))
+        orders.produce(broker.servers, steps.moved)
+        steps.done(
+            f"produced {len(orders):,} records: {orders.updates:,} updates, {orders.deletes:,} deletes, "
+            f"{orders.bad:,} bad ones"
+        )
+
+        routing = by_partition(key_is_partitioned=True)
+        table = create_table(str(place / "orders"), arrow_schema(DDL), KEY, routing, full_text=TEXT)
+        batches, killed_at = _until_killed(table, broker, steps, records)
+        known = [batch_value(record) for record in heads_of(table)[0].recent.values()]
+        dead_entries = _dead_entries(table)
+        more, recovered_at = _to_the_end(table, broker, steps, records)
+
+        steps.step("Comparing", None)
+        expected = orders.expected(table.schema)
+        difference, rows = _compared(table, expected)
+        dead = sum(letters.num_rows for letters in read_dead_letters(table.home))
+        verified = _verified(table, source(broker.servers, TOPIC, None).consumer)
+        steps.done(f"compared {rows:,} rows with what was produced, and with the topic")
+        steps.step("Reading with plain Lance, searching, taking a checkpoint", None)
+        after = look_after(table, expected)
+        steps.done(
+            f"plain Lance sees {after.plain_rows:,} rows; searched for {WORD!r}: {after.hits:,} orders; "
+            "took a checkpoint"
+        )
+        written = [batch for batch in (*batches, *more) if not batch["skipped"]]
+        return Result(
+            table=table.uri,
+            batches=_all_batches(known, more),
+            records=len(orders),
+            updates=orders.updates,
+            deletes=orders.deletes,
+            rows=rows,
+            difference=difference,
+            dead_letters=dead,
+            dead_letters_expected=orders.bad,
+            verified=verified,
+            after=after,
+            killed_after_batch=batches[-1]["batch"],
+            dead_entries=dead_entries,
+            seconds_to_recover=recovered_at - killed_at,
+            rows_per_second=sum(batch["rows"] for batch in written) / sum(batch["seconds"] for batch in written),
+            seconds=time.monotonic() - began,
+        )
+
+
+def _all_batches(known: list[dict[str, Any]], more: list[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
+    """What the log had when the driver died, and what its successor told: a clean stop folds the log."""
+    told = [{key: value for key, value in one.items() if key not in ("seconds", "skipped")} for one in more]
+    return tuple({one["batch"]: one for one in (*known, *told)}.values())
+
+
+# -- streaming -----------------------------------------------------------------------
+
+
+def _until_killed(table: Table, broker: LocalBroker, steps: Steps, records: int) -> tuple[list[dict[str, Any]], float]:
+    """A driver that is killed within a batch. Its batches, and when it died."""
+    steps.step("Streaming", records)
+    batches: list[dict[str, Any]] = []
+    with _Driver(table, broker.servers, records) as driver:
+        for batch in driver.batches():
+            batches.append(batch)
+            steps.moved(_reached(batches))
+            if len(batches) == KILL_AFTER:
+                _wait_for_an_entry_after(table, batch)
+                driver.kill()
+                break
+        else:
+            raise DemoFailed("The driver ended before it could be killed.", told=driver.last_words())
+    steps.done(f"killed the driver (kill -9) after batch {batches[-1]['batch']}")
+    return batches, time.monotonic()
+
+
+def _wait_for_an_entry_after(table: Table, batch: dict[str, Any]) -> None:
+    """Until a task of the next batch has written: rows that are durable, and not committed."""
+    places = [(table.home.shard(name), positions[-1] + 1) for name, positions in batch["positions"].items()]
+    until = time.monotonic() + _NEXT_BATCH
+    while time.monotonic() < until:
+        for shard, position in places:
+            with suppress(NotFound):
+                shard.wal.head(shard.wal_key(position))
+                return
+        time.sleep(0.002)
+
+
+def _to_the_end(table: Table, broker: LocalBroker, steps: Steps, records: int) -> tuple[list[dict[str, Any]], float]:
+    """A second driver, which goes on where the table stands. Its batches, and when the first was there."""
+    steps.step("Recovering", records)
+    batches: list[dict[str, Any]] = []
+    recovered = 0.0
+    with _Driver(table, broker.servers, records, "--once") as driver:
+        for batch in driver.batches():
+            recovered = recovered or time.monotonic()
+            batches.append(batch)
+            steps.moved(_reached(batches))
+        code = driver.wait()
+        if code != 0 or not batches:
+            raise DemoFailed(f"The second driver ended with exit code {code}.", told=driver.last_words())
+    steps.done(f"went on with batch {batches[0]['batch']}, and reached the end with batch {batches[-1]['batch']}")
+    return batches, recovered
+
+
+def _reached(batches: list[dict[str, Any]]) -> int:
+    """Offsets that are in the table: partitions start at 0 here."""
+    ends = {part["partition"]: part["until"] for batch in batches for part in batch["offsets"]}
+    return sum(ends.values())
+
+
+class _Driver:
+    """`headgate ingest` in a session of its own, so that it and its JVM can be killed together, and nothing else."""
+
+    def __init__(self, table: Table, servers: str, records: int, *options: str) -> None:
+        arguments = ["--servers", servers, "--topic", TOPIC, "--table", table.uri, "--output", "json"]
+        arguments += ["--cores", str(CORES), "--max-offsets", str(max(1, -(-records // BATCHES)))]
+        # What a killed Spark leaves behind goes with the directory.
+        scratch = Path(table.uri).parent / "tmp"
+        number, name = tempfile.mkstemp(prefix="driver-", suffix=".err", dir=scratch)
+        self._errors = Path(name)
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _COMMAND, "ingest", *arguments, *options],
+            stdout=subprocess.PIPE,
+            stderr=number,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, "TMPDIR": str(scratch), "SPARK_LOCAL_DIRS": str(scratch)},
+        )
+        os.close(number)
+
+    def batches(self) -> Iterator[dict[str, Any]]:
+        """Each batch as it is told. A driver that says nothing for long is killed, which ends the batches."""
+        assert self._process.stdout is not None
+        while True:
+            watchdog = threading.Timer(_PATIENCE, self.kill)
+            watchdog.start()
+            line = self._process.stdout.readline()
+            watchdog.cancel()
+            if not line:
+                return
+            yield json.loads(line)
+
+    def kill(self) -> None:
+        """SIGKILL of the driver and its JVM; Spark's workers end when they find it gone."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def wait(self) -> int:
+        """Its exit code."""
+        return self._process.wait(_PATIENCE)
+
+    def last_words(self) -> str:
+        """The end of what it said on stderr."""
+        return self._errors.read_text(errors="replace")[-500:].strip()
+
+    def __enter__(self) -> _Driver:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self.kill()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+# -- comparing -----------------------------------------------------------------------
+
+
+def _compared(table: Table, produced: pa.Table) -> tuple[Difference, int]:
+    """What the table holds with what was produced."""
+    schema = table.home.schema
+    expected = Prints.of(schema, produced.to_batches())
+    found = Prints.of(schema, table.scan())
+    return compare(expected, found, keyed=True), len(found)
+
+
+def _verified(table: Table, consumer: ConsumerConfig) -> Report:
+    return verify_table(table, {TOPIC: consumer}, json_decoder(table.schema))
+
+
+def _dead_entries(table: Table) -> int:
+    """Entries with rows that no commit record lists."""
+    visible = visible_now(table.home)
+    return sum(
+        not found.entry.header.barrier and not visible(info.id, found.position, found.entry.header.tags.attempt_id)
+        for info in table.shards()
+        for found in WalTailer(table.home.shard(info.id)).read(info.replay_after + 1)
+    )
+
+
+@contextmanager
+def _temporary() -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="headgate-demo-"))
+    try:
+        yield path
+    finally:
+        for _ in range(5):
+            shutil.rmtree(path, ignore_errors=True)
+            if not path.exists():
+                break
+            # A worker of the killed Spark was still writing its last file.
+            time.sleep(0.5)

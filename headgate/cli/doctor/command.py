@@ -1,0 +1,86 @@
+"""`headgate doctor`: whether this machine, a table's store and Kafka are fit, and what to do where they are not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import click
+
+from headgate.cli import storage_option
+from headgate.cli.doctor.machine import Check, check_machine
+from headgate.cli.options.kafka import kafka_option
+from headgate.cli.output import Column, Output, TextOutput, output_option
+from headgate.errors import InvalidInput
+
+_COLUMNS = (Column("state", 5), Column("area", 13), Column("check", 20), Column("seen", 0))
+
+
+@click.command(
+    epilog="""\b
+Example:
+  headgate doctor
+  headgate doctor --table s3://bucket/orders --storage-option region=eu-west-1 --servers 127.0.0.1:9092 --topic orders
+  headgate doctor --store s3://bucket/new-prefix --output json
+"""
+)
+@click.option("--table", "uri", metavar="URI", help="A table: whether it opens, and what its store allows.")
+@click.option("--store", "prefix", metavar="URI", help="A place without a table yet: what the store allows there.")
+@click.option("--servers", metavar="HOST:PORT", help="Kafka's bootstrap addresses: whether it answers.")
+@click.option("--topic", "topics", multiple=True, help="With --servers: a topic that should be there; may be repeated.")
+@kafka_option
+@storage_option
+@output_option
+def doctor(
+    uri: str | None,
+    prefix: str | None,
+    servers: str | None,
+    topics: tuple[str, ...],
+    kafka_options: dict[str, str],
+    storage_options: dict[str, str],
+    output: Output,
+) -> None:
+    """Look at Python, packages, Java, jars and room; with --table or --store at the store; with --servers at Kafka.
+
+    Each line is ok, a warning or bad, with what to do. In the store one small object is put, read, listed and deleted
+    below `_headgate/`; where writing is not allowed, only reading is tried. Exits 1 where something is bad. Nothing
+    that is printed holds a credential.
+    """
+    if servers is None and (topics or kafka_options):
+        raise InvalidInput("--topic and --kafka-option need --servers.", advice="add --servers HOST:PORT")
+    checks = list(_checks(uri, prefix, servers, topics, kafka_options, storage_options))
+    counts = Counter(check.state for check in checks)
+    told = {"ok": counts["ok"], "warn": counts["warn"], "bad": counts["bad"]}
+    if isinstance(output, TextOutput):
+        output.rows(_COLUMNS, (_line(one) for one in checks))
+        fit = "Fit" if not counts["bad"] else "NOT fit, see what is bad"
+        click.echo(f"{fit}: {counts['ok']} ok, {counts['warn']} warnings, {counts['bad']} bad")
+    else:
+        output.record("doctor", {"fit": not counts["bad"], **told, "checks": [one.value() for one in checks]})
+    click.get_current_context().exit(1 if counts["bad"] else 0)
+
+
+def _line(one: Check) -> dict[str, str]:
+    return {**one.value(), "seen": f"{one.what} → {one.do}" if one.do else one.what}
+
+
+def _checks(
+    uri: str | None,
+    prefix: str | None,
+    servers: str | None,
+    topics: tuple[str, ...],
+    kafka_options: dict[str, str],
+    storage_options: dict[str, str],
+) -> Iterator[Check]:
+    yield from check_machine()
+    if uri is None and prefix is None and servers is None:
+        return
+    # Loads Lance and obstore, which must not be loaded before processes are made.
+    from headgate.cli.doctor.store import check_kafka, check_prefix, check_table
+
+    if uri is not None:
+        yield from check_table(uri, storage_options)
+    if prefix is not None:
+        yield from check_prefix(prefix, storage_options)
+    if servers is not None:
+        yield from check_kafka(servers, topics, kafka_options)

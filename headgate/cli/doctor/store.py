@@ -1,0 +1,205 @@
+"""The checks of a table's store and of Kafka. A probe object is put, read, listed, put again and deleted; where writing
+is not allowed, reading alone is checked. Everything else is only read.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, TypeVar
+
+from headgate.cli.doctor.machine import Check, room_of
+from headgate.connectors.objects import ObjectStore, open_store
+from headgate.connectors.objects.local import LocalStore
+from headgate.errors import AlreadyExists, HeadgateError, NotFound, PermissionDenied
+from headgate.table.table import Table, open_table
+
+if TYPE_CHECKING:
+    from headgate.connectors.kafka.options import ConsumerConfig
+
+T = TypeVar("T")
+
+PROBES = "doctor/"
+"""Where probe objects go, below the table's own records or the given prefix. Nothing else reads it."""
+
+SKEW, MUCH_SKEW = timedelta(seconds=30), timedelta(minutes=10)
+"""How far two clocks may be apart before it is told. S3 refuses requests that are 15 minutes off."""
+
+KAFKA_SECONDS = 10.0
+"""How long Kafka may take to answer."""
+
+
+def check_table(uri: str, options: dict[str, str]) -> Iterator[Check]:
+    """Whether a table opens, and what its stores allow."""
+    try:
+        table = open_table(uri, options or None)
+    except HeadgateError as error:
+        do = error.advice or error.next_step
+        yield Check("table", "open", "bad", error.what, do)
+        return
+    yield _streams(table)
+    home = table.home
+    yield from check_store(home.records, "table's store")
+    if home.wal_store.uri != home.store.uri:
+        yield from check_store(home.wal_store, "WAL store")
+
+
+def check_prefix(uri: str, options: dict[str, str]) -> Iterator[Check]:
+    """What a store allows below a prefix where there is no table yet."""
+    try:
+        store = open_store(uri, options or None)
+    except HeadgateError as error:
+        yield Check("store", "open", "bad", error.what, error.advice or error.next_step)
+        return
+    yield from check_store(store, "store")
+
+
+def _streams(table: Table) -> Check:
+    from headgate.checkpoints.log.names import list_streams
+
+    try:
+        names = list_streams(table.home.records)
+    except HeadgateError as error:
+        return Check("table", "open", "bad", error.what, error.advice or error.next_step)
+    return Check("table", "open", "ok", f"{table.uri}, {len(names)} streams: {', '.join(names) or 'none'}")
+
+
+# -- the store -------------------------------------------------------------------------
+
+
+@dataclass
+class _Probe:
+    """One object that is nobody's."""
+
+    store: ObjectStore
+    area: str
+    key: str
+    data: bytes
+
+    def step(self, name: str, run: Callable[[], Check]) -> Check:
+        """What the step found; an error of the store is bad, with its own advice."""
+        try:
+            return run()
+        except HeadgateError as error:
+            return Check(self.area, name, "bad", error.what, error.advice or error.next_step)
+
+    def ok(self, name: str, what: str) -> Check:
+        return Check(self.area, name, "ok", what)
+
+    def bad(self, name: str, what: str, do: str) -> Check:
+        return Check(self.area, name, "bad", what, do)
+
+    # -- steps -----------------------------------------------------------------------
+
+    def refused(self) -> Check:
+        """A second put of a name that is taken: every fence stands on it."""
+        name = "put if absent, twice"
+        try:
+            self.store.put_if_absent(self.key, self.data + b" again")
+        except AlreadyExists:
+            return self.ok(name, "the second one was refused")
+        return self.bad(
+            name,
+            "a second put REPLACED the first",
+            "do not use this store: it ignores If-None-Match, so that nothing fences; see docs/s3.md",
+        )
+
+    def read(self) -> Check:
+        found = bytes(self.store.get(self.key))
+        if found == self.data:
+            return self.ok("read", f"{len(found)} bytes, as they were written")
+        return self.bad("read", "other bytes came back", "do not use this store")
+
+    def listed(self) -> Check:
+        if any(info.key == self.key for info in self.store.list(PROBES)):
+            return self.ok("list", "the new object is listed at once")
+        return self.bad("list", "the new object is not listed", "do not use this store: a LIST must see every put")
+
+    def clock(self, before: datetime, after: datetime) -> Check:
+        """The store's time against this machine's. Nothing depends on it but ages in messages and a signature's."""
+        stored = self.store.head(self.key).modified
+        # Stores keep whole seconds.
+        apart = max(before - stored - timedelta(seconds=1), stored - after, timedelta(0))
+        seen = f"{apart.total_seconds():.1f} s apart from the store's"
+        do = "let NTP set this machine's clock; S3 refuses requests that are 15 minutes off"
+        return Check(
+            self.area, "clock", "bad" if apart > MUCH_SKEW else "warn" if apart > SKEW else "ok", seen, _if(apart, do)
+        )
+
+    def deleted(self) -> Check:
+        self.store.delete(self.key)
+        with suppress(NotFound):
+            self.store.head(self.key)
+            return self.bad("delete", "the object is still there", "allow s3:DeleteObject below the table")
+        return self.ok("delete", "the probe is gone")
+
+
+def check_store(store: ObjectStore, area: str) -> Iterator[Check]:
+    """Put, put again, read, list, clock, delete. THIS WRITES one small object, and removes it."""
+    probe = _Probe(store, area, f"{PROBES}{uuid.uuid4().hex}", b"headgate doctor")
+    before = datetime.now(UTC)
+    try:
+        store.put_if_absent(probe.key, probe.data)
+    except PermissionDenied as error:
+        do = "enough for readers; a writer needs what docs/s3.md lists"
+        yield Check(area, "write", "warn", f"not allowed: {error.what}", do)
+        yield probe.step("list", lambda: _readable(store, area))
+        return
+    except HeadgateError as error:
+        yield Check(area, "write", "bad", error.what, error.advice or error.next_step)
+        return
+    after = datetime.now(UTC)
+    yield probe.ok("write", store.uri)
+    try:
+        yield probe.step("put if absent, twice", probe.refused)
+        yield probe.step("read", probe.read)
+        yield probe.step("list", probe.listed)
+        yield probe.step("clock", lambda: probe.clock(before, after))
+    finally:
+        last = probe.step("delete", probe.deleted)
+    yield last
+    if isinstance(store.counting, LocalStore):
+        yield room_of(store.counting.uri.removeprefix("file://"), area)
+
+
+def _readable(store: ObjectStore, area: str) -> Check:
+    first = next(iter(store.list("")), None)
+    if first is None:
+        return Check(area, "list", "ok", "allowed; there is nothing")
+    size = len(store.get(first.key))
+    return Check(area, "list", "ok", f"allowed, and {size} bytes of one object were read")
+
+
+def _if(apart: timedelta, do: str) -> str:
+    return do if apart > SKEW else ""
+
+
+# -- Kafka -----------------------------------------------------------------------------
+
+
+def check_kafka(servers: str, topics: tuple[str, ...], options: dict[str, str]) -> Iterator[Check]:
+    """Whether Kafka answers, and has the topics."""
+    try:
+        from headgate.connectors.kafka.reader import cluster, offsets
+        from headgate.streaming.kafka.source import source
+    except ImportError:
+        yield Check("kafka", "client", "bad", "confluent-kafka is not installed", "pip install 'headgate[kafka]'")
+        return
+    try:
+        consumer: ConsumerConfig = source(servers, topics[0] if topics else "any", None, **options).consumer
+        brokers, known = cluster(consumer, deadline=KAFKA_SECONDS)
+    except HeadgateError as error:
+        yield Check("kafka", "reach", "bad", error.what, error.advice or error.next_step)
+        return
+    yield Check("kafka", "reach", "ok", f"{brokers} brokers, {known} topics at {consumer.servers}")
+    for topic in topics:
+        try:
+            found = offsets(consumer, topic, deadline=KAFKA_SECONDS)
+        except HeadgateError as error:
+            yield Check("kafka", topic, "bad", error.what, error.advice or error.next_step)
+            continue
+        total = sum(end - first for first, end in found.values())
+        yield Check("kafka", topic, "ok", f"{len(found)} partitions, {total:,} offsets")

@@ -1,0 +1,78 @@
+"""`--decode …`: how the values of records become rows, for commands that read them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, TypeVar
+
+import click
+
+from headgate.errors import InvalidInput
+from headgate.streaming.decode import api as decode
+from headgate.streaming.decode.contract import Decoder
+from headgate.streaming.decode.following import Following
+from headgate.table.table import Table
+
+F = TypeVar("F")
+
+DECODERS = ("json", "debezium", "avro", "raw")
+
+
+def decoder_options(command: F) -> F:
+    """The command gets `decode_as`, `registry` and `registry_auth`; see `decoder_for`."""
+    return _with_options(command, "json", "What the values are. raw keeps them in the table's one column.")
+
+
+def recorded_decoder_options(command: F) -> F:
+    """The same for a command that takes the decoder from the streams' own records; `decode_as` is None by default."""
+    return _with_options(
+        command, None, "What the values are, where a stream did not record it: older ones, and decoders of your own."
+    )
+
+
+def _with_options(command: F, default: str | None, help: str) -> F:
+    options: list[Any] = [
+        click.option(
+            "--decode",
+            "decode_as",
+            type=click.Choice(DECODERS),
+            default=default,
+            show_default=default is not None,
+            help=help,
+        ),
+        click.option("--registry", metavar="URL", help="With --decode avro: the schema registry."),
+        click.option(
+            "--registry-auth",
+            envvar="HEADGATE_REGISTRY_AUTH",
+            metavar="USER:PASSWORD",
+            help="For the registry. Better in the environment, as HEADGATE_REGISTRY_AUTH.",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def following_decoder(
+    table: Table, decode_as: str, registry: str | None, registry_auth: str | None
+) -> Decoder | Following:
+    """The same for a stream: its columns are the table's, also after somebody changed them (R22)."""
+    decoder = decoder_for(table, decode_as, registry, registry_auth)
+    if decode_as == "raw":
+        return decoder
+    return Following(partial(decoder_for, decode_as=decode_as, registry=registry, registry_auth=registry_auth))
+
+
+def decoder_for(table: Table, decode_as: str, registry: str | None, registry_auth: str | None) -> Decoder:
+    """The decoder that makes rows of the table. Raises InvalidInput."""
+    if registry is not None and decode_as != "avro":
+        raise InvalidInput("--registry belongs to --decode avro.")
+    if decode_as == "debezium":
+        return decode.debezium(table.home.schema.logical)
+    if decode_as == "avro":
+        return decode.avro(table.schema, registry, auth=registry_auth)
+    if decode_as == "raw":
+        if len(table.schema) != 1:
+            raise InvalidInput(f"--decode raw is for a table of one column; this has {table.schema.names}.")
+        return decode.raw(table.schema.names[0], table.schema.types[0])
+    return decode.JsonDecoder(table.schema)

@@ -1,0 +1,199 @@
+"""Requests and dollars per month of a stream on S3, from what the protocol does. Pure.
+
+A batch costs one PUT per entry and one for its commit record; no GET, no LIST. Everything else runs beside the batches
+and by the clock. What one flush, compaction or checkpoint costs was counted on an S3 server, requests of both clients
+included (`tests/s3/test_cost_requests.py` counts again), and rounded up. Nothing is assumed of a discount or a region.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from headgate.checkpoints.log.fold import FOLD_EVERY
+from headgate.errors import InvalidInput
+from headgate.streaming.maintenance.rules import MAX_ENTRIES, MaintenanceLimits
+
+MONTH = 730 * 3600
+"""Seconds: 730 hours, as AWS counts."""
+
+DAY = 86400
+
+Sharding = Literal["by_partition", "bucket"]
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """Requests by price: HEAD is priced as GET, POST of a multipart upload as PUT, DELETE is free."""
+
+    put: float = 0.0
+    get: float = 0.0
+    list: float = 0.0
+
+    def __add__(self, other: Requests) -> Requests:
+        return Requests(self.put + other.put, self.get + other.get, self.list + other.list)
+
+    def times(self, number: float) -> Requests:
+        """So many of them."""
+        return Requests(self.put * number, self.get * number, self.list * number)
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Dollars. The defaults are S3 Standard's list prices in us-east-1; look up your own."""
+
+    put_per_1000: float = 0.005
+    get_per_1000: float = 0.0004
+    list_per_1000: float = 0.005
+    gb_month: float = 0.023
+
+    def of(self, requests: Requests) -> float:
+        """What requests cost."""
+        return (
+            requests.put * self.put_per_1000 + requests.get * self.get_per_1000 + requests.list * self.list_per_1000
+        ) / 1000
+
+
+# -- what one job costs, counted ------------------------------------------------------
+
+TIDY_SECONDS = INDEX_SECONDS = 600.0
+COLUMNS_SECONDS = 60.0
+"""As a stream's schedule has them."""
+
+ENTRY = RECORD = Requests(put=1)
+FOLD = Requests(put=1, list=2)
+"""Old records are deleted, which is free."""
+FLUSH = Requests(put=7, get=5, list=7)
+"""Of one shard, beside a GET per entry: the SSTable's own files, then the shard's manifest and its hint."""
+TIDYING = Requests(put=1, get=5, list=7)
+LOOK = Requests(get=1, list=1)
+"""At the table's columns, or at its indexes."""
+
+
+def opening(shards: int) -> Requests:
+    """A start: claims, barriers, tips, the open record."""
+    return Requests(put=1, get=1, list=3) + Requests(put=3, get=37, list=6).times(shards)
+
+
+def compaction(shards: int, sstables: int) -> Requests:
+    """One round that takes so many SSTables of each shard. Large ones are read in more pieces."""
+    per_shard = Requests(put=2, get=3, list=4) + Requests(get=2, list=1).times(sstables)
+    return Requests(put=3, get=9, list=4) + per_shard.times(shards)
+
+
+def checkpoint(shards: int) -> Requests:
+    """Without the flushes that it brings about: those are counted as flushes."""
+    return Requests(put=3, get=14, list=11) + Requests(get=21, list=6).times(shards)
+
+
+def collection(shards: int) -> Requests:
+    """One look, beside a GET per WAL entry that goes."""
+    return Requests(get=2, list=8) + Requests(get=5, list=2).times(shards)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a stream does. The defaults of its options are the sink's own."""
+
+    partitions: int
+    trigger: float
+    """Seconds between batches."""
+    shards: int
+    rows_per_day: float | None = None
+    """None: every batch has rows for every shard, and sizes are not known."""
+    row_bytes: int = 200
+    """As they are stored in an entry."""
+    memtable: bool = True
+    flush_bytes: int = MaintenanceLimits.flush_bytes
+    flush_seconds: float = MaintenanceLimits.flush_seconds
+    compact_sstables: int = MaintenanceLimits.compact_sstables
+    checkpoint_seconds: float = 600.0
+    max_entry_bytes: int = 256 << 20
+    starts_per_month: float = 10.0
+    gc_per_day: float = 24.0
+    keep_days: float = 30.0
+    """How long the rows of a day are stored."""
+
+    def __post_init__(self) -> None:
+        free = ("starts_per_month", "gc_per_day", "keep_days", "rows_per_day")
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if isinstance(value, int | float) and not isinstance(value, bool) and (value < 0 or not value):
+                if one.name in free and value == 0:
+                    continue
+                raise InvalidInput(f"{one.name.replace('_', ' ')} must be above zero, not {value}.")
+
+    @property
+    def batches(self) -> float:
+        """Per month. Spark runs none without new rows."""
+        most = MONTH / self.trigger
+        return most if self.rows_per_day is None else min(most, self.rows_per_day * MONTH / DAY)
+
+    @property
+    def rows_per_batch(self) -> float | None:
+        """None: not known."""
+        return None if self.rows_per_day is None or not self.batches else self.rows_per_day * MONTH / DAY / self.batches
+
+    def entries_per_batch(self) -> float:
+        """Shards with rows, and more entries where a shard's rows pass the size of one. Rows fall on shards evenly."""
+        rows = self.rows_per_batch
+        if rows is None:
+            return float(self.shards)
+        taken = self.shards * (1 - float((1 - 1 / self.shards) ** rows))
+        size = rows * self.row_bytes / self.shards
+        return max(min(rows, 1.0), taken) * max(1.0, -(-size // self.max_entry_bytes))
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One kind of work: how often a month, and what it asks of the store."""
+
+    what: str
+    times: float
+    requests: Requests
+
+
+def monthly(work: Workload) -> list[Line]:
+    """All that a stream asks of its store in a month."""
+    batches = work.batches
+    entries = work.entries_per_batch() * batches
+    collections = work.gc_per_day * MONTH / DAY
+    read = Requests(get=entries if work.memtable and collections else 0)
+    checkpoints = min(MONTH / work.checkpoint_seconds, batches)
+    lines = [
+        Line("entries of batches", entries, ENTRY.times(entries)),
+        Line("commit records", batches, RECORD.times(batches)),
+        _line("folds of the log", batches / FOLD_EVERY, FOLD),
+        _line("checkpoints", checkpoints, checkpoint(work.shards)),
+        _line("looks at the columns", MONTH / COLUMNS_SECONDS, LOOK),
+        _line("starts", work.starts_per_month, opening(work.shards)),
+        Line("garbage collections", collections, collection(work.shards).times(collections) + read),
+    ]
+    return [*lines, *_flushing(work, entries)] if work.memtable else lines
+
+
+def _line(what: str, times: float, each: Requests) -> Line:
+    return Line(what, times, each.times(times))
+
+
+def _flushing(work: Workload, entries: float) -> Iterator[Line]:
+    """A shard is flushed when it is large, old or of many entries, and by checkpoints; never oftener than rows come."""
+    per_shard = entries / work.shards
+    by_age = MONTH / min(work.flush_seconds, work.checkpoint_seconds)
+    by_count = per_shard / MAX_ENTRIES
+    by_size = 0.0
+    if work.rows_per_day is not None:
+        by_size = work.rows_per_day * work.row_bytes * MONTH / DAY / work.shards / work.flush_bytes
+    flushes = work.shards * min(per_shard, max(by_age, by_count, by_size))
+    # Every entry is read once, to become an SSTable.
+    yield Line("flushes", flushes, FLUSH.times(flushes) + Requests(get=entries))
+    rounds = flushes / work.shards / work.compact_sstables
+    yield _line("compactions", rounds, compaction(work.shards, work.compact_sstables))
+    yield _line("tidying of the base", min(rounds, MONTH / TIDY_SECONDS), TIDYING)
+    yield _line("looks at the indexes", rounds + MONTH / INDEX_SECONDS, LOOK)
+
+
+def stored_gb(work: Workload) -> float | None:
+    """Gigabytes at the end of the first `keep_days`; None where rows are not known."""
+    return None if work.rows_per_day is None else work.rows_per_day * work.row_bytes * work.keep_days / 1e9

@@ -1,0 +1,166 @@
+"""Bring the jars of `jar_lists/*.xml` to the cache directory, with the Ivy that Spark ships. Lists of
+`jar_lists/optional/` only come where they are named.
+
+`$HEADGATE_CACHE/jars/<list>` holds exactly the jars of its list. A receipt, written last, names the list and the
+size of every jar; without a receipt that agrees with what is there, the jars are fetched again. Ivy writes into a
+staging directory, so nothing half-written ever has a jar's final name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+import zipfile
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from headgate.connectors.jars.lists import JarsMissing, cache_directory
+from headgate.errors import HeadgateError, InvalidInput, MissingExtra
+
+LISTS = Path(__file__).with_name("jar_lists")
+RECEIPT = ".receipt.json"
+
+
+def main() -> int:
+    """As a program: `python -m headgate.connectors.jars.fetch`."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--java", default="java", help="the java to run Ivy with")
+    arguments.add_argument("--folder", type=Path, default=LISTS, help="of the lists")
+    arguments.add_argument("names", nargs="*", help="of lists (spark, kafka …); default: all but the optional ones")
+    given = arguments.parse_args()
+    try:
+        fetch_all(given.java, given.names, given.folder)
+    except HeadgateError as error:
+        print(f"{error.what} Next: {error.advice}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def fetch_all(java: str, names: Sequence[str] = (), folder: Path = LISTS) -> None:
+    """Fetch what is missing, and say so. Prints nothing when nothing is missing.
+
+    Raises InvalidInput for a name of no list, JarsMissing, MissingExtra.
+    """
+    lists = sorted(folder.glob("*.xml"))
+    if names:
+        known = {jar_list.stem: jar_list for jar_list in [*lists, *folder.glob("optional/*.xml")]}
+        if unknown := sorted(set(names) - set(known)):
+            raise InvalidInput(
+                f"There is no list {unknown[0]!r} of jars.", advice=f"the lists are {', '.join(sorted(known))}"
+            )
+        lists = [known[name] for name in dict.fromkeys(names)]
+    cache = cache_directory().absolute()
+    if all(is_complete(jar_list, cache / "jars" / jar_list.stem) for jar_list in lists):
+        return
+    if find_ivy() is None:
+        what = "Ivy, which fetches the jars, comes with Spark, and Spark is not installed."
+        raise MissingExtra(what, extra="spark", advice="pip install 'headgate[spark]'")
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "lock").open("w") as lock:
+        # Two checkouts may share one cache; the second waits, and then finds the work done.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for jar_list in lists:
+            target = cache / "jars" / jar_list.stem
+            if not is_complete(jar_list, target):
+                fetch(jar_list, target, cache, java)
+
+
+def jar_names(jar_list: Path) -> set[str]:
+    return {f"{d.get('name')}-{d.get('rev')}.jar" for d in ElementTree.parse(jar_list).iter("dependency")}
+
+
+def is_complete(jar_list: Path, target: Path) -> bool:
+    try:
+        receipt = json.loads((target / RECEIPT).read_text())
+    except (OSError, ValueError):
+        return False
+    return bool(receipt == receipt_for(jar_list, target) and set(receipt["sizes"]) == jar_names(jar_list))
+
+
+def receipt_for(jar_list: Path, target: Path) -> dict[str, object]:
+    return {
+        "list": hashlib.sha256(jar_list.read_bytes()).hexdigest(),
+        "sizes": {jar.name: jar.stat().st_size for jar in sorted(target.glob("*.jar"))},
+    }
+
+
+def fetch(jar_list: Path, target: Path, cache: Path, java: str) -> None:
+    """Stage, check, then swap: 1. Ivy into a staging directory; 2. every jar of the list is there and opens;
+    3. the old directory goes; 4. the staging directory takes its name; 5. the receipt. Raises JarsMissing."""
+    wanted = jar_names(jar_list)
+    staging = target.with_name(f".{target.name}.staging")
+    log = cache / f"ivy-{jar_list.stem}.log"
+    staging.mkdir(parents=True, exist_ok=True)
+    for attempt in (1, 2):
+        shutil.rmtree(staging)
+        staging.mkdir()
+        run_ivy(jar_list, staging, cache / "ivy", log, java, len(wanted))
+        bad = wanted - {jar.name for jar in staging.glob("*.jar") if opens(jar)}
+        if not bad:
+            break
+        # What Ivy keeps from an interrupted run may be what is wrong: the second attempt starts without it.
+        shutil.rmtree(cache / "ivy", ignore_errors=True)
+        if attempt == 2:
+            some = ", ".join(sorted(bad)[:3]) + (" …" if len(bad) > 3 else "")
+            what = f"Ivy could not fetch {len(bad)} of {len(wanted)} jars ({some})."
+            raise JarsMissing(what, advice=f"read {log}; HEADGATE_IVY_SETTINGS names a settings file for a mirror")
+    shutil.rmtree(target, ignore_errors=True)
+    staging.rename(target)
+    (target / RECEIPT).write_text(json.dumps(receipt_for(jar_list, target), indent=1))
+
+
+def find_ivy() -> Path | None:
+    """Spark's own Ivy, found without importing Spark."""
+    spark = find_spec("pyspark")
+    places = spark.submodule_search_locations if spark is not None else None
+    return next((jar for place in places or () for jar in Path(place).glob("jars/ivy-*.jar")), None)
+
+
+def run_ivy(jar_list: Path, staging: Path, ivy_cache: Path, log: Path, java: str, total: int) -> None:
+    ivy = find_ivy()
+    assert ivy is not None
+    command = [java, "-jar", str(ivy), "-ivy", str(jar_list), "-cache", str(ivy_cache), "-confs", "default"]
+    command += ["-retrieve", f"{staging}/[artifact]-[revision].[ext]"]
+    # A machine that reaches its repository through a mirror names it in Ivy's own settings file.
+    if settings := os.environ.get("HEADGATE_IVY_SETTINGS"):
+        command += ["-settings", settings]
+    done = 0
+    report(f"Fetching {total} jars for {jar_list.stem}", end="")
+    with (
+        log.open("w") as lines,
+        subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as process,
+    ):
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.write(line)
+            if "[SUCCESSFUL ]" in line:
+                done += 1
+                if sys.stdout.isatty():
+                    report(f"\rFetching jars for {jar_list.stem}: {done} of {total}\033[K", end="")
+    report("")
+
+
+def opens(jar: Path) -> bool:
+    try:
+        with zipfile.ZipFile(jar):
+            return True
+    except (OSError, zipfile.BadZipFile):
+        return False
+
+
+def report(text: str, end: str = "\n") -> None:
+    print(text, end=end, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""Copies of a Lance dataset at one version, made by native Lance. Imports pylance only when called (fork safety).
+
+Promises:
+1. A clone is there whole or not at all: its one manifest is put last. What is there already is kept, if it is that.
+2. On local disk it is synced when the call returns; Lance itself never syncs.
+
+Schema, configuration, indexes and MemWAL come along and the version number stays; tags and older versions do not
+(seen with pylance 14.0.2). A shallow clone reads the source's data files for as long as it lives.
+
+A deep clone of that pylance stumbles over what a build of an index left in `staging/`: it looks one folder above.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headgate.connectors.lance.base.files import has_versions
+from headgate.connectors.lance.base.synced import sync_base
+from headgate.connectors.lance.datasets import open_dataset
+from headgate.connectors.lance.errors import native_error
+from headgate.connectors.objects import ObjectStore, bare
+from headgate.errors import InvalidInput, PermissionDenied, StoreError
+
+
+def ensure_clone(source: ObjectStore, target: ObjectStore, version: int, *, deep: bool) -> None:
+    """Make `target` a dataset of its own out of one version of `source`, unless there is a dataset already.
+
+    Which one that is, is for the caller to look at. Where a deep clone fails, leftovers in the folders of the source's
+    indexes are deleted, and it is made again. Raises DataLoss where the version is gone, StoreError.
+    """
+    dataset = open_dataset(source, version=version)
+    uri, options = target.locate()
+    make = dataset.deep_clone if deep else dataset.shallow_clone
+
+    def failure() -> Exception | None:
+        """Of a try, unless there is a dataset nevertheless."""
+        try:
+            make(uri, version, storage_options=options)
+        except (OSError, ValueError, RuntimeError) as error:
+            return None if has_versions(target) else error
+        return None
+
+    failed = failure()
+    if failed is not None and deep and _without_leftovers(source, dataset):
+        failed = failure()
+    if failed is not None:
+        what = f"Lance could not clone version {version} of the base."
+        raise native_error(what, failed, StoreError, source=source.uri, target=target.uri) from bare(failed)
+    sync_base(target)
+
+
+def _without_leftovers(source: ObjectStore, dataset: Any) -> bool:
+    """Delete what a build has left in its folder inside an index that is committed. Whether there was something."""
+    segments = [str(segment.uuid) for index in dataset.describe_indices() for segment in index.segments]
+    folders = [
+        f"_indices/{segment}/{name}" for segment in segments for name in source.list_folders(f"_indices/{segment}/")
+    ]
+    left = [info.key for folder in folders for info in source.list(f"{folder}/")]
+    try:
+        for key in left:
+            source.delete(key)
+    except PermissionDenied as error:
+        raise PermissionDenied(
+            "Lance cannot make a deep clone over what a build of an index has left, and it may not be deleted.",
+            source=source.uri,
+            key=left[0],
+            advice="collect the garbage of the source, or clone with the right to delete there",
+        ) from error
+    return bool(left)
+
+
+def check_shallow(source: ObjectStore, target: ObjectStore) -> None:
+    """Raises InvalidInput where a shallow clone cannot be.
+
+    From one bucket to another pylance 14.0.2 writes the clone's manifest into the source's bucket.
+    """
+    if _place(source) != _place(target):
+        raise InvalidInput(
+            "A shallow clone shares the source's files, so both must be on one disk or in one bucket.",
+            source=source.uri,
+            target=target.uri,
+            advice="make a deep clone; nothing was written",
+        )
+
+
+def _place(store: ObjectStore) -> str:
+    """The file system, or the bucket."""
+    scheme, separator, rest = store.uri.partition("://")
+    return f"{scheme}://{rest.partition('/')[0]}" if separator else ""

@@ -1,0 +1,58 @@
+"""Notes of ours in a base's configuration: each version of the base carries them, so that a reader needs no more.
+
+pylance is imported when a function is called, never before (fork safety).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from headgate.connectors.lance.datasets import open_dataset
+from headgate.connectors.objects import ObjectStore
+from headgate.errors import Corrupt, Transient
+
+BEGUN = "headgate.compacting."
+"""With a shard's id, the key of the generation whose deletes may be in the base before its rows are."""
+
+TRIES = 8
+"""Each lost try means that somebody else wrote the same note in between; more would be a war."""
+
+
+def write_notes(store: ObjectStore, dataset: Any, notes: Mapping[str, str]) -> bool:
+    """Set keys of the configuration. False: somebody else changed one since `dataset` was opened, or the store failed.
+
+    Lance lets of two commits that change one key from the same version exactly one through.
+    """
+    try:
+        dataset.update_config(dict(notes))
+    except (OSError, ValueError, RuntimeError):
+        config = open_dataset(store).config()
+        return all(config.get(key) == text for key, text in notes.items())
+    return True
+
+
+def begun_marks(dataset: Any) -> Mapping[UUID, int]:
+    """Per shard up to which generation deletes may be in this version: a reader must know those SSTables.
+
+    Raises Corrupt.
+    """
+    try:
+        return {
+            UUID(key.removeprefix(BEGUN)): int(text) for key, text in dataset.config().items() if key.startswith(BEGUN)
+        }
+    except ValueError as error:
+        raise Corrupt("The base's note of a compaction that began cannot be read.", uri=dataset.uri) from error
+
+
+def note_begun(store: ObjectStore, generations: Mapping[UUID, int]) -> None:
+    """Let every later version say that deletes up to these generations may be in it. Raises Transient."""
+    for _ in range(TRIES):
+        dataset = open_dataset(store)
+        known = begun_marks(dataset)
+        wanted = {shard: generation for shard, generation in generations.items() if known.get(shard, 0) < generation}
+        notes = {f"{BEGUN}{shard}": str(generation) for shard, generation in wanted.items()}
+        if not notes or write_notes(store, dataset, notes):
+            return
+    raise Transient(f"A note of the base could not be written in {TRIES} tries.", table=store.uri)

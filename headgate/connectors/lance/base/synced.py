@@ -1,0 +1,133 @@
+"""The base is on disk (R21): which version of it is known to survive a power cut, and making it so.
+
+Lance never syncs, and others write to the base as well: native Lance, a compaction that was killed. So nobody may
+conclude from what it wrote itself. `sync_base` syncs every file that a version is made of (in a shallow clone also
+those that lie in its source), the manifests up to it and the folders, and then puts a mark,
+`_headgate/<table id>/synced/<version>`. What a marked version is made of need not be synced again: files of Lance never
+change.
+
+Promises:
+1. Whatever is deleted because the base has it, is deleted after a `sync_base` of a version that has it.
+2. A mark tells the truth: it is put last. Of several the highest counts; lower ones are removed. On a full disk there
+   is none, and the work is done again the next time.
+3. Twice equals once, and any number may do it at a time.
+
+Stores other than a local disk are durable by themselves: there nothing is read, synced or put.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+
+from headgate.connectors.lance.base.files import local_root, manifests, sync_files
+from headgate.connectors.lance.base.manifest import VersionFiles, faults, version_files
+from headgate.connectors.objects import ObjectStore
+from headgate.connectors.objects.errors import os_errors
+from headgate.errors import AlreadyExists, Corrupt, DataLoss, NotFound, StoreFull, Transient
+
+TABLE_ID = "headgate.table_id"
+"""The base's configuration key that names the table."""
+
+
+def sync_base(store: ObjectStore, version: int | None = None) -> None:
+    """Let a version of the base, the newest unless told, survive a power cut. A no-op where that is known.
+
+    1. read what it is made of. A file of rows that is missing or cut is DataLoss: the base does not have them.
+    2. sync the files that the highest mark does not vouch for, then all manifests since, then the folders.
+    3. put the mark, unless there is a higher one; remove lower ones.
+
+    Raises NotFound where there is no such version, Corrupt where its manifest cannot be read, DataLoss, StoreError.
+    """
+    root = local_root(store)
+    if root is not None:
+        with os_errors("sync", store.uri, "_versions/"):
+            _sync(store, root, version)
+
+
+def _sync(store: ObjectStore, root: str, version: int | None) -> None:
+    listed = manifests(root)
+    version = next(iter(listed), None) if version is None else version
+    if version is None:
+        return
+    found = _files(store, root, listed, version)
+    marks = synced_versions(root, found.config.get(TABLE_ID))
+    if version in marks:
+        return
+    highest = max(marks, default=0)
+    known = marked_files(root, listed, highest)
+    if (lost := next(faults(found.rows, known), None)) is not None:
+        raise DataLoss(
+            f"The base has lost a file of its version {version}: {lost}.",
+            table=store.uri,
+            base_version=version,
+            advice="nothing was deleted; `headgate fsck` looks at the whole table",
+        )
+    sync_files(path for path in found.files if path not in known)
+    between = {one: path for one, path in listed.items() if highest < one <= version}
+    sync_files([*between.values(), *_transactions(root, between)])
+    if (table_id := found.config.get(TABLE_ID)) and version > highest and _marked(store, table_id, version):
+        for lower in marks:
+            with suppress(Transient):
+                store.delete(_key(table_id, lower))
+
+
+def synced_versions(root: str, table_id: str | None) -> frozenset[int]:
+    """The versions that are marked."""
+    if not table_id:
+        return frozenset()
+    try:
+        names = os.listdir(os.path.join(root, _folder(table_id)))
+    except (FileNotFoundError, NotADirectoryError):
+        return frozenset()
+    return frozenset(int(name) for name in names if name.isdecimal())
+
+
+def marked_files(root: str, listed: Mapping[int, str], mark: int) -> frozenset[str]:
+    """The files that a marked version is made of; none where it was cleaned up since."""
+    if (path := listed.get(mark)) is not None:
+        with suppress(FileNotFoundError, Corrupt):
+            return frozenset(version_files(root, path).files)
+    return frozenset()
+
+
+def _files(store: ObjectStore, root: str, listed: Mapping[int, str], version: int) -> VersionFiles:
+    try:
+        return version_files(root, listed[version])
+    except (KeyError, FileNotFoundError) as error:
+        raise NotFound(f"Version {version} of the base is gone.", table=store.uri) from error
+
+
+def _transactions(root: str, listed: Mapping[int, str]) -> list[str]:
+    """Of the versions that can be read: who appends looks into them (R14)."""
+    found = []
+    for path in listed.values():
+        with suppress(FileNotFoundError, Corrupt):
+            found.append(version_files(root, path).transaction)
+    return [path for path in found if path is not None]
+
+
+def _marked(store: ObjectStore, table_id: str, version: int) -> bool:
+    """Put the mark. False: the disk is full, and who makes room must get on; the next one marks."""
+    data = json.dumps({"format": 1, "kind": "synced", "base_version": version}).encode() + b"\n"
+    for last in (False, False, True):
+        try:
+            with suppress(AlreadyExists):
+                store.put_if_absent(_key(table_id, version), data)
+            return True
+        except StoreFull:
+            return False
+        except Transient:
+            if last:
+                raise
+    return False
+
+
+def _key(table_id: str, version: int) -> str:
+    return f"{_folder(table_id)}/{version}"
+
+
+def _folder(table_id: str) -> str:
+    return f"_headgate/{table_id}/synced"

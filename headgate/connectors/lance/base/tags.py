@@ -1,0 +1,70 @@
+"""Holding versions of a Lance dataset by tags: what a tag names, Lance's own cleanup keeps.
+
+pylance is imported when a function is called, never before (fork safety).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from headgate.connectors.lance.base.damage import settle_base
+from headgate.connectors.lance.base.synced import sync_base
+from headgate.connectors.lance.datasets import open_dataset
+from headgate.connectors.lance.errors import native_error
+from headgate.connectors.objects import ObjectStore, bare
+from headgate.errors import NotFound, Transient
+
+
+def hold_version(store: ObjectStore, tag: str, version: int) -> None:
+    """Tag a version, durably, and what it is made of; twice equals once.
+
+    Raises NotFound where the version is gone, DataLoss where it has lost files, Transient.
+    """
+    settle_base(store)
+    dataset = open_dataset(store)
+    try:
+        dataset.tags.create(tag, version)
+    except (ValueError, OSError) as error:
+        if held_versions(store).get(tag) == version:
+            return
+        # Native raises ValueError for an absent version and for a failing store alike: ask the dataset.
+        if version not in {one["version"] for one in dataset.versions()}:
+            raise NotFound(f"Version {version} of the base is gone.", table=store.uri) from bare(error)
+        what = f"Version {version} of the base could not be tagged."
+        raise native_error(what, error, Transient, table=store.uri, tag=tag) from bare(error)
+    sync_base(store, version)
+    _sync(store, tag)
+
+
+def release_version(store: ObjectStore, tag: str) -> None:
+    """Remove a tag. One that is missing is fine. Raises Transient."""
+    try:
+        open_dataset(store).tags.delete(tag)
+    except (ValueError, OSError) as error:
+        if tag in held_versions(store):
+            what = "A tag of the base could not be removed."
+            raise native_error(what, error, Transient, table=store.uri, tag=tag) from bare(error)
+
+
+def held_versions(store: ObjectStore) -> Mapping[str, int]:
+    """Every tag, with the version it holds. Raises Transient."""
+    try:
+        return {name: int(tag["version"]) for name, tag in open_dataset(store).tags.list().items()}
+    except (ValueError, OSError, RuntimeError) as error:
+        raise Transient("The tags of the base could not be read.", table=store.uri) from bare(error)
+
+
+def _sync(store: ObjectStore, tag: str) -> None:
+    """Lance never syncs: a checkpoint that survives a power loss must not lose its hold on the base."""
+    folder, options = store.locate("_refs/tags")
+    if options or not os.path.isdir(folder):
+        return
+    # From the file up to the dataset, in which the folder of references may be new.
+    above = os.path.dirname(folder)
+    for path in (os.path.join(folder, f"{tag}.json"), folder, above, os.path.dirname(above)):
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

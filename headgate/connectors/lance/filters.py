@@ -1,0 +1,101 @@
+"""Filters as Lance takes them: SQL text, or an Arrow expression, which pylance hands over as Substrait.
+
+Promises:
+1. A filter goes to Lance alone, as it was given. Base, SSTables and rows in memory take and refuse the same ones.
+2. A text is one expression. Lance reads one from the start of a text and ignores the rest: of `1=1) or (1=1` the `or`,
+   of `id = 1 limit 1` the limit.
+3. It names columns of the table only. Lance's own ones, such as `_rowid`, differ from layer to layer.
+4. Lance's reason is in the message, and its error is the cause.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headgate.connectors.lance.datasets import dataset_in_memory
+from headgate.connectors.objects.secrets import bare, scrubbed
+from headgate.errors import InvalidInput
+
+Filter: TypeAlias = str | pc.Expression
+
+_ENCLOSED = ("({}\n)", "CAST({}\n AS BOOLEAN)")
+"""A text that fits both ends where its first expression ends: after a shorter one `)` would have to follow here, and
+`AS` there. The line break ends a comment."""
+
+_OWN_COLUMNS = re.compile(r"_row(?:id|addr|offset|_created_at_version|_last_updated_at_version)", re.IGNORECASE)
+"""Columns that every Lance scan knows."""
+
+_ON_A_ROW = "Error applying filter expression"
+"""So Lance says that an expression fails on a value, such as a division by zero; the class is pyarrow's for all."""
+
+_SHOWN = 300
+"""Characters of a filter, and of a reason, in a message."""
+
+_PLACE = re.compile(r",? ?/\S+\.rs:\d+:\d+")
+"""Where in Lance's own source an error arose."""
+
+
+def check_filter(schema: pa.Schema, filter: Filter) -> None:
+    """Refuse a filter before the first row is read. Raises InvalidInput."""
+    if not isinstance(filter, str | pc.Expression):
+        raise InvalidInput(f"A filter is SQL text or a pyarrow.compute.Expression, not {type(filter).__name__}.")
+    empty = dataset_in_memory(schema.empty_table())
+    try:
+        empty.to_table(filter=filter)
+        if isinstance(filter, str) and _OWN_COLUMNS.search(filter):
+            # An expression for a new column is planned over the table's columns alone.
+            empty.add_columns({f"c{uuid.uuid4().hex}": filter})
+    except (ValueError, OSError, RuntimeError) as error:
+        raise InvalidInput(f"Lance refuses the filter {_shown(filter)}: {_reason(error)}") from bare(error)
+    if isinstance(filter, str) and not all(_is_planned(empty, text.format(filter)) for text in _ENCLOSED):
+        raise InvalidInput(
+            f"The filter {_shown(filter)} is not one expression.",
+            advice="give one condition, brackets in pairs, without order by, limit or a semicolon; nothing was read",
+        )
+
+
+def filtered(rows: pa.Table, filter: Filter | None) -> pa.Table:
+    """Rows in memory, judged by Lance itself. The filter was checked."""
+    if filter is None or not rows.num_rows:
+        return rows
+    with applying(filter):
+        return dataset_in_memory(rows).to_table(filter=filter)
+
+
+@contextmanager
+def applying(filter: Filter | None) -> Iterator[None]:
+    """A filter that fails on a value of some row is an error of the call: InvalidInput."""
+    try:
+        yield
+    except ValueError as error:
+        if filter is None or _ON_A_ROW not in str(error):
+            raise
+        raise InvalidInput(f"The filter {_shown(filter)} fails on a row: {_reason(error)}") from bare(error)
+
+
+def _is_planned(dataset: Any, filter: str) -> bool:
+    try:
+        dataset.to_table(filter=filter)
+    except (ValueError, OSError):
+        return False
+    return True
+
+
+def _shown(filter: Filter) -> str:
+    return _clipped(repr(filter) if isinstance(filter, str) else str(filter))
+
+
+def _reason(error: BaseException) -> str:
+    text = _PLACE.sub("", scrubbed(str(error))).removeprefix("Invalid user input: ")
+    return _clipped(" ".join(text.split())).rstrip(".") + "."
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

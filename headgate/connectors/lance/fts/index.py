@@ -1,0 +1,200 @@
+"""A native full-text index, opened: its words, its documents, and how native cuts a text into words.
+
+The files of an index are read as they are, because native's own search tells neither how many documents have a
+word nor how long they are, and without these the scores of several indexes cannot be made those of one. Rows
+that no index covers are indexed by native itself, in a temporary folder that is gone when they are in memory.
+
+pylance is imported when a function is called, never before (fork safety).
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from headgate.connectors.lance.errors import reading
+from headgate.connectors.lance.fts.fst import TokenMap
+from headgate.connectors.lance.fts.partition import Partition, StoredPostings, open_file, read_file
+from headgate.connectors.lance.fts.postings import BLOCK
+from headgate.connectors.objects import ObjectStore, bare
+from headgate.errors import Corrupt, InvalidInput, StoreError
+
+TEXT = "text"
+"""The one column of rows that are indexed in a temporary folder."""
+
+_READERS = 16
+"""Files opened together: hides a store's latency where an index has many parts."""
+
+_FORMATS = ("2", "3")
+_ANALYZER = (
+    "base_tokenizer",
+    "language",
+    "max_token_length",
+    "lower_case",
+    "stem",
+    "remove_stop_words",
+    "custom_stop_words",
+    "ascii_folding",
+    "min_ngram_length",
+    "max_ngram_length",
+    "prefix_only",
+    "split_identifiers",
+    "split_on_numerics",
+    "preserve_original",
+    "index_operators",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One word of a query as the index spells it. Words at one position stand for each other."""
+
+    text: str
+    position: int
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A finished index folder, and the fragments of its dataset that it covers."""
+
+    uri: str
+    options: Mapping[str, str] = field(repr=False)
+    fragments: frozenset[int]
+
+
+@dataclass(frozen=True)
+class OpenIndex:
+    """An index folder, opened."""
+
+    parameters: Mapping[str, Any]
+    """As `create_scalar_index` takes them back; complete, while a dataset's description leaves stop words out."""
+    partitions: tuple[Partition, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes in memory."""
+        return sum(partition.nbytes for partition in self.partitions)
+
+
+def segments(dataset: Any, store: ObjectStore, key: str, name: str) -> tuple[Segment, ...]:
+    """The folders of a dataset's index. The dataset lies at `key` of the store; parts of a clone, elsewhere."""
+    (index,) = (found for found in dataset.describe_indices() if found.name == name)
+    result = []
+    for segment in index.segments:
+        folder = f"_indices/{segment.uuid}"
+        uri, options = store.locate(f"{key}/{folder}" if key else folder)
+        if segment.base_id is not None:
+            uri = f"{dataset._ds.base_paths()[segment.base_id].path.rstrip('/')}/{folder}"
+        result.append(Segment(uri, options, frozenset(segment.fragment_ids)))
+    return tuple(result)
+
+
+def own_stop_words(dataset: Any, store: ObjectStore, name: str) -> Mapping[str, Any]:
+    """The stop words of one's own that an index of the dataset has, as a parameter; none where it has none.
+
+    A dataset's description leaves them out, and an index built without them could not stand beside this one. Raises
+    DataLoss where a segment's marker is gone.
+    """
+    for segment in segments(dataset, store, "", name)[:1]:
+        marker = open_file(f"{segment.uri}/metadata.lance", segment.options, None).metadata().schema.metadata or {}
+        words = json.loads(marker.get(b"params", b"{}")).get("custom_stop_words")
+        return {} if words is None else {"custom_stop_words": words}
+    return {}
+
+
+def open_index(uri: str, options: Mapping[str, str]) -> OpenIndex:
+    """Read an index folder: all but its posting lists. Raises DataLoss, Corrupt, InvalidInput for a foreign format."""
+    marker = open_file(f"{uri}/metadata.lance", options, None).metadata().schema.metadata or {}
+    parameters = _checked_parameters(uri, marker)
+    numbers = json.loads(marker[b"partitions"])
+    with ThreadPoolExecutor(max(1, min(_READERS, len(numbers)))) as pool:
+        opened = pool.map(lambda number: _partition(f"{uri}/part_{number}", options, parameters), numbers)
+        return OpenIndex(parameters, tuple(opened))
+
+
+def index_texts(texts: pa.ChunkedArray, parameters: Mapping[str, Any]) -> OpenIndex:
+    """Texts indexed by native just as a stored index of these parameters would; rows are numbered from 0 on.
+
+    All of it is in memory when this returns, and nothing is left on disk. Raises StoreError.
+    """
+    import lance
+
+    with tempfile.TemporaryDirectory(prefix="headgate-search-") as folder:
+        rows = pa.table([texts], names=[TEXT])
+        try:
+            dataset = lance.write_dataset(rows, folder, max_rows_per_file=max(len(texts), 1))
+            dataset.create_scalar_index(TEXT, "INVERTED", name=TEXT, **parameters)
+        except OSError as error:
+            what = f"{len(texts)} fresh rows could not be indexed."
+            raise StoreError(what, folder=folder, advice="look for room in the temporary folder") from bare(error)
+        ((segment,),) = (index.segments for index in dataset.describe_indices())
+        stored = open_index(f"{folder}/_indices/{segment.uuid}", {})
+        return replace(stored, partitions=tuple(partition.in_memory() for partition in stored.partitions))
+
+
+def best_matches(dataset: Any, text: str, column: str, match: str, columns: Sequence[str], limit: int) -> pa.Table:
+    """Native's own search, for where its statistics are the right ones: the rows with `_score`, best first."""
+    from lance.query import FullTextOperator, MatchQuery, PhraseQuery
+
+    query: Any
+    if match == "phrase":
+        query = PhraseQuery(text, column)
+    else:
+        operator = FullTextOperator.AND if match == "all" else FullTextOperator.OR
+        query = MatchQuery(text, column, operator=operator)
+    with reading("A full-text index could not be read.", uri=dataset.uri):
+        return dataset.scanner(columns=[*columns, "_score"], full_text_query=query, limit=limit).to_table()
+
+
+def query_words(text: str, parameters: Mapping[str, Any]) -> tuple[Word, ...]:
+    """A text cut into words as the index does it: stemmed, folded, without stop words, as configured.
+
+    A word counts once at a position, and as often as it stands at several.
+    """
+    import lance
+
+    tokens = lance.tokenize(text, **{name: parameters[name] for name in _ANALYZER if name in parameters})
+    return tuple(dict.fromkeys(Word(token.text, token.position) for token in tokens))
+
+
+def _partition(stem: str, options: Mapping[str, str], parameters: Mapping[str, Any]) -> Partition:
+    docs = read_file(f"{stem}_docs.lance", options)
+    words = read_file(f"{stem}_tokens.lance", options)
+    return Partition(
+        rows=docs.column("_rowid").to_numpy(),
+        lengths=docs.column("_num_tokens").to_numpy(),
+        words=TokenMap(words.column("_token_fst_bytes")[0].as_py()),
+        posting_rows=StoredPostings(f"{stem}_invert.lance", options),
+        has_positions=bool(parameters["with_position"]),
+    )
+
+
+def _checked_parameters(uri: str, marker: Mapping[bytes, bytes]) -> Mapping[str, Any]:
+    """Raises InvalidInput for an index that is kept in another way than this code knows, Corrupt for none at all."""
+    known = (
+        marker.get(b"format_version", b"1").decode() in _FORMATS
+        and marker.get(b"token_set_format") == b"fst"
+        and marker.get(b"posting_block_size", b"128").decode() == str(BLOCK)
+        and marker.get(b"posting_tail_codec") == b"varint_delta_v1"
+        and marker.get(b"positions_codec", b"packed_delta_v1") == b"packed_delta_v1"
+        and marker.get(b"positions_layout", b"shared_stream_v2") == b"shared_stream_v2"
+    )
+    try:
+        parameters = json.loads(marker[b"params"])
+    except (KeyError, ValueError):
+        raise Corrupt("A full-text index does not say how it was made.", index=uri) from None
+    if not known or parameters.get("lance_tokenizer") not in (None, "text"):
+        raise InvalidInput(
+            "A full-text index is stored in a way that this version cannot read.",
+            index=uri,
+            advice=f"drop it, and build it again with block_size={BLOCK} and no other format: headgate index build",
+        )
+    # No limit of a word's length is a value like any other; no stop words of one's own is the absence of one.
+    absent = {"lance_tokenizer"} | ({"custom_stop_words"} if parameters.get("custom_stop_words") is None else set())
+    return {name: value for name, value in parameters.items() if name not in absent}

@@ -1,0 +1,205 @@
+"""Full-text indexes of a Lance dataset: how they stand, one segment built, segments committed.
+
+Imports pylance only when called (fork safety). What native leaves unguarded is guarded by the callers
+in `search`: this only says what is there and does what it is told.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from headgate.connectors.lance.datasets import open_dataset, text_indexes
+from headgate.connectors.lance.errors import native_error
+from headgate.connectors.objects import ObjectStore, bare, scrubbed
+from headgate.errors import InvalidInput, StoreError, Transient
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """One fragment of the base."""
+
+    rows: int
+    """Those that are not deleted."""
+    files: tuple[str, ...]
+    """What holds the column's values: other files, other values."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentLook:
+    """One segment as a version of the base names it."""
+
+    index_id: uuid.UUID
+    fragments: frozenset[int]
+    """Those it covers, among them such as are gone."""
+    elsewhere: bool
+    """Whether its files lie in another dataset, of which this one is a shallow clone."""
+    dataset_version: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class IndexLook:
+    """A column's full-text index at one version of the base."""
+
+    version: int
+    name: str
+    field_id: int
+    fragments: Mapping[int, Fragment]
+    segments: tuple[SegmentLook, ...]
+    parameters: Mapping[str, Any] | None
+    """As native takes them back. None where the column has no index."""
+
+
+@dataclass(frozen=True, slots=True)
+class NativeSegment:
+    """A segment as native writes it into a version."""
+
+    index_id: uuid.UUID
+    fragments: tuple[int, ...]
+    files: Mapping[str, int]
+    """Names in its folder, with their sizes."""
+    fields: tuple[int, ...]
+    dataset_version: int
+    index_version: int
+    details: tuple[str, bytes]
+
+
+def look_index(store: ObjectStore, column: str, name: str) -> IndexLook:
+    """The column's full-text index as it is now: the one it has, else one of that name that is to be made.
+
+    Raises InvalidInput for a column that is not there, or a name that another index has. DataLoss, StoreError.
+    """
+    dataset = open_dataset(store)
+    fields = {field.name(): field.id() for field in dataset.lance_schema.fields()}
+    if column not in fields:
+        raise InvalidInput(f"The table has no column {column!r}; it has {sorted(fields)}.", table=store.uri)
+    existing = {index.column: index for index in text_indexes(dataset)}.get(column)
+    described = {index.name: index for index in dataset.describe_indices()}
+    if existing is None and name in described:
+        what = f"An index {name!r} of type {described[name].index_type} is on {described[name].field_names} already."
+        raise InvalidInput(what, table=store.uri, advice="drop it, or rename it; nothing was written")
+    field_id = fields[column]
+    return IndexLook(
+        version=dataset.version,
+        name=existing.name if existing else name,
+        field_id=field_id,
+        fragments={one.fragment_id: _fragment(one.metadata, field_id) for one in dataset.get_fragments()},
+        segments=tuple(map(_segment, described[existing.name].segments)) if existing else (),
+        parameters=existing.parameters if existing else None,
+    )
+
+
+def check_parameters(store: ObjectStore, column: str, parameters: Mapping[str, Any]) -> None:
+    """Raises InvalidInput where native refuses such an index, found out in memory: nothing is written."""
+    import lance
+
+    field = open_dataset(store).schema.field(column)
+    try:
+        dataset = lance.write_dataset(pa.schema([field]).empty_table(), f"memory://{uuid.uuid4().hex}")
+        dataset.create_scalar_index(column, "INVERTED", **parameters)
+    except Exception as error:
+        reason = str(error).split(", /")[0].rstrip(".") or type(error).__name__
+        raise InvalidInput(
+            f"Lance refuses a full-text index of column {column!r}: {reason}.", table=store.uri
+        ) from bare(error)
+
+
+def build_segment(
+    store: ObjectStore,
+    version: int,
+    column: str,
+    name: str,
+    fragments: Sequence[int],
+    parameters: Mapping[str, Any],
+    index_id: uuid.UUID,
+) -> NativeSegment:
+    """Index these fragments of one version into the staging of a new folder. Nothing names it yet.
+
+    Raises Transient where Lance fails, DataLoss where the version is gone.
+    """
+    dataset = open_dataset(store, version=version)
+    try:
+        index = dataset.create_index_uncommitted(
+            column,
+            "INVERTED",
+            name=name,
+            replace=True,
+            fragment_ids=list(fragments),
+            index_uuid=str(index_id),
+            **parameters,
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        what = f"Lance could not index column {column!r}: {scrubbed(str(error))[:300]}"
+        raise native_error(what, error, Transient, table=store.uri, index=str(index_id)) from bare(error)
+    return NativeSegment(
+        index_id=index_id,
+        fragments=tuple(sorted(index.fragment_ids)),
+        files={file.path: file.size_bytes for file in index.files},
+        fields=tuple(index.fields),
+        dataset_version=index.dataset_version,
+        index_version=index.index_version,
+        details=(index.index_details[0], bytes(index.index_details[1])),
+    )
+
+
+def commit_segments(
+    store: ObjectStore, name: str, added: Sequence[NativeSegment], removed: Sequence[uuid.UUID], version: int
+) -> bool:
+    """Add and remove segments of one index, as seen at `version`. False: another change came first; look again.
+
+    Raises StoreError where it is unknown whether they were committed.
+    """
+    from lance import LanceDataset, LanceOperation
+    from lance.commit import CommitConflictError
+    from lance.dataset import Index, IndexFile
+
+    uri, options = store.locate()
+    fields = list(added[0].fields)
+    new = [
+        Index(
+            uuid=str(one.index_id),
+            name=name,
+            fields=list(one.fields),
+            dataset_version=one.dataset_version,
+            fragment_ids=set(one.fragments),  # type: ignore[arg-type]
+            index_version=one.index_version,
+            files=[IndexFile(path=path, size_bytes=size) for path, size in sorted(one.files.items())],
+            index_details=one.details,
+        )
+        for one in added
+    ]
+    # Native finds what to remove by its id alone.
+    old = [
+        Index(uuid=str(one), name=name, fields=fields, dataset_version=version, fragment_ids=set(), index_version=0)  # type: ignore[arg-type]
+        for one in removed
+    ]
+    try:
+        operation = LanceOperation.CreateIndex(new, old)
+        LanceDataset.commit(uri, operation, read_version=version, storage_options=options or None)
+    except CommitConflictError:
+        return False
+    except (OSError, ValueError, RuntimeError) as error:
+        what = f"Lance could not commit index {name!r}: {scrubbed(str(error))[:300]}"
+        raise native_error(what, error, StoreError, table=store.uri) from bare(error)
+    return True
+
+
+def _fragment(metadata: Any, field_id: int) -> Fragment:
+    files = [file.path for file in metadata.files if field_id in file.fields]
+    overlays = [repr(overlay) for overlay in metadata.overlays or ()]
+    return Fragment(metadata.num_rows, tuple(files + overlays))
+
+
+def _segment(segment: Any) -> SegmentLook:
+    return SegmentLook(
+        index_id=uuid.UUID(str(segment.uuid)),
+        fragments=frozenset(segment.fragment_ids),
+        elsewhere=segment.base_id is not None,
+        dataset_version=segment.dataset_version_at_last_update,
+        nbytes=segment.size_bytes or 0,
+    )

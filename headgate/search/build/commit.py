@@ -1,0 +1,181 @@
+"""Committing finished segments: the base's next version names them, or this one does already.
+
+Promises:
+1. The same segments again make no new version.
+2. No fragment is indexed twice, and none loses its index to a commit: segments that no longer fit the base, because
+   it was compacted or another builder was faster, are left out and told.
+3. Segments with other parameters never stand beside each other: native would then fail every query.
+4. After a crash or an unknown outcome the same call finds out what stands.
+5. On local disk the version that names them is on disk when it returns; their files were before it.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from headgate.connectors.lance import slots as index_slots
+from headgate.connectors.lance.base.synced import sync_base
+from headgate.connectors.lance.index import IndexLook, NativeSegment, SegmentLook, commit_segments, look_index
+from headgate.connectors.objects import ObjectStore
+from headgate.errors import DataLoss, HeadgateError, InvalidInput, StoreError, Transient
+from headgate.retry import Retry
+from headgate.search.build.plan import Decision, Round, decide, uncovered
+from headgate.search.finalize.marker import is_whole, read_marker
+from headgate.search.finalize.segment import MARKER, IndexFolder, Segment, differing
+from headgate.shards.outcomes import taken_by, wins
+from headgate.shards.wal.appender import Pause, no_pause
+
+COMMIT_STEPS = ("looked", "decided", "committed")
+"""Where `commit` pauses, in each try."""
+
+TRIES = 10
+"""Each lost one means that another's change of the same index, or a rewrite of its fragments, came first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """How the index stands after a commit."""
+
+    version: int
+    landed: tuple[uuid.UUID, ...]
+    stale: tuple[uuid.UUID, ...]
+    uncovered: frozenset[int]
+    """Fragments without index."""
+
+
+def commit(
+    store: ObjectStore,
+    column: str,
+    planned: IndexLook,
+    built: Sequence[Segment],
+    done: Round,
+    *,
+    pause: Pause = no_pause,
+    retry: Retry | None = None,
+) -> Committed:
+    """Let the base name the segments of a round that was planned from `planned`.
+
+    1. look at the index as it is now; choose what is not in it yet and still fits. Nothing: done, no new version.
+    2. compare parameters, among each other and with a segment that stays; check that every file is there.
+    3. take the outcome of each, which garbage collection takes before it deletes one (R20). Lost: Transient, and those
+       that were won are given back. So are those that turn out not to fit.
+    4. commit by compare-and-set on the version that was looked at; a conflict, or no answer: from 1.
+    5. look again, and say what is covered.
+
+    Raises InvalidInput for other parameters, DataLoss for a file that is gone, Transient where others were faster
+    every time, or a collection was: what was built is garbage then.
+    """
+    failure: StoreError | None = None
+    unknown = False
+    for delay in (*_pauses(retry or Retry()), None):
+        now = look_index(store, column, planned.name)
+        pause("looked")
+        decision = decide(planned, now, built, done.removed)
+        if not decision.added or (done.whole and decision.stale):
+            stale = (*decision.stale, *(one.index_id for one in decision.added))
+            if not unknown:
+                _give_back(store, stale)
+            return Committed(now.version, decision.landed, stale, uncovered(now))
+        if delay is None:
+            break
+        _check(store, now, decision)
+        _win(store, [one.index_id for one in decision.added])
+        pause("decided")
+        try:
+            fresh = [native_segment(one) for one in decision.added]
+            failure = None
+            if commit_segments(store, now.name, fresh, decision.removed, now.version):
+                sync_base(store)
+            else:
+                time.sleep(delay)
+        except StoreError as error:
+            failure, unknown = error, True
+            time.sleep(delay)
+        pause("committed")
+    raise failure or Transient(f"Others changed index {now.name!r} in each of {TRIES} tries.", table=store.uri)
+
+
+def _check(store: ObjectStore, now: IndexLook, decision: Decision) -> None:
+    first, *rest = decision.added
+    for one in rest:
+        if what := differing(first.settings, one.settings) or _details_differ(first, one):
+            raise InvalidInput(
+                f"Segments of index {now.name!r} were built with different {what}.",
+                table=store.uri,
+                indexes=f"{first.index_id}, {one.index_id}",
+                advice="build them again with the same parameters; nothing was committed",
+            )
+    staying = next((one for one in now.segments if one.index_id not in decision.removed and not one.elsewhere), None)
+    if staying is not None:
+        _check_beside(store, now.name, first, staying)
+    for one in decision.added:
+        if not is_whole(IndexFolder(store, one.index_id), one):
+            raise DataLoss(
+                "A segment is not there as it was finalized.",
+                table=store.uri,
+                index=str(one.index_id),
+                advice="build the index again; nothing was committed",
+            )
+
+
+def _check_beside(store: ObjectStore, name: str, added: Segment, staying: SegmentLook) -> None:
+    folder = IndexFolder(store, staying.index_id)
+    marker = read_marker(folder, Retry())
+    if marker is None:
+        raise DataLoss(
+            f"The marker of a segment of index {name!r} cannot be read.",
+            **folder.where(),
+            advice="build the index anew with rebuild=True; nothing was committed",
+        )
+    if what := differing(marker.settings, added.settings):
+        raise InvalidInput(
+            f"Index {name!r} has a different {what}.",
+            **folder.where(),
+            advice="leave the parameters out, or build the index anew with rebuild=True; nothing was committed",
+        )
+
+
+def _win(store: ObjectStore, segments: Collection[uuid.UUID]) -> None:
+    lost = [one for one in segments if not wins(store, index_slots.outcome(one), "maker")]
+    if lost:
+        _give_back(store, set(segments) - set(lost))
+        raise Transient(
+            "Garbage collection took a segment that waited for longer than its minimum age to be committed.",
+            table=store.uri,
+            index=str(lost[0]),
+            advice="build the index again; nothing was committed",
+        )
+
+
+def _give_back(store: ObjectStore, segments: Collection[uuid.UUID]) -> None:
+    """Let garbage collection have segments that this process will never commit. Best effort: else they stay."""
+    for one in segments:
+        with suppress(HeadgateError):
+            if taken_by(store, slot := index_slots.outcome(one)) == "maker":
+                store.delete(slot)
+
+
+def _details_differ(one: Segment, other: Segment) -> str | None:
+    return "details" if one.facts.details != other.facts.details else None
+
+
+def native_segment(segment: Segment) -> NativeSegment:
+    """As a commit names it: parts and marker, never staging or strays."""
+    facts = segment.facts
+    return NativeSegment(
+        index_id=segment.index_id,
+        fragments=segment.fragments,
+        files={**segment.files, MARKER: segment.marker_size},
+        fields=facts.fields,
+        dataset_version=facts.dataset_version,
+        index_version=facts.index_version,
+        details=facts.details,
+    )
+
+
+def _pauses(retry: Retry) -> list[float]:
+    return list(replace(retry, attempts=TRIES).delays())

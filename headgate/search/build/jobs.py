@@ -1,0 +1,149 @@
+"""One segment of an index as a job that runs anywhere: built from rows, or gathered from segments by copying.
+
+Promises: every attempt works under an id of its own, so that two of one job never meet; what it gives is finalized,
+and nothing names it yet.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol, TypeAlias
+
+from headgate.connectors.lance import slots as index_slots
+from headgate.connectors.lance.files import end_of, read_end
+from headgate.connectors.lance.index import build_segment
+from headgate.connectors.objects import ObjectStore
+from headgate.errors import AlreadyExists, DataLoss, Transient
+from headgate.retry import Retry
+from headgate.search.finalize.finalize import Report, finalize, no_report
+from headgate.search.finalize.gather import gather
+from headgate.search.finalize.segment import (
+    STAGING,
+    SUFFIXES,
+    Built,
+    Facts,
+    IndexFolder,
+    Part,
+    Segment,
+    is_empty_metadata,
+    partition_ids,
+    settings_of,
+    staged_name,
+)
+from headgate.shards.wal.appender import Pause, no_pause
+
+
+class Job(Protocol):
+    """One segment to make, anywhere: picklable. An attempt may run twice, also at the same time."""
+
+    @property
+    def fragments(self) -> tuple[int, ...]:
+        """What the segment will cover."""
+
+    def run(self, *, report: Report = no_report, pause: Pause = no_pause) -> Segment:
+        """Make it, under a new id. Raises Transient: try again."""
+
+
+Runner: TypeAlias = Callable[[Sequence[Job], Report], Sequence[Segment]]
+"""Runs jobs, and gives their segments in any order. Reports the stages of a job in segments."""
+
+
+@dataclass(frozen=True)
+class BuildJob:
+    """Index fragments of one version of the base, and finalize the segment."""
+
+    store: ObjectStore
+    column: str
+    name: str
+    version: int
+    fragments: tuple[int, ...]
+    rows: int
+    """How many these fragments have at that version."""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    def run(self, *, report: Report = no_report, pause: Pause = no_pause) -> Segment:
+        """See Job."""
+        folder = _intended(self.store)
+        pause("build")
+        report("build", 0, 1)
+        built = build(folder, self)
+        if built.documents > self.rows:
+            what = f"Lance indexed {built.documents} documents of {self.rows} rows."
+            raise DataLoss(what, **folder.where(), advice="report this; nothing was committed")
+        report("build", 1, 1)
+        pause("built")
+        return finalize(folder, built, report=report, pause=pause)
+
+
+@dataclass(frozen=True)
+class GatherJob:
+    """Copy the parts of finalized segments into one."""
+
+    store: ObjectStore
+    sources: tuple[Segment, ...]
+
+    @property
+    def fragments(self) -> tuple[int, ...]:
+        """Of all sources."""
+        return tuple(sorted(fragment for source in self.sources for fragment in source.fragments))
+
+    def run(self, *, report: Report = no_report, pause: Pause = no_pause) -> Segment:
+        """See Job."""
+        pause("build")
+        report("build", 0, 1)
+        report("build", 1, 1)
+        return gather(_intended(self.store), self.sources, report=report, pause=pause)
+
+
+def _intended(store: ObjectStore) -> IndexFolder:
+    """A folder of a new id, of which garbage collection knows before its first byte that it has a maker (R20)."""
+    folder = IndexFolder(store, uuid.uuid4())
+    with suppress(AlreadyExists):
+        Retry().run(lambda: store.put_if_absent(index_slots.intent(folder.index_id), b""))
+    return folder
+
+
+def in_process(jobs: Sequence[Job], report: Report) -> Sequence[Segment]:
+    """One job after the other, here; Lance itself uses every core."""
+    made = []
+    for number, job in enumerate(jobs):
+
+        def told(stage: str, done: int, total: int, before: int = number) -> None:
+            report(stage, before + (done == total), len(jobs))
+
+        made.append(Retry().run(partial(job.run, report=told)))
+    return made
+
+
+def build(folder: IndexFolder, job: BuildJob) -> Built:
+    """Let native index the job's fragments into staging, and say what it wrote: the expected manifest."""
+    native = build_segment(
+        folder.store, job.version, job.column, job.name, job.fragments, job.parameters, folder.index_id
+    )
+    facts = Facts(native.fields, native.dataset_version, native.index_version, native.details)
+    parts, empty, settings = [], [], dict[str, str]()
+    for name in sorted(native.files):
+        if not name.startswith(STAGING) or not name.endswith("_metadata.lance"):
+            continue
+        metadata = end_of(Retry().run(partial(folder.objects.get, name))).metadata
+        settings = settings_of(metadata)
+        if is_empty_metadata(name):
+            empty.append(name)
+        parts += [_part(folder, part, native.files) for part in partition_ids(metadata)]
+    if not settings:
+        raise Transient("Lance built a segment without metadata.", **folder.where())
+    ordered = tuple(sorted(parts, key=lambda part: part.id))
+    return Built(tuple(sorted(job.fragments)), ordered, settings, facts, tuple(empty))
+
+
+def _part(folder: IndexFolder, part: int, files: Mapping[str, int]) -> Part:
+    try:
+        docs, invert, tokens = (files[staged_name(part, suffix)] for suffix in SUFFIXES)
+    except KeyError as error:
+        raise Transient(f"Lance listed part {part} and did not write it.", **folder.where()) from error
+    end = Retry().run(lambda: read_end(folder.objects, staged_name(part, "docs"), docs))
+    return Part(part, (docs, invert, tokens), end.rows)

@@ -1,0 +1,247 @@
+"""Finalizing an index segment: staged parts become the files that native Lance searches.
+
+Promises:
+1. Staging is kept until the marker `metadata.lance` is valid: readable, and every part it lists there in its size.
+2. A valid marker makes it a no-op. A torn marker or a missing, partial or foreign final is repaired from staging.
+3. Finals and marker are only ever replaced, each whole or not at all; none is deleted first.
+4. A part that is missing, cut off, stale, foreign or built with other parameters is refused by name, with staging
+   untouched: what must be there is what the builders say they wrote, never what happens to lie there.
+5. After a crash anywhere, and beside any number of others that finalize the same segment, calling it again
+   succeeds, and there is one result.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeAlias, TypeVar
+
+from headgate.connectors.lance.files import end_of, read_end
+from headgate.errors import AlreadyExists, Corrupt, DataLoss, HeadgateError, InvalidInput, NotFound, Transient
+from headgate.retry import Retry
+from headgate.search.finalize.marker import Marker, marker_bytes, missing, read_marker
+from headgate.search.finalize.segment import (
+    MARKER,
+    STAGING,
+    SUFFIXES,
+    Built,
+    IndexFolder,
+    Segment,
+    differing,
+    final_name,
+    is_staged_part,
+    is_stray,
+    partition_ids,
+    settings_of,
+    staged_name,
+)
+from headgate.shards.wal.appender import Pause, no_pause
+
+Report: TypeAlias = Callable[[str, int, int], None]
+"""Told of each stage how much of how much is done; first with 0, at last with all."""
+
+FINALIZE_STAGES = ("discover", "copy_parts", "write_merged_metadata", "clean_staging")
+FINALIZE_STEPS = ("listed", "checked", "copied", "staged_marker", "marked", "cleaned")
+"""Where `finalize` pauses, in order."""
+
+AT_ONCE = 8
+"""Copies or deletes: hides a store's latency; more would only queue at a disk."""
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+def no_report(stage: str, done: int, total: int) -> None:
+    """Tells nobody."""
+
+
+@dataclass
+class Stages:
+    """Tells of stages so that each is begun once and completed once, whatever way the work takes."""
+
+    report: Report
+    _told: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def at(self, stage: str, done: int, total: int) -> None:
+        """So much of a stage is done."""
+        self._told[stage] = done, total
+        self.report(stage, done, total)
+
+    def complete(self, *stages: str) -> None:
+        """These are over: what was not begun had nothing to do."""
+        for stage in stages:
+            done, total = self._told.get(stage, (-1, 0))
+            if done != total:
+                self.at(stage, total, total)
+
+
+def finalize(
+    folder: IndexFolder,
+    built: Built,
+    *,
+    report: Report = no_report,
+    pause: Pause = no_pause,
+    retry: Retry | None = None,
+) -> Segment:
+    """Make the staged parts of a segment searchable. Nothing refers to it before it is committed.
+
+    1. discover: list the folder, THEN read the marker. Where it is valid, go to 6. Otherwise the list is complete,
+       because staging is cleaned only after a valid marker.
+    2. compare staging with what was built; refuse what is missing, cut off, foreign or of other parameters.
+    3. copy every staged file to its final name, which replaces what is there.
+    4. list again: every final has its size.
+    5. write the marker beside, and copy it to its name: it appears whole, also over a torn one.
+    6. with the marker read back and valid, delete staging and strays; what cannot be deleted is left to the next.
+
+    Where something is missing on the way, another finalizer may be done: a valid marker is success. Raises
+    InvalidInput and DataLoss with staging untouched, Transient: call again.
+    """
+    return _Finalizer(folder, built, Stages(report), pause, retry or Retry()).run()
+
+
+@dataclass(frozen=True)
+class _Finalizer:
+    folder: IndexFolder
+    built: Built
+    stages: Stages
+    pause: Pause
+    retry: Retry
+
+    def run(self) -> Segment:
+        self.stages.at("discover", 0, 1)
+        listed = self._sizes()
+        self.pause("listed")
+        segment = self._finished()
+        self.stages.complete("discover")
+        if segment is None:
+            try:
+                self._check(listed)
+                self.pause("checked")
+                self._copy()
+                self.pause("copied")
+                segment = self._mark()
+            except (NotFound, DataLoss, InvalidInput) as error:
+                # Another finalizer that is done deletes staging, and this one cannot find it any more.
+                segment = self._finished()
+                if segment is None:
+                    error.located(**self.folder.where())
+                    raise
+        self.pause("marked")
+        self.stages.complete("copy_parts", "write_merged_metadata")
+        self._clean(segment)
+        self.pause("cleaned")
+        self.stages.complete("clean_staging")
+        return segment
+
+    # -- 1, and wherever something is missing -----------------------------------------
+
+    def _finished(self) -> Segment | None:
+        """The segment where its marker is valid and it is what was built, else None."""
+        marker = read_marker(self.folder, self.retry)
+        if marker is None or differing(marker.settings, self.built.settings):
+            return None
+        sizes = self._sizes()
+        if marker.segment is not None:
+            same = marker.segment.files == self.built.final() and marker.segment.fragments == self.built.fragments
+            return marker.segment if same and not missing(marker.segment.files, sizes) else None
+        return self._finished_by_native(marker, sizes)
+
+    def _finished_by_native(self, marker: Marker, sizes: Mapping[str, int]) -> Segment | None:
+        """Native merges small parts, so that sizes tell nothing; its files must be whole and have all documents."""
+        files = {}
+        documents = 0
+        for part in marker.parts:
+            for suffix in SUFFIXES:
+                name = final_name(part, suffix)
+                try:
+                    end = self.retry.run(partial(read_end, self.folder.objects, name, sizes[name]))
+                except (KeyError, NotFound, Corrupt):
+                    return None
+                files[name] = sizes[name]
+                documents += end.rows if suffix == "docs" else 0
+        if documents != self.built.documents:
+            return None
+        facts, fragments = self.built.facts, self.built.fragments
+        return Segment(self.folder.index_id, fragments, files, sizes[MARKER], documents, marker.settings, facts)
+
+    # -- 2 ------------------------------------------------------------------------------
+
+    def _check(self, listed: Mapping[str, int]) -> None:
+        check_staging(self.built, listed)
+        for part in self.built.parts:
+            name = staged_name(part.id, "metadata")
+            metadata = end_of(self._get(name)).metadata
+            if partition_ids(metadata) != [part.id]:
+                raise InvalidInput(f"{name} lists other parts: {metadata.get('partitions')}.", advice=_AGAIN)
+            if what := differing(self.built.settings, settings_of(metadata)):
+                raise InvalidInput(f"{name} was built with a different {what}.", advice=_AGAIN)
+
+    # -- 3 ------------------------------------------------------------------------------
+
+    def _copy(self) -> None:
+        def copy(names: tuple[str, str]) -> None:
+            self.retry.run(lambda: self.folder.objects.copy(*names))
+
+        self._each("copy_parts", copy, self.built.copies())
+
+    # -- 4 and 5 --------------------------------------------------------------------------
+
+    def _mark(self) -> Segment:
+        self.stages.at("write_merged_metadata", 0, 1)
+        if name := missing(self.built.final(), self._sizes()):
+            raise Transient(f"{name} is not there as it was copied.", **self.folder.where())
+        staged = f"{STAGING}merged-{uuid.uuid4().hex}.lance"
+        data = marker_bytes(self.built)
+        with suppress(AlreadyExists):  # nobody else knows the name: it is ours, and the response to its put was lost
+            self.retry.run(lambda: self.folder.objects.put_if_absent(staged, data))
+        self.pause("staged_marker")
+        self.retry.run(lambda: self.folder.objects.copy(staged, MARKER))
+        segment = self._finished()
+        if segment is None:
+            raise Transient("The marker that was just written is not valid.", **self.folder.where())
+        self.stages.complete("write_merged_metadata")
+        return segment
+
+    # -- 6 --------------------------------------------------------------------------------
+
+    def _clean(self, segment: Segment) -> None:
+        try:
+            strays = sorted(name for name in self._sizes() if is_stray(name, segment.files))
+            self._each("clean_staging", self.folder.objects.delete, strays)
+        except HeadgateError:  # the segment is whole; leftovers are never listed, and garbage collection takes them
+            _log.debug("staging of index %s was not cleaned", self.folder.index_id, exc_info=True)
+
+    def _each(self, stage: str, do: Callable[[T], None], what: Sequence[T]) -> None:
+        self.stages.at(stage, 0, len(what))
+        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="headgate-finalize") as pool:
+            for done, _ in enumerate(pool.map(do, what), 1):
+                self.stages.at(stage, done, len(what))
+
+    def _sizes(self) -> dict[str, int]:
+        return self.retry.run(self.folder.sizes)
+
+    def _get(self, name: str) -> memoryview:
+        return self.retry.run(lambda: self.folder.objects.get(name))
+
+
+_AGAIN = "build the segment again under a new id; staging was not touched"
+
+
+def check_staging(built: Built, listed: Mapping[str, int]) -> None:
+    """Raises DataLoss for a staged file that is missing or cut off, InvalidInput for one that nobody built."""
+    for name, size in built.staged().items():
+        if name not in listed:
+            raise DataLoss(f"{name} is missing.", advice=_AGAIN)
+        if size is not None and listed[name] != size:
+            what = f"{name} has {listed[name]} bytes, and {size} were written."
+            raise DataLoss(what, advice=_AGAIN)
+    if foreign := sorted(name for name in listed if is_staged_part(name) and name not in built.staged()):
+        raise InvalidInput(
+            f"{foreign[0]} was not written by this build: it is of an earlier attempt, or another's.", advice=_AGAIN
+        )

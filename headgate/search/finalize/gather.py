@@ -1,0 +1,94 @@
+"""Several finalized segments as one, by copying: nothing is tokenized again, on S3 nothing leaves the server.
+
+Promises, besides those of `finalize`: a part's files are whole in staging BEFORE the staged metadata list it, and
+the sources are never changed. So a crash anywhere leaves sources that serve as before and a folder that nothing names.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+
+import pyarrow as pa
+
+from headgate.connectors.lance.files import read_end, small_file
+from headgate.errors import AlreadyExists
+from headgate.retry import Retry
+from headgate.search.finalize.finalize import AT_ONCE, Report, finalize, no_report
+from headgate.search.finalize.segment import (
+    SUFFIXES,
+    Built,
+    IndexFolder,
+    Part,
+    Segment,
+    final_name,
+    staged_name,
+    together,
+)
+from headgate.shards.wal.appender import Pause, no_pause
+
+GATHER_STEPS = ("copied_part", "listed_part", "staged")
+"""Where `gather` pauses before it finalizes; the first two for each part."""
+
+
+def gather(
+    target: IndexFolder,
+    sources: Sequence[Segment],
+    *,
+    report: Report = no_report,
+    pause: Pause = no_pause,
+    retry: Retry | None = None,
+) -> Segment:
+    """Make one segment with all parts of the sources, which stay. The target's id must be new.
+
+    1. check: the same parameters, and no fragment twice, otherwise InvalidInput.
+    2. for each part: copy its files into the target's staging, then put the metadata that list it.
+    3. finalize.
+    """
+    retry = retry or Retry()
+    built = stage(target, sources, pause=pause, retry=retry)
+    pause("staged")
+    return finalize(target, built, report=report, pause=pause, retry=retry)
+
+
+def stage(target: IndexFolder, sources: Sequence[Segment], *, pause: Pause = no_pause, retry: Retry) -> Built:
+    """Steps 1 and 2 of `gather`: what is staged then."""
+    kept = [
+        (replace(target, index_id=one.index_id), one, number) for one in sources for number in range(one.part_count)
+    ]
+    parts: dict[uuid.UUID, list[Part]] = {one.index_id: [] for one in sources}
+    for new_id, (folder, source, number) in enumerate(kept):
+        parts[source.index_id].append(_part(folder, source, number, new_id, retry))
+    built = together(Built(one.fragments, tuple(parts[one.index_id]), one.settings, one.facts) for one in sources)
+    oldest = min(one.facts.dataset_version for one in sources)
+    built = replace(built, facts=replace(built.facts, dataset_version=oldest))
+    for new_id, (folder, _, number) in enumerate(kept):
+        _stage_part(target, folder, number, new_id, built, pause, retry)
+    return built
+
+
+def _stage_part(
+    target: IndexFolder, source: IndexFolder, number: int, new_id: int, built: Built, pause: Pause, retry: Retry
+) -> None:
+    def copy(suffix: str) -> None:
+        names = final_name(number, suffix), staged_name(new_id, suffix)
+        retry.run(lambda: source.objects.copy(*names, target.objects))
+
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="headgate-gather") as pool:
+        list(pool.map(copy, SUFFIXES))
+    pause("copied_part")
+    nothing = pa.record_batch([], schema=pa.schema([]))
+    data = small_file(nothing, {**built.settings, "partitions": json.dumps([new_id])})
+    with suppress(AlreadyExists):  # the target's id is new: it is ours, and the response to its put was lost
+        retry.run(lambda: target.objects.put_if_absent(staged_name(new_id, "metadata"), data))
+    pause("listed_part")
+
+
+def _part(folder: IndexFolder, source: Segment, number: int, new_id: int, retry: Retry) -> Part:
+    docs, invert, tokens = (source.files[final_name(number, suffix)] for suffix in SUFFIXES)
+    end = retry.run(lambda: read_end(folder.objects, final_name(number, "docs"), docs))
+    return Part(new_id, (docs, invert, tokens), end.rows)

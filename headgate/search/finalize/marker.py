@@ -1,0 +1,95 @@
+"""The marker of a finalized segment, `metadata.lance`: what it says, whether it is valid, and its bytes.
+
+Native Lance reads the same object first of all; ours has one key more, by which a segment describes itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from headgate.connectors.lance.files import end_of, small_file
+from headgate.errors import Corrupt, NotFound
+from headgate.retry import Retry
+from headgate.search.finalize.segment import (
+    MARKER,
+    OURS,
+    SUFFIXES,
+    Built,
+    IndexFolder,
+    Segment,
+    described,
+    differing,
+    final_name,
+    partition_ids,
+    segment_from,
+    settings_of,
+)
+
+NO_DELETED_FRAGMENTS = bytes.fromhex("3a30000000000000")
+"""An empty roaring bitmap, as native writes it."""
+
+
+@dataclass(frozen=True)
+class Marker:
+    """A readable marker."""
+
+    parts: tuple[int, ...]
+    settings: Mapping[str, str]
+    segment: Segment | None
+    """None where native wrote it."""
+
+
+def read_marker(folder: IndexFolder, retry: Retry) -> Marker | None:
+    """The marker of a segment; None where there is none, or one that cannot be read."""
+    try:
+        data = retry.run(lambda: folder.objects.get(MARKER))
+        metadata = end_of(data).metadata
+        parts, settings = tuple(partition_ids(metadata)), settings_of(metadata)
+        if OURS not in metadata:
+            return Marker(parts, settings, None)
+        segment = segment_from(folder.index_id, json.loads(metadata[OURS]), settings, len(data))
+    except (NotFound, Corrupt, ValueError, RecursionError):
+        return None
+    names = {final_name(part, suffix) for part in parts for suffix in SUFFIXES}
+    return Marker(parts, settings, segment) if names == set(segment.files) else None
+
+
+def read_segment(folder: IndexFolder, retry: Retry | None = None) -> Segment | None:
+    """The segment that a marker of ours describes, all its files there in their sizes; None where that is not so.
+
+    Markers that native wrote do not describe their segments: None as well.
+    """
+    retry = retry or Retry()
+    marker = read_marker(folder, retry)
+    if marker is None or marker.segment is None:
+        return None
+    return marker.segment if not missing(marker.segment.files, retry.run(folder.sizes)) else None
+
+
+def is_whole(folder: IndexFolder, segment: Segment, retry: Retry | None = None) -> bool:
+    """Whether a finalized segment is still there: its marker readable, every file in its size."""
+    retry = retry or Retry()
+    marker = read_marker(folder, retry)
+    if marker is None or differing(marker.settings, segment.settings):
+        return False
+    return not missing({**segment.files, MARKER: segment.marker_size}, retry.run(folder.sizes))
+
+
+def marker_bytes(built: Built) -> bytes:
+    """The marker of a segment: native's keys, and ours, by which the segment describes itself."""
+    metadata = {
+        **built.settings,
+        "partitions": json.dumps(list(range(len(built.parts)))),
+        OURS: json.dumps(described(built)),
+    }
+    schema = pa.schema([pa.field("deleted_fragments", pa.binary(), nullable=False)])
+    return small_file(pa.record_batch([pa.array([NO_DELETED_FRAGMENTS], pa.binary())], schema=schema), metadata)
+
+
+def missing(files: Mapping[str, int], sizes: Mapping[str, int]) -> str | None:
+    """The first of the files that is not there in its size."""
+    return next((name for name in sorted(files) if sizes.get(name) != files[name]), None)

@@ -1,0 +1,178 @@
+"""One search over everything that counts: base, SSTables and the visible tail of the WALs.
+
+Promises:
+1. Hits and scores are those of one native index over the rows that a scan at the same instant shows: deleted and
+   overwritten rows are neither found nor part of the statistics.
+2. A filter chooses among the hits and changes no score.
+3. What was prepared is kept in this process and known by what it was made of, so that a search of a table that
+   has not changed prepares nothing, and one of a table that has grown prepares what is new.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.caches import ByteCache
+from headgate.connectors.lance import datasets
+from headgate.connectors.lance.filters import Filter, filtered
+from headgate.connectors.lance.fts import index as full_text
+from headgate.errors import InvalidInput
+from headgate.search.query.base import BaseIndex
+from headgate.search.query.highlight import highlighted
+from headgate.search.query.superseded import superseded_rows
+from headgate.shards.rows.view import Fresh, View
+from headgate.shards.text.parts import PLACE, SCORE, TextPart, check_match, rows_of, shard_parts
+from headgate.shards.text.ranking import Hits, Match, Ranking, rank
+from headgate.shards.text.tail import identity_of
+
+_HELD = 512 << 20
+"""Bytes of prepared views; what counts in one is its tail."""
+
+Marker: TypeAlias = Callable[[str], list[tuple[str, bool]]]
+
+FIRST_LOOK = 256
+"""Hits whose values are fetched to try a filter on them, before the filter is asked of whole sources."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Prepared:
+    """A column at one instant, ready to be searched."""
+
+    base: BaseIndex
+    parts: list[TextPart]
+    only_base: bool
+    """Whether the shards add nothing, not even a delete."""
+
+
+class Searcher:
+    """Searches a table as it was at one instant. Thread-safe."""
+
+    def __init__(self, view: View) -> None:
+        """Raises InvalidInput where the base's columns have changed since the table was opened."""
+        if not view.base.as_today:
+            what = "The table's columns have changed since it was opened."
+            raise InvalidInput(what, table=view.home.uri, advice="open the table again")
+        self._view = view
+        self._lock = threading.Lock()
+        self._prepared: dict[str, _Prepared] = {}
+
+    def search(
+        self,
+        text: str,
+        column: str | None = None,
+        k: int = 10,
+        *,
+        match: Match = "any",
+        filter: Filter | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """The k best rows, best first: the columns, and `_score`. See `Table.search`."""
+        result = self._view.scan(columns, filter).schema
+        column = column or self.only_column()
+        prepared = self._prepare(column)
+        check_match(prepared.base.column, match, k)
+        if prepared.only_base and prepared.base.exact and filter is None:
+            found = full_text.best_matches(prepared.base.dataset, text, column, match, result.names, k)
+            return _as(result, found, found.column(SCORE))
+        words = full_text.query_words(text, prepared.base.column.parameters)
+        ranking = rank([part.documents for part in prepared.parts], words, match)
+        hits = ranking.best(k) if filter is None else self._passing(prepared.parts, ranking, filter, k)
+        if not len(hits):
+            return _as(result, result.empty_table(), pa.array([], pa.float32()))
+        found = rows_of(prepared.parts, hits, result.names or [column])
+        return _as(result, found, pa.array(hits.scores, pa.float32()))
+
+    def only_column(self) -> str:
+        """The one column with a full-text index. Raises InvalidInput where there are none or several."""
+        known = sorted({index.column for index in datasets.text_indexes(self._view.base.dataset)})
+        if len(known) != 1:
+            uri = self._view.home.uri
+            what = f"The table has {len(known)} columns with a full-text index, and none was named."
+            advice = "name one" if known else f"build one first: headgate index build {uri} --column NAME"
+            raise InvalidInput(what, table=uri, known=known or None, advice=advice)
+        return known[0]
+
+    def marker(self, text: str, column: str) -> Marker:
+        """Cuts a text of the column into pieces, and says of each whether a search for `text` matches it."""
+        parameters = self._prepare(column).base.column.parameters
+
+        def cut(piece: str) -> list[str]:
+            return [word.text for word in full_text.query_words(piece, parameters)]
+
+        wanted = cut(text)
+        return lambda shown: highlighted(shown, wanted, cut)
+
+    @property
+    def nbytes(self) -> int:
+        """About what it holds in memory."""
+        return (1 << 20) + sum(int(table.nbytes) for fresh in self._view.shards for table in fresh.tables)
+
+    def _prepare(self, column: str) -> _Prepared:
+        with self._lock:
+            if column not in self._prepared:
+                self._prepared[column] = self._make(column)
+            return self._prepared[column]
+
+    def _make(self, column: str) -> _Prepared:
+        schema = self._view.home.schema
+        if column in schema.logical.names and not _is_text(schema.logical.field(column).type):
+            raise InvalidInput(f"Column {column!r} holds {schema.logical.field(column).type}, and texts are searched.")
+        base = BaseIndex.of(self._view, column)
+        shards = [shard_parts(fresh, base.column) for fresh in self._view.shards]
+        only_base = not any(fresh.sstables or any(t.num_rows for t in fresh.tables) for fresh in self._view.shards)
+        keys = [shard.keys for shard in shards if shard.keys is not None]
+        superseded = np.zeros(0, np.uint64)
+        if keys:
+            # A key lives in one shard, so that each is in here once.
+            fresh_keys = pa.concat_tables(keys)
+            superseded = superseded_rows(_table_identity(self._view), base.dataset, schema.primary_key, fresh_keys)
+        fresh_parts = [part for shard in shards for part in shard.parts]
+        return _Prepared(base, [*fresh_parts, *base.parts(superseded)], only_base)
+
+    def _passing(self, parts: Sequence[TextPart], ranking: Ranking, filter: Filter, k: int) -> Hits:
+        """The best that a filter lets through: tried on the first hits, then asked of the sources as a whole."""
+        names = self._view.home.schema.logical.names
+        first = ranking.best(max(4 * k, FIRST_LOOK))
+        if not len(first):
+            return first
+        numbered = rows_of(parts, first, names).append_column(PLACE, pa.array(np.arange(len(first))))
+        kept = np.sort(filtered(numbered, filter).column(PLACE).to_numpy())
+        if len(kept) >= k or len(first) == len(ranking):
+            return first.take(kept[:k])
+        passing = {id(source): source.passing(filter) for source in {id(p.source): p.source for p in parts}.values()}
+        return ranking.only([passing[id(part.source)] for part in parts]).best(k)
+
+
+_searchers: ByteCache[Searcher] = ByteCache(_HELD, lambda searcher: searcher.nbytes)
+
+
+def searcher_of(view: View) -> Searcher:
+    """A searcher of this view, or of an equal one that is held."""
+    schema = view.home.schema.logical.serialize().to_pybytes()
+    identity = (_table_identity(view), view.base.dataset.version, schema, *map(_identity, view.shards))
+    return _searchers.get_or_make(identity, lambda: Searcher(view))
+
+
+def _table_identity(view: View) -> tuple[object, ...]:
+    """A table that is made again in the same place has another id."""
+    return view.home.uri, view.home.table_id
+
+
+def _identity(fresh: Fresh) -> tuple[object, ...]:
+    chunks = [chunk for table in fresh.tables for column in table.columns for chunk in column.chunks]
+    return fresh.shard.id, fresh.generation, fresh.sstables, identity_of(chunks)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _as(result: pa.Schema, found: pa.Table, scores: pa.Array | pa.ChunkedArray) -> pa.Table:
+    columns = [found.column(field.name).cast(field.type) for field in result]
+    return pa.Table.from_arrays([*columns, scores], schema=result.append(pa.field(SCORE, pa.float32())))

@@ -1,0 +1,47 @@
+"""Committing one flushed generation: the SSTable, replay_after and the next generation in one manifest write."""
+
+from __future__ import annotations
+
+from headgate.errors import Fenced
+from headgate.shards.manifest import decisions
+from headgate.shards.manifest.model import Manifest, SsTable
+from headgate.shards.manifest.store import ManifestStore
+from headgate.shards.shard import Claim
+
+
+class _Landed(Exception):
+    """The manifest names the SSTable already: an earlier try's response was lost."""
+
+
+def commit_generation(
+    manifests: ManifestStore, claim: Claim, sstable: SsTable, *, started_from: int, last_position: int
+) -> Manifest:
+    """Let the shard's rows up to `last_position` be covered by the SSTable. Returns the manifest as it stands.
+
+    1. the claim still holds, otherwise Fenced.
+    2. replay_after and generation are what the flush started from, otherwise it is abandoned: Fenced (R9).
+    3. compare-and-set. The SSTable's name in the manifest means that an earlier try landed.
+
+    It may come as late as it likes: garbage collection takes the SSTable only once 1 or 2 must fail (R20). Raises
+    Transient where the outcome is unknown; calling again finds out.
+    """
+
+    def covered(stored: Manifest) -> Manifest:
+        if decisions.is_covered(stored, sstable):
+            raise _Landed
+        changed = decisions.covered(stored, sstable, started_from=started_from, last_position=last_position)
+        if changed is None:
+            raise Fenced(
+                "Another job flushed this shard under the same claim.",
+                **claim.shard.where(),
+                epoch=claim.epoch,
+                stored_epoch=stored.epoch,
+            )
+        return changed
+
+    try:
+        return manifests.commit_update(claim.claim_id, claim.epoch, covered)
+    except _Landed:
+        stored = manifests.check_fenced(claim.epoch, claim.claim_id)
+        assert stored is not None
+        return stored

@@ -1,0 +1,149 @@
+"""The decisions of a shard's protocol. Pure: no store, no clock.
+
+Who holds a shard (R3, R7), where the tip is looked for, what an entry in the way means (R10), what is said of a put
+without an answer (R24), what a flush may commit (R9), and what of a shard the base has taken in (R11). The exhaustive
+tests drive these functions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import Enum
+from uuid import UUID
+
+from headgate.shards.manifest.model import CLAIM_ID, OWNER, WRITE_ID, Manifest, SsTable
+
+# -- who holds the shard -----------------------------------------------------------
+
+
+def claimed(
+    previous: Manifest | None, shard_id: UUID, *, owner: str | None, claim_id: str, write_id: str, spec_id: int
+) -> Manifest:
+    """The manifest that a claim puts after `previous` (None: the shard is new).
+
+    With an owner the shard is sealed, so that native keeps out. `spec_id` is for a new shard only.
+    """
+    base = previous or Manifest(version=0, epoch=0, shard_id=shard_id, spec_id=spec_id)
+    claim = replace(base, version=base.version + 1, epoch=base.epoch + 1, sealed=owner is not None)
+    claim = claim.with_field(CLAIM_ID, claim_id.encode()).with_field(WRITE_ID, write_id.encode())
+    return claim if owner is None else claim.with_field(OWNER, owner.encode())
+
+
+def is_fenced(stored: Manifest | None, epoch: int, claim_id: str | None) -> bool:
+    """Whether the latest manifest fences a writer of this epoch (and claim id, where given).
+
+    No manifest, or a lower stored epoch, fences nobody.
+    """
+    return stored is not None and (
+        stored.epoch > epoch or (stored.epoch == epoch and claim_id is not None and stored.claim_id != claim_id)
+    )
+
+
+def is_ghost(stored: Manifest | None, epoch: int, claim_id: str) -> bool:
+    """Whether a claim that is not the latest version never was: its version had been collected when it was put.
+
+    `stored` is the latest. Where the holder's epoch is higher, this is an ordinary claim that was overtaken.
+    """
+    return stored is not None and stored.epoch <= epoch and not stored.held_by(epoch, claim_id)
+
+
+def follows(stored: Manifest, written: Manifest) -> bool:
+    """Whether a later manifest of the same claim may have been made upon `written`: nothing that only grows is less.
+
+    Otherwise `written` came to a version that had been replaced and collected, and nobody will ever read it.
+    """
+    return (stored.replay_after, stored.last_seen, stored.generation) == (
+        max(stored.replay_after, written.replay_after),
+        max(stored.last_seen, written.last_seen),
+        max(stored.generation, written.generation),
+    )
+
+
+def claim_stands(stored: Manifest | None, epoch: int, claim_id: str, barrier: int) -> bool:
+    """The re-read after the barrier (R3): the latest manifest carries our claim, and the barrier lies above its
+    replay_after. A barrier at 0 is that of a fresh shard: no replay_after covers it.
+    """
+    return stored is not None and stored.held_by(epoch, claim_id) and not 0 < barrier <= stored.replay_after
+
+
+# -- positions ---------------------------------------------------------------------
+
+
+def replay_start(manifest: Manifest | None) -> int:
+    """The first position that no SSTable covers."""
+    return 0 if manifest is None else manifest.replay_after + 1
+
+
+def search_start(manifest: Manifest | None, seen: int | None) -> int:
+    """Where to look for the tip: above all that is known to be there, `seen` being the last position that the
+    caller knows of. Entry 0 is only ever the barrier of a fresh shard: with a manifest, the search starts above it.
+    """
+    known = -1 if manifest is None else max(manifest.last_seen, manifest.replay_after)
+    return max(known, -1 if seen is None else seen) + 1
+
+
+class Slot(Enum):
+    """What an entry in the way means for the one who wanted its position."""
+
+    OURS = "ours: a response was lost, the entry is durable"
+    STALE = "stale: the next position"
+    FENCED = "a successor's: stop for ever"
+
+
+def entry_in_the_way(*, entry_id: str, epoch: int, stored_id: str | None, stored_epoch: int) -> Slot:
+    """Whose entry has the position that entry `entry_id` of `epoch` wants (R10)."""
+    if stored_id == entry_id:
+        return Slot.OURS
+    return Slot.FENCED if stored_epoch > epoch else Slot.STALE
+
+
+class Fate(Enum):
+    """What a writer that stops says of a put (R24)."""
+
+    LANDED = "durable"
+    FAILED = "not durable, and it never will be: safe to put again"
+    UNKNOWN = "it may be durable, or become so: ask again after the next open"
+
+
+def fate(*, sent: bool, slot: Slot | None) -> Fate:
+    """Whether a request was sent for it, and what was read in the slot of the last one (None: nothing was)."""
+    if not sent:
+        return Fate.FAILED
+    if slot is None:
+        return Fate.UNKNOWN
+    return Fate.LANDED if slot is Slot.OURS else Fate.FAILED
+
+
+# -- flushing and compacting ---------------------------------------------------------
+
+
+def is_covered(stored: Manifest, sstable: SsTable) -> bool:
+    """Whether the manifest names the SSTable already: an earlier try's response was lost."""
+    return any(there.path == sstable.path for there in stored.sstables)
+
+
+def covered(stored: Manifest, sstable: SsTable, *, started_from: int, last_position: int) -> Manifest | None:
+    """The manifest that commits a flush: the SSTable, replay_after and the next generation together.
+
+    None: replay_after or generation are not what the flush started from, so that it is abandoned (R9).
+    """
+    if (stored.replay_after, stored.generation) != (started_from, sstable.generation):
+        return None
+    return replace(
+        stored,
+        replay_after=last_position,
+        last_seen=max(stored.last_seen, last_position),
+        generation=sstable.generation + 1,
+        sstables=(*stored.sstables, sstable),
+    )
+
+
+def uncompacted(sstables: tuple[SsTable, ...], generation: int, mark: int) -> tuple[SsTable, ...] | None:
+    """The SSTables that the base has not taken in: those above its mark for the shard.
+
+    None: the mark is of a later flush than is known here, where unflushed rows are of `generation`. Then some of
+    those rows are in the base as well: read the manifest again (R11).
+    """
+    if mark >= generation:
+        return None
+    return tuple(sstable for sstable in sstables if sstable.generation > mark)

@@ -1,0 +1,282 @@
+"""ManifestStore: who may write to a shard, decided by compare-and-set on its manifest.
+
+Promises:
+1. A manifest is never overwritten and no version is left out: every write is a
+   put-if-absent of latest + 1, and the latest is what LIST shows (R7).
+2. Of any number of claims each gets an epoch of its own; a refused one writes nothing.
+3. A lost response is not an error: a write is known by its random write id. (Native
+   copies a claim id into its own claims, so a claim id alone would not do.)
+4. `commit_update` returns only if the update stands under a claim that still holds.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from headgate.connectors.objects.port import ObjectStore
+from headgate.errors import AlreadyExists, DataLoss, Fenced, HeadgateError, InvalidInput, NotFound, Transient
+from headgate.retry import Retry
+from headgate.shards import names
+from headgate.shards.manifest import decisions
+from headgate.shards.manifest.model import WRITE_ID, Manifest, check_successor, decode_manifest, encode_manifest
+
+CLAIM_TRIES = 16
+"""Native's number. Each lost try means that another claim won, so more would be an epoch war."""
+
+UPDATE_TRIES = 10
+"""Native's number. One job per shard changes the manifest at a time, so a conflict is rare."""
+
+LIST_TRIES = 8
+"""A listed manifest vanishes only to garbage collection, which waits min-age between two runs."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A claim that was written, and the manifest it was made upon (None: the shard is new)."""
+
+    manifest: Manifest
+    previous: Manifest | None
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that was claimed."""
+        return self.manifest.epoch
+
+    @property
+    def claim_id(self) -> str:
+        """The random id by which the claim is known."""
+        assert self.manifest.claim_id is not None
+        return self.manifest.claim_id
+
+
+class ManifestStore:
+    """The manifests of one shard. Holds no state of its own: thread-safe and picklable."""
+
+    def __init__(self, store: ObjectStore, shard_id: UUID, table: str, *, retry: Retry = Retry()) -> None:  # noqa: B008
+        self.store = store
+        self.shard_id = shard_id
+        self.table = table
+        self.retry = retry
+
+    def versions(self) -> list[int]:
+        """Every version that is there, oldest first. The hint and strays do not count."""
+        with self._located():
+            return self.retry.run(self._list)
+
+    def read(self, version: int) -> Manifest:
+        """One version. Raises NotFound, Corrupt."""
+        with self._located():
+            return self.retry.run(lambda: self._get(version))
+
+    def latest(self, known: Manifest | None = None) -> Manifest | None:
+        """The highest version that LIST shows, None on a new shard. Raises Corrupt, never an older version instead.
+
+        Where that is the `known` one it is not read again: a version never changes.
+        """
+        with self._located():
+            for _ in range(LIST_TRIES):
+                versions = self.versions()
+                if not versions:
+                    return None
+                if known is not None and known.version == versions[-1]:
+                    return known
+                try:
+                    return self.read(versions[-1])
+                except NotFound as error:
+                    # Collected since the LIST, so a newer one must be there.
+                    vanished = error
+            raise Transient("The latest manifest vanished each time after it was listed.") from vanished
+
+    def claim(self, owner: str | None = None, *, claim_id: str | None = None, spec_id: int = 0) -> Claimed:
+        """Take the shard with the next epoch. THIS WRITES, AND IT FENCES AN EARLIER WRITER.
+
+        1. latest: a shard of another owner, or sealed without an owner, is InvalidInput.
+        2. put version + 1 with epoch + 1, a random claim id and write id; everything else
+           stays. With an owner the manifest is sealed (native keeps out), without one not.
+        3. taken: our write id there means a lost response, done; otherwise from 1 again.
+        4. LIST: a claimer that stalled until its version was collected has a claim that was never
+           the latest. Where its epoch is not below the holder's it is Fenced here: its barrier
+           would fence the writer that holds the shard. (Any other learns it by the re-read, R3.)
+        5. the hint, best effort.
+
+        `spec_id` is for a shard that is new; an existing one keeps its own. Raises
+        Transient where the outcome is unknown or the shard stays contended; a claim that
+        landed unknown fences the earlier writer and hurts nobody else.
+        """
+        if owner == "" or claim_id == "":
+            raise InvalidInput("An owner and a claim id are never empty.", table=self.table, shard=str(self.shard_id))
+        claim_id = claim_id or uuid.uuid4().hex
+        with self._located():
+            for _ in range(CLAIM_TRIES):
+                previous = self.latest()
+                if previous is not None:
+                    self._check_owner(previous, owner)
+                manifest = decisions.claimed(
+                    previous,
+                    self.shard_id,
+                    owner=owner,
+                    claim_id=claim_id,
+                    write_id=uuid.uuid4().hex,
+                    spec_id=spec_id,
+                )
+                if self._put(manifest):
+                    if not self._hint_if_latest(manifest.version):
+                        self._check_no_ghost(claim_id, manifest.epoch)
+                    return Claimed(manifest, previous)
+            raise Transient(f"The shard was claimed by others in each of {CLAIM_TRIES} tries.")
+
+    def check_free(self) -> None:
+        """Raises InvalidInput where a claim without an owner would be refused. Writes nothing."""
+        with self._located():
+            if (stored := self.latest()) is not None:
+                self._check_owner(stored, None)
+
+    def check_fenced(self, epoch: int, claim_id: str | None = None) -> Manifest | None:
+        """The latest manifest, if it does not fence a writer of this epoch (and claim id, where given).
+
+        Raises Fenced where the stored epoch is higher, or equal under another claim id.
+        No manifest, or a lower stored epoch, fences nobody.
+        """
+        stored = self.latest()
+        if stored is not None and decisions.is_fenced(stored, epoch, claim_id):
+            raise self._fenced(stored, epoch)
+        return stored
+
+    def commit_update(self, claim_id: str, epoch: int, change: Callable[[Manifest], Manifest]) -> Manifest:
+        """Write `change(latest)` as the next version, if the claim still holds; the manifest as written.
+
+        1. latest: none is DataLoss; another claim id or epoch is Fenced.
+        2. change: a pure function of the latest. What it raises abandons the update (R9).
+           Version and write id are set here; epoch and claim id must stay.
+        3. put version + 1. Taken: our write id there means a lost response; else from 1 again.
+        4. LIST: where ours is not the highest, the highest must be under our claim and not go
+           back behind it. A writer that stalled until its version was collected must not believe
+           its update, also where another job of its own claim went on meanwhile.
+        5. the hint, best effort.
+
+        Raises Transient where the outcome is unknown. After Fenced from step 4 the update
+        may have landed before the successor's claim: leave what it names to garbage collection.
+        """
+        with self._located(epoch=epoch):
+            for _ in range(UPDATE_TRIES):
+                stored = self.latest()
+                if stored is None:
+                    raise DataLoss("The shard has been claimed, yet it has no manifest.")
+                if not stored.held_by(epoch, claim_id):
+                    raise self._fenced(stored, epoch)
+                changed = replace(change(stored), version=stored.version + 1)
+                if not changed.held_by(epoch, claim_id):
+                    raise InvalidInput("An update changes neither epoch nor claim id.", stored_epoch=stored.epoch)
+                check_successor(stored, changed)
+                changed = changed.with_field(WRITE_ID, uuid.uuid4().hex.encode())
+                if self._put(changed):
+                    if not self._hint_if_latest(changed.version):
+                        self._check_held(claim_id, epoch, changed)
+                    return changed
+            raise Transient(f"Others changed the manifest in each of {UPDATE_TRIES} tries.")
+
+    def write_hint(self) -> bool:
+        """Tell native which version is the latest. True where the hint names it now.
+
+        A version that the hint names, or a later one, must be there before older ones are deleted (R7).
+        """
+        versions = self.versions()
+        return bool(versions) and self._hint_if_latest(versions[-1], required=True)
+
+    def _put(self, manifest: Manifest) -> bool:
+        """True: this version is ours and durable. False: another's. Transient: unknown, it may yet land."""
+        key, data = names.manifest_key(self.shard_id, manifest.version), encode_manifest(manifest)
+        try:
+            # The same bytes on the same version, so that a try that lands late is still this write.
+            self.retry.run(lambda: self.store.put_if_absent(key, data))
+            return True
+        except (AlreadyExists, Transient) as error:
+            refused = error
+        try:
+            return self.read(manifest.version).write_id == manifest.write_id
+        except NotFound:
+            what = f"Whether manifest {manifest.version} was written is unknown."
+            raise Transient(what, epoch=manifest.epoch) from refused
+
+    def _hint_if_latest(self, version: int, *, required: bool = False) -> bool:
+        """Whether `version` is the highest; then native is told so (`required`: and the hint was written).
+
+        Never for one below: native would take a version that came back below collected
+        ones for the latest.
+        """
+        if self.versions()[-1:] != [version]:
+            return False
+        try:
+            hint = json.dumps({"version": version}, separators=(",", ":")).encode()
+            self.store.put_overwrite(names.version_hint_key(self.shard_id), hint)
+        except Exception:  # a hint that fails must not undo what is durable
+            _log.debug("version hint %d of shard %s was not written", version, self.shard_id, exc_info=True)
+            return not required
+        return True
+
+    def _check_no_ghost(self, claim_id: str, epoch: int) -> None:
+        stored = self.latest()
+        if stored is not None and decisions.is_ghost(stored, epoch, claim_id):
+            raise self._fenced(stored, epoch)
+
+    def _check_held(self, claim_id: str, epoch: int, written: Manifest) -> None:
+        stored = self.latest()
+        if stored is None:
+            raise DataLoss("The manifests vanished while one was being written.")
+        if not stored.held_by(epoch, claim_id):
+            raise self._fenced(stored, epoch)
+        if not decisions.follows(stored, written):
+            raise Fenced(
+                "The manifest that was written never was the latest: its version had been collected before.",
+                table=self.table,
+                shard=str(self.shard_id),
+                epoch=epoch,
+                advice="open the shard again; its rows are safe",
+            )
+
+    def _check_owner(self, stored: Manifest, owner: str | None) -> None:
+        if stored.owner is None and stored.sealed:
+            raise InvalidInput(
+                "Someone is dropping the shard: it is sealed and no stream owns it.",
+                stored_epoch=stored.epoch,
+                advice="wait for the drop to finish, or unseal the shard if it was given up; nothing was written",
+            )
+        if stored.owner is not None and stored.owner != owner:
+            asked = "a writer without a stream" if owner is None else f"stream {owner!r}"
+            raise InvalidInput(
+                f"The shard belongs to stream {stored.owner!r} and was opened by {asked}.",
+                stored_epoch=stored.epoch,
+                advice=f"write through stream {stored.owner!r}, or release the shard first; nothing was written",
+            )
+
+    def _fenced(self, stored: Manifest, epoch: int) -> Fenced:
+        what = "A successor claimed the shard." if stored.epoch > epoch else "Another claim holds the shard."
+        return Fenced(
+            what, table=self.table, shard=str(self.shard_id), epoch=epoch, stored_epoch=stored.epoch, owner=stored.owner
+        )
+
+    def _list(self) -> list[int]:
+        folder = names.manifest_folder(self.shard_id) + "/"
+        found = map(names.manifest_version, self.store.list_keys(folder))
+        return sorted(version for version in found if version)
+
+    def _get(self, version: int) -> Manifest:
+        data = self.store.get(names.manifest_key(self.shard_id, version))
+        return decode_manifest(data, shard_id=self.shard_id, version=version)
+
+    @contextmanager
+    def _located(self, epoch: int | None = None) -> Iterator[None]:
+        """Whatever is raised inside says which table and shard it is about."""
+        try:
+            yield
+        except HeadgateError as error:
+            error.located(table=self.table, shard=str(self.shard_id), epoch=epoch)
+            raise

@@ -1,0 +1,283 @@
+"""The MemTables of one writer: an active one that grows, frozen ones that become SSTables, oldest first.
+
+Promises:
+1. Rows are in exactly one place that a snapshot shows: a MemTable, or the SSTable that replaced it.
+2. Generations are flushed in order; when one fails, none passes it and the writer stops.
+3. replay_after moves only with the SSTable that covers it, in one manifest write, and only if
+   replay_after and generation are what the flush started from (R9).
+4. Freezing and flushing run beside puts; only the budget makes puts wait.
+5. A flush never leaves an entry behind that notes its generation or an older one, as native's do:
+   entries of a generation below the manifest's are skipped. See `headgate.shards.memtable.notes`.
+
+Locks: the WAL pipeline's is taken before the one in here, never after it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import pyarrow as pa
+
+from headgate.errors import Closed, Fenced, HeadgateError, Poisoned, StoreError, Transient
+from headgate.shards.config import WriterConfig
+from headgate.shards.manifest.commit import commit_generation
+from headgate.shards.manifest.model import Manifest, SsTable
+from headgate.shards.memtable.memtable import MemTable, MemTableStats
+from headgate.shards.memtable.notes import Noted
+from headgate.shards.memtable.replay import Replayed
+from headgate.shards.shard import Claim
+
+T = TypeVar("T")
+
+WriteSsTable = Callable[[MemTable], SsTable]
+"""Makes the SSTable of a frozen MemTable, durable when it returns."""
+
+
+@dataclass(frozen=True)
+class MemTablesSnapshot:
+    """What a reader sees at one instant, older before newer."""
+
+    generation: int
+    """Of the oldest MemTable."""
+    sstables: tuple[SsTable, ...]
+    tables: tuple[pa.Table, ...]
+    last_position: int
+    """Every visible row up to it is in here; later ones are not."""
+
+
+class MemTables:
+    """Thread-safe. Its flush thread starts with the first freeze."""
+
+    def __init__(self, claim: Claim, manifest: Manifest, config: WriterConfig, write: WriteSsTable) -> None:
+        self._claim = claim
+        self._manifest = manifest
+        self._config = config
+        self._write = write
+        self._schema = claim.shard.home.schema
+        self._changed = threading.Condition()
+        self._active = MemTable(self._schema, manifest.generation, manifest.replay_after)
+        self._frozen: list[MemTable] = []
+        self._thread: threading.Thread | None = None
+        self._closing = False
+        self._abandoned = False
+        self._error: HeadgateError | None = None
+        self.on_drained: Callable[[], None] = lambda: None
+        """Called without a lock when bytes have left memory, and when the flush has failed."""
+
+    # -- filling ---------------------------------------------------------------
+
+    def restore(self, parts: Iterable[Replayed], noted: Noted = Noted()) -> None:  # noqa: B008
+        """What the WAL holds, before anybody else uses these tables. Flushes as it goes, within the budget.
+
+        `noted` is what the entries of all parts note. Raises what `parts` raises, and the stored error.
+        """
+        assert not self._active.rows
+        assert not self._frozen
+        for part in parts:
+            with self._changed:
+                if self._may_end_before(part, noted):
+                    self._make_room()
+                self._active.add(part.batches, part.position)
+        with self._changed:
+            self._make_room()
+
+    def insert(self, batches: Sequence[pa.RecordBatch], position: int, puts: int = 1) -> None:
+        """Rows that became durable at a position. Freezes the MemTable when it is full."""
+        with self._changed:
+            self._active.add(batches, position, puts)
+            if self._active.is_full(self._config):
+                self._freeze()
+
+    def relieve(self) -> None:
+        """The budget is used up: freeze early, unless something is being flushed already."""
+        with self._changed:
+            if not self._frozen:
+                self._freeze()
+
+    def flush(self) -> None:
+        """Freeze what there is, and wait until it is in SSTables. Without rows nothing is written.
+
+        Raises the stored error, or Closed.
+        """
+        with self._changed:
+            self._freeze()
+            upto = self._active.generation
+            self._changed.wait_for(lambda: self._stopped or not self._frozen or self._frozen[0].generation >= upto)
+            self._raise_if_stopped()
+
+    def close(self) -> None:
+        """Let the frozen ones be flushed and end the thread; the active one stays in the WAL alone.
+
+        Raises the stored error.
+        """
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def abandon(self) -> None:
+        """The writer has failed: start no further flush, and do not wait for one that runs.
+
+        That one may still land: its rows are durable, and the claim decides.
+        """
+        with self._changed:
+            self._closing = self._abandoned = True
+            self._changed.notify_all()
+
+    @property
+    def _stopped(self) -> bool:
+        return self._error is not None or self._abandoned
+
+    def _raise_if_stopped(self) -> None:
+        if self._error is not None:
+            raise self._error
+        if self._abandoned:
+            raise Closed("This writer was closed.", **self._claim.shard.where())
+
+    def _may_end_before(self, part: Replayed, noted: Noted) -> bool:
+        """Whether a flush may reach up to this part and no further.
+
+        Never while this or a later part notes the active generation or an older one. Before a younger one is noted,
+        only at an entry that notes one itself, or where the budget is used up: an end among entries that note none
+        uses up a number, the rest of them comes into the noted generation, and a native writer that finds more there
+        than its MemTable holds refuses to open.
+        """
+        if part.position <= noted.reach(self._active.generation):
+            return False
+        return part.position > noted.reach() or part.generation is not None or not self._within_budget()
+
+    def _make_room(self) -> None:
+        """Freeze a full table, or any where the budget is used up, and wait for the budget."""
+        if self._active.is_full(self._config) or not (self._frozen or self._within_budget()):
+            self._freeze()
+        self._changed.wait_for(lambda: self._stopped or not self._frozen or self._within_budget())
+        self._raise_if_stopped()
+
+    def _freeze(self) -> None:
+        """Without rows, and after an error or close, there is nothing to do: the rows are in the WAL."""
+        done = self._active
+        if not done.rows or self._stopped or self._closing:
+            return
+        done.frozen = True
+        self._frozen.append(done)
+        self._active = MemTable(self._schema, done.generation + 1, done.last_position)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="headgate-flush", daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
+
+    def _within_budget(self) -> bool:
+        return self._nbytes() <= self._config.max_unflushed_memtable_bytes
+
+    def _nbytes(self) -> int:
+        return self._active.nbytes + sum(table.nbytes for table in self._frozen)
+
+    # -- looking ---------------------------------------------------------------
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that no SSTable covers yet."""
+        with self._changed:
+            return self._nbytes()
+
+    @property
+    def error(self) -> HeadgateError | None:
+        """Why flushing stopped, None while it works."""
+        return self._error
+
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest as this writer last read or wrote it."""
+        with self._changed:
+            return self._manifest
+
+    def snapshot(self) -> MemTablesSnapshot:
+        """SSTables, frozen and active MemTables of one instant."""
+        with self._changed:
+            held = (*self._frozen, self._active)
+            return MemTablesSnapshot(
+                generation=held[0].generation,
+                sstables=self._manifest.sstables,
+                tables=tuple(table.table() for table in held),
+                last_position=self._active.last_position,
+            )
+
+    def stats(self) -> tuple[MemTableStats, ...]:
+        """Frozen ones, oldest first, then the active one."""
+        with self._changed:
+            return tuple(table.stats() for table in (*self._frozen, self._active))
+
+    # -- the flush thread --------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._frozen or self._closing)
+                if not self._frozen or self._abandoned:
+                    return
+                oldest = self._frozen[0]
+            try:
+                manifest = self._flush_one(oldest)
+            except BaseException as error:
+                self._fail(oldest, error)
+                return
+            with self._changed:
+                self._manifest = manifest
+                self._frozen.pop(0)
+                self._changed.notify_all()
+            self.on_drained()
+
+    def _flush_one(self, table: MemTable) -> Manifest:
+        """One generation to an SSTable and into the manifest:
+
+        1. write the SSTable under a name of its own; a crash leaves a folder that nothing names.
+        2. compare-and-set the manifest: the SSTable, replay_after and the next generation
+           together, if replay_after and generation are what this flush started from (R9).
+        3. the outcome is unknown: read. The SSTable's name there means that it landed.
+        """
+        started_from = self.manifest
+        sstable = self._retried(lambda: self._write(table))
+        manifests = self._claim.shard.manifests_retried(self._config.retry)
+        return self._retried(
+            lambda: commit_generation(
+                manifests,
+                self._claim,
+                sstable,
+                started_from=started_from.replay_after,
+                last_position=table.last_position,
+            )
+        )
+
+    def _retried(self, step: Callable[[], T]) -> T:
+        for delay in self._config.retry.delays():
+            try:
+                return step()
+            except Transient:
+                if self._abandoned:
+                    raise
+                time.sleep(delay)
+        return step()
+
+    def _fail(self, table: MemTable, error: BaseException) -> None:
+        if not isinstance(error, Fenced):
+            reason = f" ({error.what.rstrip('.')})" if isinstance(error, StoreError) else ""
+            poisoned = Poisoned(
+                f"Generation {table.generation} could not be flushed{reason}; its rows are safe in the WAL.",
+                **self._claim.shard.where(),
+                position=table.last_position,
+                epoch=self._claim.epoch,
+            )
+            poisoned.__cause__ = error
+            error = poisoned
+        with self._changed:
+            self._error = error
+            self._changed.notify_all()
+        self.on_drained()

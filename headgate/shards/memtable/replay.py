@@ -1,0 +1,160 @@
+"""Replay: the rows of a WAL that no SSTable covers, for whoever opens or reads a shard.
+
+Promises:
+1. Exactly [replay_after + 1, stop): every visible row once, in order; nothing is appended again.
+2. An entry of a higher epoch aborts it: this opener was fenced meanwhile.
+3. A damaged or missing entry is found before anything is claimed (`look`), so that a failed
+   open fences nobody. The look is bounded: it goes to the end that the WAL has when it begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from operator import is_
+
+import pyarrow as pa
+
+from headgate.errors import DataLoss, Fenced, HeadgateError
+from headgate.retry import Retry
+from headgate.shards.manifest.decisions import replay_start
+from headgate.shards.manifest.model import Manifest
+from headgate.shards.memtable.notes import Noted
+from headgate.shards.shard import Shard
+from headgate.shards.wal.entry import EntryHeader
+from headgate.shards.wal.moved import check_place
+from headgate.shards.wal.tailer import WalEntry, WalTailer
+from headgate.shards.wal.tip import listed_end
+
+IsVisible = Callable[[EntryHeader, int], bool]
+"""Whether the entry at a position counts."""
+
+
+def untagged(header: EntryHeader, position: int) -> bool:
+    """Without a commit log: what a direct writer put counts, what a stream's task left does not."""
+    return header.tags.attempt_id is None
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What a look at the WAL found."""
+
+    entries: tuple[WalEntry, ...] = ()
+    """As far as they were kept in memory; their rows are in today's storage schema."""
+    noted: Noted = field(default_factory=Noted)
+    """Of all entries."""
+    stop: int = 0
+    """The WAL's end when the look began: all below it was checked."""
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """The rows of one entry, in today's storage schema, and the generation that native noted in it."""
+
+    position: int
+    batches: tuple[pa.RecordBatch, ...]
+    generation: int | None = None
+
+
+def look(shard: Shard, keep_bytes: int, retry: Retry = Retry()) -> Looked:  # noqa: B008
+    """Read and check everything a replay will need, up to the end that one LIST shows. Keeps the first `keep_bytes`,
+    so that most opens read once.
+
+    Writes nothing. A living writer goes on meanwhile: what it appends is replayed behind the barrier; what it flushed
+    may be collected: then its manifest says so, and the look goes on above. Raises Corrupt or DataLoss, told with
+    shard and position.
+    """
+    manifests = shard.manifests_retried(retry)
+    manifest = manifests.latest()
+    check_place(shard, manifest)
+    stop = retry.run(lambda: listed_end(shard, manifest, manifests.latest))
+    kept: list[WalEntry] = []
+    noted: dict[int, int] = {}
+    held, position = 0, replay_start(manifest)
+    while position < stop:
+        try:
+            for found in WalTailer(shard, retry=retry).read(position, stop):
+                batches = tuple(_adopted(shard, found.position, batch) for batch in found.entry.batches)
+                position = found.position + 1
+                if (generation := found.entry.header.generation) is not None:
+                    noted[generation] = found.position
+                held += found.entry.nbytes
+                if held <= keep_bytes:
+                    same = all(map(is_, batches, found.entry.batches))
+                    kept.append(found if same else replace(found, entry=replace(found.entry, batches=batches)))
+        except DataLoss:
+            manifest = manifests.latest(manifest)
+            check_place(shard, manifest)
+            if replay_start(manifest) <= position:
+                raise
+            position = replay_start(manifest)
+    return Looked(tuple(kept), Noted(noted), stop)
+
+
+def replay(
+    shard: Shard,
+    manifest: Manifest,
+    stop: int,
+    *,
+    epoch: int,
+    visible: IsVisible = untagged,
+    looked: Looked = Looked(),  # noqa: B008
+    retry: Retry = Retry(),  # noqa: B008
+) -> Iterator[Replayed]:
+    """The visible rows of [replay_after + 1, stop). Raises Fenced, DataLoss, Corrupt."""
+    for found in _entries(shard, manifest.replay_after + 1, stop, looked, retry):
+        header = found.entry.header
+        if header.epoch > epoch:
+            raise Fenced(
+                "WAL replay aborted: this writer was fenced by a successor's entry.",
+                **shard.where(),
+                position=found.position,
+                epoch=epoch,
+                stored_epoch=header.epoch,
+            )
+        if visible(header, found.position):
+            yield from uncovered(shard, manifest, [found])
+
+
+def noted_generations(
+    shard: Shard,
+    manifest: Manifest,
+    stop: int,
+    *,
+    looked: Looked = Looked(),  # noqa: B008
+    retry: Retry = Retry(),  # noqa: B008
+) -> Noted:
+    """The generations that native noted in [replay_after + 1, stop), before that is replayed. Raises DataLoss, Corrupt.
+
+    Reads again what came after the look: mostly nothing.
+    """
+    later = WalTailer(shard, retry=retry).read(max(manifest.replay_after + 1, looked.stop), stop)
+    noted = looked.noted.then(Noted.of((found.position, found.entry.header.generation) for found in later))
+    return noted.since(manifest.generation)
+
+
+def uncovered(shard: Shard, manifest: Manifest, entries: Iterable[WalEntry]) -> Iterator[Replayed]:
+    """The rows of entries above replay_after that no SSTable has."""
+    for found in entries:
+        generation = found.entry.header.generation
+        # Native notes the generation an entry's rows belong to; an older one is in an SSTable already.
+        if found.entry.batches and (generation is None or generation >= manifest.generation):
+            batches = tuple(_adopted(shard, found.position, batch) for batch in found.entry.batches)
+            yield Replayed(found.position, batches, generation)
+
+
+def _entries(shard: Shard, start: int, stop: int, looked: Looked, retry: Retry) -> Iterator[WalEntry]:
+    """Entries are immutable, so those seen before the claim are still what stands there."""
+    position = start
+    for found in looked.entries:
+        if start <= found.position < stop:
+            yield found
+            position = found.position + 1
+    yield from WalTailer(shard, retry=retry).read(position, stop)
+
+
+def _adopted(shard: Shard, position: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+    try:
+        return shard.home.schema.adopted(batch)
+    except HeadgateError as error:
+        raise shard.blame(error, position)  # noqa: B904 - the same error, located

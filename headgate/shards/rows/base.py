@@ -1,0 +1,45 @@
+"""The base at one version, and which SSTables of the shards it has taken in. Neither ever changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from headgate.connectors.lance.base.marks import compacted_marks
+from headgate.connectors.lance.base.notes import begun_marks
+from headgate.shards.rows.sstable import StoredRows, open_base
+from headgate.shards.shard import TableHome
+
+
+@dataclass(frozen=True)
+class TakenIn:
+    """Per shard the generation up to which the base has everything, and up to which it may have the deletes."""
+
+    shards: frozenset[UUID]
+    """Of these it is known."""
+    marks: Mapping[UUID, int]
+    begun: Mapping[UUID, int]
+
+
+class Base:
+    """One version of a table's base. Thread-safe."""
+
+    def __init__(self, home: TableHome, rows: StoredRows) -> None:
+        self.home = home
+        self.rows = rows
+        self._taken: TakenIn | None = None
+
+    @classmethod
+    def at(cls, home: TableHome, version: int | None = None) -> Base:
+        """As it is now, or at a version. Raises DataLoss, Transient."""
+        return cls(home, open_base(home, version))
+
+    def taken_in(self, shards: frozenset[UUID]) -> TakenIn:
+        """What it has of these shards; read once. Raises NotFound, Corrupt, Poisoned as `compacted_marks` does."""
+        taken = self._taken
+        if taken is None or taken.shards != shards:
+            dataset = self.rows.dataset
+            marks = compacted_marks(self.home.store, dataset, shards)
+            taken = self._taken = TakenIn(shards, marks, begun_marks(dataset))
+        return taken

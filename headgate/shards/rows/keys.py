@@ -1,0 +1,40 @@
+"""Which keys an SSTable has, held in memory: that it has none of those asked for costs no read.
+
+An SSTable never changes and its place is not used again, so what was read of it once holds for ever.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from headgate.caches import ByteCache
+from headgate.connectors.lance import rows as row_ids
+from headgate.connectors.lance.rows import ROW_ID
+from headgate.shards.manifest.model import SsTable
+from headgate.shards.rows.schema import TOMBSTONE
+from headgate.shards.rows.sstable import StoredRows, sstable_key
+from headgate.shards.shard import Shard
+
+KEYS_HELD = 256 << 20
+"""Bytes of the keys of all SSTables, of all tables that this process reads."""
+
+_keys: ByteCache[pa.Table] = ByteCache(KEYS_HELD, lambda keys: keys.nbytes)
+
+
+def sstable_keys(shard: Shard, sstable: SsTable, stored: StoredRows) -> pa.Table:
+    """The key, `_tombstone` and `_rowid` of every living row, in one piece, of an SSTable with the columns of today."""
+    key = shard.home.schema.primary_key
+    place = f"{shard.home.uri}/{sstable_key(shard, sstable.path)}"
+    return _keys.get_or_make((place, key), lambda: _read(stored, key))
+
+
+def plain(rows: pa.Table) -> pa.Table:
+    """Without metadata, and with everything nullable: sources differ in both."""
+    return rows.cast(pa.schema([pa.field(field.name, field.type) for field in rows.schema]))
+
+
+def _read(stored: StoredRows, key: tuple[str, ...]) -> pa.Table:
+    columns = [*key, TOMBSTONE]
+    schema = pa.schema([*(stored.dataset.schema.field(name) for name in columns), pa.field(ROW_ID, pa.uint64())])
+    batches = [batch.cast(schema) for batch in row_ids.numbered_batches(stored.dataset, columns)]
+    return plain(pa.Table.from_batches(batches, schema)).combine_chunks()

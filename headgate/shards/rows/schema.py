@@ -1,0 +1,203 @@
+"""The shape of a table's rows: as people see it, and as entries and SSTables store it.
+
+The storage schema is Lance's own: the base columns in order, each with its field id
+(nested children too), columns outside the primary key nullable, `_tombstone` last.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headgate.errors import Corrupt, InvalidInput
+from headgate.shards.rows.evolution import FIELD_ID, adopted_column, matches
+
+TOMBSTONE = "_tombstone"
+PRIMARY_KEY = b"lance-schema:unenforced-primary-key"
+
+RESERVED_METADATA = frozenset(
+    {
+        b"writer_epoch",
+        b"generation",
+        b"fence_sentinel",
+    }
+)
+"""Schema metadata keys that belong to the entry, never to the table."""
+
+_RESERVED_PREFIX = b"mem_wal_target_"
+"""Five more of native's, for tables with blobs."""
+
+Rows: TypeAlias = "pa.RecordBatch | pa.Table | Sequence[pa.RecordBatch]"
+"""What a put takes."""
+
+
+@dataclass(frozen=True)
+class RowSchema:
+    """A table's columns. `logical` carries the field ids in its field metadata; picklable."""
+
+    logical: pa.Schema
+    field_ids: tuple[int, ...] = ()
+    """All of them in depth-first order: some inner fields of Lance have no Arrow field to carry theirs."""
+
+    @classmethod
+    def of(cls, schema: pa.Schema, field_ids: Sequence[int] | None = None) -> RowSchema:
+        """The schema with field ids in depth-first order: those given, or 0, 1, 2 … as a new Lance table has them."""
+        if TOMBSTONE in schema.names:
+            raise InvalidInput(f"A column may not be named {TOMBSTONE!r}: the storage format uses that name.")
+        if len(set(schema.names)) != len(schema.names):
+            raise InvalidInput(f"Column names must be unique, got {schema.names}.")
+        used: list[int] = []
+        source = iter(field_ids) if field_ids is not None else iter(range(1 << 30))
+
+        def ids() -> int:
+            used.append(next(source))
+            return used[-1]
+
+        return cls(pa.schema([_with_id(field, ids) for field in schema], metadata=schema.metadata), tuple(used))
+
+    @cached_property
+    def primary_key(self) -> tuple[str, ...]:
+        """Names of the key columns; empty for a table without a key."""
+        return tuple(field.name for field in self.logical if _is_key(field))
+
+    @cached_property
+    def storage(self) -> pa.Schema:
+        """The schema of entries and SSTables, without any entry's own metadata."""
+        fields = [field if _is_key(field) else field.with_nullable(True) for field in self.logical]
+        return pa.schema([*fields, pa.field(TOMBSTONE, pa.bool_(), nullable=False)], metadata=self.logical.metadata)
+
+    @cached_property
+    def table_metadata(self) -> dict[bytes, bytes]:
+        """The table's own schema metadata, reserved keys removed."""
+        metadata = self.logical.metadata or {}
+        return {key: value for key, value in metadata.items() if not is_reserved(key)}
+
+    def stored_rows(self, rows: Rows) -> list[pa.RecordBatch]:
+        """The rows in storage form, empty batches left out, nothing copied that fits as it is.
+
+        Columns may come in any order; a nullable one that is missing becomes null.
+        Raises InvalidInput for an unknown column, another type, a null in a key.
+        """
+        return [self._stored(batch, deleted=False) for batch in as_batches(rows) if batch.num_rows]
+
+    def stored_deletes(self, keys: Rows) -> list[pa.RecordBatch]:
+        """Tombstones for the keys: key columns set, the rest null."""
+        if not self.primary_key:
+            raise InvalidInput("This table has no primary key, so rows cannot be deleted by key.")
+        batches = []
+        for batch in as_batches(keys):
+            extra = [name for name in batch.schema.names if name not in self.primary_key]
+            if extra or set(batch.schema.names) != set(self.primary_key):
+                raise InvalidInput(f"A delete takes exactly the key columns {list(self.primary_key)}.")
+            if batch.num_rows:
+                batches.append(self._stored(batch, deleted=True))
+        return batches
+
+    def adopted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """A batch as some writer stored it, in today's storage schema.
+
+        Columns are matched by field id, and by name where the writer stored no ids: a column
+        that was renamed since keeps its values, one that was added since is null, one that was
+        dropped is left out. Raises Corrupt where a type cannot be today's.
+        """
+        if batch.schema.equals(self.storage, check_metadata=True):
+            return batch
+        indexes = matches(self.storage, list(batch.schema))
+        indexes[-1] = batch.schema.get_field_index(TOMBSTONE)
+        columns = [_adopted_column(batch, i, field) for i, field in zip(indexes, self.storage, strict=True)]
+        return pa.RecordBatch.from_arrays(columns, schema=self.storage)
+
+    def _stored(self, batch: pa.RecordBatch, *, deleted: bool) -> pa.RecordBatch:
+        names = batch.schema.names
+        if len(set(names)) != len(names):
+            raise InvalidInput(f"Column names must be unique, got {names}.")
+        unknown = [name for name in names if name not in self.logical.names]
+        if unknown:
+            near = difflib.get_close_matches(unknown[0], self.logical.names, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; the table has {self.logical.names}"
+            raise InvalidInput(f"There is no column {unknown[0]!r} in this table{hint}.")
+        columns: list[pa.Array] = []
+        for field in self.storage:
+            if field.name == TOMBSTONE:
+                columns.append(_constant(deleted, batch.num_rows))
+            elif field.name in names:
+                columns.append(_checked(batch.column(field.name), field, required=self._required(field.name, deleted)))
+            elif self._required(field.name, deleted):
+                raise InvalidInput(f"Column {field.name!r} may not be null and is missing.")
+            else:
+                columns.append(pa.nulls(batch.num_rows, field.type))
+        return pa.RecordBatch.from_arrays(columns, schema=self.storage)
+
+    def _required(self, name: str, deleted: bool) -> bool:
+        if deleted:
+            return name in self.primary_key
+        return name in self.primary_key or not self.logical.field(name).nullable
+
+
+def is_reserved(key: bytes) -> bool:
+    """Whether a key of schema metadata belongs to an entry, never to a table."""
+    return key in RESERVED_METADATA or key.startswith(_RESERVED_PREFIX)
+
+
+def as_batches(rows: Rows) -> Iterable[pa.RecordBatch]:
+    """The record batches of whatever a put takes."""
+    if isinstance(rows, pa.RecordBatch):
+        return [rows]
+    if isinstance(rows, pa.Table):
+        batches: list[pa.RecordBatch] = rows.to_batches()
+        return batches
+    if isinstance(rows, Sequence) and all(isinstance(batch, pa.RecordBatch) for batch in rows):
+        return rows
+    raise InvalidInput(f"Rows come as a pyarrow RecordBatch, a Table or a list of batches, not {type(rows).__name__}.")
+
+
+def _checked(column: pa.Array, field: pa.Field, *, required: bool) -> pa.Array:
+    if column.type != field.type:
+        raise InvalidInput(f"Column {field.name!r} must be {field.type}, got {column.type}.")
+    if required and column.null_count:
+        raise InvalidInput(f"Column {field.name!r} may not be null and has {column.null_count} nulls.")
+    return column
+
+
+def _adopted_column(batch: pa.RecordBatch, index: int, field: pa.Field) -> pa.Array:
+    if index < 0:
+        if field.name == TOMBSTONE:
+            return _constant(False, batch.num_rows)
+        if _is_key(field):
+            raise Corrupt(f"Stored rows lack the key column {field.name!r}.")
+        return pa.nulls(batch.num_rows, field.type)
+    return adopted_column(batch.column(index), batch.schema.field(index).type, field)
+
+
+def _constant(value: bool, rows: int) -> pa.Array:
+    if not value:
+        return pa.BooleanArray.from_buffers(pa.bool_(), rows, [None, pa.py_buffer(bytes((rows + 7) // 8))])
+    return pc.invert(_constant(False, rows))
+
+
+def _is_key(field: pa.Field) -> bool:
+    return (field.metadata or {}).get(PRIMARY_KEY) == b"true"
+
+
+def _with_id(field: pa.Field, ids: Callable[[], int]) -> pa.Field:
+    """The field with the next id, its children with the ones after it."""
+    own = str(ids()).encode()
+    kind = field.type
+    if pa.types.is_struct(kind):
+        kind = pa.struct([_with_id(kind.field(i), ids) for i in range(kind.num_fields)])
+    elif pa.types.is_fixed_size_list(kind) and pa.types.is_struct(kind.value_type):
+        kind = pa.list_(_with_id(kind.value_field, ids), kind.list_size)
+    elif pa.types.is_large_list(kind):
+        kind = pa.large_list(_with_id(kind.value_field, ids))
+    elif pa.types.is_list(kind):
+        kind = pa.list_(_with_id(kind.value_field, ids))
+    elif pa.types.is_map(kind):
+        ids()  # Lance numbers the struct of key and value, which Arrow does not show.
+        kind = pa.map_(_with_id(kind.key_field, ids), _with_id(kind.item_field, ids))
+    return pa.field(field.name, kind, field.nullable, {**(field.metadata or {}), FIELD_ID: own})

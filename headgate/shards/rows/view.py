@@ -1,0 +1,248 @@
+"""One view over the base, SSTables and fresh rows: newest row per key, deletes applied.
+
+Promises:
+1. Sources are read newest first; a row whose key a newer source has, even as a tombstone, is hidden.
+2. A filter chooses among the rows that count: no older version comes back because the newest was filtered out. Lance
+   gets it alone; tombstones and older versions are dropped here, whatever it says.
+3. Memory holds the fresh rows and the keys of the SSTables, never the base.
+4. A lookup looks at keys in memory, reads the rows that have them, and asks the base only for what no shard has.
+5. SSTables that the base has taken in (its compacted mark) are left out, whatever a manifest still names.
+Tables without a key are simply all their rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import pyarrow as pa
+
+from headgate.connectors.lance.filters import Filter, check_filter, filtered
+from headgate.connectors.lance.rows import ROW_ID, take_rows
+from headgate.errors import InvalidInput
+from headgate.shards.manifest.decisions import uncompacted
+from headgate.shards.manifest.model import SsTable
+from headgate.shards.rows.base import Base
+from headgate.shards.rows.chunks import ChunkedRows
+from headgate.shards.rows.dedup import KeySet, living, newest_rows
+from headgate.shards.rows.keys import sstable_keys
+from headgate.shards.rows.schema import TOMBSTONE, Rows, RowSchema
+from headgate.shards.rows.sstable import StoredRows, open_sstable
+from headgate.shards.shard import Shard, TableHome
+
+MIN_BATCH, MAX_BATCH = 8_192, 131_072
+"""Rows read at once. Unless keys are flags, each batch is compared with all hidden ones: more call for larger ones."""
+
+MANY_KEYS = 10_000
+"""Above it a lookup reads all rows and compares: such a list in a filter costs more than it saves."""
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """What one shard adds to the base: SSTables, oldest first, then rows in storage form, oldest first.
+
+    `generation` is the one that the oldest of the rows belong to.
+    """
+
+    shard: Shard
+    generation: int
+    sstables: tuple[SsTable, ...]
+    tables: tuple[pa.Table, ...]
+    opened: dict[str, StoredRows] = field(default_factory=dict, repr=False, compare=False)
+    """SSTables as far as they were opened, by path. They never change: the next instant may have the same."""
+
+    def above(self, mark: int, begun: int = 0) -> Fresh | None:
+        """Without the SSTables up to the base's mark; None where the mark, or the generation whose deletes have begun
+        to be taken in, is of a later flush than this knows.
+        """
+        left = uncompacted(self.sstables, self.generation, mark) if begun < self.generation else None
+        if left is None or left == self.sstables:
+            return self if left is not None else None
+        return replace(self, sstables=left)
+
+    @cached_property
+    def rows(self) -> pa.Table:
+        """The fresh rows, tombstones included, oldest first."""
+        return pa.concat_tables([self.shard.home.schema.storage.empty_table(), *self.tables])
+
+    def newest_of(self, asked: KeySet) -> pa.Table:
+        """Of the keys that are asked for the newest fresh row, tombstones included."""
+        schema = self.shard.home.schema
+        return newest_rows(self._chunks.take(asked.places(self._keys), schema.storage.names), schema.primary_key)
+
+    def stored(self, sstable: SsTable) -> StoredRows:
+        """One of its SSTables, opened once."""
+        if sstable.path not in self.opened:
+            self.opened[sstable.path] = open_sstable(self.shard, sstable)
+        return self.opened[sstable.path]
+
+    def stored_rows_of(self, sstable: SsTable, asked: KeySet, narrow: str) -> pa.Table:
+        """Of the keys that are asked for the row in one of its SSTables, tombstones included. `narrow` says the same
+        as a filter, for an SSTable from before the columns changed.
+        """
+        stored, storage = self.stored(sstable), self.shard.home.schema.storage
+        if not stored.as_today:
+            found = pa.Table.from_batches(stored.batches(storage.names, narrow), schema=storage)
+            return asked.seen(found)
+        keys = sstable_keys(self.shard, sstable, stored)
+        places = asked.places(keys)
+        if not len(places):
+            return storage.empty_table()
+        return take_rows(stored.dataset, keys.column(ROW_ID).to_numpy()[places], storage.names)
+
+    @cached_property
+    def _keys(self) -> pa.Table:
+        """Of the fresh rows, in one piece: made once, so that a view that is held answers quickly."""
+        return self.rows.select(list(self.shard.home.schema.primary_key)).combine_chunks()
+
+    @cached_property
+    def _chunks(self) -> ChunkedRows:
+        return ChunkedRows(self.rows)
+
+
+@dataclass(frozen=True)
+class View:
+    """A table at one instant: one version of its base, and what its shards add."""
+
+    home: TableHome
+    base: StoredRows
+    shards: tuple[Fresh, ...]
+
+    @classmethod
+    def of(cls, home: TableHome, shards: Sequence[Fresh], version: int | None = None) -> View | None:
+        """Over the latest base, or a version of it. None: the base has taken in what the shards still show as fresh;
+        look again (R11).
+        """
+        return cls.over(Base.at(home, version), shards)
+
+    @classmethod
+    def over(cls, base: Base, shards: Sequence[Fresh]) -> View | None:
+        """The same over a base that was opened after the shards were looked at."""
+        taken = base.taken_in(frozenset(fresh.shard.id for fresh in shards))
+        left = [fresh.above(taken.marks.get(fresh.shard.id, 0), taken.begun.get(fresh.shard.id, 0)) for fresh in shards]
+        known = [fresh for fresh in left if fresh is not None]
+        return cls(base.home, base.rows, tuple(known)) if len(known) == len(left) else None
+
+    def scan(self, columns: Sequence[str] | None = None, filter: Filter | None = None) -> pa.RecordBatchReader:
+        """All rows, or those that a filter lets through. Raises InvalidInput."""
+        result = result_schema(self.home.schema, columns)
+        if filter is not None:
+            check_filter(self.home.schema.logical, filter)
+        return pa.RecordBatchReader.from_batches(result, self._batches(result, filter))
+
+    def get(self, keys: Rows) -> pa.Table:
+        """The rows with these keys (batches of the key columns); keys that are not there are left out."""
+        schema = self.home.schema
+        # A delete takes the same, so the same checks serve.
+        wanted = pa.Table.from_batches(schema.stored_deletes(keys), schema=schema.storage).select(schema.primary_key)
+        result = result_schema(schema, None)
+        if not wanted.num_rows:
+            return result.empty_table()
+        asked = KeySet(schema.primary_key)
+        asked.add(wanted)
+        if wanted.num_rows > MANY_KEYS:
+            found = [asked.seen(pa.Table.from_batches([batch])) for batch in self._batches(result, None)]
+        else:
+            found = [pa.Table.from_batches([batch]) for batch in self._found(result, wanted, asked)]
+        return pa.concat_tables([result.empty_table(), *found])
+
+    def _found(self, result: pa.Schema, wanted: pa.Table, asked: KeySet) -> Iterator[pa.RecordBatch]:
+        key = self.home.schema.primary_key
+        hidden, narrow = KeySet(key), _keys_filter(wanted)
+        for fresh in self.shards:
+            rows = fresh.newest_of(asked)
+            hidden.add(rows)
+            yield from shown(living(rows), result)
+            for sstable in reversed(fresh.sstables):
+                rows = fresh.stored_rows_of(sstable, asked, narrow)
+                yield from shown(living(hidden.unseen(rows)), result)
+                hidden.add(rows)
+        left = hidden.unseen(wanted)
+        if left.num_rows:
+            asked = KeySet(key)
+            asked.add(left)
+            for batch in self.base.batches(result.names, _keys_filter(left)):
+                rows = pa.Table.from_batches([batch])
+                yield from shown(rows if len(key) == 1 else asked.seen(rows), result)
+
+    def _batches(self, result: pa.Schema, filter: Filter | None) -> Iterator[pa.RecordBatch]:
+        key = self.home.schema.primary_key
+        hidden = KeySet(key)
+        for fresh in self.shards:
+            rows = newest_rows(fresh.rows, key)
+            if rows.num_rows:
+                hidden.add(rows)
+                yield from shown(filtered(living(rows), filter), result)
+            # A key lives in one shard, so what other shards hide changes nothing here.
+            for sstable in reversed(fresh.sstables):
+                yield from _sstable_batches(fresh.stored(sstable), hidden, key, result, filter)
+        wanted = list(dict.fromkeys([*result.names, *key]))
+        for batch in self.base.batches(wanted, filter, batch_rows(hidden)):
+            yield from shown(hidden.unseen(pa.Table.from_batches([batch])), result)
+
+
+def _sstable_batches(
+    sstable: StoredRows, hidden: KeySet, key: tuple[str, ...], result: pa.Schema, filter: Filter | None
+) -> Iterator[pa.RecordBatch]:
+    """Newer rows hide older ones whether the filter lets them through or not, so keys are read apart from it."""
+    wanted = list(dict.fromkeys([*result.names, *key, TOMBSTONE]))
+    size = batch_rows(hidden)
+    if key and filter is None:
+        # No filter hides anything of the keys: one pass does. A key is once in an SSTable.
+        met = []
+        for batch in sstable.batches(wanted, None, size):
+            rows = pa.Table.from_batches([batch])
+            met.append(rows.select(key))
+            yield from shown(living(hidden.unseen(rows)), result)
+        for keys_met in met:
+            hidden.add(keys_met)
+        return
+    for batch in sstable.batches(wanted, filter, size):
+        yield from shown(living(hidden.unseen(pa.Table.from_batches([batch]))), result)
+    if key:
+        for batch in sstable.batches(key, None, size):
+            hidden.add(pa.Table.from_batches([batch]))
+
+
+def _keys_filter(keys: pa.Table) -> str:
+    """Rows that may have one of the keys; for a key of one column exactly those that have one.
+
+    In SQL, which Lance plans faster than an expression, and for unsigned numbers too.
+    """
+    return " AND ".join(
+        f"`{name}` IN ({', '.join(map(_literal, keys.column(name).unique().to_pylist()))})"
+        for name in keys.column_names
+    )
+
+
+def _literal(value: object) -> str:
+    """A value of a key column in SQL."""
+    if isinstance(value, bytes):
+        return f"X'{value.hex()}'"
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    # Lance takes the lowest number of 64 bits for a floating one.
+    return "CAST('-9223372036854775808' AS BIGINT)" if value == -(2**63) else str(value)
+
+
+def batch_rows(hidden: KeySet) -> int:
+    """How many rows to read at once where so many keys are hidden."""
+    if hidden.is_quick:
+        return MIN_BATCH
+    return min(max(2 * len(hidden), MIN_BATCH), MAX_BATCH)
+
+
+def shown(rows: pa.Table, result: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Rows in the columns that were asked for."""
+    if rows.num_rows:
+        yield from rows.select(result.names).cast(result).to_batches()
+
+
+def result_schema(schema: RowSchema, columns: Sequence[str] | None) -> pa.Schema:
+    """The columns that are asked for, as a reader sees them. Raises InvalidInput."""
+    names = schema.logical.names if columns is None else list(columns)
+    unknown = [name for name in names if name not in schema.logical.names]
+    if unknown:
+        raise InvalidInput(f"There is no column {unknown[0]!r}; the table has {schema.logical.names}.")
+    return pa.schema([pa.field(f.name, f.type, f.nullable) for f in (schema.logical.field(n) for n in names)])

@@ -1,0 +1,262 @@
+"""What one shard adds to a search: its SSTables by their own indexes, its fresh rows indexed in memory.
+
+Promises:
+1. A row that counts is in exactly one part; overwritten and deleted ones are hidden there, as a scan hides them.
+2. An SSTable without the index, with one of other parameters, or with columns of another day is indexed in memory.
+3. The cost of preparing follows the shard's own rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.caches import ByteCache
+from headgate.connectors.lance import datasets
+from headgate.connectors.lance import rows as row_ids
+from headgate.connectors.lance.filters import Filter, applying, filtered
+from headgate.connectors.lance.fts import index as full_text
+from headgate.connectors.lance.fts.index import OpenIndex, Segment
+from headgate.connectors.lance.fts.partition import Partition
+from headgate.connectors.lance.rows import ROW_ID, RowIds
+from headgate.connectors.objects import ObjectStore
+from headgate.errors import InvalidInput
+from headgate.shards.manifest.model import SsTable
+from headgate.shards.rows.chunks import ChunkedRows
+from headgate.shards.rows.dedup import living, newest_rows
+from headgate.shards.rows.keys import plain, sstable_keys
+from headgate.shards.rows.schema import TOMBSTONE
+from headgate.shards.rows.sstable import StoredRows, open_sstable, sstable_key
+from headgate.shards.rows.view import Fresh
+from headgate.shards.text.ranking import Documents, Hits
+from headgate.shards.text.tail import Stretch, identity_of, indexed_runs
+
+SCORE = "_score"
+PLACE = "__headgate_place"
+"""Numbers rows while a filter is tried on them; `_rowid` is a name that Lance does not take."""
+
+_PIECE = "__headgate_piece"
+
+_INDEXES_HELD = 1 << 30
+"""Bytes of opened indexes: 12 for each document, and the words."""
+
+_indexes: ByteCache[OpenIndex] = ByteCache(_INDEXES_HELD, lambda index: index.nbytes)
+
+
+class Source(Protocol):
+    """Where the rows of a part are."""
+
+    def take(self, rows: RowIds, columns: Sequence[str]) -> pa.Table:
+        """These rows, in this order."""
+        ...
+
+    def passing(self, filter: Filter) -> RowIds:
+        """Those that a filter lets through."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class StoredSource:
+    """A dataset whose columns are those of today."""
+
+    dataset: Any
+
+    def take(self, rows: RowIds, columns: Sequence[str]) -> pa.Table:
+        """These rows, in this order."""
+        return row_ids.take_rows(self.dataset, rows, columns)
+
+    def passing(self, filter: Filter) -> RowIds:
+        """Those that a filter lets through."""
+        with applying(filter):
+            return row_ids.row_ids(self.dataset, filter)
+
+
+@dataclass(frozen=True, eq=False)
+class FreshSource:
+    """Rows in memory; a row's id is its place."""
+
+    rows: pa.Table
+
+    def take(self, rows: RowIds, columns: Sequence[str]) -> pa.Table:
+        """These rows, in this order."""
+        return self._chunks.take(rows, columns)
+
+    def passing(self, filter: Filter) -> RowIds:
+        """Those that a filter lets through."""
+        places = pa.array(np.arange(self.rows.num_rows, dtype=np.uint64))
+        found: RowIds = filtered(self.rows.append_column(PLACE, places), filter).column(PLACE).to_numpy()
+        return found
+
+    @cached_property
+    def _chunks(self) -> ChunkedRows:
+        return ChunkedRows(self.rows)
+
+
+@dataclass(frozen=True, eq=False)
+class TextPart:
+    """Documents of one source that are searched together."""
+
+    documents: Documents
+    source: Source
+
+
+@dataclass(frozen=True)
+class TextColumn:
+    """What is searched: a column, and how its index cuts texts into words."""
+
+    name: str
+    parameters: Mapping[str, Any]
+
+    def fits(self, parameters: Mapping[str, Any]) -> bool:
+        """Whether an index of these parameters has the same words; how it stores them does not matter."""
+        return {**parameters, "block_size": 0} == {**self.parameters, "block_size": 0}
+
+
+@dataclass(frozen=True)
+class ShardParts:
+    """The parts of a shard, and every key that it has a row or a delete of, once; None for a table without keys."""
+
+    parts: list[TextPart]
+    keys: pa.Table | None
+
+
+def shard_parts(fresh: Fresh, column: TextColumn) -> ShardParts:
+    """What a shard adds: of all rows of a key, in SSTables and fresh, the last one counts, unless it is a delete."""
+    key = fresh.shard.home.schema.primary_key
+    pieces = [_sstable_piece(fresh, sstable, column) for sstable in fresh.sstables]
+    tail = pa.concat_tables([fresh.shard.home.schema.storage.empty_table(), *fresh.tables])
+    if tail.num_rows:
+        pieces.append(_fresh_piece(tail, key, column))
+    if not key or not pieces:
+        nothing = np.zeros(0, np.uint64)
+        return ShardParts([part for piece in pieces for part in piece.parts(nothing)], None)
+    last = newest_rows(pa.concat_tables([_of_piece(piece, number) for number, piece in enumerate(pieces)]), key)
+    shown = living(last.select([TOMBSTONE, _PIECE, ROW_ID]))
+    numbers, rows = shown.column(_PIECE).to_numpy(), shown.column(ROW_ID).to_numpy()
+    parts: list[TextPart] = []
+    for number, piece in enumerate(pieces):
+        every = piece.keys.column(ROW_ID).to_numpy()
+        parts += piece.parts(np.setdiff1d(every, rows[numbers == number], assume_unique=True))
+    return ShardParts(parts, last.select(list(key)))
+
+
+def opened(segment: Segment) -> OpenIndex:
+    """An index folder, read once."""
+    return _indexes.get_or_make(segment.uri, lambda: full_text.open_index(segment.uri, segment.options))
+
+
+def run_parts(
+    source: Source, stretches: Sequence[Stretch], rows: RowIds, column: TextColumn, hidden: RowIds
+) -> Iterator[TextPart]:
+    """Texts that no index covers; `rows` are their row ids in the order of the stretches."""
+    for run in indexed_runs(stretches, column.parameters):
+        for partition in run.index.partitions:
+            places = partition.rows.astype(np.int64) + run.first
+            yield part_of(partition.with_rows(rows[places]), source, hidden)
+
+
+def part_of(partition: Partition, source: Source, hidden: RowIds) -> TextPart:
+    """A part without these rows."""
+    return TextPart(Documents(partition, partition.documents(hidden)), source)
+
+
+def rows_of(parts: Sequence[TextPart], hits: Hits, columns: Sequence[str]) -> pa.Table:
+    """The values of the hits, in their order."""
+    found, places = [], []
+    for number in np.unique(hits.parts):
+        here = np.flatnonzero(hits.parts == number)
+        found.append(plain(parts[number].source.take(hits.rows[here], columns)))
+        places.append(here)
+    return pa.concat_tables(found).take(pa.array(np.argsort(np.concatenate(places))))
+
+
+def check_match(column: TextColumn, match: str, k: int) -> None:
+    """Raises InvalidInput for a search that cannot be."""
+    if k < 1:
+        raise InvalidInput(f"A search returns at least one row, not {k}.")
+    if match not in ("any", "all", "phrase"):
+        raise InvalidInput(
+            f"A search matches any word, all words or a phrase, not {match!r}.", known="any, all, phrase"
+        )
+    if match == "phrase" and not column.parameters["with_position"]:
+        raise InvalidInput(
+            f"The full-text index of column {column.name!r} does not know the positions of words.",
+            advice="search for all words, or build the index again with_position",
+        )
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """One SSTable, or the fresh rows: its keys with tombstones and row ids, and its parts without hidden rows."""
+
+    keys: pa.Table
+    parts: Callable[[RowIds], Iterable[TextPart]]
+
+
+def _of_piece(piece: _Piece, number: int) -> pa.Table:
+    return piece.keys.append_column(_PIECE, pa.array(np.full(piece.keys.num_rows, number, np.int32)))
+
+
+def _fresh_piece(rows: pa.Table, key: tuple[str, ...], column: TextColumn) -> _Piece:
+    every = np.arange(rows.num_rows, dtype=np.uint64)
+    stretches = [Stretch(identity_of([chunk]), len(chunk), partial(list, [chunk])) for chunk in _texts(rows, column)]
+    source = FreshSource(rows.drop_columns([TOMBSTONE]))
+    keys = plain(rows.select([*key, TOMBSTONE]).append_column(ROW_ID, pa.array(every)))
+    return _Piece(keys, lambda hidden: run_parts(source, stretches, every, column, hidden))
+
+
+def _sstable_piece(fresh: Fresh, sstable: SsTable, column: TextColumn) -> _Piece:
+    stored, schema = open_sstable(fresh.shard, sstable), fresh.shard.home.schema
+    if not stored.as_today:
+        # From before a column was renamed, added or dropped: its rows are read as they are today.
+        batches = list(stored.batches(schema.storage.names, None))
+        return _fresh_piece(pa.Table.from_batches(batches, schema.storage), schema.primary_key, column)
+    store, place = fresh.shard.home.store, sstable_key(fresh.shard, sstable.path)
+    identity = f"{fresh.shard.home.uri}/{place}"
+    keys = sstable_keys(fresh.shard, sstable, stored)
+    source = StoredSource(stored.dataset)
+
+    def parts(hidden: RowIds) -> Iterable[TextPart]:
+        partitions = _indexed_partitions(store, place, stored, column)
+        if partitions is not None:
+            # Native keeps overwritten rows of one MemTable in its SSTable, deleted, and in its index.
+            gone = np.union1d(hidden, row_ids.all_deleted_rows(stored.dataset))
+            return [part_of(partition, source, gone) for partition in partitions]
+        rows = keys.column(ROW_ID).to_numpy()
+        # An SSTable never changes, and its place is not used again.
+        stretch = Stretch(f"{identity}:{column.name}".encode(), len(rows), partial(_read_texts, stored, column))
+        return run_parts(source, [stretch], rows, column, hidden)
+
+    return _Piece(keys, parts)
+
+
+def _read_texts(stored: StoredRows, column: TextColumn) -> list[pa.Array]:
+    return [batch.column(0) for batch in row_ids.numbered_batches(stored.dataset, [column.name])]
+
+
+def _texts(rows: pa.Table, column: TextColumn) -> list[pa.Array]:
+    chunks: list[pa.Array] = rows.column(column.name).chunks
+    return chunks
+
+
+def _indexed_partitions(
+    store: ObjectStore, place: str, stored: StoredRows, column: TextColumn
+) -> list[Partition] | None:
+    """Those of the SSTable's own index; None where it has none that covers it and has the same words."""
+    names = [index.name for index in datasets.text_indexes(stored.dataset) if index.column == column.name]
+    segments = full_text.segments(stored.dataset, store, place, names[0]) if names else ()
+    every = {fragment.fragment_id for fragment in stored.dataset.get_fragments()}
+    if not every <= frozenset().union(*(segment.fragments for segment in segments)):
+        return None
+    try:
+        indexes = [opened(segment) for segment in segments]
+    except InvalidInput:
+        return None
+    if not all(column.fits(index.parameters) for index in indexes):
+        return None
+    return [partition for index in indexes for partition in index.partitions]

@@ -1,0 +1,270 @@
+"""Ranking over several parts as if they were one index: BM25 as native Lance computes it, with global statistics.
+
+Promises:
+1. Hits and scores are those of one native index over exactly the documents that count: hidden ones are neither
+   found nor part of the number of documents, their lengths, or how many have a word.
+2. The cost follows the posting lists of the query's words and the hidden documents, not the parts.
+
+Pure, on numpy arrays in native's own 32-bit arithmetic. Words at one position stand for each other.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from headgate.connectors.lance.fts.index import Word
+from headgate.connectors.lance.fts.partition import Partition
+from headgate.connectors.lance.fts.postings import Numbers, Postings
+from headgate.connectors.lance.rows import RowIds
+
+Match: TypeAlias = Literal["any", "all", "phrase"]
+"""Documents with any word, with every word, or with the words in this order."""
+
+Scores: TypeAlias = npt.NDArray[np.float32]
+
+K1, B = np.float32(1.2), np.float32(0.75)
+"""Native's, which cannot be set there."""
+
+_STRIPE = 64
+"""Scores that are looked at together for what is good enough."""
+
+_ONE, _HALF = np.float32(1), np.float32(0.5)
+
+
+@dataclass(frozen=True, eq=False)
+class Documents:
+    """A part, and the numbers of those of its documents that do not count, ascending."""
+
+    partition: Partition
+    hidden: Numbers
+
+    @property
+    def count(self) -> int:
+        """How many count."""
+        return len(self.partition.rows) - len(self.hidden)
+
+    @cached_property
+    def tokens(self) -> int:
+        """How many words these have."""
+        return self.partition.tokens - int(self.partition.lengths[self.hidden].sum(dtype=np.int64))
+
+    def postings(self, words: Sequence[str]) -> Mapping[str, Postings]:
+        """Those of the words that count."""
+        found = self.partition.postings(words)
+        return {word: self._shown(postings) for word, postings in zip(words, found, strict=True)}
+
+    def _shown(self, postings: Postings) -> Postings:
+        if not len(self.hidden):
+            return postings
+        shown = self._counts[postings.docs]
+        return Postings(postings.docs[shown], postings.counts[shown])
+
+    @cached_property
+    def _counts(self) -> npt.NDArray[np.bool_]:
+        """Of each document, whether it counts."""
+        counts = np.ones(len(self.partition.rows), np.bool_)
+        counts[self.hidden] = False
+        return counts
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Of all documents that count, over all parts."""
+
+    documents: int
+    tokens: int
+    having: Mapping[str, int]
+    """How many have a word."""
+
+    def idf(self, word: str) -> np.float32:
+        """How much a word weighs."""
+        documents, having = np.float32(self.documents), np.float32(self.having[word])
+        return np.float32(np.log((documents - having + _HALF) / (having + _HALF) + _ONE))
+
+    def weights(self, counts: Numbers, lengths: Numbers) -> Scores:
+        """How much each document adds to it: `counts` times the word in `lengths` words."""
+        average = np.float32(self.tokens) / np.float32(self.documents)
+        norms = K1 * (_ONE - B + B * lengths.astype(np.float32) / average)
+        frequencies = counts.astype(np.float32)
+        return ((K1 + _ONE) * frequencies / (frequencies + norms)).astype(np.float32, copy=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Hits:
+    """Rows in order, best first: the part of each by its place, its row there, and its score."""
+
+    parts: npt.NDArray[np.int64]
+    rows: RowIds
+    scores: Scores
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def take(self, places: npt.NDArray[np.int64]) -> Hits:
+        """Those at these places."""
+        return Hits(self.parts[places], self.rows[places], self.scores[places])
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """The documents of one part that match, ascending, and their scores."""
+
+    partition: Partition
+    docs: Numbers
+    scores: Scores
+
+    @property
+    def rows(self) -> RowIds:
+        """The row of each."""
+        return self.partition.rows[self.docs]
+
+    def take(self, places: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> Found:
+        """Some of them."""
+        return Found(self.partition, self.docs[places], self.scores[places])
+
+
+class Ranking:
+    """All documents that match, part by part."""
+
+    def __init__(self, found: Sequence[Found]) -> None:
+        self._found = found
+
+    def __len__(self) -> int:
+        return sum(len(part.docs) for part in self._found)
+
+    def only(self, allowed: Sequence[RowIds]) -> Ranking:
+        """Those of each part that are among its allowed rows."""
+        pairs = zip(self._found, allowed, strict=True)
+        return Ranking([part.take(np.isin(part.rows, rows)) for part, rows in pairs])
+
+    def best(self, limit: int) -> Hits:
+        """The best, in order. Among equal scores the earlier part and row comes first; which are cut is open."""
+        kept = [part.take(_best_places(part.scores, limit)) for part in self._found]
+        parts = np.repeat(np.arange(len(kept)), [len(part.docs) for part in kept])
+        rows = np.concatenate([np.zeros(0, np.uint64), *(part.rows for part in kept)])
+        scores = np.concatenate([np.zeros(0, np.float32), *(part.scores for part in kept)])
+        order = np.lexsort((rows, parts, -scores))[:limit]
+        return Hits(parts[order], rows[order], scores[order])
+
+
+def rank(parts: Sequence[Documents], words: Sequence[Word], match: Match) -> Ranking:
+    """Every document that matches, scored:
+
+    1. in each part, the documents of each word that count.
+    2. from these the statistics over all parts.
+    3. in each part, the documents that match, and their scores under these statistics.
+    """
+    wanted = Counter(word.text for word in words)
+    postings = [part.postings(list(wanted)) for part in parts]
+    statistics = Statistics(
+        documents=sum(part.count for part in parts),
+        tokens=sum(part.tokens for part in parts),
+        having={word: sum(len(found[word].docs) for found in postings) for word in wanted},
+    )
+    ranked = []
+    for part, found in zip(parts, postings, strict=True):
+        scored = _scored(part.partition, found, wanted, statistics)
+        if match != "any":
+            scored = scored.take(np.isin(scored.docs, _matching(part.partition, found, words, match)))
+        ranked.append(scored)
+    return Ranking(ranked)
+
+
+def _scored(
+    partition: Partition, found: Mapping[str, Postings], wanted: Mapping[str, int], statistics: Statistics
+) -> Found:
+    """Every document with any of the words."""
+    docs = [found[word].docs for word in wanted]
+    if len(docs) == 1:
+        ((word, times),) = wanted.items()
+        return Found(partition, docs[0], np.float32(times) * _added(partition, found[word], word, statistics))
+    if _is_dense(sum(map(len, docs)), len(partition.rows)):
+        scores = np.zeros(len(partition.rows), np.float32)
+        for word, times in wanted.items():
+            _add(scores, found[word].docs, times, _added(partition, found[word], word, statistics))
+        having = np.flatnonzero(scores > 0).astype(np.uint32)
+        return Found(partition, having, scores[having])
+    having = _union(docs)
+    scores = np.zeros(len(having), np.float32)
+    for word, times in wanted.items():
+        places = np.searchsorted(having, found[word].docs)
+        _add(scores, places, times, _added(partition, found[word], word, statistics))
+    return Found(partition, having, scores)
+
+
+def _is_dense(having: int, documents: int) -> bool:
+    """Whether a score for every document of a part is faster than looking for those that have a word."""
+    return having * 16 > documents
+
+
+def _added(partition: Partition, postings: Postings, word: str, statistics: Statistics) -> Scores:
+    if not len(postings.docs):
+        return np.zeros(0, np.float32)
+    return statistics.idf(word) * statistics.weights(postings.counts, partition.lengths[postings.docs])
+
+
+def _add(scores: Scores, places: npt.NDArray[Any], times: int, added: Scores) -> None:
+    for _ in range(times):
+        scores[places] += added
+
+
+def _matching(partition: Partition, found: Mapping[str, Postings], words: Sequence[Word], match: Match) -> Numbers:
+    """The documents that match, ascending."""
+    places: dict[int, list[str]] = {}
+    for word in words:
+        places.setdefault(word.position, []).append(word.text)
+    groups = [_union([found[word].docs for word in dict.fromkeys(group)]) for group in places.values()]
+    if match == "any" or not groups:
+        return _union(groups)
+    docs = reduce(lambda one, two: np.intersect1d(one, two, assume_unique=True), groups)
+    if match == "all" or len(groups) == 1 or not len(docs):
+        return docs
+    return _in_order(partition, places, docs)
+
+
+def _in_order(partition: Partition, places: Mapping[int, Sequence[str]], docs: Numbers) -> Numbers:
+    """Those of the documents in which, from some start on, a word of each place stands where the query has it."""
+    starts: npt.NDArray[np.int64] | None = None
+    first = min(places)
+    for place, group in places.items():
+        found = []
+        for word in dict.fromkeys(group):
+            having, positions = partition.positions(word, docs)
+            start = positions.astype(np.int64) - (place - first)
+            found.append((having.astype(np.int64)[start >= 0] << 32) | start[start >= 0])
+        here = np.unique(np.concatenate(found))
+        starts = here if starts is None else np.intersect1d(starts, here, assume_unique=True)
+    assert starts is not None
+    return np.unique(starts >> 32).astype(np.uint32)
+
+
+def _union(docs: Sequence[Numbers]) -> Numbers:
+    if len(docs) == 1:
+        return docs[0]
+    # Runs that are sorted already are merged, not sorted.
+    merged = np.sort(np.concatenate([np.zeros(0, np.uint32), *docs]), kind="stable")
+    return merged[np.append(True, merged[1:] != merged[:-1])] if len(merged) else merged
+
+
+def _best_places(scores: Scores, limit: int) -> npt.NDArray[np.int64]:
+    """Where the best are, in no order."""
+    if len(scores) > _STRIPE * limit:
+        # The limit-th best of the stripes' own best is no better than the limit-th best of all.
+        stripes = scores[: len(scores) // _STRIPE * _STRIPE].reshape(-1, _STRIPE).max(axis=1)
+        enough = np.partition(stripes, -limit)[-limit]
+        places = np.flatnonzero(scores >= enough)
+        return places[_best_places(scores[places], limit)] if len(places) < len(scores) else _cut(scores, limit)
+    return _cut(scores, limit)
+
+
+def _cut(scores: Scores, limit: int) -> npt.NDArray[np.int64]:
+    if len(scores) <= limit:
+        return np.arange(len(scores))
+    return np.argpartition(-scores, limit - 1)[:limit]

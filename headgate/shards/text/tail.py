@@ -1,0 +1,152 @@
+"""Rows that no stored index covers, indexed in memory: in runs, so that rows that are added cost only themselves.
+
+Promises:
+1. The words are those of the stored index: native indexes each run with the same parameters.
+2. A run is known by the texts in it. Whoever asks for the same texts again, in whatever table at whatever time,
+   gets the run that is held.
+3. Where rows are only added at the end, each row is indexed a few times in all, and a search has few runs to look
+   at: neighbours of equal rank are joined, up to a size.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import xxhash
+
+from headgate.caches import ByteCache
+from headgate.connectors.lance.fts import index as full_text
+from headgate.connectors.lance.fts.index import OpenIndex
+from headgate.connectors.lance.fts.postings import BLOCK
+
+RUN_ROWS = 100_000
+"""Runs are not joined beyond it, and longer ones are cut: indexing that many takes a second or two, which one search
+has to wait."""
+
+AT_ONCE = min(os.cpu_count() or 1, 8)
+"""Runs indexed together; each takes some hundred megabytes meanwhile."""
+
+_HELD = 512 << 20
+"""Bytes of indexed runs: those of some 500 MB of texts."""
+
+_runs: ByteCache[OpenIndex] = ByteCache(_HELD, lambda run: run.nbytes)
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Texts that are read together, and always in this form: the rows of a batch, of a fragment."""
+
+    identity: bytes
+    """Of the texts, or of the immutable place that they come from."""
+    rows: int
+    texts: Callable[[], Sequence[pa.Array]]
+
+
+@dataclass(frozen=True)
+class Run:
+    """Neighbouring stretches, indexed. Rows of the index count from `first`, a place among all rows."""
+
+    first: int
+    rows: int
+    index: OpenIndex
+
+
+def indexed_runs(stretches: Sequence[Stretch], parameters: Mapping[str, Any]) -> Iterator[Run]:
+    """All the stretches, indexed, as many at once as there are cores. Those without rows are left out."""
+    filled = [stretch for stretch in stretches if stretch.rows]
+    # How posting lists are stored changes no result, and one way of the two is known here.
+    known = {**parameters, "block_size": BLOCK}
+    bounds = run_bounds([stretch.rows for stretch in filled], RUN_ROWS)
+    pieces = [piece for start, stop in bounds for piece in _pieces(filled[start:stop])]
+    first = 0
+    for piece, index in zip(pieces, _indexed(pieces, known), strict=True):
+        yield Run(first, piece.rows, index)
+        first += piece.rows
+
+
+def run_bounds(sizes: Sequence[int], limit: int = RUN_ROWS) -> list[tuple[int, int]]:
+    """Which neighbours are joined: like a binary counter, two of equal rank become one of the next.
+
+    It depends on the stretches before alone, so that a run stays until it is joined.
+    """
+    runs: list[tuple[int, int, int, int]] = []
+    for place, size in enumerate(sizes):
+        runs.append((place, place + 1, size, 0))
+        while len(runs) > 1 and runs[-1][3] == runs[-2][3] and runs[-1][2] + runs[-2][2] <= limit:
+            (start, _, one, rank), (_, stop, two, _) = runs[-2:]
+            runs[-2:] = [(start, stop, one + two, rank + 1)]
+    return [(start, stop) for start, stop, _, _ in runs]
+
+
+def identity_of(columns: Sequence[pa.Array]) -> bytes:
+    """Equal only for equal values. Values that lie in memory in another way may differ, and are indexed anew."""
+    hashed = xxhash.xxh3_128()
+    for column in columns:
+        hashed.update(f"{column.type}:{column.offset}:{len(column)};".encode())
+        for buffer in column.buffers():
+            hashed.update(b"-" if buffer is None else f"{buffer.size}:".encode())
+            if buffer is not None:
+                hashed.update(buffer)
+    return hashed.digest()
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """What native indexes in one go."""
+
+    identity: tuple[object, ...]
+    rows: int
+    texts: Callable[[], pa.ChunkedArray]
+
+
+def _pieces(run: Sequence[Stretch]) -> Iterator[_Piece]:
+    """A run; in equal pieces where it is one stretch that is too long."""
+    rows, identity = sum(stretch.rows for stretch in run), tuple(stretch.identity for stretch in run)
+    texts = _Texts(run)
+    if rows <= RUN_ROWS:
+        yield _Piece(identity, rows, texts.read)
+        return
+    count = -(-rows // RUN_ROWS)
+    for number, (start, stop) in enumerate(pairwise(rows * part // count for part in range(count + 1))):
+        yield _Piece((*identity, number), stop - start, partial(texts.cut, start, stop - start))
+
+
+class _Texts:
+    """The texts of a run, read once however many pieces are made of them."""
+
+    def __init__(self, run: Sequence[Stretch]) -> None:
+        self._run = run
+        self._lock = threading.Lock()
+        self._read: pa.ChunkedArray | None = None
+
+    def read(self) -> pa.ChunkedArray:
+        return pa.chunked_array([array for stretch in self._run for array in stretch.texts()])
+
+    def cut(self, start: int, rows: int) -> pa.ChunkedArray:
+        with self._lock:
+            self._read = self.read() if self._read is None else self._read
+        return self._read.slice(start, rows)
+
+
+def _indexed(pieces: Sequence[_Piece], parameters: Mapping[str, Any]) -> list[OpenIndex]:
+    """Native indexes one piece by little more than one core: several go at once, those that are not held."""
+    told = json.dumps(parameters, sort_keys=True)
+
+    def index(piece: _Piece) -> OpenIndex:
+        return _runs.get_or_make((told, *piece.identity), lambda: full_text.index_texts(piece.texts(), parameters))
+
+    new = [piece for piece in pieces if _runs.get((told, *piece.identity)) is None]
+    if len(new) < 2:
+        return [index(piece) for piece in pieces]
+    with ThreadPoolExecutor(min(AT_ONCE, len(new)), thread_name_prefix="headgate-index") as pool:
+        made = dict(zip(map(id, new), pool.map(index, new), strict=True))
+    return [made[id(piece)] if id(piece) in made else index(piece) for piece in pieces]

@@ -1,0 +1,324 @@
+"""WalAppender: the only code that writes under `wal/`.
+
+Promises:
+1. `append` returns the position of an entry that is durable, or raises; it never
+   overwrites and never leaves a gap.
+2. After a successor's open has returned, no append of this appender succeeds: the
+   slot it wants is taken by the successor's barrier (R5 keeps it there).
+3. A lost response is not an error: an entry is known by its unique id, not its bytes.
+4. An appender that raised Fenced or Poisoned never touches the store again.
+5. `sent` says of an append that raised whether its rows may be durable (R24).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from headgate.connectors.objects import ObjectStore
+from headgate.errors import AlreadyExists, DataLoss, Fenced, HeadgateError, NotFound, Poisoned, StoreError, Transient
+from headgate.retry import Retry, note_retry
+from headgate.shards.manifest.decisions import Slot, claim_stands, entry_in_the_way, search_start
+from headgate.shards.manifest.model import Manifest
+from headgate.shards.manifest.store import ManifestStore
+from headgate.shards.shard import Claim, Shard
+from headgate.shards.wal import entry as codec
+from headgate.shards.wal.entry import Chunk, EncodedEntry, EntryHeader, Tags
+from headgate.shards.wal.moved import before_move, check_place, move_wal
+from headgate.shards.wal.tip import checked_tip, find_tip, listed_end
+
+Pause = Callable[[str], None]
+"""Called with the name of each protocol step before it is taken. Tests stop there."""
+
+
+def no_pause(step: str) -> None:
+    """Go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """An entry that is durable."""
+
+    position: int
+    entry_id: str
+    rows: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """An entry for which a request was sent, the position of the last one, and what was read there since."""
+
+    entry_id: str
+    position: int
+    slot: Slot | None = None
+
+
+class WalAppender:
+    """Appends entries to one shard, one after the other. One thread owns it; any may call `halt` and `sent`."""
+
+    def __init__(self, claim: Claim, *, retry: Retry = Retry()) -> None:  # noqa: B008
+        self.shard = claim.shard
+        self.epoch = claim.epoch
+        self.claim_id = claim.claim_id
+        self.next_position = claim.next_position
+        self.retries = 0
+        self.opened: Manifest | None = None
+        """The manifest as `open` read it last: replay starts from this one."""
+        self.on_retry: Callable[[], None] | None = None
+        """Called before each pause between tries."""
+        self._retry = retry
+        self._error: HeadgateError | None = None
+        self._sent: Sent | None = None
+        self._halt: HeadgateError | None = None
+        self._halted = threading.Condition()
+
+    @classmethod
+    def open(
+        cls,
+        shard: Shard,
+        *,
+        owner: str | None = None,
+        seen: int | None = None,
+        looked: int | None = None,
+        retry: Retry = Retry(),  # noqa: B008
+        pause: Pause = no_pause,
+    ) -> WalAppender:
+        """Claim the shard. THIS WRITES, AND IT FENCES AN EARLIER WRITER.
+
+        1. look: the manifest can be read and the WAL has no hole between replay_after and the
+           end that one LIST shows; what is appended meanwhile is not looked at. With an owner
+           only from the last position that its log knows of (`seen`): the log lists all that
+           counts. Nothing is written yet: a failed look fences nobody. Who has just read the
+           WAL up to its end says so: `looked`.
+        2. claim: put a manifest with the next epoch and a random claim id.
+        3. tip: the first free position, from the highest of the look's end, the claimed
+           manifest's last_seen and replay_after, and `seen` on.
+        4. barrier: put a data-less entry there, stepping over what came meanwhile.
+        5. re-read the manifest: it still carries our claim id and the barrier lies
+           above its replay_after; otherwise we are Fenced (R3).
+        6. where the table was given a WAL store and the shard's WAL is still in the table, 3 to 5 were done there; it
+           moves now, see `move_wal`.
+
+        On a fresh shard the barrier is entry 0 and rows start at 1. A crash after any
+        step leaves a shard that opens. Raises Fenced where another opener was later,
+        InvalidInput where the shard belongs to another owner (nothing is written then),
+        DataLoss where positions below the tip are missing, Corrupt where the WAL ends below what the manifest says was
+        flushed.
+        """
+        manifests = shard.manifests_retried(retry)
+        pause("look")
+        if looked is None:
+            looked = _tip(shard, manifests, seen, retry) if owner else _end(shard, manifests, retry)
+        pause("claim")
+        claimed = manifests.claim(owner, spec_id=shard.home.spec_id)
+        manifest = claimed.manifest
+        assert manifest.claim_id is not None
+        check_place(shard, claimed.previous)
+        place = before_move(shard, claimed.previous)
+        pause("tip")
+        start = max(looked, search_start(claimed.previous, seen))
+        try:
+            free = retry.run(lambda: find_tip(place, start))
+        except DataLoss:
+            # What looks like a hole may be what a successor has flushed and collected.
+            manifests.check_fenced(manifest.epoch, manifest.claim_id)
+            raise
+        appender = cls(Claim(place, manifest.epoch, manifest.claim_id, free), retry=retry)
+        pause("barrier")
+        barrier = appender._put(codec.encode_barrier(epoch=manifest.epoch)).position
+        pause("re-read")
+        stored = manifests.latest()
+        if not claim_stands(stored, manifest.epoch, manifest.claim_id, barrier):
+            raise appender._stop(
+                Fenced(
+                    "Another writer claimed the shard while this one was opening it.",
+                    **shard.where(),
+                    position=barrier,
+                    epoch=manifest.epoch,
+                    stored_epoch=stored.epoch if stored else None,
+                )
+            )
+        assert stored is not None
+        if place is not shard:
+            stored = move_wal(shard, appender.claim, stored.replay_after, retry, pause)
+            appender = cls(replace(appender.claim, shard=shard), retry=retry)
+        appender.opened = stored
+        return appender
+
+    @classmethod
+    def with_claimed_epoch(cls, claim: Claim, *, retry: Retry = Retry()) -> WalAppender:  # noqa: B008
+        """Work with an epoch and position that the caller holds. Claims, reads and writes nothing."""
+        return cls(claim, retry=retry)
+
+    @property
+    def claim(self) -> Claim:
+        """What this appender holds now, for handing on."""
+        return Claim(self.shard, self.epoch, self.claim_id, self.next_position)
+
+    def append(self, chunks: Sequence[Chunk], tags: Tags = Tags(), entry_id: str | None = None) -> Appended:  # noqa: B008
+        """Store the chunks as one entry at the next free position.
+
+        Raises Fenced (a successor has taken the shard) or Poisoned (the store did not
+        answer within the retries). Both are final; `sent` says what is known of the entry.
+        """
+        schema = self.shard.home.schema
+        return self._put(codec.encode_entry(schema, chunks, epoch=self.epoch, tags=tags, entry_id=entry_id))
+
+    def halt(self, error: HeadgateError) -> None:
+        """The writer has learned elsewhere that it is over: no new entry, no further slot; a request without an answer
+        is sent once more at most, to learn its outcome. When this returns, the position of `sent` is final.
+        """
+        with self._halted:
+            self._halt = error
+            self._halted.notify_all()
+
+    @property
+    def sent(self) -> Sent | None:
+        """The last entry for which a request was sent."""
+        with self._halted:
+            return self._sent
+
+    def _put(self, encoded: EncodedEntry) -> Appended:
+        """Steps by one from the planned position (R10):
+
+        1. put if absent. Done where it succeeds.
+        2. the slot is taken: our own id means that a response was lost, done; a higher
+           epoch means Fenced; the same or a lower one means the next slot.
+        3. the store does not answer: the same slot again after a pause, then Poisoned.
+        """
+        if self._error is not None:
+            raise self._error
+        delays = self._retry.delays()
+        while True:
+            position = self.next_position
+            self._send(encoded.entry_id, position)
+            try:
+                self._store.put_if_absent(self.shard.wal_key(position), encoded.buffers)
+            except AlreadyExists as error:
+                if not self._taken(position, encoded.entry_id):
+                    if self.next_position == position:
+                        self._wait(delays, position, error)
+                    continue
+            except Transient as error:
+                self._wait(delays, position, error)
+                continue
+            except StoreError as error:
+                raise self._stop(self._poisoned(f"The store refused a WAL entry: {error.what}", position)) from error
+            self.next_position = position + 1
+            return Appended(position, encoded.entry_id, encoded.rows, encoded.nbytes)
+
+    def _taken(self, position: int, entry_id: str) -> bool:
+        """Whose entry is it? True: ours. False: a stale one, and `next_position` is above it now; or it vanished."""
+        try:
+            header = self._retry.run(lambda: read_header(self.shard, position))
+        except NotFound:
+            self._check_vanished(position)
+            return False
+        except Transient as error:
+            raise self._stop(self._poisoned("A WAL entry in the way could not be read.", position)) from error
+        except HeadgateError as error:
+            raise self._stop(self._poisoned("A WAL entry in the way is damaged.", position)) from error
+        slot = entry_in_the_way(
+            entry_id=entry_id, epoch=self.epoch, stored_id=header.entry_id, stored_epoch=header.epoch
+        )
+        with self._halted:
+            self._sent = Sent(entry_id, position, slot)
+        if slot is Slot.FENCED:
+            raise self._stop(self._fenced(position, header.epoch))
+        if slot is Slot.STALE:
+            self.next_position = position + 1
+        return slot is Slot.OURS
+
+    def _send(self, entry_id: str, position: int) -> None:
+        """Note that a request is sent now. Raises what `halt` was given instead of going on to another slot."""
+        with self._halted:
+            again = self._sent is not None and (self._sent.entry_id, self._sent.position) == (entry_id, position)
+            if self._halt is not None and not again:
+                raise self._stop(self._halt)
+            self._sent = Sent(entry_id, position)
+
+    def _check_vanished(self, position: int) -> None:
+        """The slot was taken and is free again: a conflict that left nothing, or an entry that was collected.
+
+        Only the manifest can tell. Filling a collected slot would acknowledge a row that no replay reads.
+        """
+        try:
+            stored = self.shard.manifests_retried(self._retry).latest()
+        except HeadgateError as error:
+            raise self._stop(self._poisoned("The shard's manifest could not be read.", position)) from error
+        if stored is None or not stored.held_by(self.epoch, self.claim_id):
+            raise self._stop(self._fenced(position, stored.epoch if stored else None))
+        if position <= stored.replay_after:
+            raise self._stop(self._poisoned("The next WAL position was already flushed and collected.", position))
+
+    def _wait(self, delays: Iterator[float], position: int, error: StoreError) -> None:
+        delay = next(delays, None) if self._halt is None else None
+        if delay is None:
+            raise self._stop(
+                self._poisoned("A WAL entry could not be stored; whether it was is unknown.", position)
+            ) from error
+        self.retries += 1
+        note_retry()
+        if self.on_retry is not None:
+            self.on_retry()
+        with self._halted:
+            self._halted.wait_for(lambda: self._halt is not None, delay)
+
+    @property
+    def _store(self) -> ObjectStore:
+        return self.shard.wal
+
+    def _fenced(self, position: int, stored_epoch: int | None) -> Fenced:
+        return Fenced(
+            "A successor has taken the shard over.",
+            **self.shard.where(),
+            position=position,
+            epoch=self.epoch,
+            stored_epoch=stored_epoch,
+        )
+
+    def _poisoned(self, what: str, position: int) -> Poisoned:
+        return Poisoned(what, **self.shard.where(), position=position, epoch=self.epoch)
+
+    def _stop(self, error: HeadgateError) -> HeadgateError:
+        self._error = error
+        return error
+
+
+def _end(shard: Shard, manifests: ManifestStore, retry: Retry) -> int:
+    """The WAL's end as one LIST shows it before the claim. Raises DataLoss for a hole below it."""
+    manifest = manifests.latest()
+    check_place(shard, manifest)
+    return retry.run(lambda: listed_end(shard, manifest, manifests.latest))
+
+
+def _tip(shard: Shard, manifests: ManifestStore, seen: int | None, retry: Retry) -> int:
+    """The tip of a stream's WAL as far as it shows before the claim. Raises DataLoss for a hole that stays one.
+
+    A living driver may flush and collect between the two reads; then its manifest says so.
+    """
+    while True:
+        manifest = manifests.latest()
+        check_place(shard, manifest)
+        start = search_start(manifest, seen)
+        try:
+            return retry.run(partial(checked_tip, shard, start))
+        except DataLoss:
+            if search_start(manifests.latest(), seen) == start:
+                raise
+
+
+def read_header(shard: Shard, position: int) -> EntryHeader:
+    """The header of the entry at a position: one range read, a second where the schema is large."""
+    key = shard.wal_key(position)
+    try:
+        data = shard.wal.get_range(key, 0, codec.HEADER_GUESS)
+        length = codec.header_length(data)
+        if length > len(data):
+            data = shard.wal.get_range(key, 0, length)
+        return codec.decode_header(data)
+    except HeadgateError as error:
+        raise shard.blame(error, position)  # noqa: B904 - the same error, located

@@ -1,0 +1,512 @@
+"""WalFlusher: puts of many threads become entries, one after the other, on one thread.
+
+Promises:
+1. Puts become durable in the order they were queued; one put is never split.
+2. While one entry is being written, the puts that arrive gather for the next (group commit).
+3. The queue has snapshot/commit semantics: batches leave it only when they are durable.
+4. What waits in memory stays below `max_wal_buffer_size` plus one put while the store works,
+   and below the budget while an append is being retried.
+5. The first final error stops everything: each waiting and later call raises it.
+6. A put is named not durable only if it cannot become so (R24). An append that is under way when the flush of a
+   MemTable fails is waited for within the retry deadline: what landed is acknowledged, without an answer its puts
+   raise OutcomeUnknown.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+import structlog
+
+from headgate.errors import Closed, Fenced, HeadgateError, InvalidInput, OutcomeUnknown, Poisoned
+from headgate.shards.config import WriterConfig
+from headgate.shards.manifest.decisions import Fate, fate
+from headgate.shards.memtable.memtables import MemTables
+from headgate.shards.wal.appender import Appended, Sent
+from headgate.shards.wal.entry import Chunk, Tags
+from headgate.shards.wal.pending import entry_name
+
+_log = structlog.get_logger("headgate.shards")
+
+TakeIn = Callable[[int, int], None]
+"""Called with the planned position and the one an entry got, where it stepped over others."""
+
+
+class Appender(Protocol):
+    """WalAppender, as this module sees it."""
+
+    next_position: int
+
+    def append(self, chunks: list[Chunk], tags: Tags, entry_id: str) -> Appended:
+        """Store one entry. Raises Fenced, Poisoned."""
+        ...
+
+    def halt(self, error: HeadgateError) -> None:
+        """Start nothing more."""
+        ...
+
+    @property
+    def sent(self) -> Sent | None:
+        """The last entry for which a request was sent."""
+        ...
+
+
+class Put:
+    """What a put made. Done when its rows are durable."""
+
+    def __init__(self, number: int, chunk: Chunk, tags: Tags, flusher: WalFlusher) -> None:
+        self.number = number
+        """Counts the puts of one writer from 1: errors name the ones that were not made durable."""
+        self.rows = chunk.rows
+        self.nbytes = chunk.nbytes
+        self._chunk: Chunk | None = chunk
+        self._tags = tags
+        self._flusher = flusher
+        self._queued = time.monotonic()
+        self._position: int | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether the rows are durable."""
+        return self._position is not None
+
+    def wait(self, timeout: float | None = None) -> tuple[int, ...]:
+        """Wait until the rows are durable; returns their positions. Raises the writer's error, or TimeoutError."""
+        return self._flusher.wait(self, timeout)
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """The positions of the entries that hold the rows, once they are durable; empty before."""
+        return () if self._position is None else (self._position,)
+
+
+class NoRows(Put):
+    """A put without rows: nothing is written, and it is done at once."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.rows = self.nbytes = 0
+        self._position = None
+
+    @property
+    def done(self) -> bool:
+        """Always true."""
+        return True
+
+    def wait(self, timeout: float | None = None) -> tuple[int, ...]:
+        """No positions."""
+        return ()
+
+
+class PendingQueue:
+    """Puts that are not durable yet, oldest first. Guarded by the flusher's lock."""
+
+    def __init__(self) -> None:
+        self._puts: deque[Put] = deque()
+        self.nbytes = 0
+        self.peak = 0
+
+    def __len__(self) -> int:
+        return len(self._puts)
+
+    def push(self, put: Put) -> None:
+        """Add one at the end."""
+        self._puts.append(put)
+        self.nbytes += put.nbytes
+        self.peak = max(self.peak, self.nbytes)
+
+    def oldest(self) -> Put:
+        """The one that waits longest."""
+        return self._puts[0]
+
+    def waiting(self) -> list[Put]:
+        """All of them."""
+        return list(self._puts)
+
+    def snapshot(self, limit: int) -> list[Put]:
+        """The oldest puts that belong into one entry: equal tags, up to `limit` bytes, at least one. They stay."""
+        taken: list[Put] = []
+        size = 0
+        for put in self._puts:
+            if taken and (size + put.nbytes > limit or put._tags != taken[0]._tags):
+                break
+            taken.append(put)
+            size += put.nbytes
+        return taken
+
+    def commit(self, taken: list[Put], position: int) -> None:
+        """The puts of a snapshot are durable: let them go."""
+        for put in taken:
+            assert self._puts.popleft() is put
+            self.nbytes -= put.nbytes
+            put._chunk = None
+            put._position = position
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Puts that are being appended, or whose append has failed: the oldest of the queue."""
+
+    entry_id: str
+    puts: tuple[Put, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Of all puts."""
+        return sum(put.nbytes for put in self.puts)
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """What a pipeline that failed has not made durable. `sent` is where the unknown puts may be."""
+
+    failed: tuple[Put, ...] = ()
+    unknown: tuple[Put, ...] = ()
+    sent: Sent | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FlusherStats:
+    """Counts since the writer was made."""
+
+    puts: int
+    entries: int
+    rows: int
+    nbytes: int
+    pending_puts: int
+    pending_bytes: int
+    peak_pending_bytes: int
+    waits: int
+
+
+class WalFlusher:
+    """The pipeline between put and the appender. Its thread starts with the first put."""
+
+    def __init__(
+        self,
+        appender: Appender,
+        config: WriterConfig,
+        where: dict[str, Any],
+        tables: MemTables | None = None,
+        take_in: TakeIn = lambda planned, position: None,
+    ) -> None:
+        self._appender = appender
+        self._take_in = take_in
+        self._tables = tables
+        self._config = config
+        self._where = where
+        self._queue = PendingQueue()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._stopping: HeadgateError | None = None
+        """A MemTable's flush has failed: nothing begins any more, and what is under way is waited for."""
+        self._error: HeadgateError | None = None
+        self._doubt: OutcomeUnknown | None = None
+        """What the puts raise whose outcome is unknown."""
+        self._closing = False
+        self._ended = False
+        self._retrying = False
+        self._wanted = 0
+        """Number of the last put somebody waits for: entries up to it are written without delay."""
+        self._numbered = 0
+        self._in_flight: Entry | None = None
+        self._waits = 0
+        self._last_complaint = float("-inf")
+        self._entries = self._rows = self._nbytes = 0
+
+    # -- for putters ---------------------------------------------------------
+
+    def submit(self, chunk: Chunk, tags: Tags) -> Put:
+        """Queue the chunk, waiting for room. Raises the stored error, or Closed."""
+        with self._changed:
+            self._raise_if_stopped()
+            self._wait_for_room(chunk.nbytes)
+            self._numbered += 1
+            put = Put(self._numbered, chunk, tags, self)
+            self._queue.push(put)
+            if self._config.durable_write:
+                self._wanted = put.number
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="headgate-wal", daemon=True)
+                self._thread.start()
+            elif self._due():
+                self._changed.notify_all()
+            return put
+
+    def wait(self, put: Put, timeout: float | None = None) -> tuple[int, ...]:
+        """Until the put is durable. Raises the stored error, or OutcomeUnknown."""
+        with self._changed:
+            if not put.done and self._error is None:
+                self._wanted = max(self._wanted, put.number)
+                self._changed.notify_all()
+                if not self._changed.wait_for(lambda: put.done or self._error is not None, timeout):
+                    raise TimeoutError(f"put {put.number} is not durable after {timeout} s")
+            if put.done:
+                return put.positions
+            # Rows of an attempt are visible only once a commit record lists them: there is nothing to ask.
+            if self._doubt is not None and put._tags.attempt_id is None and put in self._unfinished().unknown:
+                raise self._doubt
+            assert self._error is not None
+            raise self._error
+
+    def flush(self) -> None:
+        """Until every put queued before this call is durable. Raises the stored error."""
+        with self._changed:
+            if self._error is not None:
+                raise self._error
+            last = self._queue.waiting()[-1] if len(self._queue) else None
+        if last is not None:
+            try:
+                self.wait(last)
+            except OutcomeUnknown:
+                assert self._error is not None
+                raise self._error from None
+
+    def close(self) -> None:
+        """Make everything durable and end the thread. Raises the stored error, also when called again.
+
+        A thread whose request the store never answers is left behind once the writer has failed.
+        """
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._error is not None or (self._idle and self._stopping is None))
+            if self._error is not None:
+                raise self._error
+
+    @property
+    def _idle(self) -> bool:
+        return self._thread is None or self._ended
+
+    def take_unfinished(self) -> Unfinished:
+        """What is not durable, and never will be by this pipeline; it forgets it. Empty after a clean close.
+
+        Waits for an append that is being settled. Raises InvalidInput while the pipeline works.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._error is not None or self._stopping is None)
+            if self._error is None:
+                if self._closing and self._idle:
+                    return Unfinished()
+                raise InvalidInput(
+                    "The writer works: its pending puts are on their way.",
+                    **self._where,
+                    advice="wait for the puts, or flush(); take_pending() is for a writer that has failed",
+                )
+            unfinished = self._unfinished()
+            self._queue, self._in_flight = PendingQueue(), None
+            return unfinished
+
+    @property
+    def closed(self) -> bool:
+        """Whether close was called."""
+        return self._closing
+
+    def note_retry(self) -> None:
+        """The appender is trying again: the store does not work just now."""
+        with self._changed:
+            self._retrying = True
+            self._changed.notify_all()
+
+    def tables_changed(self) -> None:
+        """MemTables have left memory, or their flush has failed: then this returns when no append is under way, or
+        the retry deadline has passed.
+        """
+        assert self._tables is not None
+        error = self._tables.error
+        with self._changed:
+            self._changed.notify_all()
+            if error is None or self._error is not None:
+                return
+            self._stopping = error
+            if self._in_flight is not None:
+                self._appender.halt(error)
+                self._changed.wait_for(
+                    lambda: self._in_flight is None or self._error is not None, self._config.retry.deadline
+                )
+        self._fail(error)
+
+    @contextmanager
+    def standing_still(self) -> Iterator[list[pa.RecordBatch]]:
+        """The batches that are not durable yet, while no put moves from the queue into a MemTable."""
+        with self._changed:
+            chunks = [put._chunk for put in self._queue.waiting() if put._chunk is not None]
+            yield [batch for chunk in chunks for batch in chunk.batches]
+
+    def stats(self) -> FlusherStats:
+        """Answers at any time, also after close."""
+        with self._changed:
+            return FlusherStats(
+                puts=self._numbered,
+                entries=self._entries,
+                rows=self._rows,
+                nbytes=self._nbytes,
+                pending_puts=len(self._queue),
+                pending_bytes=self._queue.nbytes,
+                peak_pending_bytes=self._queue.peak,
+                waits=self._waits,
+            )
+
+    def check_open(self) -> None:
+        """Raise the stored error, or Closed."""
+        with self._changed:
+            self._raise_if_stopped()
+
+    def _raise_if_stopped(self) -> None:
+        if (error := self._error or self._stopping) is not None:
+            raise error
+        if self._closing:
+            raise Closed("This writer was closed.", **self._where)
+
+    def _wait_for_room(self, nbytes: int) -> None:
+        if self._has_room(nbytes):
+            return
+        self._waits += 1
+        interval = self._config.backpressure_log_interval
+        started = time.monotonic()
+        while not self._has_room(nbytes):
+            over_budget = self._over_budget(nbytes)
+            # A short wait for the buffer is how the pipeline works; a long one is news.
+            if over_budget or time.monotonic() - started >= interval:
+                self._complain()
+            if over_budget and self._tables is not None:
+                self._tables.relieve()
+            self._changed.wait(interval)
+            self._raise_if_stopped()
+
+    def _has_room(self, nbytes: int) -> bool:
+        fits = self._retrying or not len(self._queue) or self._queue.nbytes < self._config.max_wal_buffer_size
+        return fits and not self._over_budget(nbytes)
+
+    def _over_budget(self, nbytes: int) -> bool:
+        held = self._queue.nbytes + (self._tables.nbytes if self._tables else 0)
+        return held > 0 and held + nbytes > self._config.max_unflushed_memtable_bytes
+
+    def _complain(self) -> None:
+        now = time.monotonic()
+        if now - self._last_complaint >= self._config.backpressure_log_interval:
+            self._last_complaint = now
+            _log.warning(
+                "puts wait: there is no room for bytes that are not durable yet",
+                pending_bytes=self._queue.nbytes,
+                buffer=self._config.max_wal_buffer_size,
+                budget=self._config.max_unflushed_memtable_bytes,
+                retrying=self._retrying,
+                **self._where,
+            )
+
+    # -- the thread ----------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while True:
+                with self._changed:
+                    while self._stopping is None and not self._due():
+                        if self._closing and not len(self._queue):
+                            return
+                        self._changed.wait(self._time_left())
+                    if self._stopping is not None:
+                        return
+                self._write_entry()
+        except HeadgateError as error:
+            self._fail(error)
+        except BaseException as error:
+            poisoned = Poisoned(f"The WAL thread died: {error!r}.", **self._where)
+            poisoned.__cause__ = error
+            self._fail(poisoned)
+        finally:
+            with self._changed:
+                self._ended = True
+                self._changed.notify_all()
+
+    def _write_entry(self) -> None:
+        """Make the oldest puts durable. A function of its own, so that an idle thread holds no rows."""
+        with self._changed:
+            if self._stopping is not None:
+                return
+            taken = self._queue.snapshot(self._config.max_wal_buffer_size)
+            entry = self._in_flight = Entry(uuid.uuid4().hex, tuple(taken))
+        chunks = [put._chunk for put in taken if put._chunk is not None]
+        planned = self._appender.next_position
+        appended = self._appender.append(chunks, taken[0]._tags, entry.entry_id)
+        try:
+            if appended.position > planned:
+                self._take_in(planned, appended.position)
+        except BaseException:
+            with self._changed:
+                self._acknowledge(entry, appended)
+            raise
+        with self._changed:
+            self._acknowledge(entry, appended)
+            if self._tables is not None and self._error is None:
+                batches = [batch for chunk in chunks for batch in chunk.batches]
+                self._tables.insert(batches, appended.position, len(taken))
+
+    def _acknowledge(self, entry: Entry, appended: Appended) -> None:
+        """The entry has landed, perhaps after it was named unknown; unless its rows were given back."""
+        if self._in_flight is not entry:
+            return
+        self._queue.commit(list(entry.puts), appended.position)
+        self._retrying = False
+        self._in_flight = None
+        self._entries += 1
+        self._rows += appended.rows
+        self._nbytes += appended.nbytes
+        self._changed.notify_all()
+
+    def _due(self) -> bool:
+        if not len(self._queue):
+            return False
+        queued = self._queue.nbytes - (self._in_flight.nbytes if self._in_flight else 0)
+        return (
+            self._closing
+            or self._queue.oldest().number <= self._wanted
+            or queued >= self._config.max_wal_buffer_size / 2
+            or self._time_left() == 0
+        )
+
+    def _time_left(self) -> float | None:
+        if not len(self._queue):
+            return None
+        age = time.monotonic() - self._queue.oldest()._queued
+        return max(0.0, self._config.max_wal_flush_interval - age)
+
+    def _fail(self, error: HeadgateError) -> None:
+        with self._changed:
+            if self._error is not None:
+                return
+            if self._stopping is not None and not isinstance(error, Fenced):
+                error = self._stopping
+            left = self._unfinished()
+            if left.failed:
+                error.located(not_durable=_named(left.failed))
+            if left.sent is not None:
+                name = entry_name(self._where["shard"], left.sent.position, left.sent.entry_id)
+                elsewhere = "The writer stopped, and the store has not answered for a WAL entry that was under way."
+                what, cause = (elsewhere, error) if self._stopping is not None else (error.what, error.__cause__)
+                self._doubt = OutcomeUnknown(what, **self._where, position=left.sent.position, epoch=error.epoch)
+                self._doubt.__cause__ = cause
+                for one in (error, self._doubt):
+                    one.located(unknown=_named(left.unknown), unknown_entry=name)
+            self._stopping = self._error = error
+            self._changed.notify_all()
+
+    def _unfinished(self) -> Unfinished:
+        waiting, entry, sent = tuple(self._queue.waiting()), self._in_flight, self._appender.sent
+        if entry is None or sent is None or sent.entry_id != entry.entry_id:
+            return Unfinished(waiting)
+        if fate(sent=True, slot=sent.slot) is Fate.FAILED:
+            return Unfinished(waiting)
+        return Unfinished(waiting[len(entry.puts) :], entry.puts, sent)
+
+
+def _named(puts: tuple[Put, ...]) -> str:
+    return f"puts {puts[0].number} to {puts[-1].number} ({sum(put.rows for put in puts)} rows)"

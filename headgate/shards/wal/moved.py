@@ -1,0 +1,143 @@
+"""WALs that move: a table that was made without a WAL store of its own is given one later.
+
+Each shard moves by itself, when a writer opens it with the new store; what its manifest says is where its WAL is.
+Promises:
+1. Until then its WAL is in the table, and writers that do not know of the new store may still open it there.
+2. From the manifest on that names the new store, no entry is put into the table: writers of before were fenced there
+   before the entries were copied, and whoever opens the shard without knowing of the store is refused.
+3. Readers that know of the store find every entry, whichever shards have moved: what both places have is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from typing import TypeVar
+
+from headgate.connectors.objects import ObjectInfo, ObjectStore
+from headgate.connectors.objects.port import Bytes
+from headgate.errors import InvalidInput, NotFound
+from headgate.retry import Retry
+from headgate.shards import names
+from headgate.shards.manifest.model import WAL_STORE, Manifest
+from headgate.shards.shard import Claim, Shard
+
+T = TypeVar("T")
+
+COPIERS = 16
+"""Entries under way at once: hides a store's latency."""
+
+
+class MovedWal(ObjectStore):
+    """The new store, and the table's own for what is still there. `persist` notes the new one for everybody, once; it
+    raises WalStoreMismatch where somebody has noted another.
+    """
+
+    def __init__(self, own: ObjectStore, new: ObjectStore, persist: Callable[[], None]) -> None:
+        super().__init__(new.uri)
+        self.own = own
+        self.new = new
+        self.persist = persist
+
+    def put_if_absent(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
+        """As the new store does."""
+        self.new.put_if_absent(key, data)
+
+    def put_overwrite(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
+        """As the new store does."""
+        self.new.put_overwrite(key, data)
+
+    def get(self, key: str) -> memoryview:
+        """As the store does that has it."""
+        return self._read(lambda store: store.get(key))
+
+    def get_range(self, key: str, start: int, length: int) -> memoryview:
+        """As the store does that has it."""
+        return self._read(lambda store: store.get_range(key, start, length))
+
+    def head(self, key: str) -> ObjectInfo:
+        """As the store does that has it."""
+        return self._read(lambda store: store.head(key))
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """What either has, each object once. The table's own first: what moves meanwhile is in the new one then."""
+        found = {info.key: info for store in (self.own, self.new) for info in store.list(prefix)}
+        return iter([found[key] for key in sorted(found)])
+
+    def list_keys(self, prefix: str) -> Iterator[str]:
+        """What either has, once."""
+        return iter(sorted({key for store in (self.own, self.new) for key in store.list_keys(prefix)}))
+
+    def list_folders(self, prefix: str) -> Iterator[str]:
+        """What either has, once."""
+        return iter(sorted({name for store in (self.own, self.new) for name in store.list_folders(prefix)}))
+
+    def delete(self, key: str) -> None:
+        """From both."""
+        for store in (self.own, self.new):
+            with suppress(NotFound):
+                store.delete(key)
+
+    def copy(self, src: str, dst: str, dst_store: ObjectStore | None = None) -> None:
+        """As the store does that has it; without `dst_store` into the new one."""
+        self._read(lambda store: store.copy(src, dst, dst_store or self.new))
+
+    def operations(self) -> Mapping[str, int]:
+        """Of the new store; the table's own one counts for itself."""
+        return self.new.operations()
+
+    def reset_operations(self) -> None:
+        """Of the new store."""
+        self.new.reset_operations()
+
+    def _read(self, verb: Callable[[ObjectStore], T]) -> T:
+        try:
+            return verb(self.new)
+        except NotFound:
+            return verb(self.own)
+
+
+def check_place(shard: Shard, manifest: Manifest | None) -> None:
+    """Raises InvalidInput where the shard's WAL has moved, and the table was opened before that."""
+    moved = None if manifest is None else manifest.wal_store
+    if moved is not None and shard.wal.uri != moved:
+        raise InvalidInput(
+            f"The shard's WAL has moved to {moved} since the table was opened.",
+            **shard.where(),
+            advice="open the table again; nothing was written",
+        )
+
+
+def before_move(shard: Shard, manifest: Manifest | None) -> Shard:
+    """The shard with its WAL where it is now: itself, unless it is still in the table and is to move."""
+    if isinstance(shard.wal, MovedWal) and (manifest is None or manifest.wal_store is None):
+        return Shard(replace(shard.home, wal_store=shard.wal.own), shard.id)
+    return shard
+
+
+def move_wal(shard: Shard, claim: Claim, replay_after: int, retry: Retry, pause: Callable[[str], None]) -> Manifest:
+    """Move the WAL of a shard that was just claimed, with its barrier in the old place; the manifest as written.
+
+    1. note the new store for everybody who opens the table.
+    2. copy every entry that SSTables do not cover, the barrier too. Nobody adds to them: the barrier fences.
+    3. the manifest names the new store, if the claim still holds. From here on the WAL is there.
+
+    A crash before 3 leaves copies of entries that are in the old place as well. Raises WalStoreMismatch, Fenced,
+    Transient.
+    """
+    wal = shard.wal
+    assert isinstance(wal, MovedWal)
+    wal.persist()
+    pause("noted")
+    own, new, folder = wal.own, wal.new, names.wal_folder(shard.id) + "/"
+    listed = retry.run(lambda: [*own.list_keys(folder)])
+    keys = [key for key in listed if (position := names.wal_position(key)) is not None and position > replay_after]
+    with ThreadPoolExecutor(COPIERS, thread_name_prefix="headgate-wal") as pool:
+        for _ in pool.map(lambda key: retry.run(lambda: own.copy(key, key, new)), keys):
+            pass
+    pause("copied")
+    value = wal.uri.encode()
+    manifests = shard.manifests_retried(retry)
+    return manifests.commit_update(claim.claim_id, claim.epoch, lambda latest: latest.with_field(WAL_STORE, value))

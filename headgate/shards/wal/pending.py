@@ -1,0 +1,105 @@
+"""What a writer that failed has not made durable: its rows come back, and nothing is said that may turn out wrong.
+
+Promises:
+1. Rows of `failed` are not visible and never will be: no request was sent for them, or their slot was read and holds
+   another's entry (R24). They are safe to put again.
+2. Rows of `unknown` may be visible. `landed` tells once their slot is taken, which the next open of the shard sees to:
+   True means that they are visible, False that they never will be. Where neither can be proven it raises.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+import pyarrow as pa
+
+from headgate.errors import Expired, InvalidInput, NotFound
+from headgate.retry import Retry
+from headgate.shards.shard import Shard, TableHome
+from headgate.shards.wal.appender import read_header
+from headgate.shards.wal.entry import Tags
+
+
+@dataclass(frozen=True)
+class PendingPut:
+    """A put that is not known to be durable."""
+
+    number: int
+    """As errors name it."""
+    batches: tuple[pa.RecordBatch, ...]
+    """Its rows and tombstones in storage form, as `ShardWriter.append` takes them."""
+    tags: Tags
+
+
+@dataclass(frozen=True)
+class UnknownEntry:
+    """An entry whose request was not answered, and the puts in it: all of them landed, or none."""
+
+    entry_id: str
+    """For `Table.landed`: names shard, position and entry."""
+    position: int
+    """The only one at which it can be."""
+    puts: tuple[PendingPut, ...]
+
+
+@dataclass(frozen=True)
+class Pending:
+    """What `ShardWriter.take_pending` gives back, oldest first."""
+
+    failed: tuple[PendingPut, ...] = ()
+    unknown: tuple[UnknownEntry, ...] = ()
+
+
+def entry_name(shard: str, position: int, entry_id: str) -> str:
+    """The entry id as people get it: it says where to look."""
+    return f"{shard}:{position}:{entry_id}"
+
+
+def landed(home: TableHome, entry_id: str, retry: Retry = Retry()) -> bool:  # noqa: B008
+    """Whether an entry of unknown outcome is durable, by what its slot holds. One read; writes nothing.
+
+    1. the slot holds the entry: True, also before the next open.
+    2. it holds another's, such as the barrier of the next opener: False, for ever. The slot stays taken (R5), or is
+       collected below replay_after, where no replay reads what might still arrive.
+    3. it is free above replay_after: nobody has opened the shard since, and the request may still arrive: InvalidInput.
+    4. it is free at or below replay_after: its entry was flushed and collected, this one or another: Expired.
+
+    Raises InvalidInput also for what is no entry id of this table, Corrupt, Transient.
+    """
+    shard, position, stored_id = _parsed(home, entry_id)
+    try:
+        return retry.run(lambda: read_header(shard, position)).entry_id == stored_id
+    except NotFound:
+        manifest = shard.manifests_retried(retry).latest()
+    if manifest is None:
+        raise InvalidInput("The table has no such shard.", **shard.where(), advice="ask the table that was written to")
+    if position <= manifest.replay_after:
+        raise Expired(
+            "Garbage collection has deleted the entry at this position, so its id is unknown.",
+            **shard.where(),
+            position=position,
+            replay_after=manifest.replay_after,
+            advice="look for the rows in the table; ask within the collection's min_age next time",
+        )
+    raise InvalidInput(
+        "The entry's position is still free: the request may yet arrive.",
+        **shard.where(),
+        position=position,
+        advice="open the shard for writing, which settles it, then ask again; nothing was written",
+    )
+
+
+def _parsed(home: TableHome, entry_id: str) -> tuple[Shard, int, str]:
+    shard_id, _, rest = entry_id.partition(":")
+    position, _, stored_id = rest.partition(":")
+    try:
+        if not (stored_id and position.isascii() and position.isdecimal()):
+            raise ValueError
+        return Shard(home, UUID(shard_id)), int(position), stored_id
+    except ValueError:
+        raise InvalidInput(
+            f"{entry_id[:200]!r} is not an entry id.",
+            table=home.uri,
+            advice="pass UnknownEntry.entry_id, or the unknown_entry of the error, as it is",
+        ) from None

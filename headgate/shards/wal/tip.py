@@ -1,0 +1,120 @@
+"""Finding the tip of a WAL: the first position that is free.
+
+`find_tip` asks for positions one by one. It costs the same however long the WAL is, and it takes more than WINDOW
+missing entries in a row for the tip: right for a stream, whose commit log says how far the WAL goes. `listed_tip`
+lists the WAL and proves that nothing lies above: for direct writers and readers, who have no log to go by. `listed_end`
+does that once, beside a writer that may go on: an opener's look, whose time a busy predecessor must not stretch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from headgate.errors import Corrupt, DataLoss, NotFound
+from headgate.shards import names
+from headgate.shards.manifest.decisions import replay_start, search_start
+from headgate.shards.manifest.model import Manifest
+from headgate.shards.shard import Shard
+
+WINDOW = 16
+"""Positions asked for at once. A clean stop records the tip, so that most opens end in the first window."""
+
+WINDOWS = 4
+"""Windows before one LIST is cheaper: a page of it shows 1,000 names."""
+
+
+def find_tip(shard: Shard, start: int) -> int:
+    """The first free position at or above `start`.
+
+    Everything the search sees above a free position is proof of a hole, and a hole is
+    DataLoss: a barrier put there would hide the entries above it from every replay.
+    """
+    with ThreadPoolExecutor(WINDOW, thread_name_prefix="headgate-tip") as pool:
+        for number in range(WINDOWS):
+            first = start + number * WINDOW
+            found = list(pool.map(lambda position: _exists(shard, position), range(first, first + WINDOW)))
+            if not all(found):
+                free = found.index(False)
+                if True in found[free:]:
+                    break
+                return first + free
+    return listed_tip(shard, start)
+
+
+def checked_tip(shard: Shard, start: int) -> int:
+    """The same, after a look that the WAL does not end below `start`; see `listed_tip`. Raises Corrupt."""
+    return find_tip(shard, start) if start <= 1 or _exists(shard, start - 1) else listed_tip(shard, start)
+
+
+def listed_tip(shard: Shard, start: int) -> int:
+    """The same by LIST, which also proves that nothing between is missing, however wide a hole is.
+
+    `start` follows an entry that is or was there, and the last entry is never deleted (R5): where the WAL ends
+    below it, whoever named `start`, a manifest's replay_after above all, is wrong. Raises Corrupt.
+    """
+    positions = _listed_from(shard, start)
+    tip = max(positions, default=start - 1) + 1
+    for position in range(start, tip):
+        _check_there(shard, position, positions)
+    return tip
+
+
+def listed_end(shard: Shard, manifest: Manifest | None, latest: Callable[[], Manifest | None]) -> int:
+    """Where the WAL ends now, by one LIST: everything from replay_after to there is there. A hole is DataLoss, also
+    one below last_seen, and a missing end. Raises Corrupt as `listed_tip` does.
+
+    A living writer may have flushed, and let be collected, what is missing: where `latest` has a replay_after that is
+    at or above it, the check goes on from there. So its work is bounded by the WAL's length.
+    """
+    position = replay_start(manifest)
+    positions = _listed_from(shard, position)
+    end = max(max(positions, default=-1) + 1, search_start(manifest, None))
+    while position < end:
+        try:
+            _check_there(shard, position, positions)
+            position += 1
+        except DataLoss:
+            if (moved := replay_start(latest())) <= position:
+                raise
+            position = moved
+    return end
+
+
+def _listed_from(shard: Shard, start: int) -> set[int]:
+    listed = _listed(shard)
+    if listed and max(listed) < start - 1:
+        # An entry that was put, and one that was collected, while a LIST went past their places may both be left out.
+        listed = _listed(shard)
+    if listed and max(listed) < start - 1:
+        raise Corrupt(
+            f"Entries up to {start - 1} are known to have been there, and the WAL ends at {max(listed)}: the shard's "
+            "manifest has a wrong replay_after, or the end of the WAL was deleted.",
+            **shard.where(),
+            position=start - 1,
+            advice="run `headgate fsck`, and restore the manifest or the entries from a backup",
+        )
+    return {position for position in listed if position >= start}
+
+
+def _check_there(shard: Shard, position: int, positions: set[int]) -> None:
+    """A writer that is still alive may have filled a slot after the LIST went past it."""
+    if position not in positions and not _exists(shard, position):
+        raise DataLoss(
+            f"The WAL has a hole: entry {position} is missing and later ones are there.",
+            **shard.where(),
+            position=position,
+        )
+
+
+def _listed(shard: Shard) -> list[int]:
+    keys = shard.wal.list_keys(names.wal_folder(shard.id) + "/")
+    return [position for key in keys if (position := names.wal_position(key)) is not None]
+
+
+def _exists(shard: Shard, position: int) -> bool:
+    try:
+        shard.wal.head(shard.wal_key(position))
+    except NotFound:
+        return False
+    return True

@@ -1,0 +1,150 @@
+"""`spark.readStream.format("headgate")`: the commit logs of a table as a stream.
+
+One process beside Spark's driver asks where the logs stand and plans batches, for as long as the query runs; tasks read
+the entries of one shard each. Offsets are {stream: sequence}. Promises as of `checkpoints.feed.feed`.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from headgate.checkpoints.feed.feed import HOLD, LogFeed, Start
+from headgate.checkpoints.feed.offsets import Limit, Offsets
+from headgate.checkpoints.feed.rows import log_batches, log_schema
+from headgate.errors import InvalidInput
+from headgate.streaming.datasource.reader import opened, refuse
+from headgate.streaming.datasource.types import as_spark, check_columns
+from headgate.streaming.options import ReadOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_OF_BATCHES = ("filter",)
+
+
+class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One run of a query. Made in the tasks' planner as well: it writes nothing before it is asked for an offset."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        """Raises InvalidInput, NotFound."""
+        refuse(options, _OF_BATCHES, "spark.readStream", "spark.read")
+        table = opened(options)
+        check_columns(schema, log_schema(table.home.schema))
+        if table.primary_key and "_deleted" not in schema.fieldNames():
+            raise InvalidInput(
+                "The table has a key, and without the column _deleted a deleted row looks like a new one.",
+                table=table.uri,
+                advice="say .option('log', 'true'), or use headgate.read_log(spark, uri)",
+            )
+        if options.hold_seconds == math.inf:
+            raise InvalidInput("A consumer of the log holds what it has not read: pinFor is a time, not never.")
+        self._limit = _limit(options)
+        self._options = options
+        self._schema = schema
+        self._home = table.home
+        self._feed: LogFeed | None = None
+        self._target: Offsets | None = None
+
+    # -- in the process beside the driver ------------------------------------------------
+
+    def initialOffset(self) -> dict[str, int]:
+        """Where a new query begins. THIS WRITES a pin."""
+        where: Start = self._options.starting_from
+        if self._options.checkpoint is not None:
+            at = opened(self._options, self._options.checkpoint).at
+            assert at is not None
+            where = at
+        return _ordered(self._reading().start(where))
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """As the options say."""
+        return self._limit
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        """How far the next batch goes."""
+        found = self._reading().latest(start, _as_limit(limit))
+        if self._target is None:
+            return _ordered(found)
+        target = self._target
+        return _ordered({one: max(start.get(one, 0), min(at, target.get(one, 0))) for one, at in found.items()})
+
+    def reportLatestOffset(self) -> dict[str, int] | None:
+        """How far the logs go, for the query's progress."""
+        return _ordered(self._reading().tips())
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """What comes from now on is left for the next run."""
+        self._target = dict(self._reading().tips())
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        """One per shard with rows."""
+        return [InputPartition(part) for part in self._reading().plan(start, end)]
+
+    def commit(self, end: dict[str, int]) -> None:
+        """What was read is not held any more."""
+        self._reading().done(end)
+
+    def stop(self) -> None:
+        """Nothing: the pin stays for the next run, until it expires."""
+
+    def _reading(self) -> LogFeed:
+        if self._feed is None:
+            options, home = self._options, self._home
+            consumer = options.consumer or f"query-{uuid.uuid4().hex}"
+            hold = HOLD if options.hold_seconds is None else options.hold_seconds
+            self._feed = LogFeed(home, opened(options).shard_ids, consumer, hold, options.poll_seconds)
+        return self._feed
+
+    # -- in tasks --------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one shard."""
+        return as_spark(log_batches(self._home, partition.value), self._schema)
+
+
+def read_log(spark: SparkSession, uri: str, **options: Any) -> DataFrame:
+    """The commit logs of a table as a streaming frame, with `_stream`, `_sequence`, `_shard`, `_position`, `_row` and
+    `_deleted`; `options` as `readStream.option` takes them. Call `headgate.register(spark)` before.
+    """
+    return spark.readStream.format("headgate").option("log", "true").options(**options).load(uri)
+
+
+def _limit(options: ReadOptions) -> ReadLimit:
+    given: list[ReadLimit] = []
+    if options.max_rows is not None:
+        given.append(ReadMaxRows(options.max_rows))
+    if options.max_bytes is not None:
+        given.append(ReadMaxBytes(options.max_bytes))
+    if options.max_batches is not None:
+        given.append(ReadMaxFiles(options.max_batches))
+    if len(given) > 1:
+        raise InvalidInput("A batch is limited by rows, bytes or committed batches, by one of them.")
+    return given[0] if given else ReadAllAvailable()
+
+
+def _as_limit(limit: ReadLimit) -> Limit | None:
+    if isinstance(limit, ReadMaxRows):
+        return Limit(rows=limit.max_rows)
+    if isinstance(limit, ReadMaxBytes):
+        return Limit(nbytes=limit.max_bytes)
+    return Limit(batches=limit.max_files) if isinstance(limit, ReadMaxFiles) else None
+
+
+def _ordered(offsets: Mapping[str, int]) -> dict[str, int]:
+    """Spark compares offsets by their text."""
+    return dict(sorted(offsets.items()))

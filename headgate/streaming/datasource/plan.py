@@ -1,0 +1,302 @@
+"""One micro-batch of `format("headgate")`: planned before its tasks run, committed after them. Knows no Spark.
+
+The two run in different processes. All that the commit must know is in the plan, which the tasks hand back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+from uuid import UUID, uuid4
+
+from headgate.checkpoints.jobs.columns import another_table, gained, stream_schema
+from headgate.checkpoints.log.commit_log import CommitLog, OpenedLog
+from headgate.checkpoints.log.decisions import Skip, Write, is_another_table
+from headgate.checkpoints.log.records import Batch, BatchRecord, ShardPart
+from headgate.checkpoints.log.state import Head, LogState
+from headgate.checkpoints.spark.directory import SparkCheckpoint
+from headgate.connectors.kafka.options import ConsumerConfig
+from headgate.errors import Fenced, InvalidInput, NotFound, Poisoned, Transient, from_json
+from headgate.retry import Retry
+from headgate.shards.shard import TableHome
+from headgate.streaming.datasource.memory import Held, Hold
+from headgate.streaming.datasource.settings import Settings
+from headgate.streaming.dead_letters import dead_letter_name
+from headgate.streaming.decode import api as decode
+from headgate.streaming.decode.recorded import recorded
+from headgate.streaming.driver import Planned, StreamDriver
+from headgate.streaming.kafka import offsets as topic_offsets
+from headgate.streaming.options import as_option
+from headgate.streaming.spark.checks import check_columns
+from headgate.streaming.write.plan import decided, shard_names, write_plan
+from headgate.streaming.write.routing import shards_of
+from headgate.streaming.write.task import WritePlan
+from headgate.table.table import Table, open_table
+
+_MEETING = (
+    "let the rows of a shard meet in one task: shard by_partition() and read Kafka without minPartitions, or "
+    "coalesce(1) the frame, or use foreachBatch with headgate.ShardSink, which shuffles where it must"
+)
+
+_NAME_THE_CLUSTER = "name the cluster beside format('headgate') as well: .option('kafka.bootstrap.servers', …)"
+
+_heads: dict[tuple[str, str], Head] = {}
+"""Per log, where it stood when this process last looked: the next batch then reads only what came since."""
+
+
+@dataclass(frozen=True)
+class Commitment:
+    """What the commit of a batch must know. Small: every task carries one back."""
+
+    hold: Hold
+    home: TableHome = field(repr=False)
+    """With the columns that the tasks write."""
+    follows: bool
+    """Whether the rows have the columns that the table has, also after somebody changed them."""
+    head: Head
+    """Where the log stood; its recent batches are left out."""
+    batch: Batch
+    """As it will be committed, without what the tasks wrote."""
+    attempt_id: str
+    """Tags every entry of the batch, whichever task wrote it: which of them count is said by their positions."""
+    shards: Mapping[str, UUID]
+    dead_letters: Mapping[str, UUID]
+    ordered: bool
+    """Whether the rows of a shard must all come from one task."""
+    skip: bool = False
+    """The log has the batch."""
+    retry: Retry = field(default=Retry())
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """A batch before its tasks run. Picklable."""
+
+    commitment: Commitment
+    write: WritePlan | None
+    """None where nothing is to be written."""
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """What one task wrote, or the error that no other attempt would escape."""
+
+    commitment: Commitment
+    written: tuple[Mapping[str, Any], ...] = ()
+    error: Mapping[str, Any] | None = None
+
+
+def plan_batch(settings: Settings, columns: Sequence[str], root: str) -> BatchPlan:
+    """Plan the batch that Spark is about to run. `root` is the folder of the Spark application.
+
+    1. open the table; the frame's columns must fit it. They are read again where a schema record came since (R22).
+    2. what the batch reads: from Spark's checkpoint, which has its offsets already.
+    3. hold the stream: go on under the open record that this run put before. Another's is the last, or the table is
+       another one (R23): Fenced.
+       None yet: take the stream over (THIS WRITES, AND IT FENCES AN EARLIER DRIVER), unless 4 refuses.
+    4. decide: skip what the log has; refuse what does not continue it.
+    5. plan: every attempt of a shard starts at the same position.
+
+    Raises Fenced, InvalidInput, NotFound, DataLoss; the query ends with it, and nothing of the batch is visible.
+    """
+    table = open_table(settings.table, dict(settings.options.storage_options or {}) or None)
+    decoder = decode.json(table.schema) if settings.decodes else None
+    check_columns(columns, decoder, settings.options.sequence_by, table, as_option)
+    checkpoint = SparkCheckpoint(settings.checkpoint, settings.options.storage_options)
+    batch_id = max(checkpoint.planned(), default=None)
+    if batch_id is None:
+        raise NotFound("Spark's checkpoint has no offsets of the batch that is about to run.", uri=checkpoint.uri)
+    query_id, sources = checkpoint.query_id(), checkpoint.sources(batch_id)
+    names = shard_names(table.sharding, sources)
+
+    def decide(head: Head) -> Skip | Write:
+        return decided(table, head, query_id, batch_id, sources, partial(_earliest, settings))
+
+    hold = Hold.of(root, query_id, table.uri, settings.stream)
+    before = hold.held()
+    # What was done to the frame before it came here is not known.
+    told = recorded(decoder, table.home.schema, changed=None)
+    driver = _held(table, settings, hold, before, query_id, names, decide, told)
+    decision = decide(driver.head)
+    known = None if before is None else before.changed
+    batch = Batch(query_id=query_id, batch_id=batch_id, mode="wal")
+    planned, write = Planned({}, {}), None
+    if isinstance(decision, Write):
+        batch = replace(batch, sources=decision.ranges, opaque=decision.opaque)
+        driver.describe(told)
+        planned = driver.plan({*names, *driver.claims})
+        while driver.head.changed != known:
+            known = driver.head.changed
+            table = settings.options.retry.run(table.refreshed)
+            decoder = decode.json(table.schema) if settings.decodes else None
+            check_columns(columns, decoder, settings.options.sequence_by, table, as_option)
+            driver.use_columns(table.home.schema)
+            # Either may put an open record, which may step over one more schema record.
+            driver.describe(recorded(decoder, table.home.schema, changed=None))
+            planned = driver.plan({*names, *driver.claims})
+        meant = shards_of(table.sharding, decision.ranges)
+        write = write_plan(table, settings.options, decoder, planned, meant, decision.ranges)
+    assert driver.head.opened is not None
+    # A batch that is skipped reads no columns: whatever came since is for the next one.
+    hold.keep(Held(driver.head.opened.record_id, str(table.table_id), known or 0))
+    commitment = Commitment(
+        hold=hold,
+        home=table.home,
+        follows=decoder is not None,
+        head=replace(driver.head, recent={}),
+        batch=batch,
+        attempt_id=uuid4().hex,
+        shards={name: claim.shard.id for name, claim in planned.claims.items()},
+        dead_letters={name: claim.shard.id for name, claim in planned.dead_letters.items()},
+        ordered=bool(table.primary_key),
+        skip=isinstance(decision, Skip),
+        retry=settings.options.retry,
+    )
+    return BatchPlan(commitment, write)
+
+
+def commit_batch(results: Sequence[TaskResult], batch_id: int) -> BatchRecord | None:
+    """Make the batch visible that the tasks of one plan wrote. None where the log has it already.
+
+    1. every task worked by the same plan, and it was for this batch. An error of a task is raised.
+    2. per shard, the positions of the attempts that count.
+    3. one record at the sequence after the one that the plan was made by: whoever came between has that slot. A schema
+       record is stepped over; where it means a column that the rows should have, they cannot be written again from
+       here: Transient, and the query's next start does it (R22).
+
+    Raises Fenced (final: the run ends), Transient, Poisoned (whether the batch counts is unknown until the next start),
+    InvalidInput where rows of one shard came from several tasks and their order matters.
+    """
+    commitment = _agreed(results, batch_id)
+    batch, head = commitment.batch, commitment.head
+    try:
+        for result in results:
+            if result.error is not None:
+                raise from_json(dict(result.error)).located(batch=batch_id, stream=head.stream)
+        if commitment.skip:
+            return None
+        shards, dead = _parts(commitment, results)
+        log = CommitLog(commitment.home.records, head.stream, commitment.home.uri, commitment.retry)
+        assert head.opened is not None
+        opened = OpenedLog(log, head.opened, LogState(head, {}))
+        try:
+            while (record := opened.commit(replace(batch, shards=shards, dead_letters=dead), {})) is None:
+                _check_columns(commitment)
+            return record
+        except Fenced:
+            if _was_committed(log, commitment):
+                return None
+            raise
+    except Fenced:
+        commitment.hold.forget()
+        raise
+
+
+# -- planning ----------------------------------------------------------------------
+
+
+def _held(
+    table: Table,
+    settings: Settings,
+    hold: Hold,
+    mine: Held | None,
+    query_id: str,
+    names: Iterable[str],
+    accept: Callable[[Head], object],
+    decoder: Mapping[str, Any],
+) -> StreamDriver:
+    home, stream = table.home, settings.stream
+    if mine is None:
+        retry = settings.options.retry
+        return StreamDriver.open(home, stream, query_id, names, accept=accept, decoder=decoder, retry=retry)
+    if is_another_table(UUID(mine.table_id), str(home.table_id)):
+        hold.forget()
+        raise another_table(home, mine.table_id, str(home.table_id))
+    log = CommitLog(home.records, stream, home.uri, settings.options.retry)
+    place = (home.records.uri, stream)
+    before = _heads.get(place)
+    head = log.read(None if before is None else LogState(before, {})).head
+    _heads[place] = head
+    if head.opened is None or head.opened.record_id != mine.open_id:
+        hold.forget()
+        raise Fenced(
+            "A successor has taken the stream over.",
+            table=home.uri,
+            stream=stream,
+            query_id=query_id,
+            successor_query_id=head.opened and head.opened.query_id,
+            advice="stop this query; another driver runs the stream. Start it again only if that one should stop",
+        )
+    opened = OpenedLog(log, head.opened, LogState(head, {}))
+    return StreamDriver.resume(home, stream, opened, retry=settings.options.retry)
+
+
+def _earliest(settings: Settings, topic: str, partition: int) -> int:
+    consumer = ConsumerConfig.from_spark(settings.kafka) if settings.kafka else None
+    return topic_offsets.earliest(consumer, topic, partition, advice=_NAME_THE_CLUSTER)
+
+
+# -- committing --------------------------------------------------------------------
+
+
+def _agreed(results: Sequence[TaskResult], batch_id: int) -> Commitment:
+    plans = {result.commitment.attempt_id: result.commitment for result in results}
+    if len(plans) != 1:
+        raise Poisoned(f"Batch {batch_id} came back from its tasks with {len(plans)} plans instead of one.")
+    (commitment,) = plans.values()
+    if commitment.batch.batch_id != batch_id:
+        raise Poisoned(f"Batch {commitment.batch.batch_id} was planned, and batch {batch_id} is to be committed.")
+    return commitment
+
+
+def _parts(commitment: Commitment, results: Sequence[TaskResult]) -> tuple[dict[str, ShardPart], dict[str, ShardPart]]:
+    """Per shard and dead-letter log all that the tasks wrote to it, by position."""
+    written: dict[tuple[str, bool], list[Mapping[str, Any]]] = {}
+    for result in results:
+        for log in result.written:
+            written.setdefault((log["shard"], log["dead"]), []).append(log)
+    shards: dict[str, ShardPart] = {}
+    dead: dict[str, ShardPart] = {}
+    for (name, is_dead), logs in written.items():
+        if commitment.ordered and not is_dead and len(logs) > 1:
+            raise InvalidInput(
+                f"Rows of shard {name!r} came from {len(logs)} tasks, and the order of rows with one key is not known.",
+                table=commitment.home.uri,
+                stream=commitment.head.stream,
+                batch=commitment.batch.batch_id,
+                advice=f"{_MEETING}; nothing of the batch is visible",
+            )
+        part = ShardPart(
+            shard_id=(commitment.dead_letters if is_dead else commitment.shards)[name],
+            attempt_id=commitment.attempt_id,
+            positions=tuple(sorted(position for log in logs for position in log["positions"])),
+            rows=sum(log["rows"] for log in logs),
+            nbytes=sum(log["nbytes"] for log in logs),
+        )
+        (dead if is_dead else shards)[dead_letter_name(name) if is_dead else name] = part
+    return shards, dead
+
+
+def _check_columns(commitment: Commitment) -> None:
+    """A schema record came since the batch was planned. Raises Transient where rows lack a column that came with it."""
+    home = commitment.home
+    if commitment.follows and gained(home.schema, stream_schema(home)):
+        raise Transient(
+            "Columns were added to the table while the batch was written, and its rows do not have them.",
+            table=home.uri,
+            stream=commitment.head.stream,
+            advice="start the query again: the batch is written again with them; nothing of it is visible",
+        )
+
+
+def _was_committed(log: CommitLog, commitment: Commitment) -> bool:
+    """Whether the slot was taken by this very batch: an earlier run of this application may commit as it is stopped."""
+    batch, opened = commitment.batch, commitment.head.opened
+    stored = log.read().head.recent.get((batch.query_id, batch.batch_id))
+    return (
+        stored is not None
+        and opened is not None
+        and (stored.open_id, stored.sources, stored.opaque) == (opened.record_id, batch.sources, batch.opaque)
+    )

@@ -1,0 +1,92 @@
+"""`spark.read.format("headgate")`: a table at one instant as a frame.
+
+Spark plans in a process of its own, once for a frame, however often the frame is used: one `load` is one instant. Tasks
+read their parts by themselves, so that no row passes the driver. Promises as of `checkpoints.snapshots.splits`.
+
+Spark 4.2 tells a Python source no columns that a query needs, and filters only in a way that loses rows: what one query
+pushed down also holds for the next query on the same frame. So neither is taken from the query: columns are those of
+`.schema(…)`, filters those of the option `filter`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from headgate.checkpoints.feed.rows import log_schema
+from headgate.checkpoints.snapshots.parts import part_batches
+from headgate.checkpoints.snapshots.splits import HOLD, ReadPart, ReadPlan, plan_at, plan_read
+from headgate.connectors.lance.filters import check_filter
+from headgate.errors import InvalidInput
+from headgate.streaming.datasource.settings import absolute
+from headgate.streaming.datasource.types import as_spark, check_columns, spark_schema
+from headgate.streaming.options import READ_OPTIONS, ReadOptions, parse_options
+from headgate.table.table import Table, open_table
+
+_OF_STREAMS = ("consumer", "starting_from", "max_rows", "max_bytes", "max_batches", "poll_interval", "log")
+
+
+class TableReader(DataSourceReader):
+    """One read. Planned where it is made; `read` runs in its tasks."""
+
+    def __init__(self, plan: ReadPlan, schema: StructType, filter: str | None) -> None:
+        self._plan = plan
+        self._schema = schema
+        self._filter = filter
+
+    def partitions(self) -> list[InputPartition]:
+        """One per part."""
+        return [InputPartition(part) for part in self._plan.parts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a part. A table without rows has one partition without a part."""
+        part: ReadPart | None = partition.value
+        if part is None:
+            return iter(())
+        return as_spark(part_batches(self._plan, part, self._schema.fieldNames(), self._filter), self._schema)
+
+
+def read_options(given: Mapping[str, str]) -> ReadOptions:
+    """What a read was told. Raises InvalidInput."""
+    return ReadOptions(**parse_options(given, table=READ_OPTIONS))
+
+
+def opened(options: ReadOptions, checkpoint: str | None = None) -> Table:
+    """The table of the options. Raises InvalidInput, NotFound."""
+    uri = absolute(options.table, "table", ".load(uri)")
+    return open_table(uri, options.storage_options, checkpoint=checkpoint)
+
+
+def read_schema(options: ReadOptions) -> StructType:
+    """The columns of a read; Spark does not say whether it is for `read` or `readStream`, so an option does."""
+    if options.log:
+        return spark_schema(log_schema(opened(options).home.schema))
+    return spark_schema(opened(options, options.checkpoint).schema)
+
+
+def table_reader(options: ReadOptions, schema: StructType) -> TableReader:
+    """Plan a read. THIS WRITES a checkpoint that expires, unless one is named or pinFor is never.
+
+    Raises InvalidInput, NotFound, DataLoss, Transient.
+    """
+    refuse(options, _OF_STREAMS, "spark.read", "spark.readStream")
+    table = opened(options, options.checkpoint)
+    check_columns(schema, table.schema)
+    if options.filter is not None:
+        check_filter(table.home.schema.logical, options.filter)
+    if table.at is not None:
+        return TableReader(plan_at(table.home, table.at), schema, options.filter)
+    told = options.hold_seconds
+    hold = HOLD if told is None else None if told == math.inf else told
+    return TableReader(plan_read(table.home, table.shard_ids(), hold), schema, options.filter)
+
+
+def refuse(options: ReadOptions, arguments: tuple[str, ...], here: str, there: str) -> None:
+    """Raises InvalidInput for an option that only the other way of reading takes."""
+    for option in READ_OPTIONS:
+        if option.argument in arguments and getattr(options, option.argument) != option.default:
+            raise InvalidInput(f"The option {option.name!r} is for {there}, and this is {here}.")

@@ -1,0 +1,180 @@
+"""`format("headgate")`: Spark's Python data source. Reading is in `reader` and `log_reader`; writing is here.
+
+`writeStream.format("headgate")` is the same stream as ShardSink's. Spark calls it in three kinds of Python processes,
+none of which lives as long as the query: per batch one that plans (on the driver's host), one per task, one that
+commits (on the driver's host). So the commit log is the state, and what planning finds travels through the tasks to the
+commit. Promises:
+1. Exactly once, as by ShardSink: one record makes a batch visible, on all shards together, or not at all.
+2. A run whose stream was taken over gets Fenced and never takes it back; starting it again does.
+3. Planning reads the log's news, tasks read nothing and write their entries, the commit is one PUT.
+
+What it cannot do is refused: a data source cannot shuffle, so on a table with a key all rows of a shard must come
+in one task; and it cannot start Spark jobs, so nothing is flushed (a restart of the stream with ShardSink can).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, cast
+
+import pyarrow as pa
+from pyspark import SparkFiles, TaskContext
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+from pyspark.sql.types import StructType
+from structlog.contextvars import bound_contextvars
+
+from headgate.errors import InvalidInput, Poisoned
+from headgate.streaming.datasource.log_reader import LogReader
+from headgate.streaming.datasource.memory import forget_runs
+from headgate.streaming.datasource.plan import BatchPlan, TaskResult, commit_batch, plan_batch
+from headgate.streaming.datasource.reader import TableReader, read_options, read_schema, table_reader
+from headgate.streaming.datasource.settings import Settings
+from headgate.streaming.datasource.task import write_batch
+from headgate.streaming.datasource.upkeep import maintain
+from headgate.streaming.options import session_defaults
+from headgate.streaming.spark.checks import refuse_complete
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NAME = "headgate"
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("headgate")` known to a session, with the session's `spark.headgate.*` settings as defaults.
+
+    Raises InvalidInput for a setting that does not exist.
+    """
+    defaults = session_defaults(dict(spark.conf.getAll))
+    source = type("HeadgateDataSource", (HeadgateDataSource,), {"session": defaults})
+    spark.dataSource.register(source)
+    if getattr(spark, "_jsparkSession", None) is not None:
+        # On Spark Connect every run has a folder of its own.
+        spark.streams.addListener(_Starts())
+
+
+class HeadgateDataSource(DataSource):
+    """A table as a source, and a sink for streams in append mode.
+
+    Register it with `headgate.register(spark)`, or by itself without defaults.
+    """
+
+    session: ClassVar[Mapping[str, str]] = {}
+    """Defaults by option name."""
+    _keeps = False
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format` calls it."""
+        return NAME
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # Spark plans with an instance that it makes for the batch, and commits with one that it keeps pickled.
+        self.__dict__.update(state)
+        self._keeps = True
+
+    def schema(self) -> StructType:
+        """The columns of a read. Raises InvalidInput, NotFound."""
+        return read_schema(read_options(dict(self.options)))
+
+    def reader(self, schema: StructType) -> TableReader:
+        """A read of the table at one instant: planned where Spark plans. See `table_reader`."""
+        return table_reader(read_options(dict(self.options)), schema)
+
+    def streamReader(self, schema: StructType) -> LogReader:
+        """The commit logs as a stream. See `LogReader`."""
+        return LogReader(read_options(dict(self.options)), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
+        """Raises InvalidInput: it is for streams."""
+        raise InvalidInput(
+            "format('headgate') writes streams only.", advice="use writeStream, or Table.writer without Spark"
+        )
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """The writer of one batch: planned where Spark plans. THE FIRST BATCH FENCES AN EARLIER DRIVER.
+
+        Raises InvalidInput for options and output modes that cannot be; see `plan_batch` for the rest.
+        """
+        if overwrite:
+            refuse_complete("use outputMode append")
+        settings = Settings.of(dict(self.options), self.session)
+        if self._keeps:
+            return BatchWriter(None, settings)
+        return BatchWriter(plan_batch(settings, schema.fieldNames(), SparkFiles.getRootDirectory()))
+
+
+class _Starts(StreamingQueryListener):
+    """Tells a restart from a paused run: within one application only Spark's events can.
+
+    Without it a restart after another driver had the stream is told once that it lost it.
+    """
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """Comes before the run plans its first batch."""
+        forget_runs(SparkFiles.getRootDirectory(), str(event.id))
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        """Of no interest."""
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        """Of no interest."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """Of no interest."""
+
+
+@dataclass(frozen=True)
+class TaskMessage(WriterCommitMessage):
+    """How a task's result travels."""
+
+    result: TaskResult
+
+
+class BatchWriter(DataSourceStreamArrowWriter):
+    """One batch: `write` runs in its tasks, `commit` once after them."""
+
+    def __init__(self, plan: BatchPlan | None, settings: Settings | None = None) -> None:
+        """The plan is for the tasks, the settings for the commit."""
+        self._plan = plan
+        self._settings = settings
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
+        """Append what Spark hands to this task. Errors that a retry would meet again wait for the commit."""
+        plan = self._plan
+        if plan is None:
+            raise Poisoned("A task was started with a batch that was not planned.", advice="report this as a bug")
+        _check_task(plan)
+        return TaskMessage(write_batch(plan, iterator))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Make the batch visible, see `commit_batch`; then what the table needs, see `maintain`."""
+        results = [cast("TaskMessage", message).result for message in messages]
+        record = commit_batch(results, batchId)
+        if record is not None and self._settings is not None:
+            with bound_contextvars(query=record.query_id, batch=batchId, stream=record.stream):
+                maintain(self._settings, results[0].commitment.hold, record.sequence)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing: entries that no record lists never count."""
+
+
+def _check_task(plan: BatchPlan) -> None:
+    """Planning learns query and batch from Spark's checkpoint; the task is told by Spark itself."""
+    context = TaskContext.get()
+    assert context is not None
+    told = context.getLocalProperty("sql.streaming.queryId"), context.getLocalProperty("streaming.sql.batchId")
+    batch = plan.commitment.batch
+    if told != (batch.query_id, str(batch.batch_id)):
+        raise Poisoned(
+            f"Batch {batch.batch_id} of query {batch.query_id} was planned; this is batch {told[1]} of {told[0]}.",
+            advice="check that the option checkpointLocation is this query's own",
+        )

@@ -1,0 +1,45 @@
+"""One task of a batch of `format("headgate")`: what Spark hands to it becomes entries of shards. Knows no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+
+from headgate.streaming.datasource.plan import BatchPlan, TaskResult
+from headgate.streaming.write.ordering import in_order
+from headgate.streaming.write.rows import Routed
+from headgate.streaming.write.task import FINAL, Attempt, WritePlan
+
+
+def write_batch(plan: BatchPlan, batches: Iterable[pa.RecordBatch]) -> TaskResult:
+    """Append the rows, and say where they are. May run any number of times: what counts is what the commit lists.
+
+    Errors that a retry would meet again are part of the result, and the commit raises them.
+    """
+    if plan.write is None:
+        return TaskResult(plan.commitment)
+    try:
+        with Attempt(plan.write, plan.commitment.attempt_id) as attempt:
+            for part in _routed(plan.write, batches, ordered=plan.commitment.ordered):
+                attempt.add(part)
+            written = tuple(result for result in attempt.finish() if "shard" in result)
+        return TaskResult(plan.commitment, written)
+    except FINAL as error:
+        return TaskResult(plan.commitment, error=error.to_json())
+
+
+def _routed(plan: WritePlan, batches: Iterable[pa.RecordBatch], *, ordered: bool) -> Iterator[Routed]:
+    make = plan.maker.from_typed if plan.maker.decode is None else plan.maker.from_kafka
+    parts = (part for batch in batches for part in make(batch))
+    if not ordered:
+        yield from parts
+        return
+    # The frame may have been shuffled: a row can be placed only when all of its shard are there.
+    held: dict[tuple[str, bool], list[tuple[pa.RecordBatch, pa.RecordBatch | None]]] = {}
+    for part in parts:
+        held.setdefault((part.shard, part.dead), []).append((part.rows, part.order))
+    while held:
+        (shard, dead), found = held.popitem()
+        for rows in in_order(found):
+            yield Routed(shard, rows, dead)

@@ -1,0 +1,64 @@
+"""What a stream of `format("headgate")` does for its table after a batch: checkpoints, and folds of its log.
+
+No process of such a stream lives as long as it runs, so the time of the last checkpoint and the sequence of the last
+fold are those of two files beside the one by which the run holds its stream. Promise: nothing here fails the stream,
+and losing the files costs one interval and one fold.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import structlog
+
+from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.fold import FOLD_EVERY, put_fold, tidy
+from headgate.checkpoints.stream.checkpoint import checkpoint_wal_only
+from headgate.streaming.datasource.memory import Hold
+from headgate.streaming.datasource.settings import Settings
+from headgate.table.table import Table, open_table
+
+_log = structlog.get_logger("headgate.streaming")
+
+
+def maintain(settings: Settings, hold: Hold, sequence: int) -> None:
+    """After a batch whose record has that sequence. Errors are told to the log: a later batch tries again."""
+    try:
+        if _is_time(hold.path.with_suffix(".checkpoint"), settings.options.checkpoint_seconds):
+            table = _opened(settings)
+            checkpoint_wal_only(table.home, table.shard_ids(), settings.stream, keep=settings.options.keep_checkpoints)
+        elif _is_long(hold.path.with_suffix(".fold"), sequence):
+            home = _opened(settings).home
+            log = CommitLog(home.records, settings.stream, home.uri)
+            put_fold(log, log.read(), {})
+            tidy(home.records, log)
+    except Exception as error:
+        _log.warning("a checkpoint or fold failed; a later one is tried", stream=settings.stream, error=str(error))
+
+
+def _is_time(stamp: Path, interval: float) -> bool:
+    """Whether the last one was so long ago; then it is now. The first time it begins to count."""
+    try:
+        age = time.time() - stamp.stat().st_mtime
+    except FileNotFoundError:
+        age = -1.0 if interval else 0.0
+    if 0 <= age < interval:
+        return False
+    stamp.parent.mkdir(parents=True, exist_ok=True)
+    stamp.touch()
+    return age >= 0
+
+
+def _is_long(stamp: Path, sequence: int) -> bool:
+    """Whether the log has grown by so many records since the last fold; then that is now."""
+    last = int(stamp.read_text()) if stamp.exists() else 0
+    if sequence - last < FOLD_EVERY:
+        return False
+    stamp.parent.mkdir(parents=True, exist_ok=True)
+    stamp.write_text(str(sequence))
+    return True
+
+
+def _opened(settings: Settings) -> Table:
+    return open_table(settings.table, dict(settings.options.storage_options or {}) or None)

@@ -1,0 +1,255 @@
+"""Dead letters once more, through a decoder that can read them: exactly once, as rows of their own stream.
+
+A replay is a batch of the stream that the letters belong to, with a commit record of its own: the record lists the new
+rows and says, in the same breath, which letters they were (see `replayed`). So a crash anywhere replays nothing twice,
+running it again adds nothing, and a letter that is refused again stays where it is, for a later try. The record is no
+batch of the query: Spark's next batch goes on where it would have gone on.
+
+On a table with a key a replayed row is the newest of its key from then on, whatever came after the letter in its
+topic: letters whose key is in the table are refused as a whole unless that is wanted (`overwrite`). A key that was
+deleted meanwhile is not known to have been there.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.checkpoints.jobs.columns import current_schema, gained
+from headgate.checkpoints.jobs.flush import run_here
+from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.names import check_stream
+from headgate.checkpoints.log.records import Batch, OpaqueRange, ShardPart
+from headgate.checkpoints.log.replayed import Replayed
+from headgate.checkpoints.log.state import LogState
+from headgate.checkpoints.offline.checkpoint import MAX_BYTES
+from headgate.checkpoints.stream.checkpoint import stop_stream
+from headgate.errors import InvalidInput, Transient
+from headgate.shards.config import WriterConfig
+from headgate.shards.wal.appender import Pause, no_pause
+from headgate.streaming.dead_letters import DeadEntry, dead_entries
+from headgate.streaming.decode.contract import Decoder
+from headgate.streaming.decode.recorded import recorded
+from headgate.streaming.driver import StreamDriver
+from headgate.streaming.spark.checks import check_decoder
+from headgate.streaming.write.rows import Made, RowMaker
+from headgate.streaming.write.task import Attempt, WritePlan
+from headgate.table.table import Table, open_table
+
+BATCH_BYTES = 64 << 20
+"""Letters of one commit record, about."""
+
+EXAMPLES = 5
+"""Of letters that are refused."""
+
+REPLAY = "replay-"
+"""What the query id of a replay's records begins with."""
+
+KEEP = 2
+"""Checkpoints of the stream's own that stay."""
+
+
+@dataclass(frozen=True)
+class ReplayReport:
+    """What a replay did, or would do."""
+
+    stream: str
+    applied: bool
+    letters: int = 0
+    """That were waiting."""
+    rows: int = 0
+    """Rows and deletes that they became."""
+    refused: int = 0
+    """Letters that stay, to be tried again."""
+    present: int = 0
+    """Keys of the rows that the table had."""
+    batches: int = 0
+    examples: tuple[Mapping[str, Any], ...] = ()
+    """Of what was refused: topic, partition, offset and why."""
+
+
+@dataclass
+class _Chunk:
+    """Entries that are replayed by one record."""
+
+    entries: list[DeadEntry] = field(default_factory=list)
+    made: Made = field(default_factory=lambda: Made((), {}))
+
+    @property
+    def letters(self) -> int:
+        return sum(int(one.waiting.sum()) for one in self.entries)
+
+    def refused(self) -> Iterator[tuple[DeadEntry, np.ndarray]]:
+        """Per entry which of its letters stay: those that were waiting, and could not become rows."""
+        bad = np.zeros(self.letters, bool)
+        bad[list(self.made.bad)] = True
+        start = 0
+        for entry in self.entries:
+            stays = np.zeros(len(entry.waiting), bool)
+            count = int(entry.waiting.sum())
+            stays[entry.waiting] = bad[start : start + count]
+            start += count
+            yield entry, stays
+
+
+def replay_dead_letters(
+    table: Table | str,
+    stream: str,
+    decode: Decoder,
+    *,
+    apply: bool = False,
+    overwrite: bool = False,
+    pause: Pause = no_pause,
+) -> ReplayReport:
+    """Make rows of the stream's dead letters that the decoder can read now. Without `apply` it only says what it would.
+
+    With `apply` THIS WRITES, AND IT FENCES THE STREAM: one that still runs stops, and goes on when it is started again.
+
+    1. look: nothing to do, or keys that are in the table already (see `overwrite`): end here; nothing was written.
+    2. take the stream over: no other replay, and no batch, commits from here on. Read its log again.
+    3. per 64 MB of letters: decode, append the rows to the stream's shards, one commit record.
+    4. stop as a stream stops: flushed, pinned, and native may open the shards.
+
+    Raises InvalidInput, NotFound (no such stream), Fenced where somebody took the stream back, DataLoss, Transient.
+    """
+    table = open_table(table) if isinstance(table, str) else table
+    check_decoder(decode, table)
+    check_stream(table.home.records, stream, table.uri)
+    maker = RowMaker(schema=table.home.schema, sharding=table.sharding, decode=decode)
+    state = CommitLog(table.home.records, stream, table.uri).read()
+    looked = _looked(table, maker, state)
+    if not apply or not looked.rows:
+        return looked
+    if looked.present and not overwrite:
+        raise InvalidInput(
+            f"{looked.present} of the keys are in the table, and a replay would put older values over them.",
+            table=table.uri,
+            stream=stream,
+            advice="pass overwrite=True (--overwrite) where the letters are newer; nothing was written",
+        )
+    opened = state.head.opened
+    assert opened is not None, "a stream with dead letters was opened"
+    query_id = f"{REPLAY}{uuid.uuid4()}"
+    described = recorded(decode, table.home.schema, changed=False)
+    driver = StreamDriver.open(table.home, stream, query_id, opened.shards, decoder=described, pause=pause)
+    _check_columns(table)
+    done = ReplayReport(stream, applied=True, present=looked.present)
+    ends = {log: Replayed.of(text) for log, text in driver.head.opaque_ends.items()}
+    for chunk in _chunks(maker, dead_entries(table.home, CommitLog(table.home.records, stream, table.uri).read())):
+        done = _counted(done, chunk)
+        for entry, refused in chunk.refused():
+            ends[entry.log] = ends.get(entry.log, Replayed()).after(entry.position, refused)
+        if not chunk.made.parts:
+            # Nothing became a row: the letters stay, and no record need say so.
+            continue
+        logs = sorted({entry.log for entry in chunk.entries})
+        written = _appended(table, driver, maker, chunk.made)
+        batch = Batch(
+            query_id=query_id,
+            batch_id=done.batches,
+            opaque=tuple(OpaqueRange(log, driver.head.opaque_ends.get(log), ends[log].text) for log in logs),
+            shards=written,
+            mode=driver.mode or "wal",
+        )
+        driver.commit(batch, partial(_check_columns, table))
+        done = replace(done, batches=done.batches + 1)
+    pause("replayed")
+    stop_stream(driver, table.shard_ids(), run_here, max_bytes=MAX_BYTES, keep=KEEP, pause=pause)
+    return done
+
+
+def _check_columns(table: Table) -> None:
+    """Raises Transient where the table has gained a column since its rows were decoded (R22)."""
+    if gained(table.home.schema, current_schema(table.home)):
+        raise Transient(
+            "Columns were added to the table during the replay.",
+            table=table.uri,
+            advice="run the replay again: it goes on with the letters that are left, and with the new columns",
+        )
+
+
+def _looked(table: Table, maker: RowMaker, state: LogState) -> ReplayReport:
+    found = ReplayReport(state.stream, applied=False)
+    for chunk in _chunks(maker, dead_entries(table.home, state)):
+        found = _counted(found, chunk)
+        if table.primary_key:
+            found = replace(found, present=found.present + _present(table, chunk.made))
+    return found
+
+
+def _counted(report: ReplayReport, chunk: _Chunk) -> ReplayReport:
+    places: list[dict[str, Any]] = []
+    for entry, refused in chunk.refused():
+        if refused.any() and len(places) < EXAMPLES:
+            places += entry.rows.filter(pa.array(refused)).select(["topic", "partition", "offset"]).to_pylist()
+    # Both are in the order of the letters.
+    errors = (chunk.made.bad[at] for at in sorted(chunk.made.bad))
+    fresh = tuple({**place, "error": why} for place, why in zip(places, errors, strict=False))
+    return replace(
+        report,
+        letters=report.letters + chunk.letters,
+        rows=report.rows + sum(part.rows.num_rows for part in chunk.made.parts),
+        refused=report.refused + len(chunk.made.bad),
+        examples=(report.examples + fresh)[:EXAMPLES],
+    )
+
+
+def _chunks(maker: RowMaker, entries: Iterable[DeadEntry]) -> Iterator[_Chunk]:
+    chunk, held = _Chunk(), 0
+    for entry in entries:
+        if entry.waiting.any():
+            chunk.entries.append(entry)
+            held += entry.rows.nbytes
+        if held >= BATCH_BYTES:
+            yield _made(maker, chunk)
+            chunk, held = _Chunk(), 0
+    if chunk.entries:
+        yield _made(maker, chunk)
+
+
+def _made(maker: RowMaker, chunk: _Chunk) -> _Chunk:
+    waiting = pa.concat_tables([one.rows.filter(pa.array(one.waiting)) for one in chunk.entries])
+    (batch,) = waiting.combine_chunks().to_batches()
+    chunk.made = maker.made(batch)
+    return chunk
+
+
+def _present(table: Table, made: Made) -> int:
+    keys = list(table.primary_key)
+    named = [pa.Table.from_batches([part.rows]).select(keys) for part in made.parts]
+    if not named:
+        return 0
+    distinct = pa.concat_tables(named).group_by(keys).aggregate([])
+    return int(table.get(distinct.select(keys)).num_rows)
+
+
+def _appended(table: Table, driver: StreamDriver, maker: RowMaker, made: Made) -> dict[str, ShardPart]:
+    planned = driver.plan({part.shard for part in made.parts})
+    plan = WritePlan(
+        maker=maker,
+        claims=planned.claims,
+        dead_letters=planned.dead_letters,
+        sources={},
+        writer=WriterConfig(enable_memtable=False),
+        max_entry_bytes=BATCH_BYTES,
+    )
+    with Attempt(plan) as attempt:
+        for part in made.parts:
+            attempt.add(part)
+        written: Sequence[dict[str, Any]] = [told for told in attempt.finish() if "shard" in told]
+    return {
+        told["shard"]: ShardPart(
+            planned.claims[told["shard"]].shard.id,
+            told["attempt"],
+            tuple(told["positions"]),
+            told["rows"],
+            told["nbytes"],
+        )
+        for told in written
+    }

@@ -1,0 +1,122 @@
+"""Decoders: the values of Kafka records become rows inside the task that writes them.
+
+Promises of every decoder:
+1. Each position of the input is in exactly one of good, deleted, bad and null; order is kept.
+2. One bad record costs no other row, and its fate does not depend on its neighbours.
+3. No silent wrong value: what a column cannot hold exactly is a bad record. (A JSON
+   number in a float or double column is the nearest such number, as everywhere.)
+4. A null value is a Kafka tombstone, not a bad record.
+5. Errors are short and show at most 80 characters of a value.
+
+JSON: one object per value, UTF-8. Names match exactly; unknown fields are ignored; a
+missing field is null. Missing or null in a field that is not nullable is bad, at any
+depth; so is a column's name given twice. Any syntax error is bad, in ignored fields too
+(there alone the words NaN and Inf and any depth of nesting pass).
+
+| Arrow type | JSON |
+|---|---|
+| bool | true, false |
+| int8 … int64, uint8 … uint64 | a number without fraction or exponent, in range (1.0 is bad) |
+| float, double | a number, finite in that type; NaN, Infinity and 1e39 in a float are bad |
+| decimal128, decimal256 | a number or a string, exact from its text; \
+more digits than the type has (zeros at the end aside) are bad |
+| string, large_string | a string; numbers and objects are not turned into text |
+| binary, large_binary | a string of standard Base64 with padding, as Spark and Kafka Connect write it |
+| timestamp with a zone | a string, ISO 8601: date, 'T' or ' ', time to hours, minutes, seconds or a fraction, \
+and Z or an offset; without one it is UTC |
+| timestamp without a zone | the same without Z or offset; with one it is bad |
+| date32, date64 | a string YYYY-MM-DD |
+| struct | an object |
+| list, large_list | an array |
+| fixed_size_list | an array of that length |
+| map with string keys | an object; a key given twice is bad; row by row, several times slower than the rest |
+
+Numbers are never times: the unit would be a guess. Declare int64 and convert later. A
+fraction finer than the column's unit is bad, not cut. Dictionary, time, duration, null,
+half-float, view, union and extension types are refused when the decoder is made.
+
+`raw` keeps the values as they are, `debezium` reads change events in JSON, `avro` reads Avro in the wire format of a
+schema registry: see `raw`, `debezium` and `avro`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+import pyarrow as pa
+
+from headgate.streaming.decode.avro import AvroDecoder, WriterSchemas
+from headgate.streaming.decode.contract import BadRecords, Decoded, Decoder, KeyDecoder
+from headgate.streaming.decode.ddl import arrow_schema
+from headgate.streaming.decode.debezium import DebeziumDecoder, key_of
+from headgate.streaming.decode.following import Following
+from headgate.streaming.decode.json import JsonDecoder
+from headgate.streaming.decode.raw import RawDecoder
+
+if TYPE_CHECKING:
+    from headgate.table.table import Table
+
+__all__ = [
+    "BadRecords",
+    "Decoded",
+    "Decoder",
+    "Following",
+    "JsonDecoder",
+    "KeyDecoder",
+    "avro",
+    "debezium",
+    "json",
+    "raw",
+]
+
+
+@overload
+def json(schema: None = None) -> Following: ...
+@overload
+def json(schema: Any) -> JsonDecoder: ...
+def json(schema: Any = None) -> JsonDecoder | Following:
+    """A decoder for JSON objects.
+
+    `schema` is a pyarrow Schema, a pyspark StructType or a Spark DDL string
+    ("id bigint NOT NULL, at timestamp, tags array<string>"); no Spark is started.
+    Raises InvalidInput for a type that JSON cannot fill, naming the column.
+
+    Without a schema, for ShardSink, it follows the table: a column that is added while the stream runs is filled from
+    the next batch on that commits, and nobody need restart the query.
+    """
+    return Following(_json_of) if schema is None else JsonDecoder(arrow_schema(schema))
+
+
+def _json_of(table: Table) -> JsonDecoder:
+    return JsonDecoder(table.schema)
+
+
+def raw(column: str = "value", kind: pa.DataType | None = None) -> RawDecoder:
+    """A decoder that keeps each value as it is, in one column: binary, or text that must be UTF-8 (`kind`).
+
+    For tables whose other columns may all be null. Raises InvalidInput for another kind.
+    """
+    return RawDecoder(column, pa.binary() if kind is None else kind)
+
+
+def debezium(schema: Any, primary_key: str | Sequence[str] | None = None) -> DebeziumDecoder:
+    """A decoder for Debezium's change events in JSON, for tables with a key.
+
+    `schema` is as for `json`: the columns of `after`. `primary_key` are the key columns; without it, those that the
+    schema itself names, as `table.schema` does. Raises InvalidInput where there is no key.
+    """
+    columns = arrow_schema(schema)
+    given = (primary_key,) if isinstance(primary_key, str) else primary_key
+    return DebeziumDecoder(columns, key_of(columns) if given is None else tuple(given))
+
+
+def avro(
+    schema: Any, registry: str | None = None, *, schemas: Mapping[int, str] | None = None, auth: str | None = None
+) -> AvroDecoder:
+    """A decoder for Avro in the wire format of a schema registry: a zero byte, the schema's id, the value.
+
+    `schema` are the columns wanted, as for `json`. Writers' schemas come from `registry` (its URL; `auth` is
+    "user:password") or are given by id. Needs no further package. Raises InvalidInput where neither is given.
+    """
+    return AvroDecoder(arrow_schema(schema), WriterSchemas.of(registry, schemas, auth))

@@ -1,0 +1,83 @@
+"""What every decoder gives, and what it promises. See `decode` for the promises in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import pyarrow as pa
+
+from headgate.errors import InvalidInput
+from headgate.shards.rows.schema import RowSchema
+
+
+@dataclass(frozen=True, eq=False)
+class BadRecords:
+    """Positions in the input, ascending, and for each one why it is bad."""
+
+    indices: pa.Int64Array
+    errors: pa.StringArray
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+@dataclass(frozen=True, eq=False)
+class Decoded:
+    """Where every value of the input went. All positions are ascending."""
+
+    rows: pa.RecordBatch
+    """The good rows, of the decoder's schema."""
+    indices: pa.Int64Array
+    """For each row its position in the input."""
+    bad: BadRecords
+    nulls: pa.Int64Array
+    """Positions of the null values: tombstones, which delete what the record's key names."""
+    deletes: pa.RecordBatch | None = None
+    """Key columns of rows that the values themselves say are gone; None where there are none."""
+    deleted: pa.Int64Array | None = None
+    """For each of those its position in the input."""
+
+
+@runtime_checkable
+class KeyDecoder(Protocol):
+    """A decoder that also reads the keys of tombstones in its own way; others' are read as `keys` says."""
+
+    def decode_keys(self, keys: pa.Array, schema: RowSchema) -> Decoded:
+        """The key columns of the table, for each key. Never raises for what a key holds."""
+        ...
+
+
+@runtime_checkable
+class Decoder(Protocol):
+    """Turns record values into rows. A picklable value without state; may be used by many threads."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the rows."""
+        ...
+
+    def decode(self, values: pa.Array) -> Decoded:
+        """The rows of the values (binary or string). Never raises for what a value holds."""
+        ...
+
+
+def bad_records(errors: Mapping[int, str]) -> BadRecords:
+    """Of why, by position."""
+    at = sorted(errors)
+    return BadRecords(pa.array(at, pa.int64()), pa.array([errors[i] for i in at], pa.string()))
+
+
+def as_bytes(values: pa.Array) -> pa.Array:
+    """The values as one binary array. Raises InvalidInput for an array that holds neither bytes nor text."""
+    if isinstance(values, pa.ChunkedArray):
+        values = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
+    kind = getattr(values, "type", None)
+    if kind in (pa.binary(), pa.large_binary()):
+        return values
+    if kind in (pa.string(), pa.binary_view(), pa.string_view()):
+        return values.cast(pa.binary())
+    if kind == pa.large_string():
+        return values.cast(pa.large_binary())
+    raise InvalidInput(f"Record values are binary or string, not {kind or type(values).__name__}.")

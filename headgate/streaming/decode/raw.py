@@ -1,0 +1,45 @@
+"""Values as they are: one column of bytes, or of text where every value must be UTF-8."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.errors import InvalidInput
+from headgate.streaming.decode.cast import cast_each
+from headgate.streaming.decode.contract import Decoded, as_bytes, bad_records
+from headgate.streaming.decode.ddl import check_unicode
+
+_KINDS = (pa.binary(), pa.large_binary(), pa.string(), pa.large_string())
+
+
+@dataclass(frozen=True)
+class RawDecoder:
+    """Each value is one row of one column. Nothing is copied where the column is binary."""
+
+    column: str
+    kind: pa.DataType
+
+    def __post_init__(self) -> None:
+        check_unicode(self.column)
+        if self.kind not in _KINDS:
+            raise InvalidInput(f"Raw values are {', '.join(map(str, _KINDS))}, not {self.kind}.")
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The one column."""
+        return pa.schema([pa.field(self.column, self.kind)])
+
+    def decode(self, values: pa.Array) -> Decoded:
+        """The rows of the values. Only text can be bad: what is no UTF-8."""
+        values = as_bytes(values)
+        is_null = values.is_null().to_numpy(zero_copy_only=False)
+        at = np.flatnonzero(~is_null)
+        column, fits = cast_each(values.drop_null() if values.null_count else values, self.kind)
+        rows = pa.RecordBatch.from_arrays([column], schema=self.schema)
+        bad = dict.fromkeys(at[~fits].tolist(), "not UTF-8")
+        return Decoded(
+            rows, pa.array(at[fits], pa.int64()), bad_records(bad), pa.array(np.flatnonzero(is_null), pa.int64())
+        )

@@ -1,0 +1,131 @@
+"""What must be known of the values before `pyarrow.json` may see them.
+
+Promise: every text that passes begins with '{', ends with '}' and holds no NUL, and no
+text that passes has a bare `null` between two documents. Three things follow when the
+texts are joined with newlines:
+
+1. Each newline that joins two texts stands between '}' and '{', which JSON allows only
+   between documents (a bare newline inside a string is an error). So every text gives at
+   least one row, and equal counts of rows and texts mean that row i is text i.
+2. NUL, which ends pyarrow.json's input early, cannot hide texts behind it.
+3. pyarrow.json never meets a document that is `null`, on which it crashes the process.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headgate.streaming.decode.records import SAMPLE
+
+Positions: TypeAlias = "npt.NDArray[np.int64]"
+Refuse: TypeAlias = Callable[[int, str], None]
+"""Takes the position of a bad record and the reason."""
+
+_SPACE = " \t\r\n"
+_OPENING, _CLOSING = ord("{"), ord("}")
+_NULL_AFTER_OBJECT = re.compile(rb"\}[ \t\r\n]*null")
+
+
+def screen(
+    values: pa.Array, at: Positions, refuse: Refuse, is_document: Callable[[str], bool]
+) -> tuple[pa.Array, Positions]:
+    """The texts of the values that may be parsed, trimmed, and their positions; the rest goes to `refuse`.
+
+    `is_document` says whether a suspicious text is one JSON document.
+    """
+    texts, at = _utf8(values, at, refuse)
+    texts, at = _objects(texts, at, refuse)
+    return _without_traps(texts, at, refuse, is_document)
+
+
+def layout(array: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8]]:
+    """Offsets (one more than values, not from zero) and bytes of a string or binary array, not copied."""
+    if not len(array):
+        return np.zeros(1, np.int64), np.empty(0, np.uint8)
+    large = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
+    width = np.dtype(np.int64 if large else np.int32)
+    _, starts, data = array.buffers()
+    offsets = np.frombuffer(starts, width, len(array) + 1, array.offset * width.itemsize)
+    return offsets, np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
+
+
+def _utf8(values: pa.Array, at: Positions, refuse: Refuse) -> tuple[pa.Array, Positions]:
+    try:
+        return values.cast(pa.string()), at
+    except pa.ArrowInvalid:
+        pass
+    suspects = np.flatnonzero(~_mask(pc.string_is_ascii(values.view(pa.string()))))
+    keep = np.ones(len(values), bool)
+    for row in suspects:
+        try:
+            values[int(row)].as_buffer().to_pybytes().decode()
+        except UnicodeDecodeError as error:
+            keep[row] = False
+            refuse(int(at[row]), f"not UTF-8: byte {error.start}")
+    return values.filter(pa.array(keep)).cast(pa.string()), at[keep]
+
+
+def _objects(texts: pa.Array, at: Positions, refuse: Refuse) -> tuple[pa.Array, Positions]:
+    keep = _braced(texts)
+    if keep.all():
+        return texts, at
+    texts = pc.ascii_trim(texts, _SPACE)
+    keep = _braced(texts)
+    for row in np.flatnonzero(~keep):
+        refuse(int(at[row]), _why_not_object(texts[int(row)].as_py()))
+    return texts.filter(pa.array(keep)), at[keep]
+
+
+def _braced(texts: pa.Array) -> npt.NDArray[np.bool_]:
+    offsets, data = layout(texts)
+    filled = np.diff(offsets) >= 2
+    keep = np.zeros(len(texts), bool)
+    keep[filled] = (data[offsets[:-1][filled]] == _OPENING) & (data[offsets[1:][filled] - 1] == _CLOSING)
+    return keep
+
+
+def _why_not_object(text: str) -> str:
+    if not text:
+        return "empty value"
+    if text.startswith("{"):
+        return f"not JSON: the object has no end, or something follows it: {_clip(text[-SAMPLE:])}"
+    return f"not a JSON object: {_clip(text[:SAMPLE])}"
+
+
+def _clip(text: str) -> str:
+    return f"'{ascii(text)[1:-1][:SAMPLE]}'"
+
+
+def _without_traps(
+    texts: pa.Array, at: Positions, refuse: Refuse, is_document: Callable[[str], bool]
+) -> tuple[pa.Array, Positions]:
+    offsets, data = layout(texts)
+    whole = data[offsets[0] : offsets[-1]]
+    keep = np.ones(len(texts), bool)
+    if not whole.all():
+        for row in _rows_at(np.flatnonzero(whole == 0), offsets):
+            keep[row] = False
+            refuse(int(at[row]), "not JSON: a NUL byte")
+    found = [match.start() for match in _NULL_AFTER_OBJECT.finditer(whole.data)]
+    for row in _rows_at(np.array(found, np.int64), offsets):
+        if keep[row] and not is_document(texts[int(row)].as_py()):
+            keep[row] = False
+            refuse(int(at[row]), "not JSON: null after the object")
+    return (texts, at) if keep.all() else (texts.filter(pa.array(keep)), at[keep])
+
+
+def _rows_at(places: Positions, offsets: npt.NDArray[Any]) -> Positions:
+    rows: Positions = np.unique(np.searchsorted(offsets - offsets[0], places, side="right") - 1)
+    return rows
+
+
+def _mask(array: pa.Array) -> npt.NDArray[np.bool_]:
+    made: npt.NDArray[np.bool_] = array.to_numpy(zero_copy_only=False)
+    return made

@@ -1,0 +1,187 @@
+"""The ledger of a stream: its commit log as rows of a Delta table, for Spark SQL to answer where an offset lies.
+
+Promises:
+1. Off the hot path: a batch notes that there is a record more; a thread of its own reads it back from the commit log
+   and writes the rows. A ledger that fails is tried again, and never fails, delays or stops a batch.
+2. The commit log stays the truth. A ledger has the rows of each record once, whatever crashed: it goes on above the
+   last sequence that the Delta table has. Records that leave the log are archived from a ledger's first run on (see
+   `ledger_feed`), so that a ledger that was dropped, or rows that were deleted, are made anew to the row.
+3. What it cannot have (records that were folded before the first ledger began) it tells as rows of the kind `folded`;
+   no offset that the stream has read is outside all rows.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import structlog
+
+from headgate.connectors.objects import scrubbed
+from headgate.errors import Fenced, HeadgateError, Transient
+from headgate.streaming.delta.ledger_feed import Chunk, LedgerFeed, LedgerPin
+from headgate.streaming.delta.ledger_rows import LedgerKey, ledger_table
+from headgate.streaming.delta.ledger_table import LedgerTable
+from headgate.streaming.delta.tables import DeltaName, check_delta
+from headgate.streaming.observe.follower import Follower
+from headgate.table.table import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_log = structlog.get_logger("headgate.streaming")
+
+CHUNK = 1000
+"""Records that one Delta transaction takes at most while a ledger catches up or is made anew; see `LedgerFeed.read`."""
+
+LAST_ROWS = 30.0
+"""Seconds that a clean stop waits for the last rows."""
+
+
+class Ledger(Follower[int]):
+    """Follows one stream. `tell` takes the sequence of the last record."""
+
+    def __init__(
+        self, spark: SparkSession, table: Table, stream: str, name: DeltaName, query: str | None = None
+    ) -> None:
+        facts = {"stream": stream, "query": query, "ledger": name.shown}
+        super().__init__("headgate-ledger", self._catch_up, self._say_how, facts)
+        self._table = table
+        self._stream = stream
+        self._rows = LedgerTable(spark, name, _key(table, stream))
+        self._feed = LedgerFeed(table.home, stream)
+        self._pin = LedgerPin(table.home, stream, name.shown)
+        self._at: int | None = None
+        self._fresh = True
+
+    @property
+    def behind(self) -> int:
+        """Records of the commit log that it does not have yet."""
+        return max(0, (self._wanted or 0) - (self._at or 0))
+
+    def stop(self, seconds: float = LAST_ROWS) -> bool:
+        """End the thread, after the last rows or so many seconds; one that fails now is not waited for. Whether they
+        are in the ledger.
+        """
+        told = super().stop(0.0 if self.is_failing else seconds)
+        if not told and seconds:
+            _log.warning("the stream ended before its ledger; a start goes on", behind=self.behind, **self._facts)
+        if told and self._at is not None:
+            with suppress(HeadgateError):
+                self._pin.move(self._at, now=True)
+        return told
+
+    def _catch_up(self, sequence: int) -> None:
+        try:
+            if self._at is None:
+                self._pin.take()
+                self._rows.create()
+                self._at = self._rows.stands_at()
+            while self._at < sequence and not self.is_stopped:
+                self._at = self._put(self._at)
+            self._fresh = False
+            self._pin.move(self._at)
+        except Fenced as error:
+            _log.info("another run keeps the ledger now", error=str(error))
+            self.give_up()
+
+    def _put(self, at: int) -> int:
+        chunk = self._feed.read(at, lambda: self._rows.ends(at), CHUNK)
+        if chunk.parts:
+            rows = _rows_of(self._table, self._stream, chunk)
+            # What a run first catches up with goes over whatever is there: somebody may have taken rows out of the
+            # ledger, and Delta remembers that later ones were put once.
+            (self._rows.replace if self._fresh else self._rows.put)(rows, at, chunk.upto)
+        self._pin.move(chunk.upto)
+        return chunk.upto
+
+    def _say_how(self, failed: Exception | None, first: bool) -> None:
+        if failed is None:
+            if self.is_failing:
+                _log.info("the ledger has caught up again", sequence=self._at)
+        else:
+            why = told(failed)
+            if first:
+                _log.warning("the ledger was not written; tried again", behind=self.behind, error=why)
+            with suppress(HeadgateError):
+                self._pin.complain(why)
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """What a rebuild did, or would do."""
+
+    stream: str
+    ledger: str
+    applied: bool
+    records: int
+    """Commit records that the log or its archive has."""
+    rows: int
+    """Rows that they make."""
+    replaced: int
+    """Rows of the ledger that these take the place of."""
+    kept: int
+    """Rows of records that neither the log nor its archive has: the ledger is the only place that does."""
+    lost_upto: int
+    """The last sequence that neither the log, nor its archive, nor the ledger has; 0: none."""
+
+
+def rebuild_ledger(spark: SparkSession, table: Table, stream: str, ledger: str, *, apply: bool = False) -> Rebuilt:
+    """Make the rows of a stream in a ledger anew from its commit log and the log's archive. Without `apply` it only
+    says what it would do.
+
+    Rows of records that were collected before there was an archive are kept: nobody else can give them again. Delta
+    transactions of CHUNK records each: readers see the old rows of a record or the new ones, and a crash leaves some
+    of both. A stream that runs meanwhile goes on. Raises InvalidInput, Corrupt, Transient, and what Spark raises.
+    """
+    check_delta(spark, "A ledger")
+    name = DeltaName(ledger, "ledger")
+    rows, feed = LedgerTable(spark, name, _key(table, stream)), LedgerFeed(table.home, stream)
+    there = name.exists(spark)
+    if apply:
+        # First: from here on nothing goes that is not archived, but for what a collection under way has looked at.
+        feed.archive.begin()
+    gone = feed.lost_upto()
+    above = rows.stands_at(gone) if there and gone else 0
+    # Read before the log is: what a running stream puts later is above both.
+    top, all_rows, replaced = (rows.stands_at(), rows.count(), rows.count(above)) if there else (0, 0, 0)
+    if apply:
+        rows.create()
+    ends = dict(rows.ends(above)) if there and above else {}
+    records, made, at, more = 0, 0, above, True
+    while more:
+        chunk = feed.read(at, ends.copy, CHUNK)
+        if there and chunk.lost_upto > gone:
+            raise Transient(
+                "Records of the commit log went while the ledger was made anew, and it may be the last that has them.",
+                table=table.uri,
+                stream=stream,
+                advice="run it again; the rows of these records were left as they are",
+            )
+        new, more = _rows_of(table, stream, chunk), chunk.more
+        if apply:
+            rows.replace(new, at, chunk.upto if more else max(chunk.upto, top))
+        records, made, at = records + chunk.records, made + new.num_rows, chunk.upto
+        ends |= chunk.ends()
+    lost = gone if gone > above else 0
+    return Rebuilt(stream, name.shown, apply, records, made, replaced, all_rows - replaced, lost)
+
+
+def told(error: Exception) -> str:
+    """An error in one line, without credentials."""
+    if isinstance(error, HeadgateError):
+        return str(error)
+    lines = [line.strip(": ") for line in str(error).splitlines() if line.strip(": ")] or [""]
+    # What the JVM says stands below the call that it was.
+    line = lines[min(1, len(lines) - 1)] if type(error).__name__ == "Py4JJavaError" else lines[0]
+    return scrubbed(f"{type(error).__name__}: {line}")[:300]
+
+
+def _key(table: Table, stream: str) -> LedgerKey:
+    return LedgerKey(str(table.table_id), table.uri, stream)
+
+
+def _rows_of(table: Table, stream: str, chunk: Chunk) -> pa.Table:
+    return ledger_table(_key(table, stream), table.sharding, chunk.parts)

@@ -1,0 +1,273 @@
+"""What a ledger reads of a stream's commit log: every record once, in order, and what was lost on the way.
+
+Promises:
+1. A ledger's first run begins the archive of the log (see `checkpoints.log.archive`): from there on every record is
+   read, from the
+   log or from the archive, however late, and as often as somebody wants all of them again.
+2. A pin (R15) holds the records that the ledger does not have yet, and no entry, so that the log itself has them. It
+   expires so many seconds after its last renewal; what is collected then is in the archive.
+3. Records that were collected before that are told as Folded, with the offsets that they had read as far as those are
+   known (see `ledger_lost`). None is passed in silence.
+4. What is read is a function of the log and its archive alone: whoever reads the same records makes the same rows.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from itertools import islice
+from uuid import UUID
+
+import xxhash
+
+from headgate.checkpoints.feed.feed import RENEW_EVERY
+from headgate.checkpoints.log.archive import LogArchive
+from headgate.checkpoints.log.archive_format import Archived, covers
+from headgate.checkpoints.log.commit_log import READERS
+from headgate.checkpoints.log.pins import ConsumerPin, PinStore
+from headgate.checkpoints.log.records import BatchRecord, OpenRecord, Record
+from headgate.errors import NotFound
+from headgate.retry import Retry
+from headgate.shards.shard import TableHome
+from headgate.streaming.delta.ledger_lost import with_lost
+from headgate.streaming.delta.ledger_rows import Folded, LedgerRecord, TopicPartition, rows_of
+
+HOLD = 7 * 86_400.0
+"""Seconds that records wait in the log for a ledger whose stream is down: a week. A record is a few kilobytes."""
+
+ROWS = 50_000
+"""Of a ledger that are made at once: some 100 MB."""
+
+Ends = Callable[[], Mapping[TopicPartition, int]]
+"""Per partition where the ledger's ranges end; asked only where records are gone."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """What follows a place of the log."""
+
+    upto: int
+    """The last sequence that it covers; the place itself where nothing follows."""
+    parts: tuple[LedgerRecord | Folded, ...] = ()
+    more: bool = False
+    """Whether records follow that it left out."""
+
+    @property
+    def lost_upto(self) -> int:
+        """The last sequence that it tells as Folded; 0: none."""
+        return max((part.sequence for part in self.parts if isinstance(part, Folded)), default=0)
+
+    @property
+    def records(self) -> int:
+        """Batch records in it."""
+        return sum(isinstance(part, LedgerRecord) for part in self.parts)
+
+    def ends(self) -> dict[TopicPartition, int]:
+        """Per partition where the last range of it ends."""
+        found: dict[TopicPartition, int] = {}
+        for part in self.parts:
+            if isinstance(part, Folded):
+                found |= {place: until for place, (_, until) in part.ranges.items()}
+            else:
+                found |= {(one.topic, one.partition): one.until for one in part.record.sources}
+        return found
+
+
+@dataclass
+class LedgerFeed:
+    """One reader of one stream's log. One thread."""
+
+    home: TableHome
+    stream: str
+    retry: Retry = field(default_factory=Retry)
+
+    def __post_init__(self) -> None:
+        self.archive = LogArchive(self.home.records, self.stream, self.home.uri, self.retry)
+        self.log = self.archive.log
+        self._opens: dict[str, OpenRecord] = {}
+
+    def read(self, done: int, ends: Ends = dict, most: int | None = None) -> Chunk:
+        """The records after `done`, at most so many, and fewer where they make more than ROWS. Raises Corrupt,
+        Transient.
+
+        1. LIST: which are in the log, and since when.
+        2. where some were collected, read the archive: that comes second, because a record is archived before it goes.
+        3. GET the rest. One that is gone meanwhile: once more from 1.
+        4. what neither has is told as Folded.
+        """
+        while True:
+            taken_at = self.log.taken_at()
+            tip = max(taken_at, default=0)
+            archived: dict[int, Archived] = {}
+            try:
+                if self._gone(done, tip, taken_at) > done:
+                    archived = {one.sequence: one for one in islice(self.archive.above(done), most)}
+                known = sorted({*archived, *(one for one in taken_at if one > done)})
+                there = known[:most]
+                records = _fitting(self._records(there, archived))
+                there = there[: len(records)]
+                dated = self._dated(records, archived, taken_at)
+                upto = max((done, *there))
+                parts: list[LedgerRecord | Folded] = [*dated.values()]
+                if len(there) < upto - done:
+                    parts = with_lost(done, records, dated, self.log.read().head, ends())
+                    if len(known) > len(there) and isinstance(parts[-1], Folded):
+                        # Only what follows tells how far the lost ones had read, and nothing of that is in it.
+                        most = 2 * len(there)
+                        continue
+            except NotFound:
+                continue
+            return Chunk(upto, tuple(parts), len(known) > len(there))
+
+    def lost_upto(self) -> int:
+        """The last sequence whose record is neither in the log nor in its archive; 0: every one is."""
+        taken_at = self.log.taken_at()
+        sequence = self._gone(0, max(taken_at, default=0), taken_at)
+        runs = self.archive.runs() if sequence else []
+        while sequence and (sequence in taken_at or covers(runs, sequence)):
+            sequence -= 1
+        return sequence
+
+    def _records(self, sequences: Sequence[int], archived: Mapping[int, Archived]) -> list[Record]:
+        """Rising. Raises NotFound."""
+        listed = [one for one in sequences if one not in archived]
+        with ThreadPoolExecutor(READERS, thread_name_prefix="headgate-ledger") as pool:
+            found = dict(zip(listed, pool.map(self.log.record, listed), strict=True))
+        return [archived[one].record if one in archived else found[one] for one in sequences]
+
+    def _gone(self, done: int, tip: int, taken_at: dict[int, datetime]) -> int:
+        """The last sequence above `done` whose record was collected; `done` where none was."""
+        for sequence in range(tip, done, -1):
+            if sequence not in taken_at:
+                try:
+                    # It may have come during the LIST, and a later one is in it. Older ones cannot.
+                    self.log.record(sequence)
+                except NotFound:
+                    return sequence
+                if (at := self.log.taken_at().get(sequence)) is None:
+                    return sequence
+                taken_at[sequence] = at
+        return done
+
+    def _dated(
+        self, records: Sequence[Record], archived: Mapping[int, Archived], taken_at: Mapping[int, datetime]
+    ) -> dict[int, LedgerRecord]:
+        """The batches among them by sequence. An archive has the time at which the record first came."""
+        found = {}
+        for record in records:
+            if isinstance(record, OpenRecord):
+                self._opens[record.record_id] = record
+            if not isinstance(record, BatchRecord):
+                continue
+            opened = self._opened(record, taken_at)
+            epochs: dict[UUID, int] = {}
+            if opened is not None:
+                epochs = {claim.shard_id: claim.epoch for claim in opened.shards.values()}
+            at = opened and _time(opened.opened_at)
+            one = archived.get(record.sequence)
+            committed_at = taken_at[record.sequence] if one is None else one.committed_at
+            found[record.sequence] = LedgerRecord(record, committed_at, at or None, epochs)
+        return found
+
+    def _opened(self, record: BatchRecord, taken_at: Mapping[int, datetime]) -> OpenRecord | None:
+        """The open record under which it was committed: the next one below, which is never deleted (R5)."""
+        if record.open_id not in self._opens:
+            for sequence in sorted((one for one in taken_at if one < record.sequence), reverse=True):
+                below = self.log.record(sequence)
+                if isinstance(below, OpenRecord):
+                    self._opens[below.record_id] = below
+                    break
+        return self._opens.get(record.open_id)
+
+
+def _fitting(records: list[Record]) -> list[Record]:
+    """The first of them, as far as they make ROWS rows; with a batch at the end where some are left out."""
+    made = 0
+    for place, record in enumerate(records, 1):
+        made += rows_of(record) if isinstance(record, BatchRecord) else 0
+        if made > ROWS:
+            return records[:place]
+    return records
+
+
+# -- holding ---------------------------------------------------------------------------
+
+
+class LedgerPin:
+    """Holds the records of a stream that its ledger does not have. One run at a time has it: the next fences it."""
+
+    def __init__(
+        self,
+        home: TableHome,
+        stream: str,
+        ledger: str,
+        hold: float = HOLD,
+        retry: Retry = Retry(),  # noqa: B008
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._pins = PinStore(home.records, home.uri, retry)
+        self._archive = LogArchive(home.records, stream, home.uri, retry)
+        self._stream = stream
+        self._name = ledger
+        self.consumer = f"ledger-{xxhash.xxh3_64_hexdigest(ledger.encode())}-{stream}"
+        self._hold = hold
+        self._clock = clock
+        self._run_id = uuid.uuid4().hex
+        self._pin: ConsumerPin | None = None
+        self._key = ""
+        self._put_at = 0.0
+        self._troubled = False
+
+    def take(self) -> None:
+        """Hold what the last run held, or all that is there. THIS WRITES, and fences an earlier run of it. Twice
+        equals once. The archive begins before: who misses both the archive and the pin deletes only what was folded
+        before there was a ledger.
+        """
+        if self._pin is not None:
+            return
+        self._archive.begin()
+        before = self._pins.newest(self.consumer)
+        done = 0 if before is None else before.pin.done.get(self._stream, 0)
+        older = [] if before is None else [*before.older, before.key]
+        pin = ConsumerPin(
+            consumer=self.consumer,
+            number=1 if before is None else before.pin.number + 1,
+            run_id=self._run_id,
+            done={self._stream: done},
+            expires_after=self._hold,
+            records_of=self._stream,
+            note=f"ledger {self._name}",
+        )
+        self._put(pin, older)
+
+    def move(self, done: int, *, now: bool = False) -> None:
+        """The ledger has all up to there. Put where it is time, or `now`. Raises Fenced where another run has it."""
+        if self._pin is not None:
+            self._renew(replace(self._pin, done={self._stream: done}), "", now)
+
+    def complain(self, trouble: str) -> None:
+        """What keeps the ledger from going on, for people. Raises Fenced as well."""
+        if self._pin is not None:
+            self._renew(self._pin, trouble, False)
+
+    def _renew(self, pin: ConsumerPin, trouble: str, now: bool) -> None:
+        self._pin = replace(pin, note=f"ledger {self._name}" + (f": {trouble}" if trouble else ""))
+        due = self._clock() - self._put_at >= min(RENEW_EVERY, self._hold / 4)
+        if due or now or bool(trouble) != self._troubled:
+            self._put(replace(self._pin, number=self._pin.number + 1), [self._key])
+            self._troubled = bool(trouble)
+
+    def _put(self, pin: ConsumerPin, older: list[str]) -> None:
+        self._key = self._pins.put(pin, older)
+        self._pin, self._put_at = pin, self._clock()
+
+
+def _time(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None

@@ -1,0 +1,209 @@
+"""DeltaMirror: a Delta table that is kept equal to a table, fed by its commit logs.
+
+Promises:
+1. After each batch the mirror is the table as of some sequences of its streams; once all is read, the table's rows.
+2. Restartable at any point: the snapshot it begins with and every batch are one Delta transaction each, which counts
+   once. A driver that was thought dead changes nothing.
+3. A checkpoint of Spark and a target belong together, and both know it. One without the other is refused, never
+   guessed at: rows are neither missing nor doubled.
+
+Not in it: rows that a ShardWriter puts without a stream, and what others write to the base, after the mirror has begun.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal
+
+from headgate.checkpoints.spark.directory import SparkCheckpoint
+from headgate.checkpoints.spark.rebuild import write_files
+from headgate.connectors.objects import open_store
+from headgate.errors import InvalidInput, NotFound
+from headgate.streaming.delta.mirror_batches import MirrorBatches
+from headgate.streaming.delta.tables import DeltaName, check_delta, quoted, sql_type, text
+from headgate.table.table import Table, open_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+Mode = Literal["append", "merge"]
+
+BEGINNING = timedelta(days=30)
+"""So long the snapshot that a mirror begins with is held, unless its second batch comes earlier: see `_begin`."""
+
+_QUERY, _TABLE = "headgate.mirror.query", "headgate.mirror.table"
+"""Properties of the Delta table: whose mirror it is, and by which query."""
+
+
+class DeltaMirror:
+    """`DeltaMirror(table, target).start(spark, checkpoint=…)`. Writes nothing before it is started."""
+
+    def __init__(
+        self,
+        table: Table | str,
+        target: str,
+        mode: Mode | None = None,
+        *,
+        storage_options: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> None:
+        """`target` is a path, or schema.table in Spark's catalog. `mode` follows from the table: merge where it has a
+        key (updates and deletes), append where it has none. `options` are those of `headgate.read_log`, such as
+        maxRowsPerTrigger. Raises InvalidInput, NotFound.
+        """
+        given = table.storage_options if isinstance(table, Table) else None
+        self._storage = dict(storage_options or given or {})
+        self._table = open_table(table, self._storage or None) if isinstance(table, str) else table
+        self._name = DeltaName(target)
+        self._options = {name: str(value) for name, value in options.items()}
+        self.mode = checked_mode(mode, self._table)
+
+    def start(self, spark: SparkSession, checkpoint: str, trigger: Mapping[str, Any] | None = None) -> StreamingQuery:
+        """Keep the mirror up to date until the query is stopped. THIS WRITES.
+
+        1. The checkpoint location gets the query's id, if it has none.
+        2. A target that is not there is made of the table as it is now, in one transaction.
+        3. The query follows the commit logs from that very instant, or from where it was.
+
+        `trigger` as `DataStreamWriter.trigger` takes it. Raises InvalidInput where checkpoint, target and table do not
+        belong together.
+        """
+        check_delta(spark, "A DeltaMirror")
+        self._table = self._table.refreshed()
+        place = SparkCheckpoint(checkpoint, self._storage)
+        query_id = _query_of(place, self._storage)
+        start = f"mirror-{query_id}"
+        if not self._name.exists(spark):
+            if place.planned():
+                raise InvalidInput(
+                    f"The checkpoint is of a mirror, and its target {self._name.shown} is gone.",
+                    checkpoint=place.uri,
+                    advice="start with an empty checkpoint location: the mirror is then made anew",
+                )
+            self._begin(spark, query_id, start)
+        else:
+            self._check(spark, query_id, place)
+        columns = tuple(self._table.schema.names)
+        self._add_columns(spark)
+        keys = tuple(self._table.primary_key) if self.mode == "merge" else ()
+        apply = MirrorBatches(self._table.uri, self._name.given, columns, keys, query_id, start, self._storage)
+        options = {**self._options, "log": "true", "consumer": start}
+        if not place.commits():
+            options["checkpoint"] = start
+        log = self._frame(spark, stream=True, **options)
+        writer = log.writeStream.foreachBatch(apply).option("checkpointLocation", checkpoint)
+        return (writer if trigger is None else writer.trigger(**trigger)).start()
+
+    def run_once(self, spark: SparkSession, checkpoint: str) -> None:
+        """Bring the mirror up to what is there now. Raises as `start` does, and what Spark raises where it fails."""
+        self.start(spark, checkpoint, {"availableNow": True}).awaitTermination()
+
+    # -- the beginning ------------------------------------------------------------------
+
+    def _begin(self, spark: SparkSession, query_id: str, start: str) -> None:
+        """Make the target, of a checkpoint of the table. A crash leaves no target, and the next start begins again.
+
+        The checkpoint is where the query starts as well, until its first batch is done: Spark asks once more after a
+        crash.
+        """
+        if any(one.checkpoint.name == start for one in self._table.checkpoints()):
+            self._table.drop_checkpoint(start)  # of a start that did not come to the target
+        self._table.checkpoint(name=start, expires=BEGINNING, note=f"a mirror begins: {self._name.shown}")
+        view = f"headgate_mirror_{uuid.uuid4().hex}"
+        self._frame(spark, stream=False, checkpoint=start).createOrReplaceTempView(view)
+        properties = {_QUERY: query_id, _TABLE: str(self._table.table_id)}
+        told = ", ".join(f"{text(name)} = {text(value)}" for name, value in properties.items())
+        try:
+            # Not CREATE TABLE: to Delta a folder that a killed start left without a commit is a table that exists.
+            spark.sql(
+                f"CREATE OR REPLACE TABLE {self._name.sql} USING delta TBLPROPERTIES ({told}) AS SELECT * FROM {view}"
+            ).collect()
+        finally:
+            spark.catalog.dropTempView(view)
+
+    def _check(self, spark: SparkSession, query_id: str, place: SparkCheckpoint) -> None:
+        rows = spark.sql(f"SHOW TBLPROPERTIES {self._name.sql}").collect()
+        properties = {row["key"]: row["value"] for row in rows}
+        facts: dict[str, Any] = {"target": self._name.shown, "checkpoint": place.uri}
+        if _QUERY not in properties:
+            raise InvalidInput(
+                "The target is a Delta table, and no mirror.", advice="choose another target, or drop it", **facts
+            )
+        if properties.get(_TABLE) != str(self._table.table_id):
+            raise InvalidInput("The target is the mirror of another table.", table=self._table.uri, **facts)
+        if properties[_QUERY] != query_id:
+            raise InvalidInput(
+                "The target is kept by a query with another checkpoint location.",
+                **facts,
+                advice="start it with that one; or drop the target, and it is made anew; nothing was written",
+            )
+
+    def _add_columns(self, spark: SparkSession) -> None:
+        """Columns that the table has got since. One that it has no more, or that changed, needs a new mirror."""
+        from headgate.streaming.datasource.types import spark_schema
+
+        wanted = spark_schema(self._table.schema)
+        there = spark.sql(f"SELECT * FROM {self._name.sql} LIMIT 0").schema
+        known = {field.name: sql_type(field.dataType) for field in there}
+        gone = [name for name in known if name not in wanted.fieldNames()]
+        changed = [one.name for one in wanted if one.name in known and known[one.name] != sql_type(one.dataType)]
+        if gone or changed:
+            raise InvalidInput(
+                f"Column {(gone + changed)[0]!r} of the mirror is not the table's any more.",
+                target=self._name.shown,
+                advice="drop the target and start with an empty checkpoint location: the mirror is made anew",
+            )
+        new = [field for field in wanted if field.name not in known]
+        if new:
+            added = ", ".join(f"{quoted(field.name)} {sql_type(field.dataType)}" for field in new)
+            spark.sql(f"ALTER TABLE {self._name.sql} ADD COLUMNS ({added})")
+
+    def _frame(self, spark: SparkSession, *, stream: bool, **options: str) -> DataFrame:
+        from headgate.streaming.datasource.source import NAME, register
+
+        if not _knows(spark, NAME):
+            register(spark)
+        options |= {f"storage.{name}": value for name, value in self._storage.items()}
+        reader: Any = spark.readStream if stream else spark.read
+        frame: DataFrame = reader.format(NAME).options(**options).load(self._table.uri)
+        return frame
+
+
+def _knows(spark: SparkSession, source: str) -> bool:
+    """Whether a data source was registered. Spark Connect does not tell: registering twice does no harm."""
+    session: Any = getattr(spark, "_jsparkSession", None)
+    return session is not None and bool(session.sessionState().dataSourceManager().dataSourceExists(source))
+
+
+def checked_mode(mode: str | None, table: Table) -> Mode:
+    """Raises InvalidInput for a mode that cannot keep the target equal to the table."""
+    wanted: Mode = "merge" if table.primary_key else "append"
+    if mode not in (None, "append", "merge"):
+        raise InvalidInput(f"A mirror's mode is append or merge, not {mode!r}.")
+    if mode in (None, wanted):
+        return wanted
+    why = "has a key: appended, its updates and deletes would be rows of their own"
+    if wanted == "append":
+        why = "has no key, so that there is nothing to merge by"
+    raise InvalidInput(f"The table {why}.", table=table.uri, advice=f"leave out mode=, or say mode={wanted!r}")
+
+
+def _query_of(place: SparkCheckpoint, storage: Mapping[str, str]) -> str:
+    """The id of the query at a checkpoint location. A location without one gets one, as Spark writes it, before
+    anything else knows it. THIS WRITES there.
+    """
+    try:
+        return place.query_id()
+    except NotFound:
+        if place.names():
+            raise InvalidInput(
+                "The checkpoint location holds something that is not Spark's.", checkpoint=place.uri
+            ) from None
+        query_id = str(uuid.uuid4())
+        data = json.dumps({"id": query_id}, separators=(",", ":")).encode()
+        write_files(open_store(place.location, storage or None), [("metadata", data)])
+        return query_id

@@ -1,0 +1,92 @@
+"""Building full-text indexes on executors: each task builds a segment and finalizes it; the driver commits names.
+
+Promises: rows and index files never pass through the driver; a task that fails is tried again by Spark under a new
+id, and of two attempts at once one is committed. See `search.build.build` for the rest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+
+from headgate.errors import Transient, from_json
+from headgate.search.build.build import BUILD_STAGES
+from headgate.search.build.jobs import Job, Runner
+from headgate.search.build.plan import Limits
+from headgate.search.finalize.finalize import Report
+from headgate.search.finalize.segment import Segment
+from headgate.shards.wal.appender import Pause, no_pause
+from headgate.streaming.spark.jobs import described, is_remote
+from headgate.streaming.write.task import FINAL, RESULT
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+UNKNOWN_CORES = 8
+"""Segments at once on Spark Connect: as many as an index may have."""
+
+Naming: TypeAlias = "Callable[[SparkSession, str], AbstractContextManager[None]]"
+"""Gives Spark jobs their name, and their pool: `described`, or `named` for maintenance."""
+
+_ON_EXECUTORS = BUILD_STAGES[1:-1]
+
+
+def on_spark(
+    spark: SparkSession, table: str = "a table", *, naming: Naming = described, pause: Pause = no_pause
+) -> Runner:
+    """A runner that gives each job to a task of one Spark job. `pause` is called in the tasks."""
+
+    def run(jobs: Sequence[Job], report: Report) -> Sequence[Segment]:
+        for stage in _ON_EXECUTORS:
+            report(stage, 0, len(jobs))
+        segments = []
+        with naming(spark, f"headgate: full-text index of {table}, segments: {len(jobs)}"):
+            lines = _collected(spark, jobs, pause)
+        for line in lines:
+            if "error" in line:
+                raise from_json(line["error"])
+            segments.append(Segment.from_json(line))
+        for stage in _ON_EXECUTORS:
+            report(stage, len(jobs), len(jobs))
+        return segments
+
+    return run
+
+
+def _collected(spark: SparkSession, jobs: Sequence[Job], pause: Pause) -> list[dict[str, Any]]:
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    numbers = spark.range(0, len(jobs), 1, len(jobs))
+    try:
+        rows = numbers.mapInArrow(partial(index_task, tuple(jobs), pause), RESULT).collect()
+    except (PySparkException, Py4JError) as error:
+        raise Transient(
+            f"Spark gave up on a task that builds an index segment: {type(error).__name__}.",
+            advice="read what the task met in Spark's log, then build again; nothing was committed",
+        ) from error
+    return [json.loads(row[0]) for row in rows]
+
+
+def index_task(jobs: tuple[Job, ...], pause: Pause, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """On an executor: one finalized segment per job; nothing names it yet."""
+    for batch in batches:
+        lines = []
+        for number in batch.column(0).to_pylist():
+            try:
+                lines.append(json.dumps(jobs[number].run(pause=pause).to_json()))
+            except FINAL as error:
+                lines.append(json.dumps({"error": error.to_json()}, default=str))
+        yield pa.record_batch({"result": pa.array(lines, pa.string())})
+
+
+def limits_on(spark: SparkSession) -> Limits:
+    """As many segments at once as there are cores; a guess on Spark Connect, which does not say."""
+    if is_remote(spark):
+        return Limits(tasks=UNKNOWN_CORES)
+    return Limits(tasks=int(spark.sparkContext.defaultParallelism))

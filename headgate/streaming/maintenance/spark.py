@@ -1,0 +1,96 @@
+"""The maintenance of a stream that runs on Spark: its options as thresholds, its jobs on executors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from headgate.checkpoints.snapshots.checkpoint import TableCheckpoint
+from headgate.checkpoints.stream.driver import StreamDriver
+from headgate.search.build.plan import Limits
+from headgate.streaming.maintenance.compact import merge_on, take_in_on
+from headgate.streaming.maintenance.flush import flush
+from headgate.streaming.maintenance.index import on_spark
+from headgate.streaming.maintenance.rules import MaintenanceLimits, tasks_beside
+from headgate.streaming.maintenance.state import put_state, read_state
+from headgate.streaming.maintenance.threads import Collect, Jobs, Maintenance, Schedule
+from headgate.streaming.options import SinkOptions
+from headgate.streaming.spark.jobs import is_remote, named, turn_on
+from headgate.streaming.spark.query import QueryFacts
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def maintenance_on(
+    spark: SparkSession,
+    driver: StreamDriver,
+    options: SinkOptions,
+    facts: QueryFacts,
+    take: Callable[[], TableCheckpoint],
+    collect: Collect,
+    *,
+    follows: bool = False,
+) -> Maintenance:
+    """Maintenance for the driver of a query, not started yet. `take` takes a checkpoint of scope all, `collect`
+    collects the table's garbage; `follows`: its batches take over columns that are changed.
+
+    A stream that wants one after every batch takes them by itself, between its batches.
+    """
+    tasks = tasks_on(spark, options, facts)
+    by_itself = take if options.checkpoint_seconds > 0 else None
+    jobs = Jobs(
+        flush=partial(flush, spark, tasks=tasks),
+        compact=take_in_on(spark, tasks),
+        merge=merge_on(spark, tasks),
+        index=on_spark(spark, driver.home.uri, naming=named),
+        checkpoint=by_itself,
+        collect=collect if options.gc_seconds < math.inf else None,
+        turn=partial(turn_on, spark, tasks),
+    )
+    return Maintenance(
+        driver,
+        jobs,
+        schedule_of(options, tasks),
+        follows=follows,
+        is_active=partial(_is_active, facts),
+        tell=partial(put_state, driver.home.records),
+        before=read_state(driver.home.records, driver.stream),
+    )
+
+
+def tasks_on(spark: SparkSession, options: SinkOptions, facts: QueryFacts) -> int:
+    """Tasks of one job at once: those that the options say, as far as batches keep a core. Spark Connect tells none."""
+    asked = options.maintenance_tasks
+    return asked if is_remote(spark) else tasks_beside(asked, facts.cores)
+
+
+def schedule_of(options: SinkOptions, tasks: int | None = None) -> Schedule:
+    """The thresholds that the options say. Raises InvalidInput for some that contradict each other."""
+    limits = MaintenanceLimits(
+        flush_bytes=options.max_memtable_size,
+        flush_seconds=options.memtable_seconds,
+        max_unflushed_bytes=options.max_unflushed_memtable_bytes,
+        compact_sstables=options.compact_sstables,
+        max_sstables=options.max_sstables,
+        base_seconds=options.base_seconds,
+    )
+    return Schedule(
+        limits,
+        segments=Limits(tasks=tasks or options.maintenance_tasks),
+        checkpoint_seconds=options.checkpoint_seconds,
+        gc_seconds=options.gc_seconds,
+        memtables=options.enable_memtable,
+    )
+
+
+def _is_active(facts: QueryFacts) -> bool:
+    """Whether the query runs, as far as Spark says; a JVM that is gone runs nothing."""
+    if facts.run is None:
+        return True
+    try:
+        return bool(facts.run.isActive())
+    except Exception:
+        return False

@@ -1,0 +1,121 @@
+"""How a stream's maintenance stands: values, and a hint in the table's records by which `headgate status` shows them.
+
+The hint is for people. It is overwritten in place, may be old or missing, and nothing depends on it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from headgate.checkpoints.log.names import folder_name
+from headgate.connectors.objects import ObjectStore
+from headgate.errors import HeadgateError
+
+ROOT = "maintenance/"
+"""Below the folder of the table's own records."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A job that has failed, and is tried again."""
+
+    job: str
+    times: int
+    """In a row."""
+    error: str
+    since: str
+    next_try: str
+
+
+@dataclass(frozen=True, slots=True)
+class Delayed:
+    """Batches wait."""
+
+    reason: str
+    """unflushed bytes, or sstables."""
+    detail: str
+    since: str
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What a collection of garbage did."""
+
+    at: str
+    objects: int
+    nbytes: int
+    kept: tuple[str, ...] = ()
+    """What could not be judged, or must not go, and why."""
+
+
+@dataclass(frozen=True)
+class MaintenanceState:
+    """Counts are since the driver took the stream over; times are the driver's, for people."""
+
+    stream: str
+    flushes: int = 0
+    sstables_compacted: int = 0
+    compactions: int = 0
+    checkpoints: int = 0
+    indexed: int = 0
+    """Segments of full-text indexes."""
+    collected: Collected | None = None
+    """The last collection of garbage, by this driver or an earlier one."""
+    collects_since: str = ""
+    """From here the time to the next one counts."""
+    unflushed_bytes: int = 0
+    sstables: int = 0
+    """Of the shard that has most."""
+    base_since: str | None = None
+    """Since when rows wait that plain Lance readers do not see yet, as far as this driver knows; None: none wait."""
+    running: tuple[str, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    delayed: Delayed | None = None
+    notes: tuple[str, ...] = ()
+    """What its operator should do, such as a restart for new columns."""
+    at: str = field(default="")
+
+
+def now_told(ago: float = 0.0) -> str:
+    """The time, or so many seconds ago, for people."""
+    return (datetime.now(UTC) - timedelta(seconds=ago)).isoformat(timespec="seconds")
+
+
+def seconds_since(told: str) -> float | None:
+    """How long ago that was, by this machine's clock; None where it is no time."""
+    try:
+        return max(0.0, (datetime.now(UTC) - datetime.fromisoformat(told)).total_seconds())
+    except (ValueError, TypeError):
+        return None
+
+
+def put_state(records: ObjectStore, state: MaintenanceState) -> None:
+    """Leave the hint. What fails is not worth an error."""
+    with suppress(HeadgateError):
+        records.put_overwrite(_key(state.stream), json.dumps(asdict(state), indent=2).encode() + b"\n")
+
+
+def read_state(records: ObjectStore, stream: str) -> MaintenanceState | None:
+    """The hint of a stream; None where there is none, or none that can be read."""
+    try:
+        return _state(json.loads(bytes(records.get(_key(stream)))))
+    except (HeadgateError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+
+
+def _key(stream: str) -> str:
+    return f"{ROOT}{folder_name(stream, 'stream')}.json"
+
+
+def _state(data: Mapping[str, Any]) -> MaintenanceState:
+    fields = {**data, "running": tuple(data["running"]), "notes": tuple(data["notes"])}
+    fields["failures"] = tuple(Failure(**one) for one in data["failures"])
+    fields["delayed"] = None if data["delayed"] is None else Delayed(**data["delayed"])
+    if (collected := data.get("collected")) is not None:
+        fields["collected"] = Collected(**{**collected, "kept": tuple(collected["kept"])})
+    return MaintenanceState(**fields)

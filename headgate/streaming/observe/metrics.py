@@ -1,0 +1,317 @@
+"""What a stream counts while it runs: plain values, and the one table of the names under which they are shown.
+
+Counting needs no further package and opens nothing. `server` shows the values to Prometheus; the dashboard and
+the alert rules in `ops/` use these names and no others (a test says so).
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal, Protocol
+
+from headgate.checkpoints.log.records import BatchRecord
+from headgate.errors import Fenced
+from headgate.retry import retries
+from headgate.shards.wal.entry import SourceRange
+from headgate.streaming.driver import StreamDriver
+from headgate.streaming.maintenance.state import MaintenanceState
+
+Kind = Literal["counter", "gauge", "histogram"]
+
+BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+"""Seconds: from a commit on local disk to a batch that waited for maintenance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A name, and what it means. Every series also has the labels `table` and `stream`."""
+
+    name: str
+    kind: Kind
+    doc: str
+    labels: tuple[str, ...] = ()
+
+
+METRICS = {
+    metric.name: metric
+    for metric in (
+        Metric("headgate_batches_total", "counter", "Batches: committed, skipped (in the log), failed.", ("outcome",)),
+        Metric("headgate_rows_total", "counter", "Rows of committed batches."),
+        Metric("headgate_bytes_total", "counter", "Bytes of the entries of committed batches."),
+        Metric("headgate_dead_letters_total", "counter", "Records that could not become rows."),
+        Metric(
+            "headgate_batch_seconds",
+            "histogram",
+            "Seconds of a batch by phase. wait (for maintenance), plan, tasks, commit and total are wall time; decode "
+            "(reading and routing included) and append are summed over the tasks.",
+            ("phase",),
+        ),
+        Metric("headgate_last_commit_timestamp_seconds", "gauge", "When the last batch was committed."),
+        Metric("headgate_sequence", "gauge", "Sequence of the last record in the commit log."),
+        Metric("headgate_lag_rows", "gauge", "Offsets in Kafka that no commit record has.", ("topic", "partition")),
+        Metric("headgate_lag_seconds", "gauge", "Seconds since nothing was behind in Kafka; 0 where nothing is."),
+        Metric("headgate_trigger_seconds", "gauge", "Seconds of Spark's last trigger by part.", ("part",)),
+        Metric("headgate_unflushed_bytes", "gauge", "Bytes of entries that are in no SSTable.", ("shard",)),
+        Metric("headgate_sstables", "gauge", "SSTables that the base has not taken in.", ("shard",)),
+        Metric(
+            "headgate_base_lag_seconds",
+            "gauge",
+            "Age of the oldest row that plain Lance readers do not see yet, since this driver saw it; 0: none. "
+            "With MemTables.",
+        ),
+        Metric("headgate_epoch", "gauge", "The epoch that the driver holds.", ("shard",)),
+        Metric("headgate_fences_total", "counter", "Times that a successor had taken the stream over."),
+        Metric("headgate_retries_total", "counter", "What was tried again: store, task, kafka or ledger.", ("what",)),
+        Metric("headgate_ledger_behind", "gauge", "Records of the commit log that the ledger does not have yet."),
+        Metric(
+            "headgate_store_operations_total",
+            "counter",
+            "Requests to the object store, by verb; where: the driver, or the tasks of batches.",
+            ("verb", "where"),
+        ),
+        Metric("headgate_flushes_total", "counter", "Flushes of a shard to an SSTable."),
+        Metric("headgate_compactions_total", "counter", "Compactions into the base."),
+        Metric("headgate_checkpoints_total", "counter", "Checkpoints that the stream took."),
+        Metric("headgate_failing_jobs", "gauge", "Maintenance jobs whose last try failed."),
+        Metric("headgate_delayed", "gauge", "1 where batches wait for maintenance."),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One value. A histogram's is (bounds with counts so far, sum)."""
+
+    metric: Metric
+    labels: tuple[str, ...]
+    value: float | tuple[tuple[tuple[str, float], ...], float]
+
+
+class Behind(Protocol):
+    """What follows the stream, and may fall behind."""
+
+    failures: int
+
+    @property
+    def behind(self) -> int:
+        """Records of the commit log that it does not have yet."""
+
+
+class _Histogram:
+    """Counts by bucket."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(BUCKETS) + 1)
+        self._sum = 0.0
+
+    def see(self, seconds: float) -> None:
+        self._counts[bisect_left(BUCKETS, seconds)] += 1
+        self._sum += seconds
+
+    def told(self) -> tuple[tuple[tuple[str, float], ...], float]:
+        found, so_far = [], 0
+        for bound, count in zip((*map(str, BUCKETS), "+Inf"), self._counts, strict=True):
+            so_far += count
+            found.append((bound, float(so_far)))
+        return tuple(found), self._sum
+
+
+class StreamMetrics:
+    """The counts of one sink, since it was made. Any thread may count and look."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counter[tuple[str, tuple[str, ...]]] = Counter()
+        self._phases: dict[str, _Histogram] = {}
+        self._lag: dict[tuple[str, str], int] = {}
+        self._in_flight: dict[tuple[str, str], int] = {}
+        self._caught_up: float | None = None
+        self._trigger: dict[str, float] = {}
+        self._committed_at: float | None = None
+        self._driver: StreamDriver | None = None
+        self._maintenance: Callable[[], MaintenanceState | None] = lambda: None
+        self._kafka_failures: Callable[[], int] = lambda: 0
+        self._ledger: Callable[[], Behind | None] = lambda: None
+        self.table = ""
+        self.stream = ""
+
+    # -- counting ------------------------------------------------------------------
+
+    def watch(
+        self,
+        table: str,
+        driver: StreamDriver,
+        maintenance: Callable[[], MaintenanceState | None],
+        kafka_failures: Callable[[], int],
+        ledger: Callable[[], Behind | None] = lambda: None,
+    ) -> None:
+        """Whose shards and maintenance are shown from now on."""
+        with self._lock:
+            self.table, self.stream = table, driver.stream
+            self._driver, self._maintenance, self._kafka_failures = driver, maintenance, kafka_failures
+            self._ledger = ledger
+            # What an earlier run had under way, this one plans again, or the log has it.
+            self._in_flight = {}
+
+    def planned(self, ranges: Iterable[SourceRange]) -> None:
+        """A batch begins that reads these: until it is committed they are behind, however long that takes."""
+        with self._lock:
+            if not any(self._behind().values()):
+                self._caught_up = time.time()
+            self._in_flight = {(one.topic, str(one.partition)): one.until - one.start for one in ranges}
+
+    def committed(self, record: BatchRecord) -> None:
+        """A batch that is in the table now."""
+        with self._lock:
+            taken, self._in_flight = self._in_flight, {}
+            self._left(self._lag | {place: max(0, self._lag.get(place, 0) - rows) for place, rows in taken.items()})
+            self._add("headgate_batches_total", 1, "committed")
+            self._add("headgate_rows_total", record.rows)
+            self._add("headgate_bytes_total", record.nbytes)
+            self._add("headgate_dead_letters_total", sum(part.rows for part in record.dead_letters.values()))
+            self._committed_at = time.time()
+
+    def skipped(self) -> None:
+        """A batch that the log had."""
+        with self._lock:
+            self._in_flight = {}
+            self._add("headgate_batches_total", 1, "skipped")
+
+    def failed(self, error: BaseException) -> None:
+        """A batch that ended with an error."""
+        with self._lock:
+            self._add("headgate_batches_total", 1, "failed")
+            if isinstance(error, Fenced):
+                self._add("headgate_fences_total", 1)
+
+    def took(self, seconds: Mapping[str, float]) -> None:
+        """Of one batch, by phase."""
+        with self._lock:
+            for phase, took in seconds.items():
+                self._phases.setdefault(phase, _Histogram()).see(took)
+
+    def tasks(self, operations: Mapping[str, int], again: Mapping[str, int]) -> None:
+        """What the tasks of a batch asked of the store, and what was tried again."""
+        with self._lock:
+            for verb, times in operations.items():
+                self._add("headgate_store_operations_total", times, verb, "tasks")
+            for what, times in again.items():
+                self._add("headgate_retries_total", times, what)
+
+    def progress(self, told: Mapping[str, Any]) -> None:
+        """Spark's progress of a trigger, as its JSON has it; see `listener`."""
+        behind = lag_of(told.get("sources") or ())
+        with self._lock:
+            self._trigger = {part: ms / 1000 for part, ms in (told.get("durationMs") or {}).items()}
+            if behind is not None:
+                self._left(behind)
+
+    def _left(self, lag: Mapping[tuple[str, str], int]) -> None:
+        """What batches have left in Kafka, of all partitions that are read."""
+        self._lag = dict(lag)
+        if lag and (self._caught_up is None or not any(self._lag.values())):
+            self._caught_up = time.time()
+
+    def _behind(self) -> dict[tuple[str, str], int]:
+        """What Kafka has and no commit record: what the last batch left, or what this one reads where that is more."""
+        places = dict.fromkeys([*self._lag, *self._in_flight])
+        return {place: max(self._lag.get(place, 0), self._in_flight.get(place, 0)) for place in places}
+
+    def _add(self, name: str, value: float, *labels: str) -> None:
+        self._counts[name, labels] += value  # type: ignore[assignment]
+
+    # -- looking -------------------------------------------------------------------
+
+    def samples(self) -> Iterator[Sample]:
+        """All values as they are now. Asks nobody, and reads nothing of the table."""
+        with self._lock:
+            counts = dict(self._counts)
+            phases = {phase: one.told() for phase, one in self._phases.items()}
+            lag, trigger = self._behind(), dict(self._trigger)
+            driver, maintenance, kafka = self._driver, self._maintenance(), self._kafka_failures()
+            caught_up, committed_at, ledger = self._caught_up, self._committed_at, self._ledger()
+        for name in ("rows", "bytes", "dead_letters", "fences"):
+            counts.setdefault((f"headgate_{name}_total", ()), 0)
+        for outcome in ("committed", "skipped", "failed"):
+            counts.setdefault(("headgate_batches_total", (outcome,)), 0)
+        again = Counter({"store": retries(), "task": 0, "kafka": kafka, "ledger": ledger.failures if ledger else 0})
+        for what in again:
+            again[what] += counts.pop(("headgate_retries_total", (what,)), 0)
+            counts["headgate_retries_total", (what,)] = again[what]
+        for (name, labels), count in counts.items():
+            yield Sample(METRICS[name], labels, float(count))
+        for phase, told in phases.items():
+            yield Sample(METRICS["headgate_batch_seconds"], (phase,), told)
+        for (topic, partition), rows in lag.items():
+            yield Sample(METRICS["headgate_lag_rows"], (topic, partition), float(rows))
+        if caught_up is not None:
+            behind = time.time() - caught_up if any(lag.values()) else 0.0
+            yield Sample(METRICS["headgate_lag_seconds"], (), behind)
+        for part, seconds in trigger.items():
+            yield Sample(METRICS["headgate_trigger_seconds"], (part,), seconds)
+        if committed_at is not None:
+            yield Sample(METRICS["headgate_last_commit_timestamp_seconds"], (), committed_at)
+        if ledger is not None:
+            yield Sample(METRICS["headgate_ledger_behind"], (), float(ledger.behind))
+        if driver is not None:
+            yield from _of_driver(driver)
+        if maintenance is not None:
+            yield from _of_maintenance(maintenance)
+
+
+def lag_of(sources: Any) -> dict[tuple[str, str], int] | None:
+    """Per topic and partition, what Kafka had and the trigger did not take. None where no source is Kafka's."""
+    found: dict[tuple[str, str], int] | None = None
+    for source in sources:
+        latest, end = _offsets(source.get("latestOffset")), _offsets(source.get("endOffset"))
+        if latest is None or end is None:
+            continue
+        found = found or {}
+        for topic, partitions in latest.items():
+            for partition, last in partitions.items():
+                found[topic, partition] = max(0, last - end.get(topic, {}).get(partition, 0))
+    return found
+
+
+def _offsets(told: Any) -> dict[str, dict[str, int]] | None:
+    """Kafka's, as Spark writes them: as JSON, or as text that holds it."""
+    if isinstance(told, str):
+        try:
+            told = json.loads(told)
+        except ValueError:
+            return None
+    if not isinstance(told, dict) or not all(isinstance(one, dict) for one in told.values()):
+        return None
+    return told
+
+
+def _of_driver(driver: StreamDriver) -> Iterator[Sample]:
+    yield Sample(METRICS["headgate_sequence"], (), float(driver.head.sequence))
+    for name, claim in driver.claims.items():
+        yield Sample(METRICS["headgate_epoch"], (name,), float(claim.epoch))
+    for load in driver.loads():
+        yield Sample(METRICS["headgate_unflushed_bytes"], (load.name,), float(load.nbytes))
+        yield Sample(METRICS["headgate_sstables"], (load.name,), float(load.sstables))
+    home = driver.home
+    stores = {id(store.counting): store.counting for store in (home.store, home.wal_store, home.records)}
+    asked = sum((Counter(store.operations()) for store in stores.values()), Counter[str]())
+    for verb, times in asked.items():
+        yield Sample(METRICS["headgate_store_operations_total"], (verb, "driver"), float(times))
+
+
+def _of_maintenance(state: MaintenanceState) -> Iterator[Sample]:
+    since = None if state.base_since is None else datetime.fromisoformat(state.base_since)
+    lag = 0.0 if since is None else (datetime.now(UTC) - since).total_seconds()
+    yield Sample(METRICS["headgate_base_lag_seconds"], (), lag)
+    yield Sample(METRICS["headgate_flushes_total"], (), float(state.flushes))
+    yield Sample(METRICS["headgate_compactions_total"], (), float(state.compactions))
+    yield Sample(METRICS["headgate_checkpoints_total"], (), float(state.checkpoints))
+    yield Sample(METRICS["headgate_failing_jobs"], (), float(len(state.failures)))
+    yield Sample(METRICS["headgate_delayed"], (), float(state.delayed is not None))

@@ -1,0 +1,156 @@
+"""What a sink tells the outside: its counts, Prometheus, Kafka's consumer group, a ledger. Never a reason for a batch
+to fail.
+
+Nothing listens and no thread runs before the first batch of a run; what was started is the process's that runs the
+sink. Picklable as a sink is: without what it has started, and counting from zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from headgate.checkpoints.log.records import BatchRecord
+from headgate.connectors.extras import needs
+from headgate.connectors.kafka.options import ConsumerConfig
+from headgate.shards.wal.entry import SourceRange
+from headgate.streaming.delta.ledger import Ledger
+from headgate.streaming.delta.tables import DeltaName, check_delta
+from headgate.streaming.driver import StreamDriver
+from headgate.streaming.maintenance.state import MaintenanceState
+from headgate.streaming.observe.follower import LAST_TRY
+from headgate.streaming.observe.group import KafkaProgress
+from headgate.streaming.observe.listener import listen
+from headgate.streaming.observe.metrics import StreamMetrics
+from headgate.streaming.options import SinkOptions
+from headgate.streaming.write.job import Written
+from headgate.table.table import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from headgate.streaming.observe.server import Serving
+
+_log = structlog.get_logger("headgate.streaming")
+
+
+class Reporting:
+    """Of one sink, over all its runs."""
+
+    def __init__(self) -> None:
+        self.metrics = StreamMetrics()
+        self._progress: KafkaProgress | None = None
+        self._serving: Serving | None = None
+        self._ledger: Ledger | None = None
+        self._unlisten: Callable[[], None] | None = None
+
+    @staticmethod
+    def check(options: SinkOptions, session: SparkSession) -> None:
+        """Raises InvalidInput for what was asked for and cannot be, before anything is claimed."""
+        if options.metrics_port is not None:
+            from headgate.streaming.observe.server import check_installed
+
+            check_installed()
+        if options.ledger is not None:
+            DeltaName(options.ledger, "ledger")
+            check_delta(session, "ledger=")
+        if options.commit_to_kafka is not None:
+            with needs():
+                import confluent_kafka  # noqa: F401 - the thread that writes offsets would only warn
+
+    def begin(
+        self,
+        session: SparkSession,
+        table: Table,
+        driver: StreamDriver,
+        options: SinkOptions,
+        maintenance: Callable[[], MaintenanceState | None],
+        group: ConsumerConfig | None,
+        run: Any,
+    ) -> None:
+        """A run has its stream. `run` is Spark's own object for it, None where there is none here."""
+        opened = driver.head.opened
+        query = None if opened is None else opened.query_id
+        if group is not None:
+            self._progress = KafkaProgress(group, str(options.commit_to_kafka), driver.stream, query)
+            self._progress.tell(driver.head.ends)
+        if options.ledger is not None:
+            self._ledger = Ledger(session, table, driver.stream, DeltaName(options.ledger, "ledger"), query)
+            self._ledger.tell(driver.head.sequence)
+        self.metrics.watch(
+            driver.home.uri,
+            driver,
+            maintenance,
+            kafka_failures=self._kafka_failures,
+            ledger=lambda: self._ledger,
+        )
+        if options.metrics_port is not None:
+            from headgate.streaming.observe.server import serve
+
+            if run is not None:
+                self._unlisten = _listening(run, self.metrics)
+            if self._serving is None:
+                self._serving = serve(self.metrics, options.metrics_host, options.metrics_port)
+
+    def planned(self, ranges: Iterable[SourceRange]) -> None:
+        """A batch begins. Where Spark tells nothing of what Kafka has, what the batch reads would be half the truth."""
+        if self._unlisten is not None:
+            self.metrics.planned(ranges)
+
+    def written(self, written: Written) -> None:
+        """The tasks of a batch are done."""
+        self.metrics.tasks(written.operations, written.retries)
+
+    def committed(self, driver: StreamDriver, record: BatchRecord) -> None:
+        """A batch has its record."""
+        self.metrics.committed(record)
+        if self._progress is not None:
+            self._progress.tell(driver.head.ends)
+        if self._ledger is not None:
+            self._ledger.tell(record.sequence)
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """The ledger that this run keeps."""
+        return self._ledger
+
+    @property
+    def port(self) -> int | None:
+        """Where Prometheus may scrape; None where nothing listens."""
+        return None if self._serving is None else self._serving.port
+
+    def end_run(self, *, wait: bool) -> None:
+        """A run has lost its stream, or another follows. `wait`: a while, until Kafka and the ledger have it all."""
+        progress, self._progress = self._progress, None
+        if progress is not None:
+            progress.stop(LAST_TRY if wait and not progress.is_failing else 0.0)
+        ledger, self._ledger = self._ledger, None
+        if ledger is not None:
+            ledger.stop() if wait else ledger.stop(0.0)
+        unlisten, self._unlisten = self._unlisten, None
+        if unlisten is not None:
+            unlisten()
+
+    def close(self) -> None:
+        """The stream has ended: nothing listens any more."""
+        self.end_run(wait=True)
+        serving, self._serving = self._serving, None
+        if serving is not None:
+            serving.close()
+
+    def __reduce__(self) -> Any:
+        return Reporting, ()
+
+    def _kafka_failures(self) -> int:
+        return 0 if self._progress is None else self._progress.failures
+
+
+def _listening(run: Any, metrics: StreamMetrics) -> Callable[[], None] | None:
+    """None where Spark takes no listener; what it would have told is then missing, and nothing else."""
+    try:
+        return listen(run, metrics.progress)
+    except Exception as error:
+        _log.warning("Spark takes no listener: its lag and triggers are not shown", error=type(error).__name__)
+        return None

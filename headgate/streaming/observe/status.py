@@ -1,0 +1,63 @@
+"""How the streams of a table stand: what they have committed, and how far behind Kafka they are. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from headgate.checkpoints.log.state import Head
+from headgate.connectors.kafka.options import ConsumerConfig
+from headgate.connectors.kafka.reading import offsets
+from headgate.streaming.verify.history import heads_of
+from headgate.table.table import Table
+
+Consumer = Callable[[str], ConsumerConfig]
+"""How to reach a topic."""
+
+
+@dataclass(frozen=True)
+class PartitionStatus:
+    """One partition of a topic as a stream has read it."""
+
+    topic: str
+    partition: int
+    committed: int | None
+    """Where the next batch starts; None: the stream has not read it yet."""
+    end: int | None = None
+    """Where Kafka's log ends, as a reader of committed records sees it; None: not asked."""
+    lag: int | None = None
+    """Offsets that are in Kafka and not in the table."""
+
+
+@dataclass(frozen=True)
+class StreamStatus:
+    """One stream."""
+
+    head: Head
+    partitions: tuple[PartitionStatus, ...]
+
+    @property
+    def lag(self) -> int | None:
+        """Over all partitions; None where Kafka was not asked."""
+        known = [part.lag for part in self.partitions if part.lag is not None]
+        return sum(known) if known else None
+
+
+def stream_statuses(table: Table, consumer: Consumer | None = None) -> tuple[StreamStatus, ...]:
+    """Every stream of the table, by name. With `consumer`, Kafka is asked for the ends of its topics.
+
+    Raises NotFound for a topic that is gone, Transient, PermissionDenied.
+    """
+    return tuple(StreamStatus(head, _partitions(head, consumer)) for head in heads_of(table))
+
+
+def _partitions(head: Head, consumer: Consumer | None) -> tuple[PartitionStatus, ...]:
+    if consumer is None:
+        return tuple(PartitionStatus(topic, number, end) for (topic, number), end in sorted(head.ends.items()))
+    found = []
+    for topic in sorted({topic for topic, _ in head.ends}):
+        for number, (first, end) in sorted(offsets(consumer(topic), topic).items()):
+            committed = head.ends.get((topic, number))
+            lag = max(0, end - (first if committed is None else committed))
+            found.append(PartitionStatus(topic, number, committed, end, lag))
+    return tuple(found)

@@ -1,0 +1,131 @@
+"""Whether a frame can become rows of a table: refused before anything is claimed or written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NoReturn
+
+from headgate.errors import InvalidInput
+from headgate.streaming.decode.contract import Decoder
+from headgate.streaming.kafka.source import KafkaSource
+from headgate.streaming.options import Spelling, as_argument
+from headgate.streaming.spark.query import KAFKA_COLUMNS, QueryFacts
+from headgate.streaming.write.ordering import ORDER
+from headgate.table.table import Table
+
+_DECODED = ("value", "partition", "offset", "topic", "key")
+
+
+def check_query(facts: QueryFacts) -> None:
+    """Refuse what no frame of the query could make right. Raises InvalidInput."""
+    if facts.output_mode == "complete":
+        refuse_complete("use outputMode append, or update on a table with a key")
+    if _lowered(facts.kafka_options or {}).get("failondataloss", "true").strip().lower() != "true":
+        raise InvalidInput(
+            "failOnDataLoss is false: Spark would skip offsets that are gone, and the table would not say so.",
+            advice="leave the option out",
+        )
+
+
+def refuse_complete(advice: str) -> NoReturn:
+    """Raises InvalidInput for outputMode complete."""
+    raise InvalidInput("outputMode complete writes the whole result again with every batch.", advice=advice)
+
+
+def check_direct(facts: QueryFacts, source: KafkaSource) -> None:
+    """The tasks read the source themselves, so the query must be just that. Raises InvalidInput."""
+    check_bare(bool(facts.bare_kafka))
+    there, wanted = _lowered(facts.kafka_options or {}), _lowered(source.options)
+    differ = sorted(name for name in there.keys() | wanted.keys() if there.get(name) != wanted.get(name))
+    if differ:
+        raise InvalidInput(
+            f"The frame reads Kafka with other options than source=: {', '.join(differ[:5])}.",
+            advice="pass source.read(spark) of the same source to writeStream",
+        )
+
+
+def check_checkpoint(facts: QueryFacts, query_id: str, checkpoint: str) -> None:
+    """The checkpoint that was named must be this query's: another's offsets are not what its rows are of.
+
+    `query_id` is what the checkpoint says. Where Spark does not tell, it is believed. Raises InvalidInput.
+    """
+    if facts.query_id is not None and facts.query_id != query_id:
+        raise InvalidInput(
+            "The checkpoint location is another query's.",
+            checkpoint=checkpoint,
+            query_id=facts.query_id,
+            stored_query_id=query_id,
+            advice="leave out checkpoint_location=: Spark tells it, except on Spark Connect; nothing was written",
+        )
+
+
+def check_bare(bare: bool) -> None:
+    """What is done to rows that the tasks read themselves would be ignored. Raises InvalidInput."""
+    if not bare:
+        raise InvalidInput(
+            "Reading Kafka directly takes the bare source, and this frame has something on top of it.",
+            advice="pass source.read(spark) itself to writeStream and its batches to the sink, or leave out source=",
+        )
+
+
+def check_columns(
+    columns: Sequence[str],
+    decode: Decoder | None,
+    sequence_by: str | None,
+    table: Table,
+    spelled: Spelling = as_argument,
+) -> None:
+    """With a decoder the frame has Kafka's columns, without one the table's. Raises InvalidInput.
+
+    `spelled` says how the caller's face of the product calls an option.
+    """
+    if decode is None:
+        _check_typed(columns, sequence_by, table, spelled)
+        return
+    missing = [name for name in _DECODED if name not in columns]
+    if missing:
+        raise InvalidInput(
+            f"A decoder takes the frame of Spark's Kafka source, and this one lacks {missing}.",
+            advice=f"keep the columns {', '.join(KAFKA_COLUMNS)}, or leave out {spelled('decode')} for typed rows",
+        )
+    check_decoder(decode, table)
+
+
+def check_decoder(decode: Decoder, table: Table) -> None:
+    """What it makes must be columns of the table. Raises InvalidInput."""
+    logical = table.home.schema.logical
+    key = getattr(decode, "primary_key", None)
+    if key is not None and set(key) != set(table.primary_key):
+        raise InvalidInput(f"The decoder's key is {list(key)}, and the table's is {list(table.primary_key)}.")
+    made = {field.name: field.type for field in decode.schema}
+    _check_known(made, table)
+    for field in logical:
+        if field.name in made and made[field.name] != field.type:
+            raise InvalidInput(f"The decoder makes {field.name!r} {made[field.name]}, and the table has {field.type}.")
+        if field.name not in made and (not field.nullable or field.name in table.primary_key):
+            raise InvalidInput(f"The decoder does not make {field.name!r}, which may not be null.")
+
+
+def _check_typed(columns: Sequence[str], sequence_by: str | None, table: Table, spelled: Spelling) -> None:
+    """Rows that Spark made must be the table's, in an order that is known."""
+    if sequence_by is not None and sequence_by not in columns:
+        raise InvalidInput(
+            f"The frame has no column {sequence_by!r} for {spelled('sequence_by')}; it has {list(columns)}."
+        )
+    hint = f"set {spelled('decode')} (json) for Kafka's own frame" if "value" in columns else None
+    _check_known([name for name in columns if name not in (*ORDER, sequence_by)], table, hint)
+    if table.primary_key and sequence_by is None and not all(name in columns for name in ORDER):
+        raise InvalidInput(
+            "On a table with a key the order of rows with one key must be known.",
+            advice=f"keep the columns {', '.join(ORDER)} in the frame, or set {spelled('sequence_by')}",
+        )
+
+
+def _check_known(names: Iterable[str], table: Table, hint: str | None = None) -> None:
+    unknown = [name for name in names if name not in table.schema.names]
+    if unknown:
+        raise InvalidInput(f"The table has no column {unknown[0]!r}; it has {table.schema.names}.", advice=hint)
+
+
+def _lowered(options: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in options.items()}

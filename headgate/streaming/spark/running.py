@@ -1,0 +1,290 @@
+"""A stream that runs in this process: started, watched batch by batch, stopped.
+
+Promises:
+1. Every batch that the query finishes is told once, in order.
+2. Whatever ends the query is a typed error: the sink's own, DataLoss where Kafka no longer has what
+   comes next, PermissionDenied or StoreFull where Spark could not write its checkpoint, and SparkFailed for the rest.
+3. After a stop the batch in flight is committed or abandoned; a restart goes on either way. A clean stop ends in a
+   checkpoint of everything, and native may open the shards.
+4. A second driver takes the stream over also where both have one checkpoint directory. Spark ends whoever is second to
+   write a file there. The newcomer, who has committed nothing yet, starts its query again. Who ran the stream waits
+   until the newcomer has opened it, and ends with Fenced; where that never comes, it starts its query again.
+"""
+
+from __future__ import annotations
+
+import queue
+import re
+import time
+import uuid
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.records import BatchRecord
+from headgate.checkpoints.log.state import Head
+from headgate.checkpoints.spark.directory import SparkCheckpoint
+from headgate.connectors.kafka.reading import offsets
+from headgate.connectors.objects import open_store
+from headgate.errors import DataLoss, Fenced, HeadgateError, PermissionDenied, StoreFull
+from headgate.streaming.kafka.source import KafkaSource
+from headgate.streaming.sink import ShardSink
+from headgate.streaming.spark.session import SparkFailed, jvm_gone
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_log = structlog.get_logger("headgate.streaming")
+
+POLL_SECONDS = 0.2
+"""How soon a finished batch, the end of the query or a wish to stop is noticed."""
+
+_CONTENDED = ("CONCURRENT_STREAM_LOG_UPDATE", "Multiple streaming queries are concurrently using")
+"""What Spark says where another query was first to write its offsets, or its commit; the latter has no condition."""
+_NEWCOMER = 30.0
+"""Seconds until one that wrote to the checkpoint has opened the stream, or is taken for dead."""
+_AGAIN = 5
+"""A fenced driver gets in the way once or twice at most."""
+_PROBE = 64 << 10
+"""Bytes; a few may find room on a disk where Spark's file did not."""
+
+_CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*)\]")
+"""How Spark names a kind of error. The rest of its texts may quote options, hence credentials."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """A batch that is in the table."""
+
+    record: BatchRecord
+    seconds: float
+    """What the sink took for it."""
+    skipped: bool
+    """It was in the table before this query came to it."""
+
+
+class RunningStream:
+    """One query, and what its sink says. Used by one thread."""
+
+    def __init__(
+        self,
+        begin: Callable[[], StreamingQuery],
+        watched: _Watched,
+        source: KafkaSource | None = None,
+        log_file: Path | None = None,
+        checkpoint: SparkCheckpoint | None = None,
+    ) -> None:
+        """Use `start`. `begin` starts the query."""
+        self._begin = begin
+        self._watched = watched
+        self._source = source
+        self._log_file = log_file
+        self._checkpoint = checkpoint
+        self._again = 0
+        self._query = self._begun()
+
+    @classmethod
+    def start(
+        cls,
+        sink: ShardSink,
+        source: KafkaSource | None,
+        frame: DataFrame,
+        checkpoint: str,
+        trigger: Mapping[str, Any],
+        log_file: Path | None = None,
+    ) -> RunningStream:
+        """Start the query. Its first batch takes the stream over: THIS FENCES AN EARLIER DRIVER.
+
+        `source` is the topic as our own client reaches it, to explain a failure by; None where it cannot.
+        `trigger` is what `DataStreamWriter.trigger` takes; `log_file` is where Spark prints, for errors.
+        """
+        watched = _Watched(sink)
+        writer = frame.writeStream.foreachBatch(watched).option("checkpointLocation", checkpoint).trigger(**trigger)
+        place = SparkCheckpoint(checkpoint, sink.options.storage_options)
+        return cls(writer.start, watched, source, log_file, place)
+
+    def batches(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Done]:
+        """Each batch as it is done, until the query ends, `stop` says so, or the caller turns away.
+
+        Raises what ended the query, unless a stop was asked for.
+        """
+        try:
+            while (failed := (yield from self._until_it_ends(stop))) is not None:
+                if not self._is_contended(failed) or self._again == _AGAIN:
+                    raise self._explained(failed) from failed
+                self._give_way(stop, failed)
+                if stop():
+                    break
+                _log.warning("another query wrote to this Spark checkpoint; the query is started again")
+                self._again += 1
+                self._query = self._begun()
+        except GeneratorExit:
+            self.stop()
+            raise
+        self._watched.close()
+
+    def _until_it_ends(self, stop: Callable[[], bool]) -> Generator[Done, None, Exception | None]:
+        """What it tells; then what it failed by."""
+        failed: Exception | None = None
+        try:
+            while not stop() and not self._ended():
+                yield from self._watched.finished()
+        except Exception as error:
+            failed = None if stop() else error
+        self.stop()
+        # Batches that were done just before the query failed are done.
+        yield from self._watched.finished()
+        return failed
+
+    def stop(self) -> None:
+        """End the query. Returns when its batch is committed or abandoned; twice equals once."""
+        # A JVM that is gone has stopped.
+        with suppress(Exception):
+            self._query.stop()
+
+    def _begun(self) -> StreamingQuery:
+        self._watched.begin()
+        try:
+            return self._begin()
+        except Exception as error:
+            raise self._explained(error) from error
+
+    def _is_contended(self, error: Exception) -> bool:
+        """Whether another query was the first to write a file of the checkpoint."""
+        text = str(error)
+        return self._watched.error is None and any(sign in text for sign in _CONTENDED)
+
+    def _give_way(self, stop: Callable[[], bool], error: Exception) -> None:
+        """Whoever ran the stream waits for the newcomer to open it. Raises Fenced when it has."""
+        until = time.monotonic() + _NEWCOMER
+        while self._watched.has_committed and not stop() and time.monotonic() < until:
+            if (fenced := self._watched.fenced()) is not None:
+                raise fenced from error
+            time.sleep(POLL_SECONDS)
+
+    def _ended(self) -> bool:
+        return bool(self._query.awaitTermination(POLL_SECONDS))  # type: ignore[arg-type]
+
+    def _explained(self, error: Exception) -> HeadgateError:
+        if isinstance(error, HeadgateError):
+            return error
+        if isinstance(self._watched.error, HeadgateError):
+            return self._watched.error
+        lost = jvm_gone(self._log_file, error) or self._lost() or self._unwritable()
+        if lost is not None:
+            return lost
+        found = _CONDITION.findall(str(error)) or [type(error).__name__]
+        inner = [] if self._watched.error is None else [type(self._watched.error).__name__]
+        kinds = ", ".join(dict.fromkeys([*found, *inner]))
+        return SparkFailed(
+            f"The query ended: {kinds}.",
+            log=None if self._log_file is None else str(self._log_file),
+            advice="read the end of Spark's log, then start again: what was committed stays, once",
+        )
+
+    def _unwritable(self) -> HeadgateError | None:
+        """Spark does not say why it could not write its checkpoint. A file of our own tells."""
+        if self._checkpoint is None:
+            return None
+        try:
+            store = open_store(self._checkpoint.location, self._checkpoint.options)
+            key = f".headgate-{uuid.uuid4().hex}"
+            try:
+                store.put_if_absent(key, bytes(_PROBE))
+            finally:
+                store.delete(key)
+        except (PermissionDenied, StoreFull) as error:
+            kind = type(error)
+            return kind(f"Spark cannot write its checkpoint: {error.what}", checkpoint=self._checkpoint.uri)
+        except HeadgateError:
+            pass
+        return None
+
+    def _lost(self) -> DataLoss | None:
+        """Spark plans from offsets that must be there. Where they are not, that is why it stopped."""
+        if self._source is None:
+            return None
+        with suppress(HeadgateError):
+            head = self._watched.head()
+            for topic in sorted({topic for topic, _ in head.ends}):
+                there = offsets(self._source.consumer, topic, deadline=5.0)
+                ends = {number: end for (name, number), end in head.ends.items() if name == topic}
+                for partition, end in sorted(ends.items()):
+                    first = there.get(partition, (0, 0))[0]
+                    if first > end:
+                        return DataLoss(
+                            f"Kafka no longer has offsets [{end}, {first}) of {topic!r} partition {partition}.",
+                            topic=topic,
+                            partition=partition,
+                            lost=f"[{end}, {first})",
+                            advice="restore the topic, or skip what is gone with `headgate rewind`; the table stays",
+                        )
+        return None
+
+
+class _Watched:
+    """The sink, with an eye on it. Called in a thread of Spark's."""
+
+    def __init__(self, sink: ShardSink) -> None:
+        self._sink = sink
+        self._done: queue.SimpleQueue[Done] = queue.SimpleQueue()
+        self._told = 0
+        self.error: BaseException | None = None
+        self.has_committed = False
+        """Whether this start of the query has committed a batch of its own."""
+
+    def begin(self) -> None:
+        """The query is started, or started again."""
+        self.error = None
+        self.has_committed = False
+
+    def fenced(self) -> Fenced | None:
+        """Whether another driver has opened the stream since this one did."""
+        own, opened = self._sink.open_record, self.head().opened
+        if own is None or opened is None or opened.record_id == own:
+            return None
+        return Fenced(
+            "A successor has taken the stream over.",
+            table=self._sink.table.uri,
+            stream=opened.stream,
+            successor_query_id=opened.query_id,
+            successor_record_id=opened.record_id,
+            advice="stop this query; another driver runs the stream. Start again only if that one should stop",
+        )
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        began = time.monotonic()
+        try:
+            self._sink(frame, batch_id)
+        except BaseException as error:
+            self.error = error
+            raise
+        record = self._sink.last
+        assert record is not None
+        self.has_committed |= not self._sink.skipped
+        if record.sequence > self._told:
+            # One that a query started again comes to once more was told.
+            self._told = record.sequence
+            self._done.put(Done(record, time.monotonic() - began, skipped=self._sink.skipped))
+
+    def close(self) -> None:
+        """The query has ended: flush, pin and release what it wrote. Raises what stands in the way."""
+        self._sink.close()
+
+    def finished(self) -> Iterator[Done]:
+        """What was done since the last call."""
+        with suppress(queue.Empty):
+            while True:
+                yield self._done.get_nowait()
+
+    def head(self) -> Head:
+        """Where the stream stands in the table."""
+        home, stream = self._sink.table.home, self._sink.options.stream
+        assert stream is not None
+        return CommitLog(home.records, stream, home.uri).read().head

@@ -1,0 +1,82 @@
+"""Spark's own checkpoint on S3: the jars and settings by which a Spark reaches `s3a://` places, and encrypts there.
+
+Both come only where they are asked for; a checkpoint on a disk that outlives the driver needs neither. Keys that are
+in the environment are left there: Hadoop reads them by itself.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from headgate.connectors.jars.lists import s3a_jars
+from headgate.connectors.objects.wal_options import own_options
+
+SCHEME = "s3a://"
+"""What Hadoop calls S3. `s3://` is a scheme of Amazon's own Spark alone."""
+
+_NAMES = {
+    "access_key_id": "access.key",
+    "secret_access_key": "secret.key",
+    "session_token": "session.token",
+    "token": "session.token",
+    "endpoint": "endpoint",
+    "endpoint_url": "endpoint",
+    "endpoint_url_s3": "endpoint",
+    "region": "endpoint.region",
+    "default_region": "endpoint.region",
+    "server_side_encryption": "encryption.algorithm",
+    "sse_kms_key_id": "encryption.key",
+}
+"""Of a storage option, Hadoop's name below fs.s3a."""
+
+_ENCRYPTION = {"AES256": "AES256", "aws:kms": "SSE-KMS", "aws:kms:dsse": "DSSE-KMS"}
+"""Of S3's name of an encryption, Hadoop's. One with the caller's own key is left out: Spark would show that key."""
+
+_ENVIRONMENT = {
+    "endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    "endpoint.region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
+    "encryption.algorithm": ("AWS_SERVER_SIDE_ENCRYPTION",),
+    "encryption.key": ("AWS_SSE_KMS_KEY_ID",),
+}
+"""What Hadoop does not read from the environment, and both our clients do."""
+
+
+def s3a_settings(storage_options: Mapping[str, str] | None = None) -> dict[str, str]:
+    """For `local_session(settings=…)` or a session of your own: the store that the options, else the environment,
+    name, and how it encrypts. What options hold of keys is in the settings; Spark blots such settings out where it
+    shows any.
+    """
+    found: dict[str, str] = {}
+    for name, value in own_options(storage_options).items():
+        short = name.lower().removeprefix("aws_")
+        if short in _NAMES:
+            found[_NAMES[short]] = str(value)
+    for name, variables in _ENVIRONMENT.items():
+        given = next((os.environ[variable] for variable in variables if os.environ.get(variable)), None)
+        if given:
+            found.setdefault(name, given)
+    if "endpoint" in found:
+        # Servers of one's own rarely have a host name per bucket.
+        found["path.style.access"] = "true"
+        found["connection.ssl.enabled"] = str(not found["endpoint"].startswith("http://")).lower()
+    if "session.token" in found:
+        found["aws.credentials.provider"] = "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"
+    algorithm = _ENCRYPTION.get(found.pop("encryption.algorithm", ""))
+    kms_key = found.pop("encryption.key", None)
+    if algorithm is not None:
+        found["encryption.algorithm"] = algorithm
+        if kms_key and algorithm.endswith("KMS"):
+            found["encryption.key"] = kms_key
+    return {f"spark.hadoop.fs.s3a.{name}": value for name, value in found.items()}
+
+
+def reaches(place: str, storage_options: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The settings that a Spark needs for a checkpoint or a ledger at a place, jars included; none where that is not on
+    s3a.
+
+    Raises JarsMissing.
+    """
+    if not place.lower().startswith(SCHEME):
+        return {}
+    return {**s3a_settings(storage_options), "spark.jars": ",".join(map(str, s3a_jars()))}

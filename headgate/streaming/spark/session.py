@@ -1,0 +1,160 @@
+"""A Spark on this machine, set up for the sink: our jars, this Python, no web page, and its own log kept apart."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headgate.connectors.extras import needs
+from headgate.connectors.jars.lists import spark_jars
+from headgate.errors import HeadgateError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TASK_TRIES = 4
+"""As on a cluster. Plain local mode would fail a query with its first failed task."""
+
+
+_REAPED = 1.0
+"""Seconds between the end of a process's connections and its own."""
+
+
+class SparkFailed(HeadgateError):
+    """Spark did not start, or a query of it ended for a reason that is not ours."""
+
+    next_step = "read the end of Spark's log, named above"
+
+
+def local_session(
+    cores: int | None = None,
+    *,
+    log_file: Path | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Start Spark in a JVM of its own, on `cores` cores (None: all of them).
+
+    The JVM ends with this process, and not by a SIGINT or SIGTERM: a supervisor that signals every process of a service
+    means this one, which needs Spark for its clean end. What the JVM and its workers print goes to `log_file` where one
+    is given, so that a terminal shows only what we say. `settings` come on top of ours, jars beside ours. Raises
+    JarsMissing, SparkFailed, MissingExtra.
+    """
+    with needs():
+        from pyspark import SparkConf, SparkContext
+        from pyspark.errors import PySparkException
+        from pyspark.java_gateway import launch_gateway
+        from pyspark.sql import SparkSession
+
+    # Workers must be this very interpreter: another one may lack headgate, or be another version.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    threads = cores or os.cpu_count() or 1
+    given = dict(settings or {})
+    jars = ",".join([*map(str, spark_jars()), *filter(None, [given.pop("spark.jars", "")])])
+    ours = {
+        "spark.master": f"local[{threads},{TASK_TRIES}]",
+        "spark.app.name": "headgate",
+        "spark.jars": jars,
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": str(threads),
+        # Spark makes this folder as soon as SQL is asked for a table; nothing of ours lies there.
+        "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "headgate-warehouse"),
+        # Times in a table are instants; the machine's zone has no say.
+        "spark.sql.session.timeZone": "UTC",
+        **given,
+    }
+    conf = SparkConf().setAll(list(ours.items()))
+    try:
+        with _printing_to(log_file):
+            if SparkContext._gateway is None:
+                SparkContext._ensure_initialized(gateway=launch_gateway(conf, _Deaf()), conf=conf)  # type: ignore[no-untyped-call]
+            session = SparkSession.builder.config(conf=conf).getOrCreate()
+    except PySparkException as error:
+        raise SparkFailed(
+            f"Spark did not start: {error.getCondition() or type(error).__name__}.",
+            log=None if log_file is None else str(log_file),
+            advice="check that Java 17 or newer is on PATH or in JAVA_HOME, and read Spark's log",
+        ) from error
+    session.sparkContext.setLogLevel("WARN")
+    return session
+
+
+def kill_jvm() -> None:
+    """End the JVM that this process started, at once."""
+    from pyspark import SparkContext
+
+    started: subprocess.Popen[bytes] | None = getattr(SparkContext._gateway, "proc", None)
+    if started is not None:
+        started.kill()
+        started.wait()
+
+
+def jvm_gone(log_file: Path | None, error: BaseException) -> SparkFailed | None:
+    """Whether the JVM has ended that this process started, after something that was asked of it failed by `error`."""
+    from pyspark import SparkContext
+
+    started: subprocess.Popen[bytes] | None = getattr(SparkContext._gateway, "proc", None) or _launched(error)
+    if started is None:
+        return None
+    try:
+        code = started.wait(_REAPED)
+    except subprocess.TimeoutExpired:
+        return None
+    return SparkFailed(
+        f"Spark's JVM is gone: {f'signal {-code}' if code < 0 else f'exit code {code}'}.",
+        log=None if log_file is None else str(log_file),
+        advice="read the end of Spark's log, and whether the machine ran out of memory; then start again: what was "
+        "committed stays, once",
+    )
+
+
+class _Deaf(dict[str, Any]):
+    """Options for the JVM's process. PySpark puts its own preexec_fn there, which ignores SIGINT alone. A JVM leaves
+    signals alone that are ignored when it starts; this one still ends when the pipe to its stdin does.
+    """
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        super().__setitem__(name, _ignore_stops if name == "preexec_fn" else value)
+
+
+def _ignore_stops() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _launched(error: BaseException) -> subprocess.Popen[bytes] | None:
+    """The JVM that PySpark was about to hand over when this was raised: it asks it a dozen things before it does."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code.co_name == "launch_gateway":
+            return frame.f_locals.get("proc")
+    return None
+
+
+@contextmanager
+def _printing_to(log_file: Path | None) -> Iterator[None]:
+    """Processes that are started meanwhile inherit the file as their stdout and stderr, for all their life."""
+    if log_file is None:
+        yield
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with log_file.open("ab") as log:
+        kept = {number: os.dup(number) for number in (1, 2)}
+        try:
+            for number in kept:
+                os.dup2(log.fileno(), number)
+            yield
+        finally:
+            for number, copy in kept.items():
+                os.dup2(copy, number)
+                os.close(copy)

@@ -1,0 +1,134 @@
+"""What the streams of a table have committed, and how it was decoded, as their logs tell. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from headgate.checkpoints.log.commit_log import READERS, CommitLog
+from headgate.checkpoints.log.decisions import late_beginning
+from headgate.checkpoints.log.names import list_streams
+from headgate.checkpoints.log.records import BatchRecord, OpenRecord, Pass, Record
+from headgate.checkpoints.log.state import Head
+from headgate.connectors.kafka.options import ConsumerConfig
+from headgate.connectors.kafka.reading import offsets
+from headgate.errors import NotFound
+from headgate.streaming.decode.recorded import Recorded
+from headgate.table.table import Table
+
+
+@dataclass(frozen=True)
+class CommittedRange:
+    """What one stream has committed of one partition in one pass: between two rewinds, or since the last."""
+
+    stream: str
+    topic: str
+    partition: int
+    start: int
+    until: int
+    start_known: bool
+    """False: the log no longer has its first records, and the topic's earliest offset is taken."""
+    after: int = 0
+    """The sequence of the rewind that it began with; 0: it is the first pass."""
+    ended_by: int | None = None
+    """The sequence of the rewind that it ended with; None: it is the last pass."""
+
+    def is_of(self, sequence: int) -> bool:
+        """Whether a record is of this pass."""
+        return self.after < sequence and (self.ended_by is None or sequence < self.ended_by)
+
+
+def heads_of(table: Table) -> tuple[Head, ...]:
+    """Where every stream of the table stands, by name."""
+    home = table.home
+    return tuple(CommitLog(home.records, name, home.uri).read().head for name in list_streams(home.records))
+
+
+@dataclass(frozen=True)
+class History:
+    """The batch records of a stream that are still there, oldest first, and whether all are."""
+
+    batches: tuple[BatchRecord, ...]
+    complete: bool
+    late: str | None = None
+    """What is wrong where the log begins with a later batch than the first of its query (R23)."""
+    said: tuple[OpenRecord, ...] = ()
+    """The open records that say a decoder, oldest first: none of them is ever deleted."""
+
+
+def history_of(table: Table, head: Head) -> History:
+    """What is left of a stream's log up to where it stands."""
+    log = CommitLog(table.home.records, head.stream, table.uri)
+
+    def record(sequence: int) -> Record | None:
+        """None: it was folded and collected."""
+        try:
+            return log.record(sequence)
+        except NotFound:
+            return None
+
+    with ThreadPoolExecutor(READERS, thread_name_prefix="headgate-log") as pool:
+        found = list(pool.map(record, range(1, head.sequence + 1)))
+    batches = tuple(one for one in found if isinstance(one, BatchRecord))
+    said = tuple(one for one in found if isinstance(one, OpenRecord) and one.decoder is not None)
+    return History(batches, None not in found, late_beginning(log.beginning(), head), said)
+
+
+@dataclass(frozen=True)
+class Era:
+    """Part of a range whose records were decoded in one way."""
+
+    start: int
+    until: int
+    made: Recorded
+    assumed: bool
+    """The log does not say how, and nobody else did."""
+
+
+def eras_of(part: CommittedRange, said: Sequence[tuple[OpenRecord, Recorded]], otherwise: Era) -> tuple[Era, ...]:
+    """How the records of a range were decoded, from its start to its end; `otherwise` where no record says it."""
+    marks: list[tuple[int, Recorded | None]] = [(part.start, None)]
+    for record, made in said:
+        if record.sequence <= part.after:
+            marks = [(part.start, made)]
+        elif part.is_of(record.sequence):
+            began = {(topic, partition): end for topic, partition, end in record.ends}
+            at = began.get((part.topic, part.partition), part.start)
+            marks = [mark for mark in marks if mark[0] < max(at, part.start)]
+            marks.append((max(at, part.start), made))
+    edges = [*(at for at, _ in marks[1:]), part.until]
+    return tuple(
+        replace(otherwise, start=start, until=until)
+        if made is None
+        else Era(start, min(until, part.until), made, False)
+        for (start, made), until in zip(marks, edges, strict=True)
+        if start < part.until
+    )
+
+
+def committed_ranges(heads: Sequence[Head], topics: Mapping[str, ConsumerConfig]) -> tuple[CommittedRange, ...]:
+    """Per stream and partition what was committed, pass by pass. Asks Kafka only where a log does not say where it
+    began.
+    """
+    ranges = []
+    for head in heads:
+        for (topic, partition), until in sorted(head.ends.items()):
+            earlier = [one for one in head.passes if (one.topic, one.partition) == (topic, partition)]
+            began = 0
+            for one in earlier:
+                ranges.append(_range(head, one.start, one, began, topics))
+                began = one.ended_by
+            last = Pass(topic, partition, head.starts.get((topic, partition)), until, 0)
+            ranges.append(_range(head, last.start, last, began, topics))
+    return tuple(ranges)
+
+
+def _range(
+    head: Head, start: int | None, part: Pass, began: int, topics: Mapping[str, ConsumerConfig]
+) -> CommittedRange:
+    known = start is not None
+    if start is None:
+        start = offsets(topics[part.topic], part.topic)[part.partition][0] if part.topic in topics else 0
+    place = (head.stream, part.topic, part.partition)
+    return CommittedRange(*place, min(start, part.until), part.until, known, began, part.ended_by or None)

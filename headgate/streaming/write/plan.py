@@ -1,0 +1,86 @@
+"""What a batch may do, and how its tasks write it: the same for ShardSink and for `format("headgate")`. No Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from headgate.checkpoints.log.decisions import BatchSources, Earliest, Refuse, Skip, Write, decide_batch
+from headgate.checkpoints.log.state import Head
+from headgate.connectors.kafka.options import ConsumerConfig
+from headgate.errors import InvalidInput
+from headgate.shards.config import WriterConfig
+from headgate.shards.sharding import ByPartition, Sharding
+from headgate.streaming.decode.contract import Decoder
+from headgate.streaming.driver import Planned
+from headgate.streaming.options import SinkOptions
+from headgate.streaming.write.routing import Ranges, check_routing
+from headgate.streaming.write.rows import RowMaker
+from headgate.streaming.write.task import WritePlan
+from headgate.table.table import Table
+
+
+def decided(
+    table: Table, head: Head, query_id: str, batch_id: int, sources: BatchSources, earliest: Earliest
+) -> Skip | Write:
+    """What to do with a batch where the stream stands so; asked before anything is claimed, and once more after.
+
+    Raises InvalidInput for a batch that does not continue the log (R8), or whose rows have no shard (R17).
+    """
+    decision = decide_batch(head, query_id, batch_id, sources, earliest)
+    if isinstance(decision, Refuse):
+        raise decision.error
+    if isinstance(decision, Write):
+        shard_names(table.sharding, sources)
+        check_routing(table.sharding, bool(table.primary_key), head.ends, sources.partitions())
+    return decision
+
+
+def shard_names(sharding: Sharding, sources: BatchSources) -> set[str]:
+    """The shards that the batch may write to. Raises InvalidInput where by_partition meets no partitions."""
+    if not isinstance(sharding, ByPartition):
+        return set(sharding.known_names())
+    if sources.opaque:
+        raise InvalidInput(
+            "by_partition needs Kafka partitions, and this query has another source.",
+            advice="shard the table by bucket() or single()",
+        )
+    return {sharding.shard_name(topic, partition) for topic, partition in sources.partitions()}
+
+
+def write_plan(
+    table: Table,
+    options: SinkOptions,
+    decode: Decoder | None,
+    planned: Planned,
+    sources: Mapping[str, Ranges],
+    ranges: Ranges,
+    consumer: ConsumerConfig | None = None,
+    tries: int | None = None,
+) -> WritePlan:
+    """The batch as its tasks see it."""
+    topics = {part.topic for part in ranges}
+    maker = RowMaker(
+        schema=table.home.schema,
+        sharding=table.sharding,
+        decode=decode,
+        sequence_by=options.sequence_by if decode is None else None,
+        topic=topics.pop() if len(topics) == 1 and decode is not None else None,
+    )
+    return WritePlan(
+        maker=maker,
+        claims=planned.claims,
+        dead_letters=planned.dead_letters,
+        sources=sources,
+        writer=WriterConfig(enable_memtable=False, compression=options.compression, retry=options.retry),
+        max_entry_bytes=options.max_entry_bytes,
+        columns=(
+            "value",
+            "partition",
+            "offset",
+            *(("key",) if table.primary_key else ()),
+            *(("topic",) if maker.topic is None else ()),
+        ),
+        fail_on_bad_record=options.on_bad_record == "fail",
+        consumer=consumer,
+        tries=tries,
+    )

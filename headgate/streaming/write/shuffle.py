@@ -1,0 +1,95 @@
+"""What travels between the two stages of a shuffled batch: rows of shards on their way to the task that writes them.
+
+Whole Arrow batches as bytes, so that the JVM moves a few large values instead of many rows, and no type of the table
+has to exist in Spark. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from headgate.streaming.observe.timers import Phases
+from headgate.streaming.write.ordering import in_order
+from headgate.streaming.write.rows import Routed
+
+PAYLOAD = "task int, shard string, dead boolean, rows binary, ordering binary"
+"""As a Spark schema. One without a shard is an error of the first stage, as text; or, where it is dead, what the stage
+took, by phase."""
+
+Payloads: TypeAlias = dict[tuple[str, bool], list[tuple[pa.RecordBatch, pa.RecordBatch | None]]]
+"""Per log its rows and what they are ordered by, as they came."""
+
+
+def payload_of(part: Routed, task: int) -> pa.RecordBatch:
+    """Rows on their way to a task."""
+    return _payload(
+        task, part.shard, part.dead, _packed(part.rows), None if part.order is None else _packed(part.order)
+    )
+
+
+def payload_of_error(text: str) -> pa.RecordBatch:
+    """An error on its way to the first task, which tells it."""
+    return _payload(0, None, False, text.encode(), None)
+
+
+def payload_of_seconds(seconds: Mapping[str, float]) -> pa.RecordBatch:
+    """What the first stage took, on its way to the first task, which tells it."""
+    return _payload(0, None, True, json.dumps(dict(seconds)).encode(), None)
+
+
+def gathered(batches: Iterable[pa.RecordBatch]) -> tuple[Payloads, str | None, dict[str, float]]:
+    """All payloads, for every one of a shard must be there before the first row of it can be placed; or an error.
+
+    Last what the first stage took, by phase.
+    """
+    found: Payloads = {}
+    phases = Phases()
+    for batch in batches:
+        for _, shard, dead, rows, ordering in zip(*batch.columns, strict=True):
+            if not shard.is_valid:
+                text = bytes(rows.as_buffer()).decode()
+                if not dead.as_py():
+                    return {}, text, {}
+                phases.add(json.loads(text))
+                continue
+            order = _unpacked(ordering) if ordering.is_valid else None
+            found.setdefault((shard.as_py(), dead.as_py()), []).append((_unpacked(rows), order))
+    return found, None, phases.seconds
+
+
+def placed(payloads: Payloads) -> Iterator[Routed]:
+    """The rows of each log in order. Consumes: what was passed on is let go of."""
+    while payloads:
+        (shard_name, is_dead), found = payloads.popitem()
+        rows = in_order(found)
+        del found
+        rows.reverse()
+        while rows:
+            yield Routed(shard_name, rows.pop(), is_dead)
+
+
+def _payload(task: int, shard: str | None, dead: bool, rows: bytes, ordering: bytes | None) -> pa.RecordBatch:
+    return pa.record_batch(
+        {
+            "task": pa.array([task], pa.int32()),
+            "shard": pa.array([shard], pa.string()),
+            "dead": pa.array([dead]),
+            "rows": pa.array([rows], pa.binary()),
+            "ordering": pa.array([ordering], pa.binary()),
+        }
+    )
+
+
+def _packed(batch: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+def _unpacked(data: pa.Scalar) -> pa.RecordBatch:
+    return next(iter(pa.ipc.open_stream(data.as_buffer())))

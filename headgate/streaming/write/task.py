@@ -1,0 +1,343 @@
+"""What runs on executors: rows of one batch become entries of shards.
+
+A task holds no state that matters and may run any number of times: each run appends under an
+attempt id of its own, and only the one that the commit record lists counts. Everything it needs
+is in the plan it is sent; all writing goes through `ShardWriter.attach`.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+
+from headgate.connectors.kafka.options import ConsumerConfig
+from headgate.connectors.kafka.reading import read_range
+from headgate.errors import DataLoss, Fenced, HeadgateError, InvalidInput, Transient
+from headgate.retry import retries
+from headgate.shards.config import WriterConfig
+from headgate.shards.shard import Claim
+from headgate.shards.wal.entry import SourceRange, Tags
+from headgate.shards.wal.flusher import Put
+from headgate.shards.writer import ShardWriter
+from headgate.streaming.observe.timers import Phases
+from headgate.streaming.write.ordering import OrderWatch
+from headgate.streaming.write.rows import Routed, RowMaker
+from headgate.streaming.write.shuffle import gathered, payload_of, payload_of_error, payload_of_seconds, placed
+
+RESULT = "result string"
+"""Spark schema of what a writing task returns: one line of JSON per log that it wrote to and one with what it
+asked of the store, or one error."""
+
+FINAL = (Fenced, InvalidInput, DataLoss)
+"""Errors that another attempt would meet again: returned to the driver instead of being raised to Spark's retries.
+So is any other of ours on the last try, since the driver would only see Spark's own error instead."""
+
+
+APPENDERS = 8
+"""Logs that one task writes to at once: a store's latency, or that of fsync, is waited for once and not per shard."""
+
+
+ENOUGH_ROWS, ENOUGH_BYTES = 5_000, 8 << 20
+"""Ranges of a topic are read one after the other, and decoded together up to these sizes."""
+
+
+@dataclass(frozen=True)
+class WritePlan:
+    """One batch as its tasks see it. Picklable; made anew for each batch."""
+
+    maker: RowMaker
+    claims: Mapping[str, Claim]
+    """Per shard, the epoch and where every attempt of this batch starts."""
+    dead_letters: Mapping[str, Claim]
+    sources: Mapping[str, tuple[SourceRange, ...]]
+    """Per shard, the source ranges its rows come from."""
+    writer: WriterConfig
+    max_entry_bytes: int
+    columns: tuple[str, ...] = ()
+    """What of Kafka's records the rows are made of."""
+    fail_on_bad_record: bool = False
+    consumer: ConsumerConfig | None = None
+    tasks: Mapping[str, int] = field(default_factory=dict)
+    """Per shard, which task writes it where rows are shuffled."""
+    tries: int | None = None
+    """How often Spark tries a task; None where that is not known."""
+
+
+@dataclass
+class _ShardRows:
+    """What one attempt has collected for one log and not appended yet."""
+
+    writer: ShardWriter
+    tags: Tags
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    held: int = 0
+    positions: list[int] = field(default_factory=list)
+    rows: int = 0
+    nbytes: int = 0
+    order: OrderWatch = field(default_factory=OrderWatch)
+
+    def add(self, part: Routed) -> None:
+        self.batches.append(part.rows)
+        self.held += part.rows.nbytes
+        if not part.dead:
+            self.order.see(part.order)
+
+    def append(self) -> None:
+        """One entry of everything held."""
+        if self.batches:
+            batches, self.batches, self.held = self.batches, [], 0
+            put = self._put(batches)
+            self.positions += put.positions
+            self.rows += put.rows
+            self.nbytes += put.nbytes
+
+    def _put(self, batches: list[pa.RecordBatch]) -> Put:
+        try:
+            return self.writer.append(batches, self.tags)
+        except Fenced as error:
+            if error.stored_epoch is None:
+                # The slot was told to be taken and is not. A log without a manifest cannot say why: another try can.
+                raise Transient("An entry met a conflict that left nothing.", **error.fields()) from error
+            raise
+
+    def told(self) -> dict[str, Any]:
+        return {
+            "positions": self.positions,
+            "rows": self.rows,
+            "nbytes": self.nbytes,
+            "in_order": self.order.kept,
+        }
+
+
+class Attempt:
+    """One run of one task: collects rows by shard, appends one entry per shard, more only above the size limit.
+
+    A context manager: whatever ends it, its writers are closed, for the worker lives on.
+    """
+
+    def __init__(self, plan: WritePlan, attempt_id: str | None = None) -> None:
+        """`attempt_id` where several tasks may write to one shard: what counts is then told by positions alone."""
+        self._plan = plan
+        self._id = attempt_id or uuid.uuid4().hex
+        self._logs: dict[tuple[str, bool], _ShardRows] = {}
+        self._retries = retries()
+        self.phases = Phases()
+
+    def add(self, part: Routed) -> None:
+        """Rows or dead letters of a shard."""
+        if part.dead and self._plan.fail_on_bad_record:
+            raise _bad_record(part.rows)
+        log = self._logs.get((part.shard, part.dead))
+        if log is None:
+            log = self._logs[part.shard, part.dead] = self._attach(part.shard, part.dead)
+        log.add(part)
+        if sum(other.held for other in self._logs.values()) >= self._plan.max_entry_bytes:
+            with self.phases.in_phase("append"):
+                max(self._logs.values(), key=lambda other: other.held).append()
+
+    def finish(self) -> list[dict[str, Any]]:
+        """Append what is held; per log what was written, then what all of it asked of the stores.
+
+        Entries of different logs are written side by side; those of one log one after the other (R10).
+        """
+        logs = list(self._logs.values())
+        with self.phases.in_phase("append"):
+            if len(logs) == 1:
+                logs[0].append()
+            elif logs:
+                with ThreadPoolExecutor(min(len(logs), APPENDERS), thread_name_prefix="headgate-append") as pool:
+                    list(pool.map(_ShardRows.append, logs))
+        return [
+            *(
+                {"shard": shard, "dead": dead, "attempt": self._id, **log.told()}
+                for (shard, dead), log in self._logs.items()
+            ),
+            {
+                "operations": self._operations(),
+                "seconds": self.phases.seconds,
+                "retries": {"store": retries() - self._retries, "task": _earlier_tries()},
+            },
+        ]
+
+    def __enter__(self) -> Attempt:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for log in self._logs.values():
+            # Every put was waited for: what closing could say was raised before.
+            with suppress(HeadgateError):
+                log.writer.close()
+
+    def _attach(self, shard: str, dead: bool) -> _ShardRows:
+        claims = self._plan.dead_letters if dead else self._plan.claims
+        if shard not in claims:
+            raise InvalidInput(f"A row belongs to shard {shard!r}, which this batch did not plan.", shard=shard)
+        writer = ShardWriter.attach(claims[shard], self._plan.writer)
+        return _ShardRows(writer, Tags(self._id, self._plan.sources.get(shard, ())))
+
+    def _operations(self) -> dict[str, int]:
+        """The plan came with stores of its own, so their counts are this attempt's."""
+        homes = [claim.shard.home for claim in self._plan.claims.values()]
+        stores = {id(store): store for home in homes for store in (home.store, home.wal_store)}
+        return dict(sum((Counter(store.operations()) for store in stores.values()), Counter()))
+
+
+# -- tasks, as mapInArrow calls them -----------------------------------------------
+
+
+def write_kafka(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Records of Spark's Kafka source, written."""
+    yield from _write(plan, (part for batch in batches for part in plan.maker.from_kafka(batch)))
+
+
+def write_typed(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Rows that Spark made, written."""
+    yield from _write(plan, (part for batch in batches for part in plan.maker.from_typed(batch)))
+
+
+def write_ranges(
+    plan: WritePlan, groups: tuple[tuple[SourceRange, ...], ...], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Records that this task reads from Kafka itself, written. The frame only carries the numbers of the groups."""
+    yield from _write(plan, (part for batch in _read(plan, groups, batches) for part in plan.maker.from_kafka(batch)))
+
+
+def prepare_kafka(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Records of Spark's Kafka source, decoded and routed, for the shuffle."""
+    yield from _payloads(plan, (part for batch in batches for part in plan.maker.from_kafka(batch)))
+
+
+def prepare_typed(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Rows that Spark made, routed, for the shuffle."""
+    yield from _payloads(plan, (part for batch in batches for part in plan.maker.from_typed(batch)))
+
+
+def prepare_ranges(
+    plan: WritePlan, groups: tuple[tuple[SourceRange, ...], ...], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Records that this task reads from Kafka itself, decoded and routed, for the shuffle."""
+    read = _read(plan, groups, batches)
+    yield from _payloads(plan, (part for batch in read for part in plan.maker.from_kafka(batch)))
+
+
+def write_payloads(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What came out of the shuffle, put in order and written; or the error that the first stage met."""
+    payloads, error, seconds = gathered(batches)
+    if error is not None:
+        yield _lines([error])
+    else:
+        yield from _write(plan, placed(payloads), seconds)
+
+
+# -- what they are made of ---------------------------------------------------------
+
+
+def _write(
+    plan: WritePlan, parts: Iterable[Routed], earlier: Mapping[str, float] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """`earlier` is what an earlier stage took, by phase."""
+    try:
+        with Attempt(plan) as attempt:
+            for part in attempt.phases.over("decode", parts):
+                attempt.add(part)
+            attempt.phases.add(earlier)
+            lines = [json.dumps(result) for result in attempt.finish()]
+    except HeadgateError as error:
+        if not _ends_here(error, plan):
+            raise
+        lines = [_error_line(error)]
+    yield _lines(lines)
+
+
+def _lines(lines: list[str]) -> pa.RecordBatch:
+    return pa.record_batch({"result": pa.array(lines, pa.string())})
+
+
+def _error_line(error: HeadgateError) -> str:
+    return json.dumps({"error": error.to_json()}, default=str)
+
+
+def _ends_here(error: HeadgateError, plan: WritePlan) -> bool:
+    """Whether the driver is to be told, because no other try follows that might fare better.
+
+    Spark counts failures and this counts tries: where executors were lost or attempts ran side by side, the two
+    differ, and the driver is told of a passing error a little earlier than Spark would have given up.
+    """
+    if isinstance(error, FINAL):
+        return True
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return plan.tries is not None and context is not None and context.attemptNumber() + 1 >= plan.tries
+
+
+def _earlier_tries() -> int:
+    """How often Spark has run this task before."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return 0 if context is None else context.attemptNumber()
+
+
+def _read(
+    plan: WritePlan, groups: tuple[tuple[SourceRange, ...], ...], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """The records of the groups. Short ranges are put together: decoding costs per batch as well as per row."""
+    assert plan.consumer is not None
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            for part in groups[number]:
+                for read in read_range(
+                    plan.consumer, part.topic, part.partition, part.start, part.until, columns=plan.columns
+                ):
+                    waiting.append(read)
+                    if _is_enough(waiting):
+                        yield _joined(waiting)
+                        waiting = []
+    if waiting:
+        yield _joined(waiting)
+
+
+def _is_enough(batches: list[pa.RecordBatch]) -> bool:
+    rows, size = sum(batch.num_rows for batch in batches), sum(batch.nbytes for batch in batches)
+    return bool(rows >= ENOUGH_ROWS or size >= ENOUGH_BYTES)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def _payloads(plan: WritePlan, parts: Iterable[Routed]) -> Iterator[pa.RecordBatch]:
+    phases = Phases()
+    try:
+        for part in phases.over("decode", parts):
+            # A shard that was not planned goes anywhere: the task that gets it says so.
+            yield payload_of(part, plan.tasks.get(part.shard, 0))
+        yield payload_of_seconds(phases.seconds)
+    except HeadgateError as error:
+        if not _ends_here(error, plan):
+            raise
+        yield payload_of_error(_error_line(error))
+
+
+def _bad_record(rows: pa.RecordBatch) -> HeadgateError:
+    first = rows.slice(0, 1).to_pylist()[0]
+    return InvalidInput(
+        f"A record could not become a row: {first['error']}.",
+        topic=first["topic"],
+        partition=first["partition"],
+        offset=first["offset"],
+        advice="mend the record or the schema, or let bad records become dead letters (on_bad_record='dead_letter')",
+    )

@@ -1,0 +1,187 @@
+"""fsck of a whole table: its base, its record, and everything that `checkpoints.fsck` checks. Reads only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from uuid import UUID
+
+import pyarrow as pa
+
+from headgate.checkpoints.clone import intent as clone_intent
+from headgate.checkpoints.clone import wal_choice as clone_wal
+from headgate.checkpoints.fsck.check import Checked, Progress, check_table
+from headgate.checkpoints.fsck.findings import Finding, finding
+from headgate.checkpoints.log import records as codec
+from headgate.checkpoints.offline import retention as expiring
+from headgate.connectors.lance import health as dataset_health
+from headgate.connectors.lance.base.damage import damage
+from headgate.connectors.lance.base.marks import compacted_marks
+from headgate.connectors.lance.dataset import Base, look
+from headgate.connectors.lance.datasets import open_dataset
+from headgate.connectors.objects import ObjectStore, open_store
+from headgate.connectors.objects.folder import FolderStore
+from headgate.connectors.objects.wal_options import wal_options
+from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound, StoreError
+from headgate.retry import Retry
+from headgate.shards.rows.schema import RowSchema
+from headgate.shards.shard import TABLE_ID, TableHome
+from headgate.table.table import TableRecord, open_table, record_key
+
+
+@dataclass(frozen=True)
+class TableReport:
+    """What fsck found."""
+
+    uri: str
+    table_id: UUID | None
+    checked: Checked
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """All that is told."""
+        return self.checked.findings
+
+
+def fsck(
+    uri: str,
+    storage_options: Mapping[str, str] | None = None,
+    *,
+    progress: Progress = lambda what, done, total: None,
+) -> TableReport:
+    """Check every object that the table's promises rest on. Needs neither base nor record to be whole.
+
+    1. the base: Lance can open it and read the end of every file; it names the table.
+    2. table.json.
+    3. shards, commit logs, dead letters and table checkpoints, see `check_table`.
+
+    Raises NotFound where there is no table, InvalidInput where a dataset is none of headgate's, StoreError.
+    """
+    store = open_store(uri, storage_options)
+    base, found = _base(store, storage_options)
+    ids = sorted(filter(None, map(_uuid, store.list_folders("_headgate/"))))
+    table_id = _table_id(store, base, ids, found)
+    if table_id is None:
+        return TableReport(store.uri, None, Checked(tuple(found), 0, {}))
+    record = _record(store, table_id, found)
+    found += _small_records(store, table_id)
+    home = _home(store, table_id, base, record, storage_options)
+    shard_ids = _shard_folders(store) | _shard_folders(home.wal_store)
+    if record is not None:
+        shard_ids -= record.leftover_shards
+    checked = check_table(home, shard_ids, marks=_marks(store, base), adopts=base is not None, progress=progress)
+    return TableReport(store.uri, table_id, replace(checked, findings=(*found, *checked.findings)))
+
+
+def _home(
+    store: ObjectStore, table_id: UUID, base: Base | None, record: TableRecord | None, options: Mapping[str, str] | None
+) -> TableHome:
+    """As everybody opens the table; where that fails, as far as base and record tell."""
+    try:
+        return open_table(store.uri, options).home
+    except HeadgateError:
+        wal_store = open_store(record.wal_uri, wal_options(options)) if record is not None and record.wal_uri else store
+        schema = RowSchema.of(pa.schema([])) if base is None else RowSchema.of(base.schema, base.field_ids)
+        return TableHome(schema, store, wal_store, table_id)
+
+
+def _base(store: ObjectStore, storage_options: Mapping[str, str] | None) -> tuple[Base | None, list[Finding]]:
+    """The base as far as it can be opened, and what is wrong with it."""
+    try:
+        base = look(store.uri, storage_options)
+    except StoreError as error:
+        return None, [finding("base-damaged", "_versions/", error.what)]
+    if base is None:
+        return None, [finding("base-missing", "_versions/", "There is no Lance dataset here any more.")]
+    if damaged := damage(store):
+        codes = {"unreadable": "base-version-unreadable", "torn": "base-version-torn", "tag": "base-tag-unreadable"}
+        return base, [
+            finding(codes[one.kind], one.path.removeprefix(store.uri).strip("/"), f"{one.name}: {one.what}")
+            for one in damaged
+        ]
+    health = dataset_health.look_over(store)
+    if health.fault is not None:
+        return base, [finding("base-damaged", "data/", health.fault)]
+    return base, [
+        finding("base-index-missing", "_indices/", f"The base names index {name}, whose files are gone.")
+        for name in health.missing_indexes
+    ]
+
+
+def _table_id(store: ObjectStore, base: Base | None, ids: list[UUID], found: list[Finding]) -> UUID | None:
+    """The table that lives here. Raises NotFound, InvalidInput where there never was one."""
+    if base is None:
+        if not ids:
+            raise NotFound(f"There is no table at {store.uri}.", advice="check the URI")
+        return ids[0] if len(ids) == 1 else None
+    named = base.config.get(TABLE_ID)
+    if named is None and not ids:
+        what = f"The Lance dataset at {store.uri} is no headgate table."
+        raise InvalidInput(what, advice="create the table first, or check the URI")
+    if not named or base.mem_wal is None:
+        what = "The base names no table." if not named else "The base has lost MemWAL: native Lance overwrote it."
+        found.append(finding("base-not-a-table", "_versions/", what))
+    elif _uuid(named) is None:
+        found.append(finding("base-damaged", "_versions/", f"The base names {named[:80]!r}, which is no table id."))
+    if named and (table_id := _uuid(named)) is not None:
+        return table_id
+    return ids[0] if len(ids) == 1 else None
+
+
+def _record(store: ObjectStore, table_id: UUID, found: list[Finding]) -> TableRecord | None:
+    key = record_key(table_id)
+    try:
+        record = TableRecord.from_json(json.loads(bytes(Retry().run(lambda: store.get(key)))))
+    except NotFound:
+        found.append(finding("table-record-missing", key, "The table's record is gone."))
+    except InvalidInput as error:
+        found.append(finding("record-newer", key, error.what))
+    except (Corrupt, ValueError, RecursionError) as error:
+        what = error.what if isinstance(error, HeadgateError) else "The table's record is not JSON."
+        found.append(finding("table-record-damaged", key, what))
+    else:
+        if record.table_id == table_id:
+            return record
+        found.append(finding("table-record-damaged", key, f"It is the record of table {record.table_id}."))
+    return None
+
+
+def _small_records(store: ObjectStore, table_id: UUID) -> Iterator[Finding]:
+    """Where a clone came from and where its WALs lie, and what was let go: each is one object, written once."""
+    records = FolderStore(store, f"_headgate/{table_id}")
+    expired = [f"_headgate/{table_id}/{info.key}" for info in records.list(expiring.ROOT)]
+    for key, code in [
+        (clone_intent.KEY, "record-damaged"),
+        (clone_wal.choice_key(table_id), "wal-choice-damaged"),
+        *((key, "record-damaged") for key in expired),
+    ]:
+        try:
+            codec.fields_of(Retry().run(partial(store.get, key)), "The record")
+        except NotFound:
+            continue
+        except InvalidInput as error:
+            yield finding("record-newer", key, error.what)
+        except Corrupt as error:
+            yield finding(code, key, error.what)
+
+
+def _marks(store: ObjectStore, base: Base | None) -> Mapping[UUID, int]:
+    if base is None:
+        return {}
+    try:
+        return compacted_marks(store, open_dataset(store))
+    except HeadgateError:
+        return {}  # a base that cannot be read is told already
+
+
+def _shard_folders(store: ObjectStore) -> frozenset[UUID]:
+    return frozenset(filter(None, map(_uuid, store.list_folders("_mem_wal/"))))
+
+
+def _uuid(text: str) -> UUID | None:
+    try:
+        return UUID(text) if str(UUID(text)) == text else None
+    except ValueError:
+        return None
