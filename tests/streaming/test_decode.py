@@ -9,7 +9,7 @@ import pytest
 
 from headgate.errors import InvalidInput
 from headgate.streaming.decode import api as decode
-from headgate.streaming.decode import columns as decode_pass
+from headgate.streaming.decode.json import columns as decode_pass
 
 SCHEMA = pa.schema(
     [

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headgate.streaming.decode import api as decode
-from headgate.streaming.decode import columns as decode_pass
+from headgate.streaming.decode.json import columns as decode_pass
 
 SCHEMA = pa.schema(
     [

@@ -46,12 +46,12 @@ from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
 
-from headgate.streaming.decode.avro import AvroDecoder, WriterSchemas
+from headgate.streaming.decode.avro.decoder import AvroDecoder, WriterSchemas
 from headgate.streaming.decode.contract import BadRecords, Decoded, Decoder, KeyDecoder
 from headgate.streaming.decode.ddl import arrow_schema
 from headgate.streaming.decode.debezium import DebeziumDecoder, key_of
 from headgate.streaming.decode.following import Following
-from headgate.streaming.decode.json import JsonDecoder
+from headgate.streaming.decode.json.decoder import JsonDecoder
 from headgate.streaming.decode.raw import RawDecoder
 
 if TYPE_CHECKING:

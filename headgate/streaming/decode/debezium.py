@@ -33,7 +33,7 @@ import pyarrow.compute as pc
 from headgate.errors import InvalidInput
 from headgate.shards.rows.schema import PRIMARY_KEY, RowSchema
 from headgate.streaming.decode.contract import Decoded, as_bytes, bad_records
-from headgate.streaming.decode.json import JsonDecoder
+from headgate.streaming.decode.json.decoder import JsonDecoder
 from headgate.streaming.decode.keys import decode_keys as plain_keys
 
 UNAVAILABLE = "__debezium_unavailable_value"

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from headgate.shards.rows.schema import RowSchema
 from headgate.streaming.decode.contract import BadRecords, Decoded
-from headgate.streaming.decode.json import JsonDecoder
+from headgate.streaming.decode.json.decoder import JsonDecoder
 
 _NO_KEY = "a record without a value has no key, so there is nothing to delete"
 

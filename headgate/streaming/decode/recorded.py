@@ -18,10 +18,10 @@ import pyarrow as pa
 from headgate.errors import Corrupt, HeadgateError
 from headgate.shards.rows.schema import RowSchema
 from headgate.streaming.decode import api as decoders
-from headgate.streaming.decode.avro import AvroDecoder
+from headgate.streaming.decode.avro.decoder import AvroDecoder
 from headgate.streaming.decode.contract import Decoder
 from headgate.streaming.decode.debezium import DebeziumDecoder
-from headgate.streaming.decode.json import JsonDecoder
+from headgate.streaming.decode.json.decoder import JsonDecoder
 from headgate.streaming.decode.raw import RawDecoder
 
 SPARK = "spark"

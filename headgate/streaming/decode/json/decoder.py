@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from headgate.streaming.decode.columns import Pass
 from headgate.streaming.decode.contract import Decoded, as_bytes, bad_records
-from headgate.streaming.decode.types import check_types
+from headgate.streaming.decode.json.columns import Pass
+from headgate.streaming.decode.json.types import check_types
 
 
 @dataclass(frozen=True)

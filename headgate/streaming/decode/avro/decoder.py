@@ -31,11 +31,11 @@ import pyarrow as pa
 from headgate.connectors.kafka.registry import SchemaRegistry
 from headgate.errors import InvalidInput, NotFound
 from headgate.shards.rows.schema import RowSchema
-from headgate.streaming.decode.avro_columns import Cursors
-from headgate.streaming.decode.avro_schema import Node, Record, parse
+from headgate.streaming.decode.avro.columns import Cursors
+from headgate.streaming.decode.avro.schema import Node, Record, parse
 from headgate.streaming.decode.contract import Decoded, as_bytes, bad_records
+from headgate.streaming.decode.json.screen import layout
 from headgate.streaming.decode.keys import decode_keys as plain_keys
-from headgate.streaming.decode.screen import layout
 
 HEADER = 5
 """Bytes before the value."""

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from headgate.errors import InvalidInput
-from headgate.streaming.decode.avro_schema import Enum, Fixed, Items, Node, Pairs, Primitive, Record, Union
+from headgate.streaming.decode.avro.schema import Enum, Fixed, Items, Node, Pairs, Primitive, Record, Union
 from headgate.streaming.decode.cast import cast_each
 from headgate.streaming.decode.fitting import keeps_values
 

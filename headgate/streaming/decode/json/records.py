@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types
 
-from headgate.streaming.decode.types import Unfit, holds_map, integer_range, is_any_list, plain_time
+from headgate.streaming.decode.json.types import Unfit, holds_map, integer_range, is_any_list, plain_time
 
 SAMPLE = 40
 """Characters of a value that an error may show: enough to find it, too few to leak a document."""

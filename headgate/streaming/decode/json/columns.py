@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as arrow_json
 
-from headgate.streaming.decode.records import Rules, Unsure, rules_of
-from headgate.streaming.decode.screen import Positions, layout, screen
-from headgate.streaming.decode.types import Unfit, finish, holds_map, stand_in
+from headgate.streaming.decode.json.records import Rules, Unsure, rules_of
+from headgate.streaming.decode.json.screen import Positions, layout, screen
+from headgate.streaming.decode.json.types import Unfit, finish, holds_map, stand_in
 
 WINDOW_BYTES = 8 << 20
 """Values parsed at once: bounds the parser's own memory, and is past the size where more makes it faster."""
