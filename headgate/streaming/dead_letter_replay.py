@@ -24,19 +24,19 @@ import pyarrow as pa
 from headgate.checkpoints.jobs.columns import current_schema, gained
 from headgate.checkpoints.jobs.flush import run_here
 from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.dead_letters import DeadEntry, dead_entries
 from headgate.checkpoints.log.names import check_stream
 from headgate.checkpoints.log.records import Batch, OpaqueRange, ShardPart
 from headgate.checkpoints.log.replayed import Replayed
 from headgate.checkpoints.log.state import LogState
 from headgate.checkpoints.offline.checkpoint import MAX_BYTES
 from headgate.checkpoints.stream.checkpoint import stop_stream
+from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import InvalidInput, Transient
 from headgate.shards.config import WriterConfig
 from headgate.shards.wal.appender import Pause, no_pause
-from headgate.streaming.dead_letters import DeadEntry, dead_entries
 from headgate.streaming.decode.contract import Decoder
 from headgate.streaming.decode.recorded import recorded
-from headgate.streaming.driver import StreamDriver
 from headgate.streaming.spark.checks import check_decoder
 from headgate.streaming.write.rows import Made, RowMaker
 from headgate.streaming.write.task import Attempt, WritePlan

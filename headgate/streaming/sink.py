@@ -21,6 +21,7 @@ from headgate.checkpoints.snapshots.checkpoint import TableCheckpoint
 from headgate.checkpoints.spark.directory import SparkCheckpoint
 from headgate.checkpoints.spark.recover import check_startable
 from headgate.checkpoints.stream.checkpoint import FinalCompaction, checkpoint_stream, stop_stream
+from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.errors import Fenced, HeadgateError, InvalidInput
 from headgate.shards.sharding import ByPartition
@@ -28,7 +29,6 @@ from headgate.shards.wal.appender import Pause, no_pause
 from headgate.streaming.decode.contract import Decoder
 from headgate.streaming.decode.following import Following, decoder_of
 from headgate.streaming.decode.recorded import recorded
-from headgate.streaming.driver import StreamDriver
 from headgate.streaming.kafka import offsets as topic_offsets
 from headgate.streaming.kafka.source import KafkaSource
 from headgate.streaming.maintenance.flush import flush

@@ -8,13 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from headgate.checkpoints.log.dead_letters import dead_letter_name
 from headgate.checkpoints.log.records import Batch, BatchRecord, Mode, ShardPart
+from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.shards.config import WriterConfig
 from headgate.shards.wal.entry import SourceRange
-from headgate.streaming.dead_letters import dead_letter_name
 from headgate.streaming.decode.api import json as json_decoder
 from headgate.streaming.decode.contract import Decoder
-from headgate.streaming.driver import StreamDriver
 from headgate.streaming.write.routing import shards_of
 from headgate.streaming.write.rows import RowMaker
 from headgate.streaming.write.task import Attempt, WritePlan

@@ -19,6 +19,7 @@ from stream_life import QUERY, SCHEMA, batch_of, expected_rows, ranges_of, run_t
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.names import list_streams
 from headgate.checkpoints.snapshots.checkpoint import CheckpointStore
+from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.cli import main
 from headgate.connectors.kafka.rows import row_schema
 from headgate.errors import Corrupt, DataLoss, HeadgateError, InvalidInput
@@ -27,7 +28,6 @@ from headgate.shards.sharding import ByPartition, by_partition
 from headgate.shards.wal.entry import SourceRange
 from headgate.streaming.decode.api import debezium as debezium_decoder
 from headgate.streaming.decode.api import json as json_decoder
-from headgate.streaming.driver import StreamDriver
 from headgate.streaming.write.rows import RowMaker
 from headgate.table.fsck import fsck
 from headgate.table.table import Table, create_table, open_table, record_key

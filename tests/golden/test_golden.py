@@ -20,9 +20,9 @@ from make import rows as batch_of_rows  # noqa: E402
 
 from headgate.checkpoints.log import records as codec  # noqa: E402
 from headgate.checkpoints.log.commit_log import CommitLog  # noqa: E402
+from headgate.checkpoints.log.dead_letters import read_dead_letters  # noqa: E402
 from headgate.checkpoints.log.records import BatchRecord, OpenRecord, RewindRecord, SchemaRecord  # noqa: E402
 from headgate.checkpoints.spark.rewind import rewind  # noqa: E402
-from headgate.streaming.dead_letters import read_dead_letters  # noqa: E402
 from headgate.table.fsck import fsck  # noqa: E402
 from headgate.table.table import Table, open_table  # noqa: E402
 

@@ -13,12 +13,12 @@ from stream_life import QUERY, SCHEMA, batch_of, expected_rows, run_task, write_
 from test_hostile import NAMES
 
 from headgate.checkpoints.log.names import list_streams
+from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.connectors.objects import open_store
 from headgate.errors import InvalidInput
 from headgate.shards.sharding import ByPartition, by_partition
 from headgate.shards.wal.entry import SourceRange
 from headgate.streaming.decode.api import json as json_decoder
-from headgate.streaming.driver import StreamDriver
 from headgate.streaming.write.rows import RowMaker
 from headgate.table.fsck import fsck
 from headgate.table.table import create_table, open_table

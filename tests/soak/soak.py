@@ -26,8 +26,8 @@ from soak_world import STREAM, TOPIC, World
 
 import headgate
 from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.dead_letters import read_dead_letters
 from headgate.connectors.kafka.reader import offsets
-from headgate.streaming.dead_letters import read_dead_letters
 from headgate.streaming.verify.verify import verify_table
 from headgate.table.fsck import fsck
 

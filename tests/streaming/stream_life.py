@@ -16,9 +16,11 @@ from typing import Any
 import pyarrow as pa
 
 from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.dead_letters import PREFIX, read_dead_letters
 from headgate.checkpoints.log.decisions import BatchSources, Refuse, Skip, decide_batch
 from headgate.checkpoints.log.records import Batch, BatchRecord
 from headgate.checkpoints.log.visibility import Visible
+from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.connectors.kafka.rows import row_schema
 from headgate.connectors.objects.port import ObjectStore
 from headgate.retry import Retry
@@ -29,9 +31,7 @@ from headgate.shards.sharding import ByPartition, Sharding
 from headgate.shards.wal.appender import Pause, no_pause
 from headgate.shards.wal.entry import SourceRange
 from headgate.shards.wal.tailer import WalTailer
-from headgate.streaming.dead_letters import PREFIX, read_dead_letters
 from headgate.streaming.decode.api import json as json_decoder
-from headgate.streaming.driver import StreamDriver
 from headgate.streaming.write import task
 from headgate.streaming.write.job import Written
 from headgate.streaming.write.routing import shards_of

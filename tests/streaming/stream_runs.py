@@ -15,9 +15,9 @@ import pyarrow as pa
 from confluent_kafka import Producer
 
 import headgate
+from headgate.checkpoints.log.dead_letters import read_dead_letters
 from headgate.connectors.kafka.topics import QUIET
 from headgate.shards.sharding import Sharding
-from headgate.streaming.dead_letters import read_dead_letters
 from headgate.streaming.sink import ShardSink
 from headgate.table.table import Table
 

@@ -27,12 +27,12 @@ from stream_life import (
 
 from headgate.checkpoints.log.records import Batch
 from headgate.checkpoints.log.state import RECENT
+from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.connectors.objects.folder import FolderStore
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import Fenced, HeadgateError, InvalidInput, Poisoned, Transient
 from headgate.shards.shard import TableHome
 from headgate.shards.wal.entry import SourceRange
-from headgate.streaming.driver import StreamDriver
 
 BATCHES = 2
 ALL = [part for number in range(BATCHES) for part in ranges_of(number)]

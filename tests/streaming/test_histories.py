@@ -27,11 +27,11 @@ from stream_life import (
 )
 
 from headgate.checkpoints.log.decisions import BatchSources, Refuse, Skip, decide_batch
+from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.connectors.objects.memory import MemoryStore
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import HeadgateError
 from headgate.shards.wal.entry import SourceRange
-from headgate.streaming.driver import StreamDriver
 from headgate.streaming.write.job import Written
 from headgate.streaming.write.task import WritePlan
 

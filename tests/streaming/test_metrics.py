@@ -21,11 +21,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from stream_runs import SCHEMA, Stream, Topic, until
 
 import headgate
+from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.dev.ports import free_port
 from headgate.errors import Fenced, InvalidInput
 from headgate.shards.sharding import Sharding
 from headgate.shards.wal.entry import SourceRange
-from headgate.streaming.driver import StreamDriver
 from headgate.streaming.observe.metrics import METRICS, StreamMetrics, lag_of
 from headgate.streaming.observe.server import serve
 from headgate.streaming.observe.timers import Phases

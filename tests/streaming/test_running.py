@@ -15,8 +15,8 @@ from stream_runs import make_table
 import headgate
 from headgate.checkpoints.log.records import BatchRecord
 from headgate.checkpoints.spark.directory import SparkCheckpoint
+from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import Fenced, PermissionDenied, StoreFull
-from headgate.streaming.driver import StreamDriver
 from headgate.streaming.sink import ShardSink
 from headgate.streaming.spark.running import Done, RunningStream, _Watched
 from headgate.streaming.spark.session import SparkFailed

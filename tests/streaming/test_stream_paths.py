@@ -115,7 +115,7 @@ def test_nested_values_decimals_and_times_arrive_as_they_were_written(
         },
         {"id": 2, "price": None, "at": None, "address": None, "tags": None},
     ]
-    (letters,) = headgate.streaming.dead_letters.read_dead_letters(table.home)
+    (letters,) = headgate.checkpoints.log.dead_letters.read_dead_letters(table.home)
     assert letters.column("offset").to_pylist() == [0]
     assert letters.column("partition").to_pylist() == [2]
 

@@ -139,10 +139,10 @@ def test_avro_by_a_registry_and_raw_bytes_flow_through_a_stream(
             sink.close()
     found = {row["id"]: row["note"] for row in rows.scan().read_all().to_pylist()}
     assert found == {number: f"note {number}" for number in range(50)}
-    letters = pa.concat_tables(headgate.streaming.dead_letters.read_dead_letters(rows.home)).to_pylist()
+    letters = pa.concat_tables(headgate.checkpoints.log.dead_letters.read_dead_letters(rows.home)).to_pylist()
     assert sorted(letter["value"] for letter in letters) == sorted(values[50:])
     assert sorted(raw.scan().read_all()["value"].to_pylist()) == sorted(values)
-    assert list(headgate.streaming.dead_letters.read_dead_letters(raw.home)) == []
+    assert list(headgate.checkpoints.log.dead_letters.read_dead_letters(raw.home)) == []
 
 
 class DeadGroup(ShardSink):
@@ -195,6 +195,6 @@ def test_change_events_of_two_topics_become_one_table_with_a_key_exactly_once_th
     rows = {row["id"]: row["note"] for row in table.scan().read_all().to_pylist()}
     kept = {0: "snapshot", 1: "updated", 3: "again", 4: "snapshot", 5: "snapshot"}
     assert rows == {**kept, 101: "other again"}
-    letters = pa.concat_tables(headgate.streaming.dead_letters.read_dead_letters(table.home)).to_pylist()
+    letters = pa.concat_tables(headgate.checkpoints.log.dead_letters.read_dead_letters(table.home)).to_pylist()
     assert ["says nothing of one row" in one["error"] for one in letters] == [True]
     sink.close()

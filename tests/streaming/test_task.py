@@ -33,12 +33,12 @@ from stream_life import (
     written,
 )
 
+from headgate.checkpoints.log.dead_letters import read_dead_letters
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import InvalidInput, Poisoned, from_json
 from headgate.shards.sharding import Bucket, Sharding, Single
 from headgate.shards.wal.entry import SourceRange
 from headgate.shards.wal.tailer import WalTailer
-from headgate.streaming.dead_letters import read_dead_letters
 from headgate.streaming.write import task
 from headgate.streaming.write.task import WritePlan
 

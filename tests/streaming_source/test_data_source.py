@@ -15,10 +15,10 @@ from confluent_kafka import Producer
 
 import headgate
 from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.dead_letters import read_dead_letters
+from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.shards.wal.tailer import WalTailer
-from headgate.streaming.dead_letters import read_dead_letters
-from headgate.streaming.driver import StreamDriver
 from headgate.streaming.verify.verify import verify_table
 from headgate.table.table import Table
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.dead_letters import read_dead_letters
 from headgate.checkpoints.log.records import BatchRecord
 from headgate.errors import Fenced, InvalidInput, Poisoned, Transient
 from headgate.shards.sharding import Sharding, bucket, by_partition, single
@@ -21,7 +22,6 @@ from headgate.streaming.datasource.memory import forget_runs
 from headgate.streaming.datasource.plan import BatchPlan, TaskResult, commit_batch, plan_batch
 from headgate.streaming.datasource.settings import Settings
 from headgate.streaming.datasource.task import write_batch
-from headgate.streaming.dead_letters import read_dead_letters
 from headgate.table.table import Table, create_table
 
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("note", pa.string())])

@@ -26,6 +26,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from headgate.checkpoints.log.dead_letters import read_dead_letters
 from headgate.checkpoints.snapshots.snapshot import visible_now
 from headgate.cli.commands.status import batch_value
 from headgate.cli.demo.after import After, look_after
@@ -35,7 +36,6 @@ from headgate.dev.broker import LocalBroker
 from headgate.errors import HeadgateError, NotFound
 from headgate.shards.sharding import by_partition
 from headgate.shards.wal.tailer import WalTailer
-from headgate.streaming.dead_letters import read_dead_letters
 from headgate.streaming.decode.api import json as json_decoder
 from headgate.streaming.decode.ddl import arrow_schema
 from headgate.streaming.kafka.source import source

@@ -13,20 +13,20 @@ from uuid import UUID, uuid4
 
 from headgate.checkpoints.jobs.columns import another_table, gained, stream_schema
 from headgate.checkpoints.log.commit_log import CommitLog, OpenedLog
+from headgate.checkpoints.log.dead_letters import dead_letter_name
 from headgate.checkpoints.log.decisions import Skip, Write, is_another_table
 from headgate.checkpoints.log.records import Batch, BatchRecord, ShardPart
 from headgate.checkpoints.log.state import Head, LogState
 from headgate.checkpoints.spark.directory import SparkCheckpoint
+from headgate.checkpoints.stream.driver import Planned, StreamDriver
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.errors import Fenced, InvalidInput, NotFound, Poisoned, Transient, from_json
 from headgate.retry import Retry
 from headgate.shards.shard import TableHome
 from headgate.streaming.datasource.memory import Held, Hold
 from headgate.streaming.datasource.settings import Settings
-from headgate.streaming.dead_letters import dead_letter_name
 from headgate.streaming.decode import api as decode
 from headgate.streaming.decode.recorded import recorded
-from headgate.streaming.driver import Planned, StreamDriver
 from headgate.streaming.kafka import offsets as topic_offsets
 from headgate.streaming.options import as_option
 from headgate.streaming.spark.checks import check_columns

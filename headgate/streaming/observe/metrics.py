@@ -17,10 +17,10 @@ from datetime import UTC, datetime
 from typing import Any, Literal, Protocol
 
 from headgate.checkpoints.log.records import BatchRecord
+from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import Fenced
 from headgate.retry import retries
 from headgate.shards.wal.entry import SourceRange
-from headgate.streaming.driver import StreamDriver
 from headgate.streaming.maintenance.state import MaintenanceState
 
 Kind = Literal["counter", "gauge", "histogram"]

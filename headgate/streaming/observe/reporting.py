@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from headgate.checkpoints.log.records import BatchRecord
+from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.connectors.extras import needs
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.shards.wal.entry import SourceRange
 from headgate.streaming.delta.ledger import Ledger
 from headgate.streaming.delta.tables import DeltaName, check_delta
-from headgate.streaming.driver import StreamDriver
 from headgate.streaming.maintenance.state import MaintenanceState
 from headgate.streaming.observe.follower import LAST_TRY
 from headgate.streaming.observe.group import KafkaProgress

@@ -30,6 +30,7 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.dead_letters import DeadEntry, dead_entries, dead_letter_home
 from headgate.checkpoints.log.records import OpenRecord, RewindRecord
 from headgate.checkpoints.log.state import Head
 from headgate.checkpoints.offline.retention import read_expired
@@ -39,7 +40,6 @@ from headgate.errors import InvalidInput, Transient
 from headgate.shards.rows.schema import TOMBSTONE
 from headgate.shards.sharding import ByPartition, single
 from headgate.streaming.dead_letter_replay import REPLAY
-from headgate.streaming.dead_letters import DeadEntry, dead_entries, dead_letter_home
 from headgate.streaming.decode import api as decoders
 from headgate.streaming.decode.contract import Decoder
 from headgate.streaming.decode.recorded import Recorded, restored

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
+from headgate.checkpoints.log.dead_letters import dead_letter_name
 from headgate.checkpoints.log.records import ShardPart
 from headgate.errors import Poisoned, from_json
 from headgate.shards.sharding import Bucket, ByPartition, Single
-from headgate.streaming.dead_letters import dead_letter_name
 from headgate.streaming.observe.timers import Phases
 from headgate.streaming.write import task
 from headgate.streaming.write.routing import Ranges, balanced, shards_of, size, task_count

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 from headgate.checkpoints.log.decisions import BatchSources, Earliest, Refuse, Skip, Write, decide_batch
 from headgate.checkpoints.log.state import Head
+from headgate.checkpoints.stream.driver import Planned
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.errors import InvalidInput
 from headgate.shards.config import WriterConfig
 from headgate.shards.sharding import ByPartition, Sharding
 from headgate.streaming.decode.contract import Decoder
-from headgate.streaming.driver import Planned
 from headgate.streaming.options import SinkOptions
 from headgate.streaming.write.routing import Ranges, check_routing
 from headgate.streaming.write.rows import RowMaker

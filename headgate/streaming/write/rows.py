@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headgate.checkpoints.log.dead_letters import SCHEMA as DEAD_LETTERS
 from headgate.errors import InvalidInput
 from headgate.shards.bucket import bucket_ids
 from headgate.shards.rows.schema import RowSchema
 from headgate.shards.sharding import Bucket, ByPartition, Sharding
-from headgate.streaming.dead_letters import SCHEMA as DEAD_LETTERS
 from headgate.streaming.decode.contract import Decoded, Decoder, KeyDecoder
 from headgate.streaming.decode.fitting import fitted
 from headgate.streaming.decode.keys import decode_keys
