@@ -32,7 +32,7 @@ class Block:
 def pages() -> list[str]:
     """All that have blocks which must run."""
     found = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
-    found += [*sorted((ROOT / "docs").glob("*.md")), ROOT / "benchmarks" / "README.md"]
+    found += [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "benchmarks" / "README.md"]
     return [path.relative_to(ROOT).as_posix() for path in found if path.exists()]
 
 

@@ -154,3 +154,13 @@ def test_the_demo_in_the_readme_shows_what_the_demo_tells() -> None:
     keys = re.findall(r'^ {8}"(\w+)":', inspect.getsource(_summary), re.MULTILINE)
     assert keys
     assert [key for key in keys if key.replace("_", " ") not in shown] == []
+
+
+def test_the_map_names_files_that_exist() -> None:
+    text = (ROOT / "docs" / "internals" / "architecture.md").read_text()
+    named = re.findall(r"`((?:headgate/)?[a-z_]+/[a-z_/]*(?:\.py)?)`", text)
+    assert len(named) > 40
+    package = ROOT / "headgate"
+    missing = [name for name in named if not (package / name.removeprefix("headgate/")).exists()]
+    inner = {path.name for path in package.rglob("*") if path.is_dir()}
+    assert not [name for name in missing if name.rstrip("/") not in inner]
