@@ -262,7 +262,11 @@ def rows_of(count: int) -> list[int]:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("at_start", [True, False], ids=["while Spark starts", "between batches"])
+@pytest.mark.parametrize(
+    "at_start",
+    [pytest.param(True, marks=pytest.mark.deep), False],
+    ids=["while Spark starts", "between batches"],
+)
 def test_a_jvm_that_dies_is_told_in_one_sentence(
     tmp_path: Path, kafka_servers: str, make_topic: Callable[..., str], send: Send, at_start: bool
 ) -> None:

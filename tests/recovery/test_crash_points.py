@@ -28,6 +28,13 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
 SHARDING = headgate.by_partition(key_is_partitioned=True)
 
+Steps = tuple[tuple[str, int], ...]
+"""Crash points in order, and how many batches are done at each, by its process."""
+
+EACH: Steps = (("tasks", 1), ("between shards", 0), ("commit", 1), ("batch", 1), ("committed", 2))
+FEW: Steps = (("between shards", 0), ("committed", 2))
+"""In the middle of a batch, and between its commit and Spark's own."""
+
 
 @pytest.fixture
 def topic(kafka_servers: str, make_topic: MakeTopic) -> Topic:
@@ -61,19 +68,20 @@ def test_killed_at_each_crash_point_the_stream_goes_on_exactly_once(
 @pytest.mark.s3
 @pytest.mark.real_s3
 @pytest.mark.parametrize(
-    ("path", "memtable"),
+    ("path", "memtable", "steps"),
     [
-        pytest.param("direct", True, id="memtable"),
-        pytest.param("direct", False, id="wal", marks=pytest.mark.deep),
-        pytest.param("arrow", True, id="arrow", marks=pytest.mark.deep),
+        pytest.param("direct", True, FEW, id="few"),
+        pytest.param("direct", True, EACH, id="memtable", marks=pytest.mark.deep),
+        pytest.param("direct", False, EACH, id="wal", marks=pytest.mark.deep),
+        pytest.param("arrow", True, EACH, id="arrow", marks=pytest.mark.deep),
     ],
 )
 @pytest.mark.usefixtures("s3_environment")
 def test_on_s3_killed_at_each_crash_point_the_stream_goes_on_exactly_once(
-    tmp_path: Path, topic: Topic, bucket: str, path: str, memtable: bool
+    tmp_path: Path, topic: Topic, bucket: str, path: str, memtable: bool, steps: Steps
 ) -> None:
     table = headgate.create_table(f"s3://{bucket}/table", SCHEMA, primary_key="id", sharding=SHARDING)
-    kill_at_each_point(tmp_path, topic, table, path, memtable)
+    kill_at_each_point(tmp_path, topic, table, path, memtable, steps)
     shown = (tmp_path / "driver.log").read_text(errors="replace")
     assert not any(secret in shown for secret in S3_SECRETS)
 
@@ -113,13 +121,15 @@ def test_with_sparks_checkpoint_on_s3_as_well_the_stream_goes_on_exactly_once(
     assert not any(secret in shown for secret in S3_SECRETS)
 
 
-def kill_at_each_point(tmp_path: Path, topic: Topic, table: Table, path: str, memtable: bool, **more: Any) -> None:
+def kill_at_each_point(
+    tmp_path: Path, topic: Topic, table: Table, path: str, memtable: bool, steps: Steps = EACH, **more: Any
+) -> None:
     facts = told(tmp_path, topic, table, path=path, memtable=memtable, max_memtable_size=4 << 10, **more)
     topic.put_orders(4000, keys=500)
-    # Each process but the second stands at its point in its second batch, and is killed there. The next one
+    # Each process but that "between shards" stands at its point in its second batch, and is killed there. The next one
     # starts with what that left: a batch in flight, or one that Spark does not know to be done.
     armed = tmp_path / "armed"
-    for step, least in (("tasks", 1), ("between shards", 0), ("commit", 1), ("batch", 1), ("committed", 2)):
+    for step, least in steps:
         before = batches_done(table)
         if step == "between shards":
             armed.touch()
@@ -139,7 +149,7 @@ def kill_at_each_point(tmp_path: Path, topic: Topic, table: Table, path: str, me
     assert all(flushed) if memtable else not any(flushed)
 
 
-@pytest.mark.parametrize("rows", [True, False], ids=["rows", "no-rows"])
+@pytest.mark.parametrize("rows", [True, pytest.param(False, marks=pytest.mark.deep)], ids=["rows", "no-rows"])
 def test_a_driver_that_wakes_after_its_successor_committed_five_batches_is_fenced(
     tmp_path: Path, topic: Topic, rows: bool
 ) -> None:

@@ -31,6 +31,7 @@ def run(folder: Path, seconds: float, record_property: Callable[[str, object], N
     return report
 
 
+@pytest.mark.deep
 @pytest.mark.spark
 @pytest.mark.kafka
 @pytest.mark.s3
