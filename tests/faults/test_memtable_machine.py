@@ -216,7 +216,7 @@ def _run(examples: int, steps: int) -> None:
 
 
 def test_whatever_happens_the_shard_holds_exactly_what_was_acknowledged() -> None:
-    _run(60, 30)
+    _run(25, 30)
 
 
 @pytest.mark.deep

@@ -384,11 +384,11 @@ COMMON = {
 }
 
 TestFencedWal = FencedWal.TestCase
-TestFencedWal.settings = settings(max_examples=500, stateful_step_count=30, **COMMON)  # type: ignore[arg-type]
+TestFencedWal.settings = settings(max_examples=150, stateful_step_count=30, **COMMON)  # type: ignore[arg-type]
 
 
 class DeepFencedWal(FencedWal):
-    """The same with forty times the examples and longer lives."""
+    """The same with a hundred times the examples and longer lives."""
 
 
 TestDeepFencedWal = pytest.mark.deep(DeepFencedWal.TestCase)

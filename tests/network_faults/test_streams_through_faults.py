@@ -136,7 +136,7 @@ def test_a_stream_outlasts_every_fault_of_either_network_without_being_started_a
             with run.networks[where].under(fault):
                 run.topic.put_orders(200, seed=chance.randrange(1 << 30))
                 # A state that all faults reach does not exist: some let a batch through, some let nothing through.
-                time.sleep(chance.uniform(1.0, 3.0) + fault.attributes.get("latency", 0) / 1000)
+                time.sleep(chance.uniform(0.5, 1.5) + fault.attributes.get("latency", 0) / 1000)
                 if fault in (RESET, LOST):
                     assert run.ends() != run.topic_ends(), f"{fault.name} of {where} is not felt"
             run.catch_up()
