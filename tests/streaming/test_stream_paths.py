@@ -38,11 +38,18 @@ def topic(kafka_servers: str, make_topic: MakeTopic) -> Topic:
 
 
 def _cases() -> Iterator[Any]:
-    """Every sharding by every path; without a key the two that differ most, and the others deep."""
+    """Every sharding, either path, with a key and without one; each by each deep."""
+    brief = {
+        ("by_partition", "direct", "id"),
+        ("bucket", "arrow", "id"),
+        ("single", "arrow", "id"),
+        ("bucket", "direct", None),
+    }
     for name, path, key in product(SHARDINGS, PATHS, ("id", None)):
-        brief = key or (path == "direct" and name in ("by_partition", "bucket"))
         named = f"{name}-{'keyed' if key else 'keyless'}-{path}"
-        yield pytest.param(SHARDINGS[name], key, path, id=named, marks=[] if brief else [pytest.mark.deep])
+        yield pytest.param(
+            SHARDINGS[name], key, path, id=named, marks=[] if (name, path, key) in brief else [pytest.mark.deep]
+        )
 
 
 @pytest.mark.parametrize(("sharding", "key", "path"), _cases())

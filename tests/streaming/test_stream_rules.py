@@ -30,6 +30,8 @@ from headgate.table.table import Table
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
+EITHER_PATH = pytest.mark.parametrize("stream", PATHS, indirect=True)
+
 KEYED_PARTITIONS = headgate.by_partition(key_is_partitioned=True)
 
 
@@ -38,9 +40,12 @@ def topic(kafka_servers: str, make_topic: MakeTopic) -> Topic:
     return Topic(kafka_servers, make_topic(2), 2)
 
 
-@pytest.fixture(params=PATHS)
+@pytest.fixture(params=["direct", pytest.param("arrow", marks=pytest.mark.deep)])
 def stream(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path, topic: Topic) -> Stream:
-    """A stream of the topic into a table without a key, by partition."""
+    """A stream of the topic into a table without a key, by partition.
+
+    What reading decides is asked of both paths (`EITHER_PATH`); what the driver alone decides, of Spark's own one deep.
+    """
     table = make_table(tmp_path, headgate.by_partition())
     return Stream(spark, table, [topic], tmp_path / "checkpoint", request.param)
 
@@ -200,6 +205,7 @@ def test_records_of_another_source_are_decoded_as_kafka_s_are(spark: SparkSessio
 # -- offsets that hold no row, and offsets that are gone ----------------------------------
 
 
+@EITHER_PATH
 def test_aborted_rows_are_not_read_and_a_batch_without_rows_has_its_record(
     stream: Stream, topic: Topic, kafka_servers: str
 ) -> None:
@@ -221,6 +227,7 @@ def test_aborted_rows_are_not_read_and_a_batch_without_rows_has_its_record(
     assert [one["id"] for one in scanned(stream.table)] == [1, 2, 6]
 
 
+@EITHER_PATH
 @pytest.mark.parametrize("when", ["before the restart", "after the plan"])
 def test_offsets_that_are_gone_are_data_loss_with_the_range(
     stream: Stream, topic: Topic, kafka_servers: str, when: str
@@ -322,6 +329,7 @@ def test_the_first_of_two_drivers_is_fenced_and_its_query_stops(
 # -- growth and owners -------------------------------------------------------------------
 
 
+@EITHER_PATH
 def test_a_grown_topic_is_read_from_its_earliest_offset(stream: Stream, topic: Topic, kafka_servers: str) -> None:
     topic.put_numbers(range(100))
     stream.run()
@@ -332,8 +340,15 @@ def test_a_grown_topic_is_read_from_its_earliest_offset(stream: Stream, topic: T
     assert len(stream.table.shards()) == 3
 
 
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("rows", [0, 50], ids=["no-rows-yet", "rows"])
+@pytest.mark.parametrize(
+    ("rows", "path"),
+    [
+        pytest.param(0, "direct", id="no-rows-yet-direct", marks=pytest.mark.deep),
+        pytest.param(0, "arrow", id="no-rows-yet-arrow"),
+        pytest.param(50, "direct", id="rows-direct"),
+        pytest.param(50, "arrow", id="rows-arrow", marks=pytest.mark.deep),
+    ],
+)
 def test_on_a_table_with_a_key_a_grown_topic_is_refused(
     spark: SparkSession, tmp_path: Path, topic: Topic, kafka_servers: str, path: str, rows: int
 ) -> None:
@@ -351,7 +366,7 @@ def test_on_a_table_with_a_key_a_grown_topic_is_refused(
     assert len(scanned(table)) == 100
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", ["direct", pytest.param("arrow", marks=pytest.mark.deep)])
 def test_two_streams_on_different_topics_share_a_table_and_not_their_shards(
     spark: SparkSession, tmp_path: Path, kafka_servers: str, make_topic: MakeTopic, path: str
 ) -> None:
@@ -377,7 +392,11 @@ def test_two_streams_on_different_topics_share_a_table_and_not_their_shards(
 # -- WAL-only and MemTable -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("path", "key"), [("direct", "id"), ("arrow", None)], ids=["direct-keyed", "arrow-keyless"])
+@pytest.mark.parametrize(
+    ("path", "key"),
+    [("direct", "id"), pytest.param("arrow", None, marks=pytest.mark.deep)],
+    ids=["direct-keyed", "arrow-keyless"],
+)
 def test_a_stream_changes_between_wal_only_and_memtable_with_rows_in_flight(
     spark: SparkSession, tmp_path: Path, topic: Topic, path: str, key: str | None
 ) -> None:

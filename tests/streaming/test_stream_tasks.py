@@ -9,7 +9,7 @@ import pytest
 from away_store import AwayDecoder, Tries, behind
 from pyspark.sql import SparkSession
 from services import MakeTopic
-from stream_runs import PATHS, SCHEMA, Stream, Topic, check_table, make_table, row
+from stream_runs import SCHEMA, Stream, Topic, check_table, make_table, row
 from unsteady import Unsteady
 
 import headgate
@@ -20,11 +20,16 @@ from headgate.shards.sharding import Bucket, Sharding
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
 
-@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(
-    ("how", "sharding"),
-    [("raise", headgate.single()), ("kill", headgate.single()), ("kill", headgate.bucket("id", 2))],
-    ids=["raise-single", "kill-single", "kill-bucket"],
+    ("how", "sharding", "path"),
+    [
+        pytest.param("raise", headgate.single(), "direct", id="raise-single-direct"),
+        pytest.param("raise", headgate.single(), "arrow", id="raise-single-arrow", marks=pytest.mark.deep),
+        pytest.param("kill", headgate.single(), "direct", id="kill-single-direct", marks=pytest.mark.deep),
+        pytest.param("kill", headgate.single(), "arrow", id="kill-single-arrow"),
+        pytest.param("kill", headgate.bucket("id", 2), "direct", id="kill-bucket-direct"),
+        pytest.param("kill", headgate.bucket("id", 2), "arrow", id="kill-bucket-arrow", marks=pytest.mark.deep),
+    ],
 )
 def test_peers_bug_15_spark_25407_a_task_that_fails_once_after_it_has_written_leaves_no_row_twice(
     spark: SparkSession,
@@ -66,7 +71,7 @@ def test_peers_bug_15_spark_25407_a_task_that_fails_once_after_it_has_written_le
     ("path", "sharding", "where", "kind"),
     [
         ("direct", headgate.by_partition(), "entries", Poisoned),
-        ("arrow", headgate.bucket("id", 2), "entries", Poisoned),
+        pytest.param("arrow", headgate.bucket("id", 2), "entries", Poisoned, marks=pytest.mark.deep),
         ("direct", headgate.bucket("id", 2), "records", Transient),
     ],
     ids=["direct", "shuffled", "before the shuffle"],
