@@ -17,7 +17,6 @@ from headgate.checkpoints.log.names import ROOT, stream_folder
 from headgate.checkpoints.spark.directory import SparkCheckpoint
 from headgate.checkpoints.spark.recover import mend
 from headgate.cli import storage_option
-from headgate.cli.commands.status import batch_value
 from headgate.cli.commands.table import parse_sharding
 from headgate.cli.options.decoder import decoder_options, following_decoder
 from headgate.cli.options.kafka import kafka_option
@@ -32,6 +31,7 @@ from headgate.streaming.kafka.offsets import wait_for_topics
 from headgate.streaming.kafka.source import MAX_OFFSETS_PER_TRIGGER, KafkaSource, source
 from headgate.streaming.kafka.source import read as kafka_frame
 from headgate.streaming.observe.logs import Form, configure_logs
+from headgate.streaming.observe.status import batch_value
 from headgate.streaming.sink import ShardSink
 from headgate.streaming.spark.running import Done, RunningStream
 from headgate.streaming.spark.s3a import reaches

@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.live import Live
 
 from headgate.checkpoints.log.pins import PinStore
-from headgate.checkpoints.log.records import BatchRecord
 from headgate.checkpoints.log.state import Head
 from headgate.cli import storage_option
 from headgate.cli.commands.shard import Place, look_at
@@ -24,7 +23,7 @@ from headgate.errors import InvalidInput
 from headgate.shards.sharding import sharding_to_json
 from headgate.streaming.kafka.source import source
 from headgate.streaming.maintenance.state import read_state
-from headgate.streaming.observe.status import Consumer, StreamStatus, stream_statuses
+from headgate.streaming.observe.status import Consumer, StreamStatus, batch_value, stream_statuses
 from headgate.table.table import Table, open_table
 
 
@@ -109,26 +108,6 @@ def status_of(table: Table, consumer: Consumer | None = None, batches: int = 5) 
         "maintenance": _maintenance(table, streams, shards),
         "readers": _readers(table, streams),
         "batches": [batch_value(record) for record in recent],
-    }
-
-
-def batch_value(record: BatchRecord) -> dict[str, Any]:
-    """One committed batch as plain values."""
-    return {
-        "stream": record.stream,
-        "batch": record.batch_id,
-        "sequence": record.sequence,
-        "query": record.query_id,
-        "mode": record.mode,
-        "rows": record.rows,
-        "bytes": record.nbytes,
-        "dead_letters": sum(part.rows for part in record.dead_letters.values()),
-        "positions": {name: list(part.positions) for name, part in record.shards.items()},
-        "offsets": [
-            {"topic": part.topic, "partition": part.partition, "from": part.start, "until": part.until}
-            for part in record.sources
-            if part.until > part.start
-        ],
     }
 
 

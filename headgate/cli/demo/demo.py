@@ -28,7 +28,6 @@ import pyarrow as pa
 
 from headgate.checkpoints.log.dead_letters import read_dead_letters
 from headgate.checkpoints.snapshots.snapshot import visible_now
-from headgate.cli.commands.status import batch_value
 from headgate.cli.demo.after import After, look_after
 from headgate.cli.demo.orders import DDL, KEY, PARTITIONS, TEXT, TOPIC, WORD, Orders
 from headgate.connectors.kafka.options import ConsumerConfig
@@ -39,6 +38,7 @@ from headgate.shards.wal.tailer import WalTailer
 from headgate.streaming.decode.api import json as json_decoder
 from headgate.streaming.decode.ddl import arrow_schema
 from headgate.streaming.kafka.source import source
+from headgate.streaming.observe.status import batch_value
 from headgate.streaming.verify.compare import Difference, Prints, compare
 from headgate.streaming.verify.history import heads_of
 from headgate.streaming.verify.verify import Report, verify_table

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+from headgate.checkpoints.log.records import BatchRecord
 from headgate.checkpoints.log.state import Head
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.connectors.kafka.reading import offsets
@@ -61,3 +63,23 @@ def _partitions(head: Head, consumer: Consumer | None) -> tuple[PartitionStatus,
             lag = max(0, end - (first if committed is None else committed))
             found.append(PartitionStatus(topic, number, committed, end, lag))
     return tuple(found)
+
+
+def batch_value(record: BatchRecord) -> dict[str, Any]:
+    """One committed batch as plain values."""
+    return {
+        "stream": record.stream,
+        "batch": record.batch_id,
+        "sequence": record.sequence,
+        "query": record.query_id,
+        "mode": record.mode,
+        "rows": record.rows,
+        "bytes": record.nbytes,
+        "dead_letters": sum(part.rows for part in record.dead_letters.values()),
+        "positions": {name: list(part.positions) for name, part in record.shards.items()},
+        "offsets": [
+            {"topic": part.topic, "partition": part.partition, "from": part.start, "until": part.until}
+            for part in record.sources
+            if part.until > part.start
+        ],
+    }
