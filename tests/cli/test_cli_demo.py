@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from command_line import started
 
-from headgate.cli.demo.orders import DDL, PARTITIONS, Orders
+from headgate.dev.demo.orders import DDL, PARTITIONS, Orders
 from headgate.streaming.decode.api import json as json_decoder
 from headgate.streaming.decode.ddl import arrow_schema
 

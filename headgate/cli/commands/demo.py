@@ -14,11 +14,11 @@ import click
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
-from headgate.cli.demo.demo import Result, run_demo
 from headgate.cli.errors import exit_code
 from headgate.cli.output import Output, TextOutput, output_option
 from headgate.cli.progress import bars
 from headgate.cli.text.status import batches_table
+from headgate.dev.demo.demo import Result, run_demo
 from headgate.errors import DataLoss
 from headgate.streaming.verify.compare import Difference
 

@@ -28,10 +28,10 @@ import pyarrow as pa
 
 from headgate.checkpoints.log.dead_letters import read_dead_letters
 from headgate.checkpoints.snapshots.snapshot import visible_now
-from headgate.cli.demo.after import After, look_after
-from headgate.cli.demo.orders import DDL, KEY, PARTITIONS, TEXT, TOPIC, WORD, Orders
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.dev.broker import LocalBroker
+from headgate.dev.demo.after import After, look_after
+from headgate.dev.demo.orders import DDL, KEY, PARTITIONS, TEXT, TOPIC, WORD, Orders
 from headgate.errors import HeadgateError, NotFound
 from headgate.shards.sharding import by_partition
 from headgate.shards.wal.tailer import WalTailer

@@ -14,7 +14,7 @@ import lance
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headgate.cli.demo.orders import KEY, TEXT, WORD
+from headgate.dev.demo.orders import KEY, TEXT, WORD
 from headgate.table.table import Table, open_table
 
 CHECKPOINT = "demo"
