@@ -93,9 +93,9 @@ class ShardWriter:
         `table` is a Table, its URI, or its home; `shard` an id, or a name where the table is headgate's own.
 
         1. check the configuration; on local disk, set aside what a power cut left of the base's newest versions, and
-           sync the base (see `connectors.lance.base.damage`). Then look: manifest and WAL end once, and in MemTable mode
-           read every entry up to that end. A refused open, or one that meets a hole or a damaged entry, fences nobody.
-           The look is bounded: a busy predecessor cannot starve an opener.
+           sync the base (see `connectors.lance.base.damage`). Then look: manifest and WAL end once, and in MemTable
+           mode read every entry up to that end. A refused open, or one that meets a hole or a damaged entry, fences
+           nobody. The look is bounded: a busy predecessor cannot starve an opener.
         2. claim, tip, barrier, re-read: see WalAppender.open.
         3. in MemTable mode, replay what is visible between replay_after and the barrier; MemTables
            that are full are flushed on the way. An entry missing there is DataLoss while the claim

@@ -332,7 +332,9 @@ def commit(
 
     Without a key the rows are appended before: noted, looked for, appended, noted as done, see
     `connectors.lance.base.append`. From the note on headgate removes no version of the base, so that Lance's own
-    clean-up is not run over files that nothing names yet; what it took before, the look finds. Twice equals once. Raises BaseMoved, Fenced, Poisoned, Transient.
+    clean-up is not run over files that nothing names yet; what it took before, the look finds. Twice equals once.
+
+    Raises BaseMoved, Fenced, Poisoned, Transient.
     """
     home = job.home
     upto = {part.claim.shard.id: part.upto for part in job.parts}
