@@ -52,6 +52,8 @@ def test_an_age_that_is_not_safe_is_refused(headgate: Headgate, table: Table) ->
     assert refused.exit_code == 2
     assert "--nothing-else-runs" in refused.stderr
     assert headgate("gc", table.uri, "--min-age", "soon").exit_code == 2
+    assert headgate("gc", table.uri, "--min-age", "9" * 15 + "w").exit_code == 2
+    assert headgate("gc", table.uri, "--min-age", "2w").exit_code == 0  # as --expires takes it
     assert files(table) == before
 
 

@@ -10,9 +10,8 @@ import click
 
 from headgate.checkpoints.snapshots.checkpoint import CheckpointStore, Scope, StoredCheckpoint, TableCheckpoint
 from headgate.cli import storage_option
+from headgate.cli.options.duration import duration
 from headgate.cli.output import Column, Output, output_option
-from headgate.durations import ALLOWED, seconds_of
-from headgate.errors import InvalidInput
 from headgate.table.table import Table, open_table
 
 _COLUMNS = (
@@ -69,7 +68,7 @@ def create(
     A running stream takes its own (checkpointInterval): --scope all is for tables that nobody runs, and a stream that
     runs anyway is fenced. Where that could happen nothing is done without --apply.
     """
-    after = None if expires is None else _age(expires)
+    after = None if expires is None else duration("--expires", expires).total_seconds()
     table = open_table(uri, storage_options)
     fenced = [] if scope == "durable" or apply else _fenced(table)
     if fenced:
@@ -138,13 +137,6 @@ def drop(uri: str, name: str, apply: bool, storage_options: dict[str, str], outp
         output.record(title, {"applied": False, **_described(pinned)})
         return
     output.record(f"Dropped {name} of {table.uri}", {"applied": True, **_described(table.drop_checkpoint(name))})
-
-
-def _age(text: str) -> float:
-    try:
-        return seconds_of(text)
-    except ValueError:
-        raise InvalidInput(f"--expires is {ALLOWED}, not {text[:40]!r}.") from None
 
 
 def _fenced(table: Table) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from headgate.checkpoints.jobs.policy import BasePolicy
 from headgate.checkpoints.offline.checkpoint import ToFlush
 from headgate.checkpoints.offline.compact import Compacted, Waiting
 from headgate.cli import storage_option
-from headgate.cli.commands.gc import parsed_age
+from headgate.cli.options.duration import duration
 from headgate.cli.output import Output, output_option
 from headgate.cli.progress import bars, stages_on
 from headgate.errors import InvalidInput
@@ -57,7 +57,7 @@ def compact(
     and stream is fenced but those of WAL-only streams, which have no SSTables and are left alone; without --apply
     `flush` says what waits in each write-ahead log, and what would be done with it.
     """
-    age = parsed_age(keep_versions)
+    age = duration("--keep-versions", keep_versions)
     if age < MIN_AGE and not nothing_else_runs:
         raise InvalidInput(
             f"Somebody who reads now may need versions that were replaced less than {MIN_AGE} ago.",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from datetime import timedelta
 
 import click
 
 from headgate.checkpoints.gc.collect import MIN_AGE, Collection
 from headgate.cli import storage_option
+from headgate.cli.options.duration import duration
 from headgate.cli.output import Output, output_option
 from headgate.cli.progress import bars
 from headgate.errors import InvalidInput
@@ -17,8 +16,6 @@ from headgate.table.table import open_table
 
 SHOWN = 1000
 """Objects that are listed one by one; the sums count all of them."""
-
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 @click.command(
@@ -42,7 +39,7 @@ def gc(
 
     Fence barriers, open records and the tips of logs always stay: they refuse what a stalled writer may still try.
     """
-    age = parsed_age(min_age)
+    age = duration("--min-age", min_age)
     if age < MIN_AGE and not nothing_else_runs:
         raise InvalidInput(
             f"Somebody who reads now may need what became garbage less than {MIN_AGE} ago.",
@@ -56,14 +53,6 @@ def gc(
         )
     title = f"{'Deleted from' if apply else 'Garbage of'} {table.uri}"
     output.record(title + ("" if apply else " (nothing was deleted; --apply does it)"), _told(done))
-
-
-def parsed_age(text: str) -> timedelta:
-    """A number with s, m, h or d. Raises InvalidInput."""
-    match = re.fullmatch(r"(\d{1,9})([smhd])", text.strip())
-    if match is None:
-        raise InvalidInput(f"{text[:40]!r} is no age.", advice="write 90m, 12h or 7d")
-    return timedelta(seconds=int(match[1]) * _UNITS[match[2]])
 
 
 def _told(done: Collection) -> dict[str, object]:
