@@ -34,7 +34,8 @@ from benchmarks.report import output_option, show_all
 from headgate.checkpoints.jobs.policy import BasePolicy
 from headgate.connectors.lance.log import quiet_lance
 from headgate.shards.config import WriterConfig
-from headgate.table.table import Table, create_table
+from headgate.table.create import create_table
+from headgate.table.table import Table
 
 FLUSHES, COMPACTIONS = 20, 3
 MORE_BATCHES = 6

@@ -25,7 +25,8 @@ from headgate.checkpoints.snapshots.parts import part_batches
 from headgate.checkpoints.snapshots.snapshot import read_snapshot
 from headgate.checkpoints.snapshots.splits import plan_read
 from headgate.shards.config import WriterConfig
-from headgate.table.table import Table, create_table
+from headgate.table.create import create_table
+from headgate.table.table import Table
 
 CHUNK = 100_000
 """Rows that are written at once."""

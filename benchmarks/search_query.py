@@ -21,7 +21,8 @@ from lance.query import MatchQuery
 
 from benchmarks.report import output_option, show
 from headgate.shards.config import WriterConfig
-from headgate.table.table import Table, create_table
+from headgate.table.create import create_table
+from headgate.table.table import Table
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), False), pa.field("note", pa.string())])
 LETTERS = 7

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from headgate.streaming.observe.logs import configure_logs
     from headgate.streaming.sink import ShardSink
     from headgate.streaming.spark.search import search_df
-    from headgate.table.table import Table, create_table, open_table
+    from headgate.table.create import create_table
+    from headgate.table.table import Table, open_table
 
 __all__ = [
     "DeltaMirror",
@@ -56,7 +57,7 @@ _PLACES = {
     "bucket": "headgate.shards.sharding:bucket",
     "by_partition": "headgate.shards.sharding:by_partition",
     "configure_logs": "headgate.streaming.observe.logs:configure_logs",
-    "create_table": "headgate.table.table:create_table",
+    "create_table": "headgate.table.create:create_table",
     "decode": "headgate.streaming.decode.api:",
     "kafka": "headgate.streaming.kafka.source:",
     "open_table": "headgate.table.table:open_table",

@@ -15,7 +15,8 @@ import pytest
 from click.testing import CliRunner
 from services import S3_SECRETS
 
-import headgate.table.table as table_module
+import headgate.table.stores as table_stores
+from headgate.checkpoints.table_record import TableRecord, record_key
 from headgate.cli import main
 from headgate.connectors.objects.local import LocalStore
 from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound, StoreError, Transient
@@ -23,15 +24,8 @@ from headgate.shards.config import WriterConfig
 from headgate.shards.shard import TABLE_ID
 from headgate.shards.sharding import ByPartition, Sharding, bucket, by_partition, single
 from headgate.shards.writer import ShardWriter
-from headgate.table.table import (
-    CREATE_STEPS,
-    Table,
-    TableRecord,
-    create_table,
-    full_text_index,
-    open_table,
-    record_key,
-)
+from headgate.table.create import CREATE_STEPS, create_table
+from headgate.table.table import Table, full_text_index, open_table
 
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("note", pa.string())], metadata={"made by": "a test"})
 WAL_ONLY = WriterConfig(enable_memtable=False)
@@ -408,7 +402,7 @@ def test_a_lost_response_to_the_record_does_not_matter(tmp_path: Path, monkeypat
             super().put_if_absent(key, data)
             raise Transient("The response was lost.")
 
-    monkeypatch.setattr(table_module, "open_store", lambda uri, options=None: Losing(uri))
+    monkeypatch.setattr(table_stores, "open_store", lambda uri, options=None: Losing(uri))
     assert orders(tmp_path / "t").table_id == open_table(str(tmp_path / "t")).table_id
 
 
@@ -420,7 +414,7 @@ def test_a_store_that_fails_leaves_no_table_and_the_same_call_completes_later(
             raise Transient("The store is away.")
 
     with monkeypatch.context() as patch:
-        patch.setattr(table_module, "open_store", lambda uri, options=None: Failing(uri))
+        patch.setattr(table_stores, "open_store", lambda uri, options=None: Failing(uri))
         with pytest.raises(Transient):
             orders(tmp_path / "t")
     assert files(tmp_path) == set()

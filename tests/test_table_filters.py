@@ -16,7 +16,8 @@ from headgate.checkpoints.snapshots.parts import part_batches
 from headgate.checkpoints.snapshots.splits import plan_read
 from headgate.cli import main
 from headgate.errors import InvalidInput
-from headgate.table.table import Table, create_table
+from headgate.table.create import create_table
+from headgate.table.table import Table
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), False), pa.field("note", pa.string()), pa.field("size", pa.int64())])
 VISIBLE = {1: 10, 3: 30, 4: 40, 6: 60, 7: 70, 8: 80}

@@ -6,7 +6,8 @@ import lance
 import pyarrow as pa
 import pytest
 
-from headgate.table.table import create_table, open_table
+from headgate.table.create import create_table
+from headgate.table.table import open_table
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("note", pa.string())])
 

@@ -24,7 +24,8 @@ from headgate.shards.config import WriterConfig
 from headgate.shards.sharding import Sharding, bucket, by_partition, single
 from headgate.shards.wal.appender import WalAppender
 from headgate.shards.wal.entry import Tags, encode_chunk
-from headgate.table.table import Table, create_table, open_table
+from headgate.table.create import create_table
+from headgate.table.table import Table, open_table
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), False), pa.field("note", pa.string())])
 WAL_ONLY = WriterConfig(enable_memtable=False)

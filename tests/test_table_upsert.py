@@ -16,8 +16,9 @@ from headgate.shards.config import WriterConfig
 from headgate.shards.sharding import Sharding, bucket, by_partition, single
 from headgate.shards.wal.appender import WalAppender
 from headgate.shards.wal.entry import encode_chunk
+from headgate.table.create import create_table
 from headgate.table.fsck import fsck
-from headgate.table.table import Table, create_table, open_table
+from headgate.table.table import Table, open_table
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), False), pa.field("note", pa.string())])
 SHARDINGS = [single(), bucket("id", 4)]

@@ -16,6 +16,7 @@ from headgate.checkpoints.fsck.check import Checked, Progress, check_table
 from headgate.checkpoints.fsck.findings import Finding, finding
 from headgate.checkpoints.log import records as codec
 from headgate.checkpoints.offline import retention as expiring
+from headgate.checkpoints.table_record import TableRecord, record_key
 from headgate.connectors.lance import health as dataset_health
 from headgate.connectors.lance.base.damage import damage
 from headgate.connectors.lance.base.marks import compacted_marks
@@ -28,7 +29,7 @@ from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound, Stor
 from headgate.retry import Retry
 from headgate.shards.rows.schema import RowSchema
 from headgate.shards.shard import TABLE_ID, TableHome
-from headgate.table.table import TableRecord, open_table, record_key
+from headgate.table.table import open_table
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,11 @@ an earlier table left in the same place is never met again.
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from functools import partial
 from importlib import import_module
 from types import TracebackType
 from typing import Any
@@ -24,7 +21,6 @@ import pyarrow as pa
 from headgate.checkpoints.clone.build import CloneTarget
 from headgate.checkpoints.clone.clone import CloneSource, clone_table
 from headgate.checkpoints.clone.copy import Progress, no_progress
-from headgate.checkpoints.clone.wal_choice import UndecidedWal, choose, mismatch, read_choice
 from headgate.checkpoints.gc.collect import MIN_AGE, Collection, collect
 from headgate.checkpoints.jobs.columns import add_column, current_home, drop_column, plain_schema, rename_column
 from headgate.checkpoints.jobs.policy import BasePolicy, CompactLimits
@@ -35,15 +31,13 @@ from headgate.checkpoints.snapshots.cache import Kept
 from headgate.checkpoints.snapshots.checkpoint import CheckpointStore, Scope, StoredCheckpoint, TableCheckpoint
 from headgate.checkpoints.snapshots.snapshot import read_snapshot
 from headgate.checkpoints.snapshots.take import check_name, drop, take
+from headgate.checkpoints.table_record import TableRecord, is_uuid, read_record, record_bytes, record_key, shard_folders
 from headgate.connectors.lance import dataset as lance_connector
-from headgate.connectors.lance.base.damage import set_aside_unborn
-from headgate.connectors.lance.base.synced import sync_base
-from headgate.connectors.lance.dataset import Base, MemWal
+from headgate.connectors.lance.dataset import Base
 from headgate.connectors.lance.filters import Filter
-from headgate.connectors.objects import ObjectStore, open_store, redact
-from headgate.connectors.objects.wal_options import joined_options, own_options, wal_options
-from headgate.errors import AlreadyExists, Corrupt, HeadgateError, InvalidInput, NotFound
-from headgate.retry import Retry
+from headgate.connectors.objects import ObjectStore
+from headgate.connectors.objects.wal_options import joined_options
+from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound
 from headgate.search.build.build import IndexBuild, build_index
 from headgate.search.build.plan import Limits
 from headgate.search.build.upkeep import index_base
@@ -51,77 +45,18 @@ from headgate.search.finalize.finalize import Report, no_report
 from headgate.search.query.searcher import Searcher, searcher_of
 from headgate.shards.config import WriterConfig
 from headgate.shards.routed import RoutedWriters
-from headgate.shards.rows.schema import PRIMARY_KEY, RESERVED_METADATA, Rows, RowSchema
+from headgate.shards.rows.schema import Rows, RowSchema
 from headgate.shards.rows.view import View
 from headgate.shards.shard import TABLE_ID, Shard, TableHome
-from headgate.shards.sharding import Sharding, check_columns, sharding_from_json, sharding_to_json, single
+from headgate.shards.sharding import Sharding, sharding_to_json
 from headgate.shards.text.ranking import Match
 from headgate.shards.wal.appender import Pause, no_pause
-from headgate.shards.wal.moved import MovedWal
 from headgate.shards.wal.pending import landed
 from headgate.shards.writer import ShardWriter
-
-FORMAT = 1
-"""Of the record. An older one is read, a newer one refused."""
-
-CREATE_STEPS = ("looked", "intended", "retired", "base", "full_text", "mem_wal", "created")
-"""Where `create_table` pauses, in order."""
+from headgate.table.stores import open_wal, table_store, wal_store_of
 
 _MANIFEST_READERS = 16
 """Shards looked at together: a thousand manifests on S3 take seconds, not minutes."""
-
-
-@dataclass(frozen=True, slots=True)
-class TableRecord:
-    """What `_headgate/<table id>/table.json` says. Never changed once it is written."""
-
-    table_id: uuid.UUID
-    sharding: Sharding
-    primary_key: tuple[str, ...] = ()
-    full_text: tuple[str, ...] = ()
-    wal_uri: str | None = None
-    """The separate WAL store, without credentials; None where the WALs lie in the table."""
-    leftover_shards: frozenset[uuid.UUID] = frozenset()
-    """What an earlier table left under `_mem_wal/`; not shards of this one."""
-    wal_undecided: bool = False
-    """A clone without a WAL store: its first writer chooses, see `checkpoints.clone.wal_choice`. False once it is
-    known."""
-
-    def to_json(self) -> dict[str, Any]:
-        """The record as the file holds it."""
-        return {
-            "format": FORMAT,
-            "table_id": str(self.table_id),
-            "sharding": sharding_to_json(self.sharding),
-            "primary_key": list(self.primary_key),
-            "full_text": list(self.full_text),
-            "wal_uri": self.wal_uri,
-            "leftover_shards": sorted(map(str, self.leftover_shards)),
-            **({"wal_undecided": True} if self.wal_undecided else {}),
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> TableRecord:
-        """The record in a file. Raises InvalidInput for a newer format, Corrupt for what is no record."""
-        if not isinstance(data, Mapping) or not isinstance(data.get("format"), int):
-            raise Corrupt("The table's record is not one.")
-        if data["format"] > FORMAT:
-            what = f"The table's record has format {data['format']}, and this version reads up to {FORMAT}."
-            raise InvalidInput(what, advice="upgrade headgate")
-        try:
-            if not isinstance(data["wal_uri"], str | None):
-                raise TypeError("wal_uri is no text")
-            return cls(
-                table_id=uuid.UUID(data["table_id"]),
-                sharding=sharding_from_json(data["sharding"]),
-                primary_key=tuple(data["primary_key"]),
-                full_text=tuple(data["full_text"]),
-                wal_uri=data["wal_uri"],
-                leftover_shards=frozenset(map(uuid.UUID, data["leftover_shards"])),
-                wal_undecided=bool(data.get("wal_undecided", False)),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError, InvalidInput) as error:
-            raise Corrupt("The table's record is not one.") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +135,7 @@ class Table:
 
     def shard(self, shard: uuid.UUID | str) -> Shard:
         """A shard by name or id, whether it was ever written or not. Raises InvalidInput for a name it cannot have."""
-        if isinstance(shard, str) and not _is_uuid(shard):
+        if isinstance(shard, str) and not is_uuid(shard):
             try:
                 self.sharding.check_name(shard)
             except InvalidInput as error:
@@ -481,9 +416,9 @@ class Table:
         `open_table`); it is reached with `wal_storage_options`, else as this table's is. `names` are names of shards
         that only the caller knows. After a crash the same call completes it. See `checkpoints.clone.clone.clone_table`.
         """
-        store = _table_store(uri, self.storage_options)
+        store = table_store(uri, self.storage_options)
         options = joined_options(self.storage_options, wal_storage_options)
-        wal_store = _wal_store(store, wal_uri, options)
+        wal_store = wal_store_of(store, wal_uri, options)
 
         def record(table_id: uuid.UUID) -> tuple[str, bytes]:
             own = None if wal_store is store else wal_store.uri
@@ -494,7 +429,7 @@ class Table:
                 wal_undecided=wal_uri is None,
                 leftover_shards=frozenset(),
             )
-            return record_key(table_id), _record_bytes(made)
+            return record_key(table_id), record_bytes(made)
 
         unlisted = bool(self.primary_key) and not self.sharding.known_names()
         source = CloneSource(self.home, self.shard_ids, (*self.sharding.known_names(), *names), unlisted)
@@ -507,7 +442,7 @@ class Table:
         """Every shard that has an object. One LIST."""
         if self.at is not None:
             return frozenset(self.at.shards)
-        return _shard_folders(self.home.store) - self.record.leftover_shards
+        return shard_folders(self.home.store) - self.record.leftover_shards
 
     def _shard_names(self, names: Sequence[str] = ()) -> dict[uuid.UUID, str]:
         return {self.home.shard(name).id: name for name in (*self.sharding.known_names(), *names)}
@@ -547,79 +482,6 @@ class Table:
         )
 
 
-def create_table(
-    uri: str,
-    schema: pa.Schema,
-    primary_key: str | Sequence[str] | None = None,
-    sharding: Sharding | None = None,
-    full_text: str | Sequence[str] = (),
-    wal_uri: str | None = None,
-    storage_options: Mapping[str, str] | None = None,
-    *,
-    wal_storage_options: Mapping[str, str] | None = None,
-    pause: Pause = no_pause,
-) -> Table:
-    """Make a table. Key columns become non-null; `sharding` is single() unless given. The store at `wal_uri` is reached
-    with `wal_storage_options`, else with `storage_options`; neither is kept anywhere.
-
-    1. check the definition, and rehearse it in memory; nothing is written.
-    2. look: a table, a dataset that is none of ours, or other columns are refused.
-    3. intent: put the record, under a new random id.
-    4. work: retire the id of a base that was overwritten (its rows stay, the old shards do
-       not come back); base, full-text indexes, MemWAL. What is there already is kept.
-    5. flip: the base names the id, by compare-and-set. From here the table exists.
-    6. sync: on local disk it survives a power cut from here on, and the first mark says so (see
-       `connectors.lance.base.synced`).
-
-    After a crash at any point the same call completes it, under an id of its own. What a power cut left of a base that
-    was being made is set aside. Of two
-    calls at once one wins. Raises InvalidInput (nothing that exists was changed), StoreError.
-    """
-    storage_options = joined_options(storage_options, wal_storage_options)
-    store = _table_store(uri, storage_options)
-    wal_store = _wal_store(store, wal_uri, storage_options)
-    schema = _with_key(schema, _names(primary_key))
-    rows, sharding, full_text = RowSchema.of(schema), sharding or single(), _names(full_text)
-    sharding.validate(rows)
-    check_columns(full_text, rows, "full_text")
-    indexes = {column: full_text_index(column) for column in full_text}
-    mem_wal = MemWal(sharding.native(), tuple(indexes.values()))
-    schema = lance_connector.rehearse(schema, indexes, mem_wal.sharding)
-
-    if not _shard_folders(store):
-        set_aside_unborn(store)
-    base = lance_connector.look(store.uri, storage_options)
-    stale_id = _check_free(store, base, schema, mem_wal)
-    record = TableRecord(
-        table_id=uuid.uuid4(),
-        sharding=sharding,
-        primary_key=rows.primary_key,
-        full_text=full_text,
-        wal_uri=None if wal_store is store else wal_store.uri,
-        leftover_shards=_shard_folders(store),
-    )
-    pause("looked")
-    _put_record(store, record)
-    pause("intended")
-    if stale_id and not lance_connector.swap_config(store.uri, TABLE_ID, stale_id, "", storage_options):
-        raise _taken(store)
-    pause("retired")
-    if base is None:
-        lance_connector.ensure_base(store.uri, schema, storage_options)
-    pause("base")
-    for column, name in indexes.items():
-        lance_connector.ensure_full_text(store.uri, column, name, storage_options)
-    pause("full_text")
-    lance_connector.ensure_mem_wal(store.uri, mem_wal, storage_options)
-    pause("mem_wal")
-    unnamed = None if stale_id is None else ""
-    if not lance_connector.swap_config(store.uri, TABLE_ID, unnamed, str(record.table_id), storage_options):
-        raise _taken(store)
-    pause("created")
-    sync_base(store)
-    return open_table(uri, storage_options)
-
-
 def open_table(
     uri: str,
     storage_options: Mapping[str, str] | None = None,
@@ -642,11 +504,11 @@ def open_table(
     WalStoreMismatch where `wal_uri` is another one than recorded.
     """
     storage_options = joined_options(storage_options, wal_storage_options)
-    store = _table_store(uri, storage_options)
+    store = table_store(uri, storage_options)
     base = lance_connector.look(store.uri, storage_options)
     if base is None:
         raise NotFound(f"There is no table at {store.uri}.", advice="check the URI, or create the table first")
-    record = _read_record(store, _table_id(store, base))
+    record = read_record(store, _table_id(store, base))
     _check_own_mem_wal(store, base, record)
     record, wal_store = open_wal(store, record, storage_options, wal_uri)
     spec_id = base.mem_wal.spec_id if base.mem_wal else 0
@@ -660,77 +522,12 @@ def open_table(
     return replace(table, home=then, schema=schema, at=pinned)
 
 
-def open_wal(
-    store: ObjectStore, record: TableRecord, storage_options: Mapping[str, str] | None, wal_uri: str | None = None
-) -> tuple[TableRecord, ObjectStore]:
-    """The store of a table's WALs, and the record with what its first writer, or the first one that was given a WAL
-    store, chose since it was made. Raises WalStoreMismatch where `wal_uri` is another one.
-    """
-    record = replace(record, wal_uri=record.wal_uri or None)
-    was_undecided = record.wal_undecided
-    if record.wal_undecided and (chosen := read_choice(store, record.table_id)) is not None:
-        record = replace(record, wal_uri=None if chosen == store.uri else chosen, wal_undecided=False)
-    options = wal_options(storage_options)
-    given = None if wal_uri is None else open_store(redact(wal_uri), options)
-    if record.wal_undecided:
-        opener = partial(open_store, storage_options=options)
-        return record, UndecidedWal(store, record.table_id, given, opener)
-    noted = read_choice(store, record.table_id) if record.wal_uri is None and not was_undecided else None
-    recorded = record.wal_uri or noted or store.uri
-    if given is not None and given.uri != recorded and (recorded != store.uri or was_undecided):
-        raise mismatch(store.uri, recorded, given.uri)
-    if record.wal_uri is not None:
-        return record, open_store(record.wal_uri, options)
-    new = open_store(noted, options) if noted else given
-    if new is None or new.uri == store.uri:
-        return record, store
-    moved = MovedWal(store, new, partial(choose, store, record.table_id, new.uri))
-    return replace(record, wal_uri=noted), moved
-
-
 def full_text_index(column: str) -> str:
     """The name of a column's full-text index on the base, and on every SSTable."""
     return f"{column}_idx"
 
 
-def record_key(table_id: uuid.UUID) -> str:
-    """Where the record of a table is."""
-    return f"_headgate/{table_id}/table.json"
-
-
 # -- where a table stands ------------------------------------------------------
-
-
-def _check_free(store: ObjectStore, base: Base | None, wanted: pa.Schema, mem_wal: MemWal) -> str | None:
-    """Raises InvalidInput unless a table can be made here. The id to retire ("": already retired), None: no id."""
-    if base is None:
-        return None
-    named = base.config.get(TABLE_ID)
-    if named and base.mem_wal is not None:
-        raise InvalidInput(
-            f"There is already a table at {store.uri}.",
-            table_id=named,
-            advice="open it with open_table, or choose another URI; nothing was written",
-        )
-    if named is None and (base.rows or not _record_ids(store)):
-        raise InvalidInput(
-            f"There is already a Lance dataset at {store.uri}, and headgate did not make it.",
-            version=base.version,
-            rows=base.rows,
-            advice="choose another URI and copy its rows there; nothing was written",
-        )
-    if not base.schema.equals(wanted, check_metadata=True):
-        raise InvalidInput(
-            f"An unfinished or overwritten table at {store.uri} has other columns: {_columns(base.schema)}, "
-            f"and {_columns(wanted)} were asked for.",
-            advice="create it with those columns, or delete it and create it again; nothing was written",
-        )
-    if base.mem_wal not in (None, mem_wal):
-        raise InvalidInput(
-            f"An unfinished table at {store.uri} was begun with {base.mem_wal}, and {mem_wal} was asked for.",
-            advice="create it as it was begun, or delete it and create it again; nothing was written",
-        )
-    return named
 
 
 def _table_id(store: ObjectStore, base: Base) -> uuid.UUID:
@@ -761,131 +558,3 @@ def _check_own_mem_wal(store: ObjectStore, base: Base, record: TableRecord) -> N
             f"MemWAL of the table at {store.uri} was initialised anew by native Lance: {base.mem_wal}.",
             advice="drop the index __lance_mem_wal with native Lance, then call create_table again",
         )
-
-
-def _taken(store: ObjectStore) -> InvalidInput:
-    what = f"Another creation at {store.uri} was faster."
-    return InvalidInput(what, advice="open the table with open_table, or choose another URI")
-
-
-def _shard_folders(store: ObjectStore) -> frozenset[uuid.UUID]:
-    return frozenset(uuid.UUID(name) for name in store.list_folders("_mem_wal/") if _is_uuid(name))
-
-
-# -- the record ------------------------------------------------------------------
-
-
-def _put_record(store: ObjectStore, record: TableRecord) -> None:
-    data = _record_bytes(record)
-    # Nobody else knows the id, so an object there is ours, and the response to its put was lost.
-    with suppress(AlreadyExists):
-        Retry().run(lambda: store.put_if_absent(record_key(record.table_id), data))
-
-
-def _record_bytes(record: TableRecord) -> bytes:
-    return json.dumps(record.to_json(), indent=2, ensure_ascii=False).encode() + b"\n"
-
-
-def _read_record(store: ObjectStore, table_id: uuid.UUID) -> TableRecord:
-    key = record_key(table_id)
-    try:
-        data = Retry().run(lambda: store.get(key))
-    except NotFound as error:
-        raise InvalidInput(
-            f"The dataset at {store.uri} names table {table_id}, whose record is not here: "
-            "it is a copy made by native Lance, or the record was deleted.",
-            key=key,
-            advice="restore the record; a native copy lacks fresh rows, so clone the table with headgate instead",
-        ) from error
-    try:
-        return TableRecord.from_json(json.loads(bytes(data)))
-    except (ValueError, RecursionError) as error:
-        raise Corrupt("The table's record is not JSON.", table=store.uri, key=key) from error
-    except (Corrupt, InvalidInput) as error:
-        error.located(table=store.uri, key=key)
-        raise
-
-
-def _record_ids(store: ObjectStore) -> list[str]:
-    return [name for name in store.list_folders("_headgate/") if _is_uuid(name)]
-
-
-# -- arguments -------------------------------------------------------------------
-
-
-def _table_store(uri: str, storage_options: Mapping[str, str] | None) -> ObjectStore:
-    if uri.lower().startswith("memory:"):
-        raise InvalidInput("A table cannot live in memory: Lance and headgate would not see the same objects.", uri=uri)
-    return open_store(uri, storage_options)
-
-
-def _wal_store(store: ObjectStore, wal_uri: str | None, options: Mapping[str, str] | None) -> ObjectStore:
-    """The store of the WALs: the table's own one where none, or the same place, is given."""
-    if wal_uri is None:
-        return store
-    if redact(wal_uri) != wal_uri:
-        raise InvalidInput(
-            f"The WAL store {redact(wal_uri)} was given with credentials or options in its URI.",
-            advice="put them into storage_options; the table's record keeps the URI only",
-        )
-    given = open_store(wal_uri, wal_options(options))
-    if given.uri == store.uri and wal_options(options) != own_options(options):
-        raise InvalidInput(
-            f"The WAL store has options of its own and the same URI as the table, {store.uri}: "
-            "the record could not tell them apart.",
-            advice="give the WAL store another bucket or prefix; nothing was written",
-        )
-    return store if given.uri == store.uri else given
-
-
-def _names(names: str | Sequence[str] | None) -> tuple[str, ...]:
-    given = (names,) if isinstance(names, str) else tuple(names or ())
-    if len(set(given)) != len(given):
-        raise InvalidInput(f"Every column is named once, got {list(given)}.")
-    return given
-
-
-def _with_key(schema: pa.Schema, primary_key: tuple[str, ...]) -> pa.Schema:
-    """The schema with the key columns marked and non-null. Raises InvalidInput for a key that cannot be."""
-    if not isinstance(schema, pa.Schema) or not len(schema):
-        raise InvalidInput("The schema must be a pyarrow Schema with at least one column.")
-    if reserved := RESERVED_METADATA & set(schema.metadata or {}):
-        raise InvalidInput(f"The schema's metadata keys {sorted(map(bytes.decode, reserved))} belong to WAL entries.")
-    rows = RowSchema.of(schema)
-    if rows.primary_key and primary_key and set(rows.primary_key) != set(primary_key):
-        raise InvalidInput(
-            f"The schema marks {list(rows.primary_key)} as primary key, and {list(primary_key)} was given."
-        )
-    key = primary_key or rows.primary_key
-    check_columns(key, rows, "primary_key")
-    return pa.schema(
-        [_key_field(column) if column.name in key else column for column in schema], metadata=schema.metadata
-    )
-
-
-def _key_field(column: pa.Field) -> pa.Field:
-    kind, types = column.type, pa.types
-    if not (
-        types.is_integer(kind)
-        or types.is_boolean(kind)
-        or types.is_string(kind)
-        or types.is_large_string(kind)
-        or types.is_binary(kind)
-        or types.is_large_binary(kind)
-    ):
-        raise InvalidInput(
-            f"Column {column.name!r} is {kind}, which cannot be a primary key.",
-            known="int8 to int64, uint8 to uint64, bool, string, large_string, binary, large_binary",
-        )
-    return column.with_nullable(False).with_metadata({**(column.metadata or {}), PRIMARY_KEY: b"true"})
-
-
-def _columns(schema: pa.Schema) -> str:
-    return ", ".join(f"{column.name} {column.type}{'' if column.nullable else ' not null'}" for column in schema)
-
-
-def _is_uuid(text: str) -> bool:
-    try:
-        return str(uuid.UUID(text)) == text
-    except ValueError:
-        return False

@@ -31,7 +31,8 @@ from headgate.shards.sharding import ByPartition
 from headgate.shards.wal.appender import Pause, no_pause
 from headgate.shards.wal.entry import SourceRange, Tags
 from headgate.shards.writer import ShardWriter
-from headgate.table.table import Table, create_table, open_table
+from headgate.table.create import create_table
+from headgate.table.table import Table, open_table
 
 DIRECT = f"partition:{TOPIC}:7"
 """A shard that no stream has."""

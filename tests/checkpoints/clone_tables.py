@@ -31,13 +31,15 @@ from headgate.checkpoints.jobs.flush import run_here
 from headgate.checkpoints.log.decisions import BatchSources, Refuse, Skip, decide_batch
 from headgate.checkpoints.log.records import BatchRecord
 from headgate.checkpoints.stream.driver import StreamDriver
+from headgate.checkpoints.table_record import TableRecord, record_key
 from headgate.connectors.objects import ObjectStore
 from headgate.retry import Retry
 from headgate.shards.config import WriterConfig
 from headgate.shards.shard import TABLE_ID
 from headgate.shards.sharding import ByPartition, by_partition
 from headgate.shards.wal.entry import SourceRange
-from headgate.table.table import Table, TableRecord, create_table, open_table, record_key
+from headgate.table.create import create_table
+from headgate.table.table import Table, open_table
 
 STREAM = "s"
 DIRECT = f"partition:{TOPIC}:7"

@@ -22,7 +22,8 @@ from headgate.shards.shard import Claim, Shard
 from headgate.shards.sharding import Sharding
 from headgate.shards.wal.appender import Pause, WalAppender, no_pause
 from headgate.shards.writer import ShardWriter
-from headgate.table.table import Table, create_table, open_table
+from headgate.table.create import create_table
+from headgate.table.table import Table, open_table
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("note", pa.string())])
 AT_ONCE = Retry(attempts=3, base=0)

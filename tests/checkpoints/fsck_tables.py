@@ -22,7 +22,8 @@ from headgate.shards.config import WriterConfig
 from headgate.shards.shard import Shard
 from headgate.shards.sharding import ByPartition
 from headgate.shards.wal.entry import SourceRange
-from headgate.table.table import Table, create_table, open_table
+from headgate.table.create import create_table
+from headgate.table.table import Table, open_table
 
 STREAM = "s"
 DIRECT = "partition:direct:0"

@@ -64,8 +64,9 @@ from headgate.shards import names
 from headgate.shards.manifest.model import CLAIM_ID
 from headgate.shards.sharding import bucket, by_partition
 from headgate.shards.wal.tailer import WalTailer
+from headgate.table.create import create_table
 from headgate.table.fsck import fsck
-from headgate.table.table import Table, create_table, open_table
+from headgate.table.table import Table, open_table
 
 
 @pytest.fixture

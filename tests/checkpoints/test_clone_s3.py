@@ -12,7 +12,8 @@ from stream_life import SCHEMA
 from headgate.connectors.objects import open_store
 from headgate.errors import InvalidInput
 from headgate.shards.sharding import bucket
-from headgate.table.table import create_table, open_table
+from headgate.table.create import create_table
+from headgate.table.table import open_table
 
 
 @pytest.mark.s3

@@ -36,7 +36,8 @@ from headgate.shards.outcomes import wins
 from headgate.shards.shard import Shard
 from headgate.shards.wal.appender import read_header
 from headgate.shards.writer import ShardWriter
-from headgate.table.table import Table, create_table, open_table
+from headgate.table.create import create_table
+from headgate.table.table import Table, open_table
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("note", pa.string())])
 CONFIG = WriterConfig(retry=Retry(attempts=3, base=0))

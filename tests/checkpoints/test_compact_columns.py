@@ -20,7 +20,8 @@ from headgate.checkpoints.jobs.flush import run_here
 from headgate.checkpoints.jobs.policy import CompactLimits
 from headgate.errors import InvalidInput
 from headgate.shards.rows.schema import RowSchema
-from headgate.table.table import Table, create_table, open_table
+from headgate.table.create import create_table
+from headgate.table.table import Table, open_table
 
 MORE = pa.field("more", pa.int32())
 

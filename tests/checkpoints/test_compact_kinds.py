@@ -23,7 +23,8 @@ from headgate.checkpoints.jobs.flush import run_here
 from headgate.checkpoints.jobs.policy import BasePolicy
 from headgate.checkpoints.stream.checkpoint import stop_stream
 from headgate.errors import Fenced
-from headgate.table.table import create_table, open_table
+from headgate.table.create import create_table
+from headgate.table.table import open_table
 
 COLUMNS = pa.schema(
     [

@@ -14,8 +14,9 @@ from stream_life import SCHEMA
 from headgate.checkpoints.fsck.findings import KINDS
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import Corrupt
+from headgate.table.create import create_table
 from headgate.table.fsck import TableReport, fsck
-from headgate.table.table import Table, create_table
+from headgate.table.table import Table
 
 
 @pytest.fixture(scope="module")

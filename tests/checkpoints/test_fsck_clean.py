@@ -39,8 +39,9 @@ from headgate.errors import Fenced
 from headgate.shards import names
 from headgate.shards.wal.tailer import WalTailer
 from headgate.shards.writer import ShardWriter
+from headgate.table.create import create_table
 from headgate.table.fsck import TableReport, fsck
-from headgate.table.table import Table, create_table
+from headgate.table.table import Table
 
 
 @pytest.fixture(scope="module")

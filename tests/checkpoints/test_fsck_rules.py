@@ -309,7 +309,7 @@ def test_a_wal_of_many_entries_is_checked_in_little_memory(tmp_path: Path) -> No
 
     from stream_life import SCHEMA
 
-    from headgate.table.table import create_table
+    from headgate.table.create import create_table
 
     table = create_table(str(tmp_path / "table"), SCHEMA)
     with table.writer("single", WAL_ONLY) as writer:

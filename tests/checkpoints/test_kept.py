@@ -29,7 +29,8 @@ from headgate.checkpoints.snapshots.snapshot import read_snapshot
 from headgate.errors import DataLoss, InvalidInput, Transient
 from headgate.shards.config import WriterConfig
 from headgate.shards.rows.view import View
-from headgate.table.table import Table, create_table, open_table
+from headgate.table.create import create_table
+from headgate.table.table import Table, open_table
 
 HISTORIES = 6
 KEYS = 40

@@ -30,8 +30,9 @@ from headgate.checkpoints.clone.wal_choice import choice_key
 from headgate.errors import Fenced, InvalidInput, WalStoreMismatch
 from headgate.shards import names
 from headgate.shards.wal.appender import WalAppender
+from headgate.table.create import create_table
 from headgate.table.fsck import fsck
-from headgate.table.table import Table, create_table, open_table
+from headgate.table.table import Table, open_table
 
 STEPS = ("look", "claim", "tip", "barrier", "re-read", "noted", "copied")
 

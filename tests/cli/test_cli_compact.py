@@ -18,7 +18,8 @@ from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.search.build.build import BUILD_STAGES
 from headgate.shards.sharding import by_partition
 from headgate.streaming.maintenance.state import Delayed, Failure, MaintenanceState, put_state
-from headgate.table.table import Table, create_table
+from headgate.table.create import create_table
+from headgate.table.table import Table
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
 TEXTS = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("note", pa.string())])

@@ -21,7 +21,7 @@ from headgate.connectors.objects import open_store
 from headgate.connectors.objects.memory import MemoryStore
 from headgate.connectors.objects.port import Bytes, ObjectInfo
 from headgate.errors import PermissionDenied
-from headgate.table.table import create_table
+from headgate.table.create import create_table
 
 SECRET = "do-not-print-me-9f2c"
 

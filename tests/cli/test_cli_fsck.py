@@ -10,7 +10,8 @@ from command_line import Headgate
 from stream_tables import COLUMNS, Record, Stream
 
 from headgate.shards.sharding import by_partition
-from headgate.table.table import Table, create_table
+from headgate.table.create import create_table
+from headgate.table.table import Table
 
 GOOD = b'{"id": %d, "note": "n"}'
 

@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 from command_line import Headgate
 
-from headgate.table.table import Table, create_table
+from headgate.table.create import create_table
+from headgate.table.table import Table
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
 

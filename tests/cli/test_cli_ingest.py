@@ -27,7 +27,8 @@ from headgate.cli.signals import ONE_STOP
 from headgate.connectors.kafka.groups import group_offsets
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.shards.sharding import by_partition
-from headgate.table.table import create_table, open_table
+from headgate.table.create import create_table
+from headgate.table.table import open_table
 
 pytestmark = [pytest.mark.kafka]
 

@@ -15,7 +15,8 @@ from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.errors import InvalidInput
 from headgate.shards.sharding import by_partition
 from headgate.streaming.sink import ShardSink
-from headgate.table.table import Table, create_table
+from headgate.table.create import create_table
+from headgate.table.table import Table
 
 GOOD = b'{"id": %d, "note": "n"}'
 

@@ -21,7 +21,8 @@ from headgate.shards.sharding import by_partition
 from headgate.shards.wal.entry import SourceRange
 from headgate.streaming.dead_letter_replay import replay_dead_letters
 from headgate.streaming.decode import api as decode
-from headgate.table.table import Table, create_table
+from headgate.table.create import create_table
+from headgate.table.table import Table
 
 
 def event(number: int, note: str = "late") -> bytes:

@@ -15,7 +15,8 @@ from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.records import RewindRecord
 from headgate.cli.commands.ingest import default_checkpoint
 from headgate.shards.sharding import by_partition
-from headgate.table.table import Table, create_table
+from headgate.table.create import create_table
+from headgate.table.table import Table
 
 GOOD = b'{"id": %d, "note": "n"}'
 BACK = '{"orders":{"0":5}}'

@@ -13,7 +13,7 @@ from headgate.shards.shard import TableHome
 from headgate.shards.sharding import by_partition
 from headgate.shards.wal.appender import WalAppender
 from headgate.shards.writer import ShardWriter
-from headgate.table.table import create_table
+from headgate.table.create import create_table
 
 
 def test_json_shows_manifest_and_wal_of_one_shard(headgate: Headgate, written: TableHome) -> None:

@@ -20,7 +20,8 @@ from headgate.shards.sharding import by_partition
 from headgate.streaming.dead_letter_replay import replay_dead_letters
 from headgate.streaming.decode import api as decode
 from headgate.streaming.decode.recorded import recorded
-from headgate.table.table import Table, create_table
+from headgate.table.create import create_table
+from headgate.table.table import Table
 
 pytestmark = pytest.mark.kafka
 

@@ -16,7 +16,7 @@ from command_line import ROWS, SHARD, Headgate, files_of, opened, started, wal_f
 
 from headgate.shards.manifest.model import Manifest
 from headgate.shards.shard import TableHome
-from headgate.table.table import create_table
+from headgate.table.create import create_table
 
 
 def rows_of(result: Result) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.names import list_streams
 from headgate.checkpoints.snapshots.checkpoint import CheckpointStore
 from headgate.checkpoints.stream.driver import StreamDriver
+from headgate.checkpoints.table_record import record_key
 from headgate.cli import main
 from headgate.connectors.kafka.rows import row_schema
 from headgate.errors import Corrupt, DataLoss, HeadgateError, InvalidInput
@@ -29,8 +30,9 @@ from headgate.shards.wal.entry import SourceRange
 from headgate.streaming.decode.api import debezium as debezium_decoder
 from headgate.streaming.decode.api import json as json_decoder
 from headgate.streaming.write.rows import RowMaker
+from headgate.table.create import create_table
 from headgate.table.fsck import fsck
-from headgate.table.table import Table, create_table, open_table, record_key
+from headgate.table.table import Table, open_table
 
 HOSTILE = {
     "parents": "../../../escaped",

@@ -28,8 +28,9 @@ from headgate.checkpoints.spark.rewind import rewind, stream_head
 from headgate.connectors.lance.base.damage import settle_base
 from headgate.connectors.objects import open_store
 from headgate.errors import InvalidInput
+from headgate.table.create import create_table
 from headgate.table.fsck import fsck
-from headgate.table.table import Table, create_table, open_table
+from headgate.table.table import Table, open_table
 
 MENDED = {"base-version-unreadable", "base-version-torn", "base-tag-unreadable", "manifest-gap"}
 """What fsck may find after a cut: `recover --apply` and the next writer's open mend it. The last is a warning, where

@@ -23,8 +23,9 @@ from headgate.connectors.lance.base.files import manifests
 from headgate.connectors.lance.base.manifest import version_files
 from headgate.connectors.lance.base.synced import sync_base
 from headgate.errors import DataLoss, InvalidInput, StoreError
+from headgate.table.create import create_table
 from headgate.table.fsck import fsck
-from headgate.table.table import Table, create_table, open_table
+from headgate.table.table import Table, open_table
 
 
 def made(path: Path, kind: str = "key") -> Table:

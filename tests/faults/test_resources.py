@@ -25,8 +25,9 @@ from stream_life import SCHEMA
 import headgate
 from headgate.errors import HeadgateError, Poisoned, StoreFull
 from headgate.shards.writer import ShardWriter
+from headgate.table.create import create_table
 from headgate.table.fsck import fsck
-from headgate.table.table import Table, create_table, open_table
+from headgate.table.table import Table, open_table
 
 Without = Callable[[], AbstractContextManager[None]]
 """While it lasts, the resource is gone."""

@@ -40,7 +40,8 @@ from headgate.connectors.lance.log import quiet_lance  # noqa: E402
 from headgate.shards.sharding import ByPartition  # noqa: E402
 from headgate.shards.wal.entry import SourceRange  # noqa: E402
 from headgate.streaming.write import task  # noqa: E402
-from headgate.table.table import Table, create_table  # noqa: E402
+from headgate.table.create import create_table  # noqa: E402
+from headgate.table.table import Table  # noqa: E402
 
 STREAM = "s"
 WORDS = ("red apple", "green pear", "blue plum", "red cherry")

@@ -27,8 +27,9 @@ import headgate
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.errors import HeadgateError, Poisoned, Transient
 from headgate.streaming.spark.session import SparkFailed
+from headgate.table.create import create_table
 from headgate.table.fsck import fsck
-from headgate.table.table import Table, create_table, open_table
+from headgate.table.table import Table, open_table
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.s3, pytest.mark.real_s3]
 

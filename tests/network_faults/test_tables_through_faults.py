@@ -32,8 +32,9 @@ from headgate.connectors.lance.rows import numbered_batches
 from headgate.connectors.objects import open_store
 from headgate.errors import DataLoss, Poisoned, Transient
 from headgate.shards.sharding import by_partition
+from headgate.table.create import create_table
 from headgate.table.fsck import fsck
-from headgate.table.table import Table, create_table, open_table
+from headgate.table.table import Table, open_table
 
 pytestmark = [pytest.mark.s3, pytest.mark.real_s3]
 

@@ -30,7 +30,8 @@ from headgate.connectors.lance.dataset import look
 from headgate.connectors.objects import open_store, scrubbed
 from headgate.connectors.objects.s3.credentials import renewed_credentials
 from headgate.errors import HeadgateError, InvalidInput, PermissionDenied
-from headgate.table.table import create_table, open_table
+from headgate.table.create import create_table
+from headgate.table.table import open_table
 
 pytestmark = [pytest.mark.s3, pytest.mark.real_s3]
 

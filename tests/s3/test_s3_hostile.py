@@ -20,8 +20,9 @@ from headgate.shards.sharding import ByPartition, by_partition
 from headgate.shards.wal.entry import SourceRange
 from headgate.streaming.decode.api import json as json_decoder
 from headgate.streaming.write.rows import RowMaker
+from headgate.table.create import create_table
 from headgate.table.fsck import fsck
-from headgate.table.table import create_table, open_table
+from headgate.table.table import open_table
 
 pytestmark = [pytest.mark.s3, pytest.mark.real_s3]
 

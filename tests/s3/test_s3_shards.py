@@ -23,7 +23,8 @@ from headgate.connectors.objects import ObjectStore, open_store
 from headgate.errors import Fenced, HeadgateError
 from headgate.retry import Retry
 from headgate.shards.config import WriterConfig
-from headgate.table.table import create_table, open_table
+from headgate.table.create import create_table
+from headgate.table.table import open_table
 
 pytestmark = [pytest.mark.s3, pytest.mark.real_s3]
 

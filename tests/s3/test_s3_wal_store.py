@@ -21,8 +21,9 @@ from headgate.connectors.objects import open_store
 from headgate.connectors.objects.wal_options import joined_options
 from headgate.errors import HeadgateError, InvalidInput, PermissionDenied, WalStoreMismatch
 from headgate.shards import names
+from headgate.table.create import create_table
 from headgate.table.fsck import fsck
-from headgate.table.table import Table, create_table, open_table
+from headgate.table.table import Table, open_table
 
 pytestmark = [pytest.mark.s3, pytest.mark.real_s3]
 

@@ -18,7 +18,8 @@ from headgate.shards.rows.view import View
 from headgate.shards.sharding import Sharding, bucket, single
 from headgate.shards.text.ranking import Match
 from headgate.shards.writer import ShardWriter
-from headgate.table.table import Table, create_table
+from headgate.table.create import create_table
+from headgate.table.table import Table
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), False), pa.field("note", pa.string()), pa.field("size", pa.int32())])
 INDEX = "note_idx"

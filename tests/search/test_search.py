@@ -26,7 +26,8 @@ from headgate.shards.rows.view import View
 from headgate.shards.shard import TableHome
 from headgate.shards.wal.appender import WalAppender
 from headgate.shards.wal.entry import Tags, encode_chunk
-from headgate.table.table import Table, create_table, open_table
+from headgate.table.create import create_table
+from headgate.table.table import Table, open_table
 
 
 def _keys(*ids: int) -> pa.RecordBatch:

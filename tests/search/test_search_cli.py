@@ -114,7 +114,7 @@ def test_nothing_but_hits_is_printed_by_a_process_of_its_own(tmp_path: Path) -> 
 
 
 def test_a_value_that_json_does_not_know_is_told_as_text(tmp_path: Path) -> None:
-    from headgate.table.table import create_table
+    from headgate.table.create import create_table
 
     schema = pa.schema([pa.field("id", pa.int64(), False), pa.field("note", pa.string()), pa.field("d", pa.date32())])
     table = create_table(str(tmp_path / "t"), schema, "id", full_text="note")

@@ -17,7 +17,7 @@ from headgate.connectors.objects import open_store
 from headgate.errors import InvalidInput
 from headgate.shards.rows.view import Fresh, View
 from headgate.shards.writer import ShardWriter
-from headgate.table.table import create_table
+from headgate.table.create import create_table
 
 SHARD = uuid.UUID(int=13)
 

@@ -25,7 +25,8 @@ from stream_runs import SCHEMA
 import headgate
 from headgate.dev.broker import LocalBroker
 from headgate.dev.ports import free_port
-from headgate.table.table import Table, create_table, open_table
+from headgate.table.create import create_table
+from headgate.table.table import Table, open_table
 
 ROOT = Path(__file__).resolve().parents[2]
 TOPIC, STREAM, BUCKET, PARTITIONS = "orders", "orders", "lake", 3

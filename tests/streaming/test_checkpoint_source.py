@@ -17,7 +17,8 @@ from headgate.streaming.datasource import upkeep as source_checkpoint
 from headgate.streaming.datasource.memory import Hold
 from headgate.streaming.datasource.settings import Settings
 from headgate.streaming.datasource.upkeep import maintain
-from headgate.table.table import Table, create_table
+from headgate.table.create import create_table
+from headgate.table.table import Table
 
 
 @pytest.fixture

@@ -22,7 +22,8 @@ from headgate.streaming.datasource.memory import forget_runs
 from headgate.streaming.datasource.plan import BatchPlan, TaskResult, commit_batch, plan_batch
 from headgate.streaming.datasource.settings import Settings
 from headgate.streaming.datasource.task import write_batch
-from headgate.table.table import Table, create_table
+from headgate.table.create import create_table
+from headgate.table.table import Table
 
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("note", pa.string())])
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")

@@ -35,7 +35,8 @@ from headgate.streaming.observe.status import batch_value
 from headgate.streaming.sink import ShardSink
 from headgate.streaming.spark.running import Done, RunningStream
 from headgate.streaming.spark.s3a import reaches
-from headgate.table.table import Table, create_table, open_table
+from headgate.table.create import create_table
+from headgate.table.table import Table, open_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

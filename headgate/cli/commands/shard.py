@@ -19,6 +19,7 @@ import pyarrow as pa
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.names import list_streams
 from headgate.checkpoints.offline.checkpoint import shard_names
+from headgate.checkpoints.table_record import TableRecord, record_key
 from headgate.cli import storage_option
 from headgate.cli.commands.release import release
 from headgate.cli.errors import exit_code
@@ -29,7 +30,8 @@ from headgate.shards import names
 from headgate.shards.manifest.model import Manifest
 from headgate.shards.rows.schema import RowSchema
 from headgate.shards.shard import Shard, TableHome
-from headgate.table.table import TableRecord, open_table, open_wal, record_key
+from headgate.table.stores import open_wal
+from headgate.table.table import open_table
 
 HOLES_SHOWN = 20
 """A shard that lost more runs of entries than this has lost them all; the first ones say where to look."""

@@ -42,7 +42,8 @@ from headgate.streaming.observe.status import batch_value
 from headgate.streaming.verify.compare import Difference, Prints, compare
 from headgate.streaming.verify.history import heads_of
 from headgate.streaming.verify.verify import Report, verify_table
-from headgate.table.table import Table, create_table
+from headgate.table.create import create_table
+from headgate.table.table import Table
 
 BATCHES = 10
 """The records come in about so many batches: enough for a kill between and within some of them."""

@@ -1,0 +1,182 @@
+"""Creating a table: intent, work, flip. After a crash at any point the same call completes it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from headgate.checkpoints.table_record import TableRecord, put_record, record_ids, shard_folders
+from headgate.connectors.lance import dataset as lance_connector
+from headgate.connectors.lance.base.damage import set_aside_unborn
+from headgate.connectors.lance.base.synced import sync_base
+from headgate.connectors.lance.dataset import Base, MemWal
+from headgate.connectors.objects import ObjectStore
+from headgate.connectors.objects.wal_options import joined_options
+from headgate.errors import InvalidInput
+from headgate.shards.rows.schema import PRIMARY_KEY, RESERVED_METADATA, RowSchema
+from headgate.shards.shard import TABLE_ID
+from headgate.shards.sharding import Sharding, check_columns, single
+from headgate.shards.wal.appender import Pause, no_pause
+from headgate.table.stores import table_store, wal_store_of
+from headgate.table.table import Table, full_text_index, open_table
+
+CREATE_STEPS = ("looked", "intended", "retired", "base", "full_text", "mem_wal", "created")
+"""Where `create_table` pauses, in order."""
+
+
+def create_table(
+    uri: str,
+    schema: pa.Schema,
+    primary_key: str | Sequence[str] | None = None,
+    sharding: Sharding | None = None,
+    full_text: str | Sequence[str] = (),
+    wal_uri: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    *,
+    wal_storage_options: Mapping[str, str] | None = None,
+    pause: Pause = no_pause,
+) -> Table:
+    """Make a table. Key columns become non-null; `sharding` is single() unless given. The store at `wal_uri` is reached
+    with `wal_storage_options`, else with `storage_options`; neither is kept anywhere.
+
+    1. check the definition, and rehearse it in memory; nothing is written.
+    2. look: a table, a dataset that is none of ours, or other columns are refused.
+    3. intent: put the record, under a new random id.
+    4. work: retire the id of a base that was overwritten (its rows stay, the old shards do
+       not come back); base, full-text indexes, MemWAL. What is there already is kept.
+    5. flip: the base names the id, by compare-and-set. From here the table exists.
+    6. sync: on local disk it survives a power cut from here on, and the first mark says so (see
+       `connectors.lance.base.synced`).
+
+    After a crash at any point the same call completes it, under an id of its own. What a power cut left of a base that
+    was being made is set aside. Of two
+    calls at once one wins. Raises InvalidInput (nothing that exists was changed), StoreError.
+    """
+    storage_options = joined_options(storage_options, wal_storage_options)
+    store = table_store(uri, storage_options)
+    wal_store = wal_store_of(store, wal_uri, storage_options)
+    schema = _with_key(schema, _names(primary_key))
+    rows, sharding, full_text = RowSchema.of(schema), sharding or single(), _names(full_text)
+    sharding.validate(rows)
+    check_columns(full_text, rows, "full_text")
+    indexes = {column: full_text_index(column) for column in full_text}
+    mem_wal = MemWal(sharding.native(), tuple(indexes.values()))
+    schema = lance_connector.rehearse(schema, indexes, mem_wal.sharding)
+
+    if not shard_folders(store):
+        set_aside_unborn(store)
+    base = lance_connector.look(store.uri, storage_options)
+    stale_id = _check_free(store, base, schema, mem_wal)
+    record = TableRecord(
+        table_id=uuid.uuid4(),
+        sharding=sharding,
+        primary_key=rows.primary_key,
+        full_text=full_text,
+        wal_uri=None if wal_store is store else wal_store.uri,
+        leftover_shards=shard_folders(store),
+    )
+    pause("looked")
+    put_record(store, record)
+    pause("intended")
+    if stale_id and not lance_connector.swap_config(store.uri, TABLE_ID, stale_id, "", storage_options):
+        raise _taken(store)
+    pause("retired")
+    if base is None:
+        lance_connector.ensure_base(store.uri, schema, storage_options)
+    pause("base")
+    for column, name in indexes.items():
+        lance_connector.ensure_full_text(store.uri, column, name, storage_options)
+    pause("full_text")
+    lance_connector.ensure_mem_wal(store.uri, mem_wal, storage_options)
+    pause("mem_wal")
+    unnamed = None if stale_id is None else ""
+    if not lance_connector.swap_config(store.uri, TABLE_ID, unnamed, str(record.table_id), storage_options):
+        raise _taken(store)
+    pause("created")
+    sync_base(store)
+    return open_table(uri, storage_options)
+
+
+def _check_free(store: ObjectStore, base: Base | None, wanted: pa.Schema, mem_wal: MemWal) -> str | None:
+    """Raises InvalidInput unless a table can be made here. The id to retire ("": already retired), None: no id."""
+    if base is None:
+        return None
+    named = base.config.get(TABLE_ID)
+    if named and base.mem_wal is not None:
+        raise InvalidInput(
+            f"There is already a table at {store.uri}.",
+            table_id=named,
+            advice="open it with open_table, or choose another URI; nothing was written",
+        )
+    if named is None and (base.rows or not record_ids(store)):
+        raise InvalidInput(
+            f"There is already a Lance dataset at {store.uri}, and headgate did not make it.",
+            version=base.version,
+            rows=base.rows,
+            advice="choose another URI and copy its rows there; nothing was written",
+        )
+    if not base.schema.equals(wanted, check_metadata=True):
+        raise InvalidInput(
+            f"An unfinished or overwritten table at {store.uri} has other columns: {_columns(base.schema)}, "
+            f"and {_columns(wanted)} were asked for.",
+            advice="create it with those columns, or delete it and create it again; nothing was written",
+        )
+    if base.mem_wal not in (None, mem_wal):
+        raise InvalidInput(
+            f"An unfinished table at {store.uri} was begun with {base.mem_wal}, and {mem_wal} was asked for.",
+            advice="create it as it was begun, or delete it and create it again; nothing was written",
+        )
+    return named
+
+
+def _taken(store: ObjectStore) -> InvalidInput:
+    what = f"Another creation at {store.uri} was faster."
+    return InvalidInput(what, advice="open the table with open_table, or choose another URI")
+
+
+def _names(names: str | Sequence[str] | None) -> tuple[str, ...]:
+    given = (names,) if isinstance(names, str) else tuple(names or ())
+    if len(set(given)) != len(given):
+        raise InvalidInput(f"Every column is named once, got {list(given)}.")
+    return given
+
+
+def _with_key(schema: pa.Schema, primary_key: tuple[str, ...]) -> pa.Schema:
+    """The schema with the key columns marked and non-null. Raises InvalidInput for a key that cannot be."""
+    if not isinstance(schema, pa.Schema) or not len(schema):
+        raise InvalidInput("The schema must be a pyarrow Schema with at least one column.")
+    if reserved := RESERVED_METADATA & set(schema.metadata or {}):
+        raise InvalidInput(f"The schema's metadata keys {sorted(map(bytes.decode, reserved))} belong to WAL entries.")
+    rows = RowSchema.of(schema)
+    if rows.primary_key and primary_key and set(rows.primary_key) != set(primary_key):
+        raise InvalidInput(
+            f"The schema marks {list(rows.primary_key)} as primary key, and {list(primary_key)} was given."
+        )
+    key = primary_key or rows.primary_key
+    check_columns(key, rows, "primary_key")
+    return pa.schema(
+        [_key_field(column) if column.name in key else column for column in schema], metadata=schema.metadata
+    )
+
+
+def _key_field(column: pa.Field) -> pa.Field:
+    kind, types = column.type, pa.types
+    if not (
+        types.is_integer(kind)
+        or types.is_boolean(kind)
+        or types.is_string(kind)
+        or types.is_large_string(kind)
+        or types.is_binary(kind)
+        or types.is_large_binary(kind)
+    ):
+        raise InvalidInput(
+            f"Column {column.name!r} is {kind}, which cannot be a primary key.",
+            known="int8 to int64, uint8 to uint64, bool, string, large_string, binary, large_binary",
+        )
+    return column.with_nullable(False).with_metadata({**(column.metadata or {}), PRIMARY_KEY: b"true"})
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{column.name} {column.type}{'' if column.nullable else ' not null'}" for column in schema)

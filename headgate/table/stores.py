@@ -1,0 +1,68 @@
+"""The stores of a table: where its objects lie, and where its WALs do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+from headgate.checkpoints.clone.wal_choice import UndecidedWal, choose, mismatch, read_choice
+from headgate.checkpoints.table_record import TableRecord
+from headgate.connectors.objects import ObjectStore, open_store, redact
+from headgate.connectors.objects.wal_options import own_options, wal_options
+from headgate.errors import InvalidInput
+from headgate.shards.wal.moved import MovedWal
+
+
+def table_store(uri: str, storage_options: Mapping[str, str] | None) -> ObjectStore:
+    """The store of a table. Raises InvalidInput for a place where no table can be."""
+    if uri.lower().startswith("memory:"):
+        raise InvalidInput("A table cannot live in memory: Lance and headgate would not see the same objects.", uri=uri)
+    return open_store(uri, storage_options)
+
+
+def wal_store_of(store: ObjectStore, wal_uri: str | None, options: Mapping[str, str] | None) -> ObjectStore:
+    """The store of the WALs: the table's own one where none, or the same place, is given."""
+    if wal_uri is None:
+        return store
+    if redact(wal_uri) != wal_uri:
+        raise InvalidInput(
+            f"The WAL store {redact(wal_uri)} was given with credentials or options in its URI.",
+            advice="put them into storage_options; the table's record keeps the URI only",
+        )
+    given = open_store(wal_uri, wal_options(options))
+    if given.uri == store.uri and wal_options(options) != own_options(options):
+        raise InvalidInput(
+            f"The WAL store has options of its own and the same URI as the table, {store.uri}: "
+            "the record could not tell them apart.",
+            advice="give the WAL store another bucket or prefix; nothing was written",
+        )
+    return store if given.uri == store.uri else given
+
+
+def open_wal(
+    store: ObjectStore, record: TableRecord, storage_options: Mapping[str, str] | None, wal_uri: str | None = None
+) -> tuple[TableRecord, ObjectStore]:
+    """The store of a table's WALs, and the record with what its first writer, or the first one that was given a WAL
+    store, chose since it was made. Raises WalStoreMismatch where `wal_uri` is another one.
+    """
+    record = replace(record, wal_uri=record.wal_uri or None)
+    was_undecided = record.wal_undecided
+    if record.wal_undecided and (chosen := read_choice(store, record.table_id)) is not None:
+        record = replace(record, wal_uri=None if chosen == store.uri else chosen, wal_undecided=False)
+    options = wal_options(storage_options)
+    given = None if wal_uri is None else open_store(redact(wal_uri), options)
+    if record.wal_undecided:
+        opener = partial(open_store, storage_options=options)
+        return record, UndecidedWal(store, record.table_id, given, opener)
+    noted = read_choice(store, record.table_id) if record.wal_uri is None and not was_undecided else None
+    recorded = record.wal_uri or noted or store.uri
+    if given is not None and given.uri != recorded and (recorded != store.uri or was_undecided):
+        raise mismatch(store.uri, recorded, given.uri)
+    if record.wal_uri is not None:
+        return record, open_store(record.wal_uri, options)
+    new = open_store(noted, options) if noted else given
+    if new is None or new.uri == store.uri:
+        return record, store
+    moved = MovedWal(store, new, partial(choose, store, record.table_id, new.uri))
+    return replace(record, wal_uri=noted), moved
