@@ -6,8 +6,10 @@ import contextlib
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 
+import lance
 import pytest
 from checkpoint_tables import (
     DIRECT,
@@ -28,13 +30,16 @@ from lance_tables import LanceFaultyStore
 from stores import Crash, Fault
 
 import headgate
+from headgate.checkpoints.gc.base import tidy_base
 from headgate.checkpoints.jobs.flush import run_here
+from headgate.checkpoints.jobs.policy import BasePolicy
 from headgate.checkpoints.snapshots.checkpoint import TAG_PREFIX
 from headgate.checkpoints.snapshots.snapshot import visible_now
 from headgate.checkpoints.snapshots.take import TAKE_STEPS, take
 from headgate.checkpoints.stream.checkpoint import checkpoint_stream, stop_stream
 from headgate.connectors.lance.base.tags import held_versions
-from headgate.errors import HeadgateError, InvalidInput
+from headgate.errors import DataLoss, HeadgateError, InvalidInput, Transient
+from headgate.table.fsck import fsck
 from headgate.table.table import Table
 
 MB = 1 << 20
@@ -112,11 +117,13 @@ def check(table: Table, *, closed: bool) -> None:
 
 
 def check_tags(table: Table) -> None:
-    """A tag for each record, and at most one that a dead process left behind."""
+    """A tag for each record; a dead process left at most one without the other, and the base of its record is held."""
     tags = {tag for tag in held_versions(table.home.store) if tag.startswith(TAG_PREFIX)}
     records = {one.checkpoint.tag for one in table.checkpoints()}
-    assert records <= tags
-    assert len(tags - records) <= 1
+    assert len(records ^ tags) <= 1
+    tidy_base(table.home, BasePolicy(keep_versions=timedelta(0)))
+    for one in table.checkpoints():
+        assert ids(headgate.open_table(table.uri, checkpoint=one.checkpoint.name)) == MODEL
 
 
 @pytest.mark.parametrize(
@@ -159,7 +166,7 @@ def test_durable_dies_at_every_step_of_its_own(model: Table, tmp_path: Path, ste
         take(table.home, table.shard_ids(), pause=die)
     check(table, closed=False)
     check_tags(table)
-    assert len(table.checkpoints()) == (step in ("check", "taken"))
+    assert len(table.checkpoints()) == (step in ("tag", "check", "taken"))
 
 
 @pytest.mark.parametrize("fault", [Fault.FAIL, Fault.LOST, Fault.LOST_EXISTS])
@@ -177,3 +184,49 @@ def test_one_fault_at_any_put_of_a_running_stream_is_not_felt(model: Table, tmp_
         if not store.injected:
             break
     assert number > 5
+
+
+def died_before_its_tag(table: Table) -> None:
+    """And native Lance, which knows nothing of records, has cleaned up since."""
+
+    def die(at: str) -> None:
+        if at == "tag":
+            raise Crash(at)
+
+    with pytest.raises(Crash):
+        take(table.home, table.shard_ids(), name="now", pause=die)
+    dataset = lance.write_dataset(rows(-3), table.uri, mode="append")
+    assert [one.code for one in fsck(table.uri).findings] == ["checkpoint-unpinned"]
+    dataset.cleanup_old_versions(older_than=timedelta(0))
+
+
+def test_of_a_take_that_died_before_its_tag_everybody_is_told_what_native_lance_has_removed(
+    model: Table, tmp_path: Path
+) -> None:
+    table = copied(model, tmp_path / "table")
+    died_before_its_tag(table)
+    assert {one.code for one in fsck(table.uri).findings} == {"checkpoint-unpinned", "checkpoint-broken"}
+    for read in (
+        lambda: headgate.open_table(table.uri, checkpoint="now"),
+        lambda: table.clone(str(tmp_path / "shallow"), checkpoint="now"),
+        lambda: table.clone(str(tmp_path / "deep"), checkpoint="now", deep=True),
+    ):
+        with pytest.raises(DataLoss, match=r"Version \d+ of the base, which checkpoint 'now' names, cannot be opened"):
+            read()
+    table.drop_checkpoint("now")
+    assert fsck(table.uri).findings == ()
+    assert ids(table) == MODEL + Counter([-3])
+
+
+@pytest.mark.parametrize("step", ["tag", "check"])
+def test_a_take_that_fails_after_its_record_leaves_nothing(model: Table, tmp_path: Path, step: str) -> None:
+    table = copied(model, tmp_path / "table")
+
+    def fail(at: str) -> None:
+        if at == step:
+            raise Transient("The store is away.")
+
+    with pytest.raises(Transient):
+        take(table.home, table.shard_ids(), name="now", pause=fail)
+    assert table.checkpoints() == []
+    assert held_versions(table.home.store) == {}

@@ -10,14 +10,18 @@ from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 
+import lance
 import pytest
 from checkpoint_tables import CONFIG, DIRECT, faulty, ids, make, manifest_of, rows, through
-from closing import Background
+from closing import Background, Steps
 
 from headgate.checkpoints.clone.intent import read_intent
-from headgate.checkpoints.gc.collect import COLLECT_STEPS, collect
+from headgate.checkpoints.gc.base import tidy_base
+from headgate.checkpoints.gc.collect import COLLECT_STEPS, Collection, collect
+from headgate.checkpoints.jobs.policy import BasePolicy
 from headgate.checkpoints.log.pins import ConsumerPin, PinStore
 from headgate.checkpoints.snapshots.take import TAKE_STEPS, drop, take
+from headgate.connectors.lance.base.tags import held_versions
 from headgate.connectors.objects import open_store
 from headgate.errors import HeadgateError, InvalidInput
 from headgate.shards.outcomes import wins
@@ -172,6 +176,34 @@ def test_a_collection_that_slept_takes_nothing_that_a_checkpoint_holds_since(
             take(table.home, table.shard_ids(), name="now", pause=compact)
 
     collect(table.home, table.shard_ids(), min_age=HOUR, apply=True, pause=sleep)
+    assert ids(open_table(table.uri, checkpoint="now")) == ALL
+
+
+@pytest.mark.parametrize("gc_sleeps_at", COLLECT_STEPS)
+@pytest.mark.parametrize("step", TAKE_STEPS)
+def test_a_collection_that_slept_leaves_the_tag_of_a_checkpoint_that_was_being_taken(
+    table: Table, step: str, gc_sleeps_at: str
+) -> None:
+    """It begins in the middle of the take, without any age, and wakes when the checkpoint is reported as taken."""
+    flushed(table)
+    table.compact()
+    sleep = Steps(gc_sleeps_at)
+    sleepers: list[Background[Collection]] = []
+
+    def begin(at: str) -> None:
+        if at == step and not sleepers:
+            gc = Background(
+                lambda: collect(table.home, table.shard_ids(), min_age=timedelta(0), apply=True, pause=sleep)
+            )
+            sleepers.append(gc)
+            sleep.wait()
+
+    taken = take(table.home, table.shard_ids(), name="now", pause=begin)
+    sleep.release()
+    sleepers[0].result()
+    lance.write_dataset(rows(100), table.uri, mode="append")
+    tidy_base(table.home, BasePolicy(keep_versions=timedelta(0)))
+    assert held_versions(table.home.store) == {taken.tag: taken.base_version}
     assert ids(open_table(table.uri, checkpoint="now")) == ALL
 
 

@@ -34,13 +34,14 @@ from headgate.checkpoints.clone.intent import (
     same_call,
 )
 from headgate.checkpoints.clone.mapping import ShardPlan, check_named, shard_plans
+from headgate.checkpoints.snapshots.at_checkpoint import base_at
 from headgate.checkpoints.snapshots.checkpoint import CheckpointStore, TableCheckpoint
 from headgate.checkpoints.snapshots.take import drop, take
 from headgate.connectors.lance.base import clone as lance_clone
 from headgate.connectors.lance.base.damage import set_aside_unborn
 from headgate.connectors.lance.base.marks import compacted_marks
 from headgate.connectors.lance.base.synced import sync_base
-from headgate.connectors.lance.datasets import open_dataset
+from headgate.connectors.lance.base.tags import hold_version
 from headgate.errors import DataLoss, InvalidInput, NotFound, Transient
 from headgate.shards.shard import TableHome
 from headgate.shards.wal.appender import Pause, no_pause
@@ -190,7 +191,9 @@ def _exists(target: CloneTarget, intent: CloneIntent) -> bool:
 def _pinned(source: CloneSource, intent: CloneIntent, target: CloneTarget) -> TableCheckpoint:
     home = source.home
     with suppress(NotFound):
-        return CheckpointStore(home.records, home.uri).get(intent.pin).checkpoint
+        found = CheckpointStore(home.records, home.uri).get(intent.pin).checkpoint
+        if intent.checkpoint is not None or _is_held(home, found):
+            return found
     if intent.checkpoint is not None:
         raise NotFound(
             f"The checkpoint {intent.checkpoint!r} was dropped before its clone was complete.",
@@ -207,6 +210,16 @@ def _pinned(source: CloneSource, intent: CloneIntent, target: CloneTarget) -> Ta
     )
 
 
+def _is_held(home: TableHome, pin: TableCheckpoint) -> bool:
+    """Put the tag once more: whoever took the pin may have died before. False: its base is gone, and so is the pin."""
+    try:
+        hold_version(home.store, pin.tag, pin.base_version)
+    except NotFound:
+        drop(home, pin.name)
+        return False
+    return True
+
+
 # -- 4: copying --------------------------------------------------------------------------
 
 
@@ -219,7 +232,7 @@ def _copied(
         try:
             checkpoint = _pinned(source, intent, target)
             pause("pinned")
-            marks = compacted_marks(home.store, open_dataset(home.store, version=checkpoint.base_version))
+            marks = compacted_marks(home.store, base_at(home, checkpoint))
             plans = shard_plans(checkpoint, intent.table_id, marks, source.names)
             if source.all_named:
                 check_named(plans, home.uri)

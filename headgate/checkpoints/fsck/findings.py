@@ -302,7 +302,8 @@ KINDS: Mapping[str, Kind] = {
     ),
     "checkpoint-unpinned": Kind(
         "warning",
-        "nothing yet: a clean-up of old versions by native Lance may remove the checkpoint's base",
+        "nothing yet: whoever took it died half-way, or the tag was deleted, and a clean-up of old versions by native "
+        "Lance may remove the checkpoint's base",
         "take a new checkpoint and drop this one",
     ),
     # -- consumers of the commit logs ------------------------------------------------------

@@ -87,4 +87,4 @@ def _check_base(home: TableHome, one: TableCheckpoint, place: str) -> Iterator[F
     try:
         Retry().run(lambda: home.store.head(f"_refs/tags/{one.tag}.json"))
     except NotFound:
-        yield finding("checkpoint-unpinned", place, f"The Lance tag {one.tag} that holds its base is gone.")
+        yield finding("checkpoint-unpinned", place, f"The Lance tag {one.tag} that holds its base is not there.")

@@ -2,8 +2,9 @@
 
 Promises:
 1. No row changes: fragments are rewritten as they are.
-2. A version that a tag holds stays, and so does one that a later one replaced less than the policy's time ago (R12):
-   who reads longer than that holds it by a checkpoint.
+2. A version that a tag or the record of a checkpoint holds stays, and so does one that a later one replaced less than
+   the policy's time ago (R12): who reads longer than that holds it by a checkpoint. While the record of some checkpoint
+   cannot be read no version goes: it may hold any.
 3. While an append is unfinished no version goes: its outcome is told by them (R14).
 4. A crash anywhere leaves files that nothing names, which a later removal of versions finds.
 """
@@ -17,12 +18,14 @@ from typing import TypeAlias
 
 from headgate.checkpoints.gc.collect import store_time
 from headgate.checkpoints.jobs.policy import BasePolicy, Fragment, ListedVersion, old_versions, untouched_fragments
+from headgate.checkpoints.snapshots.checkpoint import CheckpointStore
 from headgate.connectors.lance.base import tidy as base_tidy
 from headgate.connectors.lance.base.append import progress_of
 from headgate.connectors.lance.base.synced import sync_base
 from headgate.connectors.lance.base.tags import held_versions
 from headgate.connectors.lance.base.tidy import MergePlan
 from headgate.connectors.lance.datasets import open_dataset
+from headgate.errors import Corrupt, InvalidInput
 from headgate.shards.shard import TableHome
 from headgate.shards.wal.appender import Pause, no_pause
 
@@ -86,9 +89,20 @@ def _old(home: TableHome, policy: BasePolicy, now: datetime | None) -> list[int]
     times = base_tidy.version_times(home.store)
     if len(times) < 2 or _is_unfinished(home):
         return []
-    before = (now or store_time(home)) - policy.keep_versions
-    listed = (ListedVersion(version, modified) for version, modified in times.items())
-    return old_versions(listed, held_versions(home.store).values(), before)
+    now = now or store_time(home)
+    listed = [ListedVersion(version, modified) for version, modified in times.items()]
+    old = old_versions(listed, held_versions(home.store).values(), now - policy.keep_versions)
+    recorded = _recorded(home, now) if old else frozenset()
+    return [] if recorded is None else [version for version in old if version not in recorded]
+
+
+def _recorded(home: TableHome, now: datetime) -> frozenset[int] | None:
+    """What checkpoints name, also those whose take died before its tag; None: one cannot be read."""
+    try:
+        stored = CheckpointStore(home.records, home.uri).list()
+    except (Corrupt, InvalidInput):
+        return None
+    return frozenset(one.checkpoint.base_version for one in stored if not one.expired(now))
 
 
 def _is_unfinished(home: TableHome) -> bool:

@@ -120,7 +120,8 @@ def collect(
     2. list the candidates: WAL entries, SSTables, manifests, records of the logs, tags, index folders, strays.
     3. after that, read the manifests: what they do not name, and can no longer come to name, may go (R20).
     4. after that, read who holds it: checkpoints, consumers of the logs (R15). A checkpoint that is put later reads
-       the manifests again, and does not count if they are not those of 3 in what it names.
+       the manifests again, and does not count if they are not those of 3 in what it names. A tag is put after its
+       record: one that was listed in 2 and has no record now was given up or dropped.
     5. choose by the rules of `garbage`. Of WAL entries and commit records the header is read: barriers and open
        records stay (R5).
     6. sync what makes it garbage: the base, manifests and SSTables (R21).

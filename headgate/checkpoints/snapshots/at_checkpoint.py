@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pyarrow as pa
 
@@ -64,9 +65,23 @@ def open_at(home: TableHome, name: str) -> tuple[TableHome, pa.Schema, TableChec
 
 def home_at(home: TableHome, checkpoint: TableCheckpoint) -> tuple[TableHome, pa.Schema]:
     """The table's home and columns as they are at a checkpoint; nothing can be written through it. Raises DataLoss."""
-    dataset = open_dataset(home.store, version=checkpoint.base_version)
+    dataset = base_at(home, checkpoint)
     then = replace(home, schema=RowSchema.of(dataset.schema, tuple(field_ids(dataset))))
     return for_reading(then, checkpoint), dataset.schema
+
+
+def base_at(home: TableHome, checkpoint: TableCheckpoint) -> Any:
+    """The base as a checkpoint has it. Raises DataLoss where that version is gone, Transient."""
+    try:
+        return open_dataset(home.store, version=checkpoint.base_version)
+    except DataLoss as error:
+        what = f"Version {checkpoint.base_version} of the base, which checkpoint {checkpoint.name!r} names,"
+        raise DataLoss(
+            f"{what} cannot be opened.",
+            table=home.uri,
+            checkpoint=checkpoint.name,
+            advice="the table itself is not touched: drop this checkpoint and use another; `headgate fsck` tells more",
+        ) from error
 
 
 def for_reading(home: TableHome, checkpoint: TableCheckpoint) -> TableHome:

@@ -4,8 +4,9 @@ Promises:
 1. Nothing is flushed and nobody is fenced.
 2. A checkpoint that was reported as taken holds everything it names until it is dropped or expires, however long
    whoever took it, or a collection, slept meanwhile (R20).
-3. A take that fails or crashes anywhere leaves at most a tag of the base without a record, which garbage collection
-   removes, or a checkpoint. Of one that died before it had read the manifests again, `fsck` tells whether it is whole.
+3. A take that fails or crashes anywhere leaves nothing, or a checkpoint, or at most a tag of the base without a record,
+   which garbage collection removes. Of one that died before it had read the manifests again, `fsck` tells whether it is
+   whole; its record holds the base from our own clean-up, even without the tag.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from headgate.checkpoints.snapshots.checkpoint import (
 )
 from headgate.checkpoints.snapshots.snapshot import Instant, TailStart, above_replay, read_instant
 from headgate.connectors.lance.base.tags import held_versions, hold_version, release_version
-from headgate.errors import InvalidInput, NotFound, Transient
+from headgate.errors import HeadgateError, InvalidInput, NotFound, Transient
 from headgate.shards.manifest.model import Manifest
 from headgate.shards.shard import Shard, TableHome
 from headgate.shards.wal.appender import Pause, no_pause
@@ -45,7 +46,7 @@ OWN_PREFIX = "auto/"
 READ_PREFIX = "read/"
 """Names of the checkpoints that readers hold their snapshot by begin so."""
 
-TAKE_STEPS = ("manifests", "logs", "tails", "base", "tag", "record", "check", "taken")
+TAKE_STEPS = ("manifests", "logs", "tails", "base", "record", "tag", "check", "taken")
 """Where `take` pauses, in order."""
 
 
@@ -61,14 +62,17 @@ def take(
     tail_start: TailStart = above_replay,
     pause: Pause = no_pause,
 ) -> TableCheckpoint:
-    """Pin the table as it is. THIS WRITES one tag and one record; it flushes nothing and fences nobody.
+    """Pin the table as it is. THIS WRITES one record and one tag; it flushes nothing and fences nobody.
 
     1. read the instant (R11): manifests, logs, ends of the WALs, the base.
-    2. hold the base's version by a tag (R14).
-    3. put the record.
+    2. put the record.
+    3. hold the base's version by a tag (R14). Where it is gone: drop the record, and from 1 again. (A collection lists
+       tags, then reads records: one that listed this tag reads its record, however long it slept. R20.)
     4. read the manifests again: the checkpoint counts only if each has the SSTables and the replay_after of 1, and the
        tag holds. Otherwise drop it, and from 1 again. (A collection reads manifests, then pins, then deletes: one
        that missed the record has read manifests that name what this one names. R20.)
+
+    An error after 2 drops the record as well, if the store allows.
 
     `scope` is what the caller has done before, `names` are names of shards where the logs do not tell them,
     `tail_start` see `read_instant`. Raises InvalidInput where the name is taken, DataLoss, Corrupt, Transient.
@@ -79,23 +83,20 @@ def take(
         instant = read_instant(home, ids, tail_start=tail_start, pause=pause)
         described = describe(home, instant, name=name, names=names)
         checkpoint = replace(described, scope=scope, expires_after=expires_after, note=note)
-        pause("tag")
-        try:
-            hold_version(home.store, checkpoint.tag, checkpoint.base_version)
-        except NotFound:
-            continue  # cleaned up since it was read
         pause("record")
+        store.put(checkpoint)
         try:
-            store.put(checkpoint)
-        except InvalidInput:
-            release_version(home.store, checkpoint.tag)
+            pause("tag")
+            if _is_tagged(home, checkpoint):
+                pause("check")
+                if _is_held(home, checkpoint):
+                    pause("taken")
+                    return checkpoint
+        except HeadgateError:
+            with suppress(HeadgateError):
+                _withdraw(home, checkpoint)
             raise
-        pause("check")
-        if _is_held(home, checkpoint):
-            pause("taken")
-            return checkpoint
-        store.remove(checkpoint_key(checkpoint.name, checkpoint.checkpoint_id))
-        release_version(home.store, checkpoint.tag)
+        _withdraw(home, checkpoint)
     raise Transient(
         f"The table could not be pinned: it was flushed or compacted during each of {TRIES} tries.",
         table=home.uri,
@@ -204,6 +205,15 @@ def holds(pinned: Manifest, latest: Manifest | None) -> bool:
     return latest is not None and (latest.sstables, latest.replay_after) == (pinned.sstables, pinned.replay_after)
 
 
+def _is_tagged(home: TableHome, checkpoint: TableCheckpoint) -> bool:
+    """Put the tag. False: the version was cleaned up since it was read."""
+    try:
+        hold_version(home.store, checkpoint.tag, checkpoint.base_version)
+    except NotFound:
+        return False
+    return True
+
+
 def _is_held(home: TableHome, checkpoint: TableCheckpoint) -> bool:
     if held_versions(home.store).get(checkpoint.tag) != checkpoint.base_version:
         return False
@@ -211,3 +221,10 @@ def _is_held(home: TableHome, checkpoint: TableCheckpoint) -> bool:
         holds(pinned.manifest, Shard(home, shard_id).manifests.latest(pinned.manifest))
         for shard_id, pinned in checkpoint.shards.items()
     )
+
+
+def _withdraw(home: TableHome, checkpoint: TableCheckpoint) -> None:
+    """Drop this one by its id, whoever else has its name: its record, then its tag."""
+    key = checkpoint_key(checkpoint.name, checkpoint.checkpoint_id)
+    CheckpointStore(home.records, home.uri).remove(key)
+    release_version(home.store, checkpoint.tag)

@@ -199,7 +199,7 @@ def _judged(root: str, listed: Mapping[int, str], unborn: bool) -> _Judged:
 
 
 def _tags(root: str) -> tuple[Damaged, ...]:
-    """Tags that cannot be read: Lance then reads none at all. One that a record relies on was synced before it."""
+    """Tags that cannot be read: Lance then reads none at all. That of a checkpoint that counts is synced."""
     folder = os.path.join(root, "_refs", "tags")
     found = []
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
