@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
+from headgate import clock
 from headgate.errors import InvalidInput, Transient
 
 T = TypeVar("T")
@@ -73,15 +73,15 @@ class Retry:
 
     def run_steps(self, operation: Callable[[], T]) -> T:
         """The same for several steps, some as patient themselves: once all of the pauses' time has passed, no more."""
-        return self._run(operation, time.monotonic() + sum(self.delays()))
+        return self._run(operation, clock.monotonic() + sum(self.delays()))
 
     def _run(self, operation: Callable[[], T], until: float) -> T:
         for delay in self.delays():
             try:
                 return operation()
             except Transient:
-                if time.monotonic() > until:
+                if clock.monotonic() > until:
                     raise
                 note_retry()
-                time.sleep(delay)
+                clock.sleep(delay)
         return operation()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
+
+from headgate import clock
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 ONE_STOP = 1.0
@@ -49,8 +50,8 @@ class Stop:
 
     def _came(self, number: int, _frame: FrameType | None) -> None:
         if self._signal is None:
-            self._signal, self._since = number, time.monotonic()
-        elif time.monotonic() - self._since > ONE_STOP:
+            self._signal, self._since = number, clock.monotonic()
+        elif clock.monotonic() - self._since > ONE_STOP:
             # Asked again: no more patience.
             raise KeyboardInterrupt
 

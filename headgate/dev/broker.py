@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import subprocess
-import time
 import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from types import TracebackType
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from headgate import clock
 from headgate.connectors.jars.lists import kafka_classpath
 from headgate.connectors.kafka.topics import admin_client, create_topic, grow_topic
 from headgate.dev.ports import free_port, is_free
@@ -278,14 +278,14 @@ class LocalBroker:
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes], seconds: float) -> None:
         """Return when a client gets metadata from this very broker; something else may listen on the port."""
-        until = time.monotonic() + seconds
+        until = clock.monotonic() + seconds
         client = admin_client(self.servers)
         while process.poll() is None:
             if self._answers(client):
                 return
-            if time.monotonic() > until:
+            if clock.monotonic() > until:
                 raise self._failure(f"The broker gave no metadata within {seconds:.0f} s.")
-            time.sleep(0.05)
+            clock.sleep(0.05)
         raise self._failure(f"The broker ended with exit code {process.returncode} while it started.")
 
     def _answers(self, client: AdminClient) -> bool:

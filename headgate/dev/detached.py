@@ -7,12 +7,12 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from headgate import clock
 from headgate.dev.broker import START_SECONDS, STOP_SECONDS, LocalBroker
 from headgate.errors import InvalidInput
 
@@ -67,11 +67,11 @@ def stop_detached(directory: Path, seconds: float = STOP_SECONDS) -> Detached | 
     if running is None:
         return None
     os.kill(running.pid, signal.SIGTERM)
-    kill_at = time.monotonic() + seconds
+    kill_at = clock.monotonic() + seconds
     while find_detached(directory) is not None:
-        if time.monotonic() > kill_at:
+        if clock.monotonic() > kill_at:
             os.kill(running.pid, signal.SIGKILL)
-        time.sleep(0.05)
+        clock.sleep(0.05)
     _pid_file(directory).unlink(missing_ok=True)
     return running
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from importlib import import_module
@@ -18,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from headgate import parallel
 from headgate.checkpoints.clone.build import CloneTarget
 from headgate.checkpoints.clone.clone import CloneSource, clone_table
 from headgate.checkpoints.clone.copy import Progress, no_progress
@@ -54,9 +54,6 @@ from headgate.shards.wal.appender import Pause, no_pause
 from headgate.shards.wal.pending import landed
 from headgate.shards.writer import ShardWriter
 from headgate.table.stores import open_wal, table_store, wal_store_of
-
-_MANIFEST_READERS = 16
-"""Shards looked at together: a thousand manifests on S3 take seconds, not minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +126,7 @@ class Table:
         """
         known = self._shard_names(names)
         ids = self.shard_ids()
-        with ThreadPoolExecutor(_MANIFEST_READERS) as pool:
-            found = list(pool.map(lambda shard_id: self._shard_info(shard_id, known.get(shard_id)), ids))
+        found = parallel.each("shards", lambda shard_id: self._shard_info(shard_id, known.get(shard_id)), ids)
         return sorted((info for info in found if info), key=lambda info: (info.name is None, info.name or "", info.id))
 
     def shard(self, shard: uuid.UUID | str) -> Shard:

@@ -7,7 +7,6 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ from damages import entry, latest, record_file, tip
 from fsck_tables import DIRECT, WAL_ONLY, batches, collect, copied, dead_attempt, make, open_stream, rows, shard_of
 from stream_life import home_of, ranges_of
 
-from headgate import read_ahead
+from headgate import parallel
 from headgate.checkpoints.fsck.check import MAX_FINDINGS, check_table
 from headgate.checkpoints.fsck.expected import Listed, ListedPart, joined
 from headgate.checkpoints.fsck.findings import KINDS, Finding, confirmed, finding
@@ -267,7 +266,7 @@ def test_more_findings_than_anybody_reads_are_counted(table: Table) -> None:
 @pytest.mark.parametrize(("sizes", "most"), [([30, 40, 30, 10, 20, 60, 1], 100), ([500, 60, 30, 500], 500)])
 def test_no_more_is_read_at_once_than_the_budget(monkeypatch: pytest.MonkeyPatch, sizes: list[int], most: int) -> None:
     """One that is larger than the budget goes alone."""
-    monkeypatch.setattr(read_ahead, "BUDGET", 100)
+    monkeypatch.setattr(parallel, "BUDGET", 100)
     lock = threading.Lock()
     held: list[int] = [0]
     now = 0
@@ -282,8 +281,8 @@ def test_no_more_is_read_at_once_than_the_budget(monkeypatch: pytest.MonkeyPatch
             now -= size
         return size
 
-    with ThreadPoolExecutor(8) as pool:
-        assert list(read_ahead.in_order(pool, read, sizes * 20, lambda size: size)) == sizes * 20
+    with parallel.Pool("test", 8) as pool:
+        assert list(parallel.in_order(pool, read, sizes * 20, lambda size: size)) == sizes * 20
     assert max(sizes) <= max(held) <= most
 
 
@@ -296,10 +295,10 @@ def test_no_more_results_wait_than_is_allowed() -> None:
             taken = number
             yield number
 
-    with ThreadPoolExecutor(2) as pool:
-        results = read_ahead.in_order(pool, lambda number: number, items())
+    with parallel.Pool("test", 2) as pool:
+        results = parallel.in_order(pool, lambda number: number, items())
         assert next(results) == 0
-        assert taken <= read_ahead.AHEAD
+        assert taken <= parallel.AHEAD
         assert list(results) == list(range(1, 1000))
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -30,6 +29,7 @@ from headgate.checkpoints.log.state import Head, empty, replayed
 from headgate.connectors.objects.memory import MemoryStore
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import Corrupt, HeadgateError
+from headgate.parallel import Pool
 from headgate.shards.sharding import single
 from headgate.shards.wal.entry import SourceRange
 from headgate.streaming.delta.ledger_feed import LedgerFeed, LedgerPin
@@ -126,7 +126,7 @@ def life(store: ObjectStore) -> Life:
 
 def findings(life: Life) -> set[str]:
     """The codes of what fsck finds of archive and consumers."""
-    with ThreadPoolExecutor(4) as pool:
+    with Pool("test", 4) as pool:
         look = check_archive(life.home.records, STREAM, life.home.uri, "", pool)
     return {one.code for one in (*look.findings, *check_consumers(life.home, "").findings)}
 

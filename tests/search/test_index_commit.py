@@ -106,7 +106,7 @@ def test_a_lost_response_of_the_commit_is_no_error(uri: str, monkeypatch: pytest
 def test_a_commit_that_fails_again_and_again_says_so(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     planned = seen(uri)
     segments = [job(uri, [0, 1]).run()]
-    monkeypatch.setattr(index_commit.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(index_commit.clock, "sleep", lambda seconds: None)
 
     def failing(*arguments: Any) -> bool:
         raise StoreError("the store is away")

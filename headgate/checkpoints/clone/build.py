@@ -7,13 +7,13 @@ What stands at the destination and does not follow from them is refused, never o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
 
-from headgate.checkpoints.clone.copy import COPIERS, put_barrier, tail_epoch
+from headgate import parallel
+from headgate.checkpoints.clone.copy import put_barrier, tail_epoch
 from headgate.checkpoints.clone.intent import (
     KEY,
     CloneIntent,
@@ -70,12 +70,11 @@ def make_shards(
     home: TableHome, checkpoint: TableCheckpoint, plans: Sequence[ShardPlan], intent: CloneIntent, pause: Pause
 ) -> None:
     """Steps 5 and 6 of `clone_table`. `home` is the clone's. Raises InvalidInput where a shard or log is another's."""
-    with ThreadPoolExecutor(COPIERS, thread_name_prefix="headgate-clone") as pool:
-        epochs = pool.map(partial(tail_epoch, home), plans)
-        manifests = [cloned_manifest(plan, epoch) for plan, epoch in zip(plans, epochs, strict=True)]
-        list(pool.map(partial(_put_manifest, home, intent), manifests))
-        pause("manifests")
-        list(pool.map(partial(put_barrier, home), plans, [manifest.epoch for manifest in manifests]))
+    epochs = parallel.each("clone", partial(tail_epoch, home), plans)
+    manifests = [cloned_manifest(plan, epoch) for plan, epoch in zip(plans, epochs, strict=True)]
+    parallel.each("clone", partial(_put_manifest, home, intent), manifests)
+    pause("manifests")
+    parallel.each("clone", partial(put_barrier, home), plans, [manifest.epoch for manifest in manifests])
     pause("barriers")
     by_old = {plan.pinned.shard_id: plan for plan in plans}
     by_new = {manifest.shard_id: manifest for manifest in manifests}
@@ -202,5 +201,4 @@ def _list(store: ObjectStore, folder: str) -> list[ObjectInfo]:
 
 
 def _delete(store: ObjectStore, keys: Iterable[str]) -> None:
-    with ThreadPoolExecutor(COPIERS, thread_name_prefix="headgate-clone") as pool:
-        list(pool.map(lambda key: Retry().run(partial(store.delete, key)), keys))
+    parallel.each("clone", lambda key: Retry().run(partial(store.delete, key)), keys)

@@ -19,9 +19,9 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from uuid import UUID
 
+from headgate import clock
 from headgate.checkpoints.clone.build import CloneTarget, flip, make_base, make_shards, named, remove
 from headgate.checkpoints.clone.copy import MovedOn, Progress, clone_start, copy_all, no_progress
 from headgate.checkpoints.clone.intent import (
@@ -160,7 +160,7 @@ def _look(home: TableHome, target: CloneTarget, checkpoint: str | None, pause: P
             _give_up(home, target, stored, given_up, pause)
             if read_intent(target.store) is not None:
                 return stored  # a maker has its outcome
-    if checkpoint is not None and CheckpointStore(home.records, home.uri).get(checkpoint).expired(datetime.now(UTC)):
+    if checkpoint is not None and CheckpointStore(home.records, home.uri).get(checkpoint).expired(clock.now()):
         raise InvalidInput(
             f"Checkpoint {checkpoint!r} has expired; what it named may be collected.",
             table=home.uri,

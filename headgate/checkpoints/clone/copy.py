@@ -10,7 +10,6 @@ Promises:
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,6 +17,7 @@ from uuid import UUID
 
 import structlog
 
+from headgate import parallel
 from headgate.checkpoints.clone.mapping import (
     ShardPlan,
     dead_letter_id,
@@ -39,8 +39,6 @@ from headgate.shards.wal.entry import encode_barrier
 
 _log = structlog.get_logger("headgate.checkpoints")
 
-COPIERS = 16
-"""Objects under way at once: hides a store's latency."""
 
 LARGE = 16 << 20
 """Bytes above which an object is large. From one kind of store or bucket to another each copy holds one in memory."""
@@ -94,15 +92,14 @@ def copy_all(
 
     Raises MovedOn, DataLoss, StoreError.
     """
-    with ThreadPoolExecutor(COPIERS, thread_name_prefix="headgate-clone") as pool:
-        kept = list(pool.map(partial(_without_skipped, source, target, streams), plans))
-        parts = list(pool.map(lambda plan: _shard_copies(source, target, plan), kept))
-        dead = list(pool.map(lambda fold: _dead_letter_copies(source, target, fold), streams.values()))
+    kept = parallel.each("clone", partial(_without_skipped, source, target, streams), plans)
+    parts = parallel.each("clone", lambda plan: _shard_copies(source, target, plan), kept)
+    dead = parallel.each("clone", lambda fold: _dead_letter_copies(source, target, fold), streams.values())
     copies = sorted((copy for part in (*parts, *dead) for copy in part), key=lambda copy: copy.nbytes)
     large = [copy for copy in copies if copy.nbytes > LARGE]
     done = 0
-    for some, copiers in ((copies[: len(copies) - len(large)], COPIERS), (large, LARGE_COPIERS)):
-        with ThreadPoolExecutor(copiers, thread_name_prefix="headgate-clone") as pool:
+    for some, copiers in ((copies[: len(copies) - len(large)], parallel.WORKERS), (large, LARGE_COPIERS)):
+        with parallel.Pool("clone", copiers) as pool:
             for _ in pool.map(_Copy.run, some):
                 done += 1
                 progress("objects copied", done, len(copies))

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
+from headgate import parallel
 from headgate.checkpoints.log import records as codec
 from headgate.connectors.objects import ObjectInfo, ObjectStore
 from headgate.connectors.objects.port import Bytes
@@ -32,8 +32,6 @@ from headgate.shards import names
 
 T = TypeVar("T")
 
-COPIERS = 16
-"""Entries under way at once: hides a store's latency."""
 
 Opener = Callable[[str], ObjectStore]
 """The store at a URI, with the options of the table."""
@@ -195,9 +193,7 @@ class UndecidedWal(ObjectStore):
     def _copy_all(self, target: ObjectStore) -> None:
         listed = Retry().run(lambda: [*self._own.list("_mem_wal/")])
         keys = [info.key for info in listed if names.wal_position(info.key) is not None]
-        with ThreadPoolExecutor(COPIERS, thread_name_prefix="headgate-wal") as pool:
-            for _ in pool.map(lambda key: Retry().run(partial(self._own.copy, key, key, target)), keys):
-                pass
+        parallel.each("wal", lambda key: Retry().run(partial(self._own.copy, key, key, target)), keys)
 
     def __getstate__(self) -> dict[str, Any]:
         state = {**super().__getstate__()}

@@ -11,16 +11,15 @@ Rows that a ShardWriter put without a stream are in no commit log.
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 from uuid import UUID
 
+from headgate import clock, parallel
 from headgate.checkpoints.feed.offsets import Limit, LogPart, Offsets, admitted, behind, first_readable, parts_of
-from headgate.checkpoints.log.commit_log import READERS, CommitLog
+from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.names import list_streams
 from headgate.checkpoints.log.pins import ConsumerPin, PinStore, another_run
 from headgate.checkpoints.log.records import BatchRecord, Record
@@ -58,7 +57,7 @@ class LogFeed:
     hold: float = HOLD
     poll: float = POLL_EVERY
     retry: Retry = field(default_factory=Retry)
-    clock: Callable[[], float] = time.monotonic
+    clock: Callable[[], float] = clock.monotonic
     run_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def __post_init__(self) -> None:
@@ -235,8 +234,8 @@ class LogFeed:
 
     def _ahead(self, stream: str, start: int, tip: int) -> Iterator[BatchRecord | None]:
         """Per record above the start what it holds; None: a driver came. Read as far as they are asked for."""
-        for first in range(start + 1, tip + 1, READERS):
-            for record in self._read(stream, range(first, min(first + READERS, tip + 1))):
+        for first in range(start + 1, tip + 1, parallel.WORKERS):
+            for record in self._read(stream, range(first, min(first + parallel.WORKERS, tip + 1))):
                 yield record if isinstance(record, BatchRecord) else None
 
     def _read(self, stream: str, sequences: range) -> list[Record]:
@@ -251,11 +250,7 @@ class LogFeed:
         """Records in order, those that are known from memory. Raises NotFound."""
         log = self._log(stream)
         missing = [one for one in sequences if (stream, one) not in self._records]
-        if len(missing) > 1:
-            with ThreadPoolExecutor(READERS, thread_name_prefix="headgate-feed") as pool:
-                found = list(pool.map(log.record, missing))
-        else:
-            found = [log.record(one) for one in missing]
+        found = parallel.each("feed", log.record, missing)
         self._records.update({(stream, record.sequence): record for record in found})
         for sequence in sequences:
             yield self._records[stream, sequence]

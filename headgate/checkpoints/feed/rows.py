@@ -7,14 +7,13 @@ only the key columns are set. Writes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
 
 from headgate.checkpoints.feed.offsets import LogPart, LogPiece
 from headgate.errors import DataLoss, Expired, HeadgateError, InvalidInput, NotFound
-from headgate.read_ahead import in_order
+from headgate.parallel import Pool, in_order
 from headgate.retry import Retry
 from headgate.shards.rows.schema import TOMBSTONE, RowSchema
 from headgate.shards.shard import Shard, TableHome
@@ -52,7 +51,7 @@ def log_batches(home: TableHome, part: LogPart) -> Iterator[pa.RecordBatch]:
     shard, result = Shard(home, part.shard_id), log_schema(home.schema)
     wanted = [(piece, position) for piece in part.pieces for position in piece.positions]
     sizes = {piece.positions: piece.nbytes // len(piece.positions) for piece in part.pieces}
-    pool = ThreadPoolExecutor(READERS, thread_name_prefix="headgate-log")
+    pool = Pool("log", READERS)
     try:
         entries = in_order(pool, lambda one: _entry(shard, *one), wanted, lambda one: sizes[one[0].positions])
         for (piece, position), entry in zip(wanted, entries, strict=True):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,7 +13,7 @@ from headgate.checkpoints.log.records import Run
 from headgate.checkpoints.log.state import merged
 from headgate.connectors.objects import ObjectStore
 from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound
-from headgate.read_ahead import in_order
+from headgate.parallel import Pool, in_order
 from headgate.retry import Retry
 
 
@@ -26,7 +25,7 @@ class ArchiveLook:
     objects: int
 
 
-def check_archive(store: ObjectStore, stream: str, table_uri: str, under: str, pool: ThreadPoolExecutor) -> ArchiveLook:
+def check_archive(store: ObjectStore, stream: str, table_uri: str, under: str, pool: Pool) -> ArchiveLook:
     """Check the archive of a stream; one that has none has no findings. `under` is where the store lies in the table.
 
     1. LIST the log, then the archive: a record is archived before it goes.

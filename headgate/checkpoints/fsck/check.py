@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -30,7 +29,7 @@ from headgate.checkpoints.fsck.shard import ManifestLook, check_manifests, check
 from headgate.checkpoints.fsck.wal import WalContext, WalListing, judge_listing, list_wal
 from headgate.checkpoints.log.dead_letters import PREFIX, dead_letter_home
 from headgate.checkpoints.log.names import ROOT
-from headgate.read_ahead import WORKERS, in_order
+from headgate.parallel import WORKERS, Pool, in_order
 from headgate.retry import Retry
 from headgate.shards.placement import bucket_of
 from headgate.shards.shard import Shard, TableHome
@@ -78,7 +77,7 @@ def check_table(
 
     `adopts`: the table's columns are known. Raises StoreError where the store cannot be read.
     """
-    with ThreadPoolExecutor(WORKERS, "headgate-fsck") as pool, ThreadPoolExecutor(SHARDS, "headgate-fsck") as outer:
+    with Pool("fsck", WORKERS) as pool, Pool("fsck", SHARDS) as outer:
         look = _Look(home, marks or {}, adopts, progress, pool, outer)
         found = look.run(shard_ids)
         if any(found.values()):
@@ -91,7 +90,7 @@ def check_table(
 
 def look_over(home: TableHome, shard_ids: Iterable[UUID]) -> list[Finding]:
     """The same by LIST alone: manifests, logs, and which entries are there. For a table that is too large to read."""
-    with ThreadPoolExecutor(WORKERS, "headgate-fsck") as pool, ThreadPoolExecutor(SHARDS, "headgate-fsck") as outer:
+    with Pool("fsck", WORKERS) as pool, Pool("fsck", SHARDS) as outer:
 
         def look() -> list[Finding]:
             return _Look(home, {}, False, lambda what, done, total: None, pool, outer, only=ids).by_list()
@@ -111,8 +110,8 @@ class _Look:
     marks: Mapping[UUID, int]
     adopts: bool
     progress: Progress
-    pool: ThreadPoolExecutor
-    outer: ThreadPoolExecutor
+    pool: Pool
+    outer: Pool
     only: frozenset[UUID] | None = None
     """These shards; None: also those that only a commit log knows of."""
     counts: Counter[str] = field(default_factory=Counter)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from uuid import UUID
 
+from headgate import clock
 from headgate.checkpoints.feed.feed import wal_positions
 from headgate.checkpoints.fsck.findings import Finding, finding
 from headgate.checkpoints.log.archive import LogArchive
@@ -50,7 +50,7 @@ def check_consumers(home: TableHome, under: str) -> ConsumerLook:
 
 
 def _judged(pin: ConsumerPin, info: ObjectInfo, held: _Held) -> Iterator[Finding]:
-    if not StoredPin(pin, info.modified, info.key).expired(datetime.now(UTC)):
+    if not StoredPin(pin, info.modified, info.key).expired(clock.now()):
         yield from held.missing(pin)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,7 +19,7 @@ from headgate.checkpoints.fsck.findings import Finding, finding
 from headgate.checkpoints.fsck.shard import told_misplaced
 from headgate.checkpoints.fsck.wal import WalContext, WalListing, unreadable
 from headgate.errors import HeadgateError, NotFound, StoreError
-from headgate.read_ahead import in_order
+from headgate.parallel import Pool, in_order
 from headgate.retry import Retry
 from headgate.shards.wal.entry import decode_entry
 
@@ -47,7 +46,7 @@ class EntryFacts:
     """Rows whose keys belong to another shard."""
 
 
-def read_entries(context: WalContext, listing: WalListing, pool: ThreadPoolExecutor) -> Iterator[list[EntryFacts]]:
+def read_entries(context: WalContext, listing: WalListing, pool: Pool) -> Iterator[list[EntryFacts]]:
     """Every entry that has bytes, rising, in blocks. One that was collected meanwhile is left out."""
     sizes = listing.sizes
 

@@ -7,7 +7,6 @@ record is damaged. Memory holds the listed positions above the newest fold, as a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,7 +23,7 @@ from headgate.checkpoints.log.names import ARCHIVE, NUMBERED, ROOT, stream_folde
 from headgate.checkpoints.log.records import BatchRecord, Fold, OpenRecord, Record, RewindRecord, SchemaRecord
 from headgate.connectors.objects import ObjectStore
 from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound
-from headgate.read_ahead import in_order
+from headgate.parallel import Pool, in_order
 from headgate.retry import Retry
 
 R = TypeVar("R", Record, Fold)
@@ -46,7 +45,7 @@ class LogLook:
     objects: int
 
 
-def check_log(store: ObjectStore, folder: str, under: str, pool: ThreadPoolExecutor) -> LogLook:
+def check_log(store: ObjectStore, folder: str, under: str, pool: Pool) -> LogLook:
     """Check the log in a folder below `streams/`. `under` is where the store lies in the table.
 
     1. LIST: records, folds, strays.
@@ -86,7 +85,7 @@ class _Walk:
 
 
 class _LogCheck:
-    def __init__(self, store: ObjectStore, folder: str, under: str, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, store: ObjectStore, folder: str, under: str, pool: Pool) -> None:
         self._store = store
         self._folder = f"{ROOT}{folder}/"
         self._name = folder

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from uuid import UUID
 
+from headgate import clock
 from headgate.checkpoints.fsck.findings import Finding, finding
 from headgate.checkpoints.fsck.wal import WalListing
 from headgate.checkpoints.snapshots import checkpoint as table_checkpoint
@@ -16,7 +15,7 @@ from headgate.checkpoints.snapshots.checkpoint import PinnedShard, StoredCheckpo
 from headgate.connectors.lance import health as dataset_health
 from headgate.connectors.objects import ObjectInfo
 from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound
-from headgate.read_ahead import in_order
+from headgate.parallel import Pool, in_order
 from headgate.retry import Retry
 from headgate.shards.rows.sstable import sstable_key
 from headgate.shards.shard import Shard, TableHome
@@ -32,7 +31,7 @@ class PinLook:
     objects: int
 
 
-def check_pins(home: TableHome, under: str, pool: ThreadPoolExecutor) -> PinLook:
+def check_pins(home: TableHome, under: str, pool: Pool) -> PinLook:
     """Every record: its bytes, its name, its table; of each that has not expired, the base version and its tag."""
     infos = Retry().run(lambda: list(home.records.list(table_checkpoint.ROOT)))
     found: list[Finding] = []
@@ -44,7 +43,7 @@ def check_pins(home: TableHome, under: str, pool: ThreadPoolExecutor) -> PinLook
             if not is_key_of(info.key, one) or one.table_id != home.table_id:
                 what = f"It says that it is checkpoint {one.name!r} of table {one.table_id}."
                 found.append(finding("checkpoint-damaged", place, what))
-            elif not read.expired(datetime.now(UTC)):
+            elif not read.expired(clock.now()):
                 live.append(one)
                 found += _check_base(home, one, place)
         elif isinstance(read, InvalidInput):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -15,7 +14,7 @@ from headgate.checkpoints.fsck.findings import Finding, finding
 from headgate.checkpoints.gc.rules import without_claims
 from headgate.connectors.lance import health as dataset_health
 from headgate.errors import Corrupt, HeadgateError, NotFound
-from headgate.read_ahead import in_order
+from headgate.parallel import Pool, in_order
 from headgate.retry import Retry
 from headgate.shards import names
 from headgate.shards.manifest.model import Manifest, SsTable, decode_manifest
@@ -34,7 +33,7 @@ class ManifestLook:
     findings: tuple[Finding, ...]
 
 
-def check_manifests(shard: Shard, pool: ThreadPoolExecutor) -> ManifestLook:
+def check_manifests(shard: Shard, pool: Pool) -> ManifestLook:
     """Every version:
 
     1. native's hint, before the LIST: it never names a version that is not there.

@@ -21,14 +21,14 @@ from __future__ import annotations
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import cached_property, partial
 from typing import Any, Literal
 from uuid import UUID
 
+from headgate import clock
 from headgate.checkpoints.gc import rules as garbage
 from headgate.checkpoints.gc.rules import ListedManifest
 from headgate.checkpoints.jobs.durable import require_on_disk
@@ -45,6 +45,7 @@ from headgate.connectors.lance.base.marks import compacted_marks
 from headgate.connectors.lance.datasets import open_dataset
 from headgate.connectors.objects import ObjectInfo, ObjectStore
 from headgate.errors import AlreadyExists, DataLoss, HeadgateError, NotFound, StoreFull
+from headgate.parallel import Pool
 from headgate.retry import Retry
 from headgate.shards import names
 from headgate.shards.manifest.model import Manifest
@@ -59,8 +60,6 @@ MIN_AGE = timedelta(hours=1)
 COLLECT_STEPS = ("now", "list", "manifests", "pins", "choose", "sync", "archive", "delete")
 """Where `collect` pauses, in order; without `apply` not at the last three."""
 
-WORKERS = 16
-"""Shards, headers and deletes at once: hides a store's latency."""
 
 Kind = Literal[
     "wal entry",
@@ -133,7 +132,7 @@ def collect(
     unreadable checkpoint or pin of a consumer raises Corrupt, because it may hold anything.
     """
     pause("now")
-    now = store_time(home) if apply else datetime.now(UTC)
+    now = store_time(home) if apply else clock.now()
     before = now - min_age
     pause("list")
     shards = [_listed(Shard(home, shard_id)) for shard_id in sorted(shard_ids)]
@@ -152,7 +151,7 @@ def collect(
     found: list[Garbage] = []
     kept: list[str] = []
     pause("choose")
-    with ThreadPoolExecutor(WORKERS, thread_name_prefix="headgate-gc") as pool:
+    with Pool("gc") as pool:
         parts = [
             (
                 f"shard {shard.id}",
@@ -198,7 +197,7 @@ def store_time(home: TableHome) -> datetime:
         stamped = [info.modified for info in Retry().run(partial(_list, home.store, ""))]
         if not stamped:
             raise
-        return min(max(stamped), datetime.now(UTC))
+        return min(max(stamped), clock.now())
 
 
 def _time_of_a_new_object(home: TableHome) -> datetime:
@@ -261,7 +260,7 @@ def _shard(
     pins: Sequence[StoredCheckpoint],
     consumers: Sequence[ConsumerPin],
     before: datetime,
-    pool: ThreadPoolExecutor,
+    pool: Pool,
     base: _Base,
     kept: list[str],
 ) -> Iterator[Garbage]:
@@ -378,7 +377,7 @@ def _log(
     objects: Sequence[ObjectInfo],
     needed: int | None,
     before: datetime,
-    pool: ThreadPoolExecutor,
+    pool: Pool,
 ) -> Iterator[Garbage]:
     log = CommitLog(home.records, stream, home.uri)
     listed: dict[str, dict[int, ObjectInfo]] = {"log": {}, "folds": {}}
@@ -527,9 +526,7 @@ def _shards_of(found: Iterable[Garbage]) -> set[UUID]:
     return {UUID(one.key.split("/")[1]) for one in found if one.key.startswith("_mem_wal/")}
 
 
-def _delete(
-    home: TableHome, found: Sequence[Garbage], pool: ThreadPoolExecutor, progress: Callable[[int, int], None]
-) -> None:
+def _delete(home: TableHome, found: Sequence[Garbage], pool: Pool, progress: Callable[[int, int], None]) -> None:
     done = 0
     ordered = [one for one in found if one.kind == "manifest"]
     free = [one for one in found if one.kind != "manifest"]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from collections.abc import Iterable, Mapping
 from uuid import UUID
 
+from headgate import parallel
 from headgate.checkpoints.log.records import ShardClaim
 from headgate.errors import Fenced, HeadgateError, InvalidInput
 from headgate.retry import Retry
@@ -14,12 +13,6 @@ from headgate.shards.manifest.decisions import claim_stands
 from headgate.shards.manifest.model import Manifest
 from headgate.shards.shard import Claim, TableHome
 from headgate.shards.wal.appender import Pause, WalAppender
-
-T = TypeVar("T")
-R = TypeVar("R")
-
-CLAIMERS = 16
-"""Shards claimed at once at a start: on S3 each takes a handful of round trips."""
 
 
 def check_owners(home: TableHome, stream: str, names: Iterable[str], retry: Retry) -> None:
@@ -36,7 +29,7 @@ def check_owners(home: TableHome, stream: str, names: Iterable[str], retry: Retr
                 advice=f"write through stream {stored.owner!r}, or release the shard first; nothing was written",
             )
 
-    together(check, names)
+    parallel.each("claim", check, names)
 
 
 def claim_all(
@@ -56,7 +49,7 @@ def claim_all(
             raise
 
     names = list(names)
-    return dict(zip(names, together(claim, names), strict=True))
+    return dict(zip(names, parallel.each("claim", claim, names), strict=True))
 
 
 def check_held(claims: Iterable[Claim], retry: Retry) -> dict[UUID, Manifest]:
@@ -73,7 +66,7 @@ def check_held(claims: Iterable[Claim], retry: Retry) -> dict[UUID, Manifest]:
             )
         return stored
 
-    return {manifest.shard_id: manifest for manifest in together(check, claims)}
+    return {manifest.shard_id: manifest for manifest in parallel.each("claim", check, claims)}
 
 
 def told(claims: Mapping[str, Claim]) -> dict[str, ShardClaim]:
@@ -82,9 +75,3 @@ def told(claims: Mapping[str, Claim]) -> dict[str, ShardClaim]:
         name: ShardClaim(claim.shard.id, claim.epoch, claim.claim_id, claim.next_position - 1)
         for name, claim in claims.items()
     }
-
-
-def together(call: Callable[[T], R], values: Iterable[T]) -> list[R]:
-    """The call for every value, several at once, results in order. Raises what the first that failed raised."""
-    with ThreadPoolExecutor(CLAIMERS, thread_name_prefix="headgate-claim") as pool:
-        return list(pool.map(call, values))

@@ -15,7 +15,6 @@ by their claim.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -25,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
-from headgate.checkpoints.jobs.claims import together
+from headgate import clock, parallel
 from headgate.checkpoints.jobs.columns import schema_of
 from headgate.checkpoints.jobs.policy import CompactLimits, chosen, size_of
 from headgate.connectors.lance import datasets
@@ -152,7 +151,7 @@ def compact_round(
             taken = (run or (lambda job: take_in(job, pause)))(job)
             manifests = commit(job, taken, retry, pause)
         except BaseMoved:
-            time.sleep(delay)
+            clock.sleep(delay)
             continue
         return Round(job.sstables, job.nbytes, taken.rows, taken.deleted, manifests)
     raise Transient(
@@ -209,7 +208,7 @@ def _held(claims: Mapping[str, Claim], retry: Retry) -> dict[str, Manifest]:
         assert stored is not None, "a claim is a manifest"
         return stored
 
-    return dict(zip(claims, together(held, claims), strict=True))
+    return dict(zip(claims, parallel.each("claim", held, claims), strict=True))
 
 
 # -- into the base ---------------------------------------------------------------------
@@ -390,4 +389,4 @@ def _drop(claims: Mapping[str, Claim], marks: Mapping[UUID, int], retry: Retry) 
             assert stored is not None
             return stored
 
-    return dict(zip(claims, together(drop, claims), strict=True))
+    return dict(zip(claims, parallel.each("claim", drop, claims), strict=True))

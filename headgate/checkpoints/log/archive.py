@@ -17,7 +17,6 @@ A collection that had looked at the log just before the archive began may still 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime
 
@@ -33,12 +32,12 @@ from headgate.checkpoints.log.archive_format import (
     pieces,
     runs_of,
 )
-from headgate.checkpoints.log.commit_log import READERS, CommitLog
+from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.names import ARCHIVE, ROOT
 from headgate.checkpoints.log.records import BatchRecord, Record, Run
 from headgate.connectors.objects import ObjectStore
 from headgate.errors import AlreadyExists, Corrupt, HeadgateError, InvalidInput, NotFound
-from headgate.read_ahead import in_order
+from headgate.parallel import Pool, in_order
 from headgate.retry import Retry
 
 ARCHIVES = "archive/"
@@ -102,7 +101,7 @@ class LogArchive:
         """
         runs = self.runs()
         done = {sequence for sequence in batches if covers(runs, sequence)}
-        with ThreadPoolExecutor(READERS, thread_name_prefix="headgate-archive") as pool:
+        with Pool("archive") as pool:
             leaving = self._leaving({one: at for one, at in batches.items() if one not in done}, pool)
             for piece in pieces(leaving, self._stays):
                 name, data = encode(piece)
@@ -114,7 +113,7 @@ class LogArchive:
     def _put(self, name: ArchiveName, data: bytes) -> None:
         self._retry.run(lambda: self._store.put_if_absent(self.key(name), data))
 
-    def _leaving(self, batches: Mapping[int, datetime], pool: ThreadPoolExecutor) -> Iterator[Leaving]:
+    def _leaving(self, batches: Mapping[int, datetime], pool: Pool) -> Iterator[Leaving]:
         for sequence, (record, text) in in_order(pool, self._stored, sorted(batches)):
             if isinstance(record, BatchRecord):
                 yield Leaving(record, batches[sequence], text)

@@ -17,16 +17,15 @@ Promises:
 from __future__ import annotations
 
 import itertools
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from headgate import clock, parallel
 from headgate.checkpoints.log import records as codec
 from headgate.checkpoints.log.decisions import (
     Opened,
@@ -71,9 +70,6 @@ OPEN_TRIES = 16
 
 READ_TRIES = 8
 """A listed record vanishes only to garbage collection, after a newer fold; it does not run that often."""
-
-READERS = 16
-"""Records read at once: hides a store's latency."""
 
 
 class CommitLog:
@@ -332,7 +328,7 @@ class CommitLog:
                 return self._replayed(state, listed | {place})
         if len(above) <= 2:
             return replayed(state, map(self.record, above))
-        with ThreadPoolExecutor(READERS, thread_name_prefix="headgate-log") as pool:
+        with parallel.Pool("log") as pool:
             return replayed(state, pool.map(self.record, above))
 
     def _put(self, record: Record) -> Record | None:
@@ -359,7 +355,7 @@ class CommitLog:
             if (delay := next(delays, None)) is None:
                 raise self._unknown(record) from cause
             note_retry()
-            time.sleep(delay)
+            clock.sleep(delay)
 
     def _taken(self, record: Record) -> Record | None:
         """Who has the slot? None: nobody, a conflict that left nothing; try again."""
@@ -427,7 +423,7 @@ def _query_of(record: Record | None) -> str | None:
 
 
 def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    return clock.now().isoformat(timespec="seconds")
 
 
 class OpenedLog:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -21,7 +20,7 @@ import structlog
 
 from headgate.checkpoints.gc.rules import collectable_records, last_batch
 from headgate.checkpoints.log.archive import LOT, LogArchive
-from headgate.checkpoints.log.commit_log import READERS, CommitLog
+from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.names import NUMBERED
 from headgate.checkpoints.log.pins import live_pins, needed_above
 from headgate.checkpoints.log.records import BatchRecord, Fold, Record
@@ -29,6 +28,7 @@ from headgate.checkpoints.log.state import LogState, replayed, unfolded
 from headgate.checkpoints.log.state import fold as folded
 from headgate.connectors.objects import ObjectInfo, ObjectStore
 from headgate.errors import Corrupt, InvalidInput, NotFound
+from headgate.parallel import Pool
 from headgate.retry import Retry
 
 FOLD_EVERY = 32
@@ -136,7 +136,7 @@ def tidy(store: ObjectStore, log: CommitLog, batches: set[int] | None = None, re
     def delete(info: ObjectInfo) -> None:
         retry.run(lambda: store.delete(info.key))
 
-    with ThreadPoolExecutor(READERS, thread_name_prefix="headgate-fold") as pool:
+    with Pool("fold") as pool:
         last = last_batch(records, is_batch) if summed_up else None
         gone = [one for one, yes in zip(summed_up, pool.map(is_batch, summed_up), strict=True) if yes and one != last]
         known.update(gone)

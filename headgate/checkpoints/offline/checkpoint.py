@@ -13,8 +13,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from uuid import UUID
 
+from headgate import parallel
 from headgate.checkpoints.jobs.advance import close_gap
-from headgate.checkpoints.jobs.claims import together
 from headgate.checkpoints.jobs.flush import run_here
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.dead_letters import PREFIX
@@ -55,7 +55,7 @@ class Holders:
     def read(cls, home: TableHome, shard_ids: Iterable[UUID], names: Mapping[UUID, str]) -> Holders:
         """Manifests first, then the logs. `names` are names of shards where the logs do not tell them."""
         ids = sorted(shard_ids)
-        found = together(lambda shard_id: Shard(home, shard_id).manifests.latest(), ids)
+        found = parallel.each("claim", lambda shard_id: Shard(home, shard_id).manifests.latest(), ids)
         manifests = {shard_id: one for shard_id, one in zip(ids, found, strict=True) if one is not None}
         logs = {stream: CommitLog(home.records, stream, home.uri).read() for stream in list_streams(home.records)}
         known = dict(names)
@@ -116,7 +116,7 @@ def to_flush(home: TableHome, shard_ids: Iterable[UUID], names: Mapping[UUID, st
         owner = manifest.owner
         return ToFlush(shard_id, holders.names.get(shard_id), owner, entries, owner in holders.wal_only)
 
-    return together(look, holders.manifests)
+    return parallel.each("claim", look, holders.manifests)
 
 
 def checkpoint_stopped(
@@ -164,7 +164,7 @@ def checkpoint_stopped(
         pause("close gaps")
         for driver, flushed in settled:
             driver.close_gaps(flushed)
-        together(_close_gap, writers)
+        parallel.each("claim", _close_gap, writers)
         pause("fold")
         for driver in drivers:
             driver.fold()

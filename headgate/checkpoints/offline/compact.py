@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from uuid import UUID
 
+from headgate import parallel
 from headgate.checkpoints.gc.base import Tidied, tidy_base
-from headgate.checkpoints.jobs.claims import together
 from headgate.checkpoints.jobs.compact import compact_round
 from headgate.checkpoints.jobs.flush import run_here
 from headgate.checkpoints.jobs.policy import BasePolicy, CompactLimits, size_of
@@ -144,7 +144,7 @@ def _claimed(home: TableHome, ids: list[UUID], retry: Retry, pause: Pause) -> di
     def claim(shard_id: UUID) -> Claim:
         return WalAppender.open(Shard(home, shard_id), retry=retry, pause=pause).claim
 
-    return dict(zip(map(str, ids), together(claim, ids), strict=True))
+    return dict(zip(map(str, ids), parallel.each("claim", claim, ids), strict=True))
 
 
 def _was_open(holders: Holders, stream: str) -> bool:

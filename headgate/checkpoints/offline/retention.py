@@ -14,10 +14,11 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 from uuid import UUID
 
+from headgate import clock
 from headgate.checkpoints.jobs.advance import close_gap
 from headgate.checkpoints.log import records as codec
 from headgate.checkpoints.offline.checkpoint import Holders
@@ -100,7 +101,7 @@ def plan_expiry(
     holders = Holders.read(home, shard_ids, names or {})
     chosen = _chosen(home, holders, before, stream, shard)
     ends = _ends(home, before)
-    now = datetime.now(UTC)
+    now = clock.now()
     return [_expiry(Shard(home, one), holders.manifests[one], holders, before, ends, now) for one in chosen]
 
 
@@ -277,7 +278,7 @@ def _put_record(home: TableHome, before: Before, expiry: Expiry, retry: Retry, p
         "kind": "expire",
         **expiry.to_json(),
         "before": _told(before),
-        "expired_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "expired_at": clock.now().isoformat(timespec="seconds"),
     }
     data = codec.text_of(content)
     with suppress(AlreadyExists):

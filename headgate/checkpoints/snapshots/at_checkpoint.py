@@ -7,17 +7,15 @@ ended, judged by the folds, and the base at its version. Writes nothing, fences 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 
+from headgate import clock, parallel
 from headgate.checkpoints.log.state import unfolded
 from headgate.checkpoints.log.visibility import Visible
 from headgate.checkpoints.snapshots.checkpoint import CheckpointStore, PinnedShard, TableCheckpoint
-from headgate.checkpoints.snapshots.snapshot import READERS
 from headgate.connectors.lance.datasets import field_ids, open_dataset
 from headgate.connectors.objects.read_only import ReadOnlyStore
 from headgate.errors import Corrupt, DataLoss, InvalidInput
@@ -36,8 +34,7 @@ def read_checkpoint(home: TableHome, checkpoint: TableCheckpoint) -> View:
     """
     visible = Visible.of(map(unfolded, checkpoint.streams.values()), home.uri)
     try:
-        with ThreadPoolExecutor(READERS, thread_name_prefix="headgate-checkpoint") as pool:
-            fresh = list(pool.map(lambda pinned: _fresh(home, pinned, visible), checkpoint.shards.values()))
+        fresh = parallel.each("checkpoint", lambda pinned: _fresh(home, pinned, visible), checkpoint.shards.values())
         view = View.of(home, fresh, checkpoint.base_version)
     except DataLoss as error:
         error.located(table=home.uri, checkpoint=checkpoint.name)
@@ -54,7 +51,7 @@ def open_at(home: TableHome, name: str) -> tuple[TableHome, pa.Schema, TableChec
     """
     stored = CheckpointStore(home.records, home.uri).get(name)
     checkpoint = stored.checkpoint
-    if stored.expired(datetime.now(UTC)):
+    if stored.expired(clock.now()):
         raise InvalidInput(
             f"Checkpoint {name!r} expired at {stored.expires_at:%Y-%m-%d %H:%M:%S}; what it named may be collected.",
             table=home.uri,

@@ -8,11 +8,11 @@ holds them and, for a tail with a key, its rows; never the base. Writes nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from uuid import UUID
 
 import pyarrow as pa
 
+from headgate import clock
 from headgate.checkpoints.log.state import unfolded
 from headgate.checkpoints.log.visibility import Visible
 from headgate.checkpoints.snapshots.at_checkpoint import tail_batches
@@ -165,4 +165,4 @@ def _is_held(plan: ReadPlan) -> bool:
         stored = CheckpointStore(plan.home.records, plan.home.uri).get(plan.at.name)
     except NotFound:
         return False
-    return stored.checkpoint.checkpoint_id == plan.at.checkpoint_id and not stored.expired(datetime.now(UTC))
+    return stored.checkpoint.checkpoint_id == plan.at.checkpoint_id and not stored.expired(clock.now())

@@ -11,13 +11,13 @@ Promises:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeAlias
 from uuid import UUID
 
 import pyarrow as pa
 
+from headgate import parallel
 from headgate.checkpoints.log.dead_letters import PREFIX
 from headgate.checkpoints.log.decisions import is_stale
 from headgate.checkpoints.log.state import LogState
@@ -33,9 +33,6 @@ from headgate.shards.wal.appender import Pause, no_pause
 from headgate.shards.wal.moved import check_place
 from headgate.shards.wal.tailer import WalTailer
 from headgate.shards.wal.tip import listed_tip
-
-READERS = 16
-"""Shards read together: hides a store's latency."""
 
 TRIES = 8
 """Each lost try means that a flush, a fold or a compaction came in between; they do not run that often."""
@@ -142,18 +139,15 @@ def _try(
     pause: Pause,
     tail_start: TailStart,
 ) -> Instant:
-    with ThreadPoolExecutor(READERS, thread_name_prefix="headgate-snapshot") as pool:
-        # A thread costs more than a look at one shard on a disk.
-        together = pool.map if len(shards) > 1 else map
-        pause("manifests")
-        found = list(together(kept.latest, shards))
-        claimed = [(shard, manifest) for shard, manifest in zip(shards, found, strict=True) if manifest is not None]
-        pause("logs")
-        logs = kept.logs(home)
-        visible = Visible.of(logs, home.uri)
-        _check_known(home, shards, [shard.id for shard, _ in claimed], visible)
-        pause("tails")
-        tails = list(together(lambda one: _tail(one[0], one[1], visible, read_tail, kept, tail_start), claimed))
+    pause("manifests")
+    found = parallel.each("snapshot", kept.latest, shards)
+    claimed = [(shard, manifest) for shard, manifest in zip(shards, found, strict=True) if manifest is not None]
+    pause("logs")
+    logs = kept.logs(home)
+    visible = Visible.of(logs, home.uri)
+    _check_known(home, shards, [shard.id for shard, _ in claimed], visible)
+    pause("tails")
+    tails = parallel.each("snapshot", lambda one: _tail(one[0], one[1], visible, read_tail, kept, tail_start), claimed)
     pause("base")
     view = View.over(kept.base(home), [fresh for fresh, _ in tails])
     if view is None:

@@ -15,9 +15,9 @@ import uuid
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from uuid import UUID
 
+from headgate import clock
 from headgate.checkpoints.log.dead_letters import PREFIX
 from headgate.checkpoints.log.state import LogState, fold
 from headgate.checkpoints.snapshots.checkpoint import (
@@ -111,7 +111,7 @@ def describe(
     checkpoint_id = uuid.uuid4().hex
     return TableCheckpoint(
         checkpoint_id=checkpoint_id,
-        name=name or f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{checkpoint_id[:8]}",
+        name=name or f"{clock.now():%Y%m%dT%H%M%SZ}-{checkpoint_id[:8]}",
         table_id=home.table_id or UUID(int=0),
         scope="durable",
         base_version=instant.base_version,

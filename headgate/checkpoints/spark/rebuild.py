@@ -10,10 +10,10 @@ offsets. Promises:
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from headgate import clock
 from headgate.checkpoints.log.records import BatchRecord
 from headgate.checkpoints.log.state import Head
 from headgate.checkpoints.spark.directory import SourceOffsets
@@ -84,7 +84,7 @@ def rebuilt_files(
     )
     lines = _offset_lines(head, last, layout)
     batch = last.batch_id
-    stamp = int(time.time() * 1000) if now_ms is None else now_ms
+    stamp = int(clock.wall() * 1000) if now_ms is None else now_ms
     meta = {"batchWatermarkMs": 0, "batchTimestampMs": stamp, "conf": {}}
     offsets = "\n".join(["v1", _compact(meta), *lines.values()]).encode()
     files = [_metadata(query_id)]

@@ -8,7 +8,6 @@ Promises:
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +15,7 @@ from uuid import UUID
 
 import structlog
 
+from headgate import clock
 from headgate.checkpoints.jobs.compact import RunCompaction
 from headgate.checkpoints.jobs.flush import RunJobs
 from headgate.checkpoints.jobs.policy import CompactLimits
@@ -52,9 +52,9 @@ class FinalCompaction:
 
         Raises Fenced alone: a stop does not fail because the base lags.
         """
-        end, why = time.monotonic() + self.seconds, ""
+        end, why = clock.monotonic() + self.seconds, ""
         try:
-            while self._left(driver) and time.monotonic() < end:
+            while self._left(driver) and clock.monotonic() < end:
                 driver.compact(STOP_ROUND, self.take_in)
         except Fenced:
             raise

@@ -17,8 +17,9 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 from uuid import UUID
 
+from headgate import parallel
 from headgate.checkpoints.jobs.advance import close_gap, unseal
-from headgate.checkpoints.jobs.claims import check_held, check_owners, claim_all, together, told
+from headgate.checkpoints.jobs.claims import check_held, check_owners, claim_all, told
 from headgate.checkpoints.jobs.compact import Round, RunCompaction, compact_round
 from headgate.checkpoints.jobs.flush import Flushed, FlushJob, RunJobs
 from headgate.checkpoints.jobs.policy import CompactLimits
@@ -364,7 +365,7 @@ class StreamDriver:
                 error.located(stream=self.stream, name=name)
                 raise
 
-        closed = dict(zip(settled, together(close, settled), strict=True))
+        closed = dict(zip(settled, parallel.each("claim", close, settled), strict=True))
         for name, manifest in closed.items():
             self._passed(name, manifest)
         return closed
@@ -398,7 +399,7 @@ class StreamDriver:
         def let_in(name: str) -> None:
             unseal(self._claims[name], self.retry, forget_owner=forget_owner)
 
-        together(let_in, self._claims if names is None else names)
+        parallel.each("claim", let_in, self._claims if names is None else names)
 
     def fold(self) -> Fold:
         """Fold the log as it is now, and tidy it."""
@@ -430,7 +431,7 @@ class StreamDriver:
             claim, start = starts[name]
             return self.retry.run(lambda: find_tip(claim.shard, start))
 
-        return dict(zip(starts, together(tip, starts), strict=True))
+        return dict(zip(starts, parallel.each("claim", tip, starts), strict=True))
 
     def _raised_to(self, tips: Mapping[str, int]) -> dict[str, int]:
         """Per shard how far replay_after may go; from here on no batch is planned there."""
@@ -480,7 +481,7 @@ class StreamDriver:
             return stored
 
         names = list(names)
-        return dict(zip(names, together(latest, names), strict=True))
+        return dict(zip(names, parallel.each("claim", latest, names), strict=True))
 
     def _passed(self, name: str, manifest: Manifest) -> None:
         """A manifest that this driver has written."""

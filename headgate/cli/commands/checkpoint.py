@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Any
 
 import click
 
+from headgate import clock
 from headgate.checkpoints.snapshots.checkpoint import CheckpointStore, Scope, StoredCheckpoint, TableCheckpoint
 from headgate.cli import storage_option
 from headgate.cli.options.duration import duration
@@ -162,7 +162,7 @@ def _times(stored: StoredCheckpoint) -> dict[str, Any]:
     return {
         "taken_at": f"{stored.taken_at:%Y-%m-%d %H:%M:%S}",
         "expires_at": None if expires is None else f"{expires:%Y-%m-%d %H:%M:%S}",
-        "expired": stored.expired(datetime.now(UTC)),
+        "expired": stored.expired(clock.now()),
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
@@ -11,6 +10,7 @@ import click
 from rich.console import Console
 from rich.live import Live
 
+from headgate import clock
 from headgate.checkpoints.log.pins import PinStore
 from headgate.checkpoints.log.state import Head
 from headgate.cli import storage_option
@@ -200,7 +200,7 @@ def _watch(output: Output, table: Table, consumer: Consumer | None, batches: int
     def looks() -> Iterator[dict[str, Any]]:
         while True:
             yield status_of(table, consumer, batches)
-            time.sleep(every)
+            clock.sleep(every)
 
     console = Console(highlight=False)
     try:

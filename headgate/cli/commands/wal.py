@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import islice
@@ -13,6 +12,7 @@ from typing import Any
 
 import click
 
+from headgate import clock
 from headgate.cli import storage_option
 from headgate.cli.commands.expire import expire
 from headgate.cli.commands.shard import find_shard, open_place
@@ -96,7 +96,7 @@ def entries_of(shard: Shard, start: int | None, follow: bool) -> Iterator[WalEnt
         if not follow:
             return
         while not _is_there(shard, position):
-            time.sleep(POLL_SECONDS)
+            clock.sleep(POLL_SECONDS)
 
 
 def replay_start(shard: Shard) -> int:

@@ -8,9 +8,10 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
+from headgate import clock
 from headgate.cli.doctor.machine import Check, room_of
 from headgate.connectors.objects import ObjectStore, open_store
 from headgate.connectors.objects.local import LocalStore
@@ -140,7 +141,7 @@ class _Probe:
 def check_store(store: ObjectStore, area: str) -> Iterator[Check]:
     """Put, put again, read, list, clock, delete. THIS WRITES one small object, and removes it."""
     probe = _Probe(store, area, f"{PROBES}{uuid.uuid4().hex}", b"headgate doctor")
-    before = datetime.now(UTC)
+    before = clock.now()
     try:
         store.put_if_absent(probe.key, probe.data)
     except PermissionDenied as error:
@@ -151,7 +152,7 @@ def check_store(store: ObjectStore, area: str) -> Iterator[Check]:
     except HeadgateError as error:
         yield Check(area, "write", "bad", error.what, error.advice or error.next_step)
         return
-    after = datetime.now(UTC)
+    after = clock.now()
     yield probe.ok("write", store.uri)
     try:
         yield probe.step("put if absent, twice", probe.refused)

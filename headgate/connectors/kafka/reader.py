@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -16,6 +15,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from headgate import clock
 from headgate.connectors.kafka.consumers import Lent, lend
 from headgate.connectors.kafka.options import LOSS_SECONDS, READ_UNCOMMITTED, ConsumerConfig
 from headgate.connectors.kafka.rows import COLUMNS, row_schema, to_batch
@@ -90,14 +90,18 @@ def read_range(
 def partitions(config: ConsumerConfig, topic: str, *, deadline: float = DEADLINE) -> list[int]:
     """The topic's partitions. Raises NotFound, Transient, PermissionDenied."""
     with lend(config) as lent:
-        return _partitions(lent, config, topic, time.monotonic() + deadline)
+        return _partitions(lent, config, topic, clock.monotonic() + deadline)
 
 
 def cluster(config: ConsumerConfig, *, deadline: float = DEADLINE) -> tuple[int, int]:
     """How many brokers and topics there are. Raises Transient, PermissionDenied."""
     with lend(config) as lent:
         found = _ask(
-            lent, config, "any", time.monotonic() + deadline, lambda timeout: lent.consumer.list_topics(timeout=timeout)
+            lent,
+            config,
+            "any",
+            clock.monotonic() + deadline,
+            lambda timeout: lent.consumer.list_topics(timeout=timeout),
         )
         return len(found.brokers), len(found.topics)
 
@@ -107,7 +111,7 @@ def offsets(config: ConsumerConfig, topic: str, *, deadline: float = DEADLINE) -
 
     Raises NotFound, Transient, PermissionDenied.
     """
-    until = time.monotonic() + deadline
+    until = clock.monotonic() + deadline
     with lend(config) as lent:
         return {
             partition: _watermarks(lent, config, topic, partition, until)
@@ -121,7 +125,7 @@ def offsets_at(config: ConsumerConfig, topic: str, instant_ms: int, *, deadline:
 
     Raises NotFound, Transient, PermissionDenied.
     """
-    until = time.monotonic() + deadline
+    until = clock.monotonic() + deadline
     with lend(config) as lent:
         numbers = _partitions(lent, config, topic, until)
         wanted = [TopicPartition(topic, number, instant_ms) for number in numbers]
@@ -147,7 +151,7 @@ def _batches(
     position, small, spell = wanted.start, False, deadline * _SMALL_SPELL
     while position < wanted.until:
         patience = deadline * (1 - _AS_USUAL if small else _AS_USUAL)
-        end = time.monotonic() + spell if small else math.inf
+        end = clock.monotonic() + spell if small else math.inf
         try:
             # A consumer that brought nothing is closed here: what it has asked for still crawls in.
             with lend(config.fetching_at_most(_SMALL) if small else config) as lent:
@@ -157,7 +161,7 @@ def _batches(
                     position = reading.position
                     if messages:
                         yield to_batch(messages, wanted.topic, wanted.partition, schema)
-                    if time.monotonic() >= end:
+                    if clock.monotonic() >= end:
                         break
         except Transient:
             if small:
@@ -212,7 +216,7 @@ class _Reading:
         # What the caller did between two batches is no silence of the broker.
         self._moved_on()
         while not self.done and len(rows) < max_rows and size < _BATCH_BYTES:
-            if rows and time.monotonic() >= end:
+            if rows and clock.monotonic() >= end:
                 break
             count = min(max_rows - len(rows), self._wanted.until - self._position, _SLICE_ROWS)
             came = self._consumer.consume(count, _SLICE)
@@ -254,7 +258,7 @@ class _Reading:
         return True
 
     def _moved_on(self) -> None:
-        self._last_progress = self._last_look = time.monotonic()
+        self._last_progress = self._last_look = clock.monotonic()
 
     def _control_position(self) -> int:
         """Where the client stands, control records included; a number below any offset if it has not begun."""
@@ -280,11 +284,11 @@ class _Reading:
             self._last_look = 0.0
 
     def _is_silent(self) -> bool:
-        return time.monotonic() - self._last_progress > self._patience
+        return clock.monotonic() - self._last_progress > self._patience
 
     def _look_closer(self) -> None:
         """Nothing came. Say what is wrong, if something is; otherwise wait on."""
-        now = time.monotonic()
+        now = clock.monotonic()
         if self._lent.refused():
             raise self._error(PermissionDenied, "The broker did not accept the credentials or the certificate.")
         if self._is_silent():
@@ -294,11 +298,11 @@ class _Reading:
         if now - self._last_look > _LOOK_AGAIN:
             with contextlib.suppress(KafkaException):  # away; the deadline decides
                 self._check_for_loss()
-            self._last_look = time.monotonic()
+            self._last_look = clock.monotonic()
 
     def _check_for_loss(self) -> None:
         """Raise DataLoss if not all of the range's rest is in the log. Raises KafkaException if nobody can say."""
-        began, seen = time.monotonic(), 0
+        began, seen = clock.monotonic(), 0
         while True:
             lost = self._lost()
             if lost is None:
@@ -307,10 +311,10 @@ class _Reading:
                     self._moved_on()
                 return
             seen += 1
-            waited = time.monotonic() - began >= min(LOSS_SECONDS, self._deadline)
+            waited = clock.monotonic() - began >= min(LOSS_SECONDS, self._deadline)
             if seen >= _CONFIRMATIONS and (waited or lost.for_good):
                 break
-            time.sleep(_SLICE * 10)
+            clock.sleep(_SLICE * 10)
         raise self._error(
             DataLoss,
             f"Kafka no longer has offsets [{lost.start},{lost.until}) of {self._wanted.topic!r} "
@@ -365,11 +369,11 @@ def _ask(lent: Lent, config: ConsumerConfig, topic: str, until: float, question:
     """The answer, asked in short turns until it comes: between turns the client may say that it was refused."""
     while True:
         try:
-            return question(min(_LOOK_AGAIN, max(0.01, until - time.monotonic())))
+            return question(min(_LOOK_AGAIN, max(0.01, until - clock.monotonic())))
         except KafkaException as error:
             lent.consumer.poll(0)  # serves what the client has to say
             reason = error.args[0]
-            if lent.refused() or reason.code() in (*_NO_TOPIC, *_FORBIDDEN) or time.monotonic() > until:
+            if lent.refused() or reason.code() in (*_NO_TOPIC, *_FORBIDDEN) or clock.monotonic() > until:
                 _raise_for(reason, lent, config, topic)
 
 

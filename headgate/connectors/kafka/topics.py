@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -11,6 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
+from headgate import clock
 from headgate.connectors.kafka.options import reach
 from headgate.errors import InvalidInput, Transient
 
@@ -65,12 +65,12 @@ def grow_topic(servers: str, name: str, partitions: int) -> None:
 
 def _wait_until_known(client: AdminClient, name: str, partitions: int) -> None:
     """The controller has answered; a broker may learn of it a moment later, and till then says that it is not there."""
-    end = time.monotonic() + _SECONDS
-    while time.monotonic() < end:
+    end = clock.monotonic() + _SECONDS
+    while clock.monotonic() < end:
         there = client.list_topics(name, timeout=_SECONDS).topics[name].partitions
         if len(there) == partitions and all(one.leader >= 0 for one in there.values()):
             return
-        time.sleep(0.05)
+        clock.sleep(0.05)
 
 
 @contextmanager

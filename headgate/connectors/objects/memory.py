@@ -10,8 +10,9 @@ import re
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 
+from headgate import clock
 from headgate.connectors.objects.port import (
     Bytes,
     ObjectInfo,
@@ -146,4 +147,4 @@ class MemoryStore(ObjectStore):
 
 
 def _stored(data: Bytes | Sequence[Bytes]) -> _Stored:
-    return _Stored(b"".join(as_buffers(data)), datetime.now(UTC))
+    return _Stored(b"".join(as_buffers(data)), clock.now())

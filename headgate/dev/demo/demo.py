@@ -16,8 +16,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -26,6 +24,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from headgate import clock, parallel
 from headgate.checkpoints.log.dead_letters import read_dead_letters
 from headgate.checkpoints.snapshots.snapshot import visible_now
 from headgate.connectors.kafka.options import ConsumerConfig
@@ -118,7 +117,7 @@ def run_demo(records: int, steps: Steps, directory: Path | None = None) -> Resul
 
     Raises DemoFailed, BrokerFailed, JarsMissing, and whatever a driver failed with.
     """
-    began = time.monotonic()
+    began = clock.monotonic()
     with ExitStack() as stack:
         place = directory if directory is not None else stack.enter_context(_temporary())
         (place / "tmp").mkdir()
@@ -171,7 +170,7 @@ def run_demo(records: int, steps: Steps, directory: Path | None = None) -> Resul
             dead_entries=dead_entries,
             seconds_to_recover=recovered_at - killed_at,
             rows_per_second=sum(batch["rows"] for batch in written) / sum(batch["seconds"] for batch in written),
-            seconds=time.monotonic() - began,
+            seconds=clock.monotonic() - began,
         )
 
 
@@ -199,19 +198,19 @@ def _until_killed(table: Table, broker: LocalBroker, steps: Steps, records: int)
         else:
             raise DemoFailed("The driver ended before it could be killed.", told=driver.last_words())
     steps.done(f"killed the driver (kill -9) after batch {batches[-1]['batch']}")
-    return batches, time.monotonic()
+    return batches, clock.monotonic()
 
 
 def _wait_for_an_entry_after(table: Table, batch: dict[str, Any]) -> None:
     """Until a task of the next batch has written: rows that are durable, and not committed."""
     places = [(table.home.shard(name), positions[-1] + 1) for name, positions in batch["positions"].items()]
-    until = time.monotonic() + _NEXT_BATCH
-    while time.monotonic() < until:
+    until = clock.monotonic() + _NEXT_BATCH
+    while clock.monotonic() < until:
         for shard, position in places:
             with suppress(NotFound):
                 shard.wal.head(shard.wal_key(position))
                 return
-        time.sleep(0.002)
+        clock.sleep(0.002)
 
 
 def _to_the_end(table: Table, broker: LocalBroker, steps: Steps, records: int) -> tuple[list[dict[str, Any]], float]:
@@ -221,7 +220,7 @@ def _to_the_end(table: Table, broker: LocalBroker, steps: Steps, records: int) -
     recovered = 0.0
     with _Driver(table, broker.servers, records, "--once") as driver:
         for batch in driver.batches():
-            recovered = recovered or time.monotonic()
+            recovered = recovered or clock.monotonic()
             batches.append(batch)
             steps.moved(_reached(batches))
         code = driver.wait()
@@ -262,7 +261,7 @@ class _Driver:
         """Each batch as it is told. A driver that says nothing for long is killed, which ends the batches."""
         assert self._process.stdout is not None
         while True:
-            watchdog = threading.Timer(_PATIENCE, self.kill)
+            watchdog = parallel.timer(_PATIENCE, self.kill)
             watchdog.start()
             line = self._process.stdout.readline()
             watchdog.cancel()
@@ -330,4 +329,4 @@ def _temporary() -> Iterator[Path]:
             if not path.exists():
                 break
             # A worker of the killed Spark was still writing its last file.
-            time.sleep(0.5)
+            clock.sleep(0.5)

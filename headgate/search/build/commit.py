@@ -11,12 +11,12 @@ Promises:
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from headgate import clock
 from headgate.connectors.lance import slots as index_slots
 from headgate.connectors.lance.base.synced import sync_base
 from headgate.connectors.lance.index import IndexLook, NativeSegment, SegmentLook, commit_segments, look_index
@@ -91,10 +91,10 @@ def commit(
             if commit_segments(store, now.name, fresh, decision.removed, now.version):
                 sync_base(store)
             else:
-                time.sleep(delay)
+                clock.sleep(delay)
         except StoreError as error:
             failure, unknown = error, True
-            time.sleep(delay)
+            clock.sleep(delay)
         pause("committed")
     raise failure or Transient(f"Others changed index {now.name!r} in each of {TRIES} tries.", table=store.uri)
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,6 +22,7 @@ from typing import TypeAlias, TypeVar
 
 from headgate.connectors.lance.files import end_of, read_end
 from headgate.errors import AlreadyExists, Corrupt, DataLoss, HeadgateError, InvalidInput, NotFound, Transient
+from headgate.parallel import Pool
 from headgate.retry import Retry
 from headgate.search.finalize.marker import Marker, marker_bytes, missing, read_marker
 from headgate.search.finalize.segment import (
@@ -219,7 +219,7 @@ class _Finalizer:
 
     def _each(self, stage: str, do: Callable[[T], None], what: Sequence[T]) -> None:
         self.stages.at(stage, 0, len(what))
-        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="headgate-finalize") as pool:
+        with Pool("finalize", AT_ONCE) as pool:
             for done, _ in enumerate(pool.map(do, what), 1):
                 self.stages.at(stage, done, len(what))
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 
 import pyarrow as pa
 
+from headgate import parallel
 from headgate.connectors.lance.files import read_end, small_file
 from headgate.errors import AlreadyExists
 from headgate.retry import Retry
@@ -78,8 +78,7 @@ def _stage_part(
         names = final_name(number, suffix), staged_name(new_id, suffix)
         retry.run(lambda: source.objects.copy(*names, target.objects))
 
-    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="headgate-gather") as pool:
-        list(pool.map(copy, SUFFIXES))
+    parallel.each("gather", copy, SUFFIXES, workers=AT_ONCE)
     pause("copied_part")
     nothing = pa.record_batch([], schema=pa.schema([]))
     data = small_file(nothing, {**built.settings, "partitions": json.dumps([new_id])})

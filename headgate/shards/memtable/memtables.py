@@ -15,13 +15,13 @@ Locks: the WAL pipeline's is taken before the one in here, never after it.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 import pyarrow as pa
 
+from headgate import clock, parallel
 from headgate.errors import Closed, Fenced, HeadgateError, Poisoned, StoreError, Transient
 from headgate.shards.config import WriterConfig
 from headgate.shards.manifest.commit import commit_generation
@@ -170,7 +170,7 @@ class MemTables:
         self._frozen.append(done)
         self._active = MemTable(self._schema, done.generation + 1, done.last_position)
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="headgate-flush", daemon=True)
+            self._thread = parallel.thread("flush", self._run)
             self._thread.start()
         self._changed.notify_all()
 
@@ -263,7 +263,7 @@ class MemTables:
             except Transient:
                 if self._abandoned:
                     raise
-                time.sleep(delay)
+                clock.sleep(delay)
         return step()
 
     def _fail(self, table: MemTable, error: BaseException) -> None:

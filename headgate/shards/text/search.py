@@ -11,12 +11,12 @@ Promises:
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from headgate import clock
 from headgate.connectors.lance.datasets import TextIndex
 from headgate.connectors.lance.fts import index as full_text
 from headgate.errors import InvalidInput
@@ -81,11 +81,11 @@ class TextSearch:
             (before,) = old.view.shards
             same = before.sstables == fresh.sstables and _counts(before.tables) == _counts(fresh.tables)
             late = abs(rows - old.rows) > self._config.async_index_buffer_rows
-            late = late or time.monotonic() - old.at > self._config.async_index_interval
+            late = late or clock.monotonic() - old.at > self._config.async_index_interval
             if same or not (self._config.sync_indexed_write or late):
                 return old
         kept = kept_indexes(view.home, view.base.dataset, self._config.maintained_indexes)
-        return Indexed(view, rows, time.monotonic(), kept)
+        return Indexed(view, rows, clock.monotonic(), kept)
 
 
 def _counts(tables: tuple[pa.Table, ...]) -> list[int]:

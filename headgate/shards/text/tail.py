@@ -14,7 +14,6 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -23,6 +22,7 @@ from typing import Any
 import pyarrow as pa
 import xxhash
 
+from headgate import parallel
 from headgate.caches import ByteCache
 from headgate.connectors.lance.fts import index as full_text
 from headgate.connectors.lance.fts.index import OpenIndex
@@ -145,8 +145,5 @@ def _indexed(pieces: Sequence[_Piece], parameters: Mapping[str, Any]) -> list[Op
         return _runs.get_or_make((told, *piece.identity), lambda: full_text.index_texts(piece.texts(), parameters))
 
     new = [piece for piece in pieces if _runs.get((told, *piece.identity)) is None]
-    if len(new) < 2:
-        return [index(piece) for piece in pieces]
-    with ThreadPoolExecutor(min(AT_ONCE, len(new)), thread_name_prefix="headgate-index") as pool:
-        made = dict(zip(map(id, new), pool.map(index, new), strict=True))
+    made = dict(zip(map(id, new), parallel.each("index", index, new, workers=AT_ONCE), strict=True))
     return [made[id(piece)] if id(piece) in made else index(piece) for piece in pieces]

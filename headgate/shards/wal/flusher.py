@@ -15,7 +15,6 @@ Promises:
 from __future__ import annotations
 
 import threading
-import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -26,6 +25,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import structlog
 
+from headgate import clock, parallel
 from headgate.errors import Closed, Fenced, HeadgateError, InvalidInput, OutcomeUnknown, Poisoned
 from headgate.shards.config import WriterConfig
 from headgate.shards.manifest.decisions import Fate, fate
@@ -70,7 +70,7 @@ class Put:
         self._chunk: Chunk | None = chunk
         self._tags = tags
         self._flusher = flusher
-        self._queued = time.monotonic()
+        self._queued = clock.monotonic()
         self._position: int | None = None
 
     @property
@@ -235,7 +235,7 @@ class WalFlusher:
             if self._config.durable_write:
                 self._wanted = put.number
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="headgate-wal", daemon=True)
+                self._thread = parallel.thread("wal", self._run)
                 self._thread.start()
             elif self._due():
                 self._changed.notify_all()
@@ -371,11 +371,11 @@ class WalFlusher:
             return
         self._waits += 1
         interval = self._config.backpressure_log_interval
-        started = time.monotonic()
+        started = clock.monotonic()
         while not self._has_room(nbytes):
             over_budget = self._over_budget(nbytes)
             # A short wait for the buffer is how the pipeline works; a long one is news.
-            if over_budget or time.monotonic() - started >= interval:
+            if over_budget or clock.monotonic() - started >= interval:
                 self._complain()
             if over_budget and self._tables is not None:
                 self._tables.relieve()
@@ -391,7 +391,7 @@ class WalFlusher:
         return held > 0 and held + nbytes > self._config.max_unflushed_memtable_bytes
 
     def _complain(self) -> None:
-        now = time.monotonic()
+        now = clock.monotonic()
         if now - self._last_complaint >= self._config.backpressure_log_interval:
             self._last_complaint = now
             _log.warning(
@@ -476,7 +476,7 @@ class WalFlusher:
     def _time_left(self) -> float | None:
         if not len(self._queue):
             return None
-        age = time.monotonic() - self._queue.oldest()._queued
+        age = clock.monotonic() - self._queue.oldest()._queued
         return max(0.0, self._config.max_wal_flush_interval - age)
 
     def _fail(self, error: HeadgateError) -> None:

@@ -11,11 +11,11 @@ Promises:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
+from headgate import parallel
 from headgate.connectors.objects import ObjectInfo, ObjectStore
 from headgate.connectors.objects.port import Bytes
 from headgate.errors import InvalidInput, NotFound
@@ -25,9 +25,6 @@ from headgate.shards.manifest.model import WAL_STORE, Manifest
 from headgate.shards.shard import Claim, Shard
 
 T = TypeVar("T")
-
-COPIERS = 16
-"""Entries under way at once: hides a store's latency."""
 
 
 class MovedWal(ObjectStore):
@@ -134,9 +131,7 @@ def move_wal(shard: Shard, claim: Claim, replay_after: int, retry: Retry, pause:
     own, new, folder = wal.own, wal.new, names.wal_folder(shard.id) + "/"
     listed = retry.run(lambda: [*own.list_keys(folder)])
     keys = [key for key in listed if (position := names.wal_position(key)) is not None and position > replay_after]
-    with ThreadPoolExecutor(COPIERS, thread_name_prefix="headgate-wal") as pool:
-        for _ in pool.map(lambda key: retry.run(lambda: own.copy(key, key, new)), keys):
-            pass
+    parallel.each("wal", lambda key: retry.run(lambda: own.copy(key, key, new)), keys)
     pause("copied")
     value = wal.uri.encode()
     manifests = shard.manifests_retried(retry)

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import TypeAlias
 
 from headgate.errors import DataLoss, HeadgateError, NotFound
+from headgate.parallel import Pool
 from headgate.retry import Retry
 from headgate.shards.shard import Shard
 from headgate.shards.wal.entry import Entry, decode_entry
@@ -60,7 +61,7 @@ class WalTailer:
         """
         ahead: deque[tuple[range, Future[list[_Found]]]] = deque()
         upcoming, read, nbytes, least = start, 0, 0, start
-        pool = ThreadPoolExecutor(self._prefetch, thread_name_prefix="headgate-tail")
+        pool = Pool("tail", self._prefetch)
         try:
             while True:
                 while len(ahead) < self._prefetch and (stop is None or upcoming < stop):

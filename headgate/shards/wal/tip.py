@@ -9,9 +9,9 @@ does that once, beside a writer that may go on: an opener's look, whose time a b
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 from headgate.errors import Corrupt, DataLoss, NotFound
+from headgate.parallel import Pool
 from headgate.shards import names
 from headgate.shards.manifest.decisions import replay_start, search_start
 from headgate.shards.manifest.model import Manifest
@@ -30,7 +30,7 @@ def find_tip(shard: Shard, start: int) -> int:
     Everything the search sees above a free position is proof of a hole, and a hole is
     DataLoss: a barrier put there would hide the entries above it from every replay.
     """
-    with ThreadPoolExecutor(WINDOW, thread_name_prefix="headgate-tip") as pool:
+    with Pool("tip", WINDOW) as pool:
         for number in range(WINDOWS):
             first = start + number * WINDOW
             found = list(pool.map(lambda position: _exists(shard, position), range(first, first + WINDOW)))

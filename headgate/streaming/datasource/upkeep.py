@@ -7,11 +7,11 @@ and losing the files costs one interval and one fold.
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import structlog
 
+from headgate import clock
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.fold import FOLD_EVERY, put_fold, tidy
 from headgate.checkpoints.stream.checkpoint import checkpoint_wal_only
@@ -40,7 +40,7 @@ def maintain(settings: Settings, hold: Hold, sequence: int) -> None:
 def _is_time(stamp: Path, interval: float) -> bool:
     """Whether the last one was so long ago; then it is now. The first time it begins to count."""
     try:
-        age = time.time() - stamp.stat().st_mtime
+        age = clock.wall() - stamp.stat().st_mtime
     except FileNotFoundError:
         age = -1.0 if interval else 0.0
     if 0 <= age < interval:

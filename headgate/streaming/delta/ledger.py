@@ -47,7 +47,7 @@ class Ledger(Follower[int]):
         self, spark: SparkSession, table: Table, stream: str, name: DeltaName, query: str | None = None
     ) -> None:
         facts = {"stream": stream, "query": query, "ledger": name.shown}
-        super().__init__("headgate-ledger", self._catch_up, self._say_how, facts)
+        super().__init__("ledger", self._catch_up, self._say_how, facts)
         self._table = table
         self._stream = stream
         self._rows = LedgerTable(spark, name, _key(table, stream))

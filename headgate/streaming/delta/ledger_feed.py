@@ -13,10 +13,8 @@ Promises:
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import islice
@@ -24,10 +22,10 @@ from uuid import UUID
 
 import xxhash
 
+from headgate import clock, parallel
 from headgate.checkpoints.feed.feed import RENEW_EVERY
 from headgate.checkpoints.log.archive import LogArchive
 from headgate.checkpoints.log.archive_format import Archived, covers
-from headgate.checkpoints.log.commit_log import READERS
 from headgate.checkpoints.log.pins import ConsumerPin, PinStore
 from headgate.checkpoints.log.records import BatchRecord, OpenRecord, Record
 from headgate.errors import NotFound
@@ -135,8 +133,7 @@ class LedgerFeed:
     def _records(self, sequences: Sequence[int], archived: Mapping[int, Archived]) -> list[Record]:
         """Rising. Raises NotFound."""
         listed = [one for one in sequences if one not in archived]
-        with ThreadPoolExecutor(READERS, thread_name_prefix="headgate-ledger") as pool:
-            found = dict(zip(listed, pool.map(self.log.record, listed), strict=True))
+        found = dict(zip(listed, parallel.each("ledger", self.log.record, listed), strict=True))
         return [archived[one].record if one in archived else found[one] for one in sequences]
 
     def _gone(self, done: int, tip: int, taken_at: dict[int, datetime]) -> int:
@@ -207,7 +204,7 @@ class LedgerPin:
         ledger: str,
         hold: float = HOLD,
         retry: Retry = Retry(),  # noqa: B008
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = clock.monotonic,
     ) -> None:
         self._pins = PinStore(home.records, home.uri, retry)
         self._archive = LogArchive(home.records, stream, home.uri, retry)

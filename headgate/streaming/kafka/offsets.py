@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 
+from headgate import clock
 from headgate.connectors.kafka.options import LOSS_SECONDS, READ_UNCOMMITTED, ConsumerConfig
 from headgate.connectors.kafka.reading import offsets
 from headgate.errors import DataLoss, HeadgateError, InvalidInput, NotFound, Transient
@@ -60,10 +60,10 @@ def wait_for_topics(
                 break
             except NotFound:
                 if until is None:
-                    until = time.monotonic() + (patience if is_known(topic) else 0.0)
-                if time.monotonic() >= until:
+                    until = clock.monotonic() + (patience if is_known(topic) else 0.0)
+                if clock.monotonic() >= until:
                     raise
-                time.sleep(_LOOK_AGAIN)
+                clock.sleep(_LOOK_AGAIN)
 
 
 def loss(consumer: ConsumerConfig, ranges: Sequence[SourceRange], patience: float = LOSS_SECONDS) -> DataLoss | None:
@@ -72,12 +72,12 @@ def loss(consumer: ConsumerConfig, ranges: Sequence[SourceRange], patience: floa
     A broker that has just come back may not know the topic's end yet: that a log ends too early must be seen for
     `patience` seconds.
     """
-    until = time.monotonic() + patience
+    until = clock.monotonic() + patience
     while True:
         lost = _look(consumer, ranges)
-        if lost is None or lost.detail["earliest"] > lost.detail["lost_from"] or time.monotonic() >= until:
+        if lost is None or lost.detail["earliest"] > lost.detail["lost_from"] or clock.monotonic() >= until:
             return lost
-        time.sleep(_LOOK_AGAIN)
+        clock.sleep(_LOOK_AGAIN)
 
 
 def _look(consumer: ConsumerConfig, ranges: Iterable[SourceRange]) -> DataLoss | None:

@@ -9,9 +9,10 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
+from headgate import clock
 from headgate.checkpoints.log.names import folder_name
 from headgate.connectors.objects import ObjectStore
 from headgate.errors import HeadgateError
@@ -83,13 +84,13 @@ class MaintenanceState:
 
 def now_told(ago: float = 0.0) -> str:
     """The time, or so many seconds ago, for people."""
-    return (datetime.now(UTC) - timedelta(seconds=ago)).isoformat(timespec="seconds")
+    return (clock.now() - timedelta(seconds=ago)).isoformat(timespec="seconds")
 
 
 def seconds_since(told: str) -> float | None:
     """How long ago that was, by this machine's clock; None where it is no time."""
     try:
-        return max(0.0, (datetime.now(UTC) - datetime.fromisoformat(told)).total_seconds())
+        return max(0.0, (clock.now() - datetime.fromisoformat(told)).total_seconds())
     except (ValueError, TypeError):
         return None
 

@@ -15,7 +15,6 @@ Promises:
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Container, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -24,6 +23,7 @@ from typing import TypeAlias
 import structlog
 from structlog.contextvars import bind_contextvars
 
+from headgate import clock, parallel
 from headgate.checkpoints.gc.base import RunMerge, tidy_base
 from headgate.checkpoints.gc.collect import Collection
 from headgate.checkpoints.jobs.columns import difference, stream_schema
@@ -137,7 +137,7 @@ class Maintenance:
         is_active: Callable[[], bool] = lambda: True,
         tell: Callable[[MaintenanceState], None] = lambda state: None,
         before: MaintenanceState | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = clock.monotonic,
         pause_after: Callable[[int], float] = pause_after,
     ) -> None:
         """`follows`: batches take over columns that a look finds changed. `is_active` says whether the query still
@@ -197,11 +197,7 @@ class Maintenance:
         shards.append(_Chore("look at the table", self._look_due, self._look, quiet=True))
         garbage = [] if jobs.collect is None else [_Chore("garbage collection", self._collection_due, self._collect)]
         self._chores = {"shards": shards, "base": base, "garbage": garbage}
-        self._threads = [
-            threading.Thread(target=self._loop, args=(chores,), name=f"headgate-{name}", daemon=True)
-            for name, chores in self._chores.items()
-            if chores
-        ]
+        self._threads = [parallel.thread(name, self._loop, chores) for name, chores in self._chores.items() if chores]
 
     # -- for the stream ------------------------------------------------------------
 
@@ -270,9 +266,9 @@ class Maintenance:
 
     def wait_until_idle(self, timeout: float | None = None) -> bool:
         """Until nothing runs and nothing is due, jobs that pause after a failure aside. False: not within the time."""
-        end = None if timeout is None else time.monotonic() + timeout
+        end = None if timeout is None else clock.monotonic() + timeout
         while not self._is_idle():
-            if end is not None and time.monotonic() >= end:
+            if end is not None and clock.monotonic() >= end:
                 return False
             with self._changed:
                 self._changed.notify_all()

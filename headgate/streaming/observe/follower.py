@@ -7,11 +7,12 @@ no thread before the first `tell`.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
 from structlog.contextvars import bound_contextvars
+
+from headgate import clock, parallel
 
 Wanted = TypeVar("Wanted")
 
@@ -55,7 +56,7 @@ class Follower(Generic[Wanted]):
         with self._changed:
             self._wanted = wanted
             if self._thread is None and not self._stopped:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread = parallel.thread(self._name, self._run)
                 self._thread.start()
             self._changed.notify_all()
 
@@ -72,13 +73,13 @@ class Follower(Generic[Wanted]):
 
     def stop(self, seconds: float = LAST_TRY) -> bool:
         """End the thread, after the last news or so many seconds. Whether the outside has them."""
-        until = time.monotonic() + seconds
+        until = clock.monotonic() + seconds
         with self._changed:
             self._changed.wait_for(lambda: self._thread is None or self._stopped or self._done == self._wanted, seconds)
             self._stopped = True
             self._changed.notify_all()
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(max(0.0, until - time.monotonic()))
+            self._thread.join(max(0.0, until - clock.monotonic()))
         return self.is_told
 
     def give_up(self) -> None:

@@ -31,7 +31,7 @@ class KafkaProgress(Follower[Mapping[tuple[str, int], int]]):
 
     def __init__(self, config: ConsumerConfig, group: str, stream: str, query: str | None = None) -> None:
         facts = {"stream": stream, "query": query, "group": group}
-        super().__init__("headgate-kafka-progress", self._commit, self._told, facts)
+        super().__init__("kafka-progress", self._commit, self._told, facts)
         self._config = config
         self._group = group
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Literal, Protocol
 
+from headgate import clock
 from headgate.checkpoints.log.records import BatchRecord
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import Fenced
@@ -164,7 +164,7 @@ class StreamMetrics:
         """A batch begins that reads these: until it is committed they are behind, however long that takes."""
         with self._lock:
             if not any(self._behind().values()):
-                self._caught_up = time.time()
+                self._caught_up = clock.wall()
             self._in_flight = {(one.topic, str(one.partition)): one.until - one.start for one in ranges}
 
     def committed(self, record: BatchRecord) -> None:
@@ -176,7 +176,7 @@ class StreamMetrics:
             self._add("headgate_rows_total", record.rows)
             self._add("headgate_bytes_total", record.nbytes)
             self._add("headgate_dead_letters_total", sum(part.rows for part in record.dead_letters.values()))
-            self._committed_at = time.time()
+            self._committed_at = clock.wall()
 
     def skipped(self) -> None:
         """A batch that the log had."""
@@ -217,7 +217,7 @@ class StreamMetrics:
         """What batches have left in Kafka, of all partitions that are read."""
         self._lag = dict(lag)
         if lag and (self._caught_up is None or not any(self._lag.values())):
-            self._caught_up = time.time()
+            self._caught_up = clock.wall()
 
     def _behind(self) -> dict[tuple[str, str], int]:
         """What Kafka has and no commit record: what the last batch left, or what this one reads where that is more."""
@@ -252,7 +252,7 @@ class StreamMetrics:
         for (topic, partition), rows in lag.items():
             yield Sample(METRICS["headgate_lag_rows"], (topic, partition), float(rows))
         if caught_up is not None:
-            behind = time.time() - caught_up if any(lag.values()) else 0.0
+            behind = clock.wall() - caught_up if any(lag.values()) else 0.0
             yield Sample(METRICS["headgate_lag_seconds"], (), behind)
         for part, seconds in trigger.items():
             yield Sample(METRICS["headgate_trigger_seconds"], (part,), seconds)
@@ -308,7 +308,7 @@ def _of_driver(driver: StreamDriver) -> Iterator[Sample]:
 
 def _of_maintenance(state: MaintenanceState) -> Iterator[Sample]:
     since = None if state.base_since is None else datetime.fromisoformat(state.base_since)
-    lag = 0.0 if since is None else (datetime.now(UTC) - since).total_seconds()
+    lag = 0.0 if since is None else (clock.now() - since).total_seconds()
     yield Sample(METRICS["headgate_base_lag_seconds"], (), lag)
     yield Sample(METRICS["headgate_flushes_total"], (), float(state.flushes))
     yield Sample(METRICS["headgate_compactions_total"], (), float(state.compactions))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
+
+from headgate import clock
 
 T = TypeVar("T")
 
@@ -19,11 +20,11 @@ class Phases:
     @contextmanager
     def in_phase(self, name: str) -> Iterator[None]:
         """What the block takes, also where it fails."""
-        began = time.perf_counter()
+        began = clock.monotonic()
         try:
             yield
         finally:
-            self.add({name: time.perf_counter() - began})
+            self.add({name: clock.monotonic() - began})
 
     def over(self, name: str, items: Iterable[T]) -> Iterator[T]:
         """The items; what it takes to make them counts, what is done with them does not."""

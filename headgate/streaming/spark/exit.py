@@ -12,10 +12,11 @@ import atexit
 import os
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from functools import cache
 from types import FrameType
+
+from headgate import clock
 
 LIMIT = 30.0
 """Seconds that an exit waits at most."""
@@ -35,13 +36,13 @@ def exit_after_native_calls() -> None:
 
 
 def _wait() -> None:
-    until = time.monotonic() + LIMIT
+    until = clock.monotonic() + LIMIT
     # Once this thread has Python's lock again, nobody takes it from it before it has looked and returned.
     sys.setswitchinterval(_SWITCH)
     callers, calling_back = _folders(*_CALLERS), _folders(_CALLING_BACK)
     while True:
-        time.sleep(_PAUSE)
-        if time.monotonic() > until or not _is_calling(callers, calling_back):
+        clock.sleep(_PAUSE)
+        if clock.monotonic() > until or not _is_calling(callers, calling_back):
             return
 
 

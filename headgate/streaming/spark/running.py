@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import queue
 import re
-import time
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import suppress
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from headgate import clock
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.records import BatchRecord
 from headgate.checkpoints.log.state import Head
@@ -162,11 +162,11 @@ class RunningStream:
 
     def _give_way(self, stop: Callable[[], bool], error: Exception) -> None:
         """Whoever ran the stream waits for the newcomer to open it. Raises Fenced when it has."""
-        until = time.monotonic() + _NEWCOMER
-        while self._watched.has_committed and not stop() and time.monotonic() < until:
+        until = clock.monotonic() + _NEWCOMER
+        while self._watched.has_committed and not stop() and clock.monotonic() < until:
             if (fenced := self._watched.fenced()) is not None:
                 raise fenced from error
-            time.sleep(POLL_SECONDS)
+            clock.sleep(POLL_SECONDS)
 
     def _ended(self) -> bool:
         return bool(self._query.awaitTermination(POLL_SECONDS))  # type: ignore[arg-type]
@@ -259,7 +259,7 @@ class _Watched:
         )
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        began = time.monotonic()
+        began = clock.monotonic()
         try:
             self._sink(frame, batch_id)
         except BaseException as error:
@@ -271,7 +271,7 @@ class _Watched:
         if record.sequence > self._told:
             # One that a query started again comes to once more was told.
             self._told = record.sequence
-            self._done.put(Done(record, time.monotonic() - began, skipped=self._sink.skipped))
+            self._done.put(Done(record, clock.monotonic() - began, skipped=self._sink.skipped))
 
     def close(self) -> None:
         """The query has ended: flush, pin and release what it wrote. Raises what stands in the way."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from headgate.checkpoints.log.commit_log import READERS, CommitLog
+from headgate import parallel
+from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.decisions import late_beginning
 from headgate.checkpoints.log.names import list_streams
 from headgate.checkpoints.log.records import BatchRecord, OpenRecord, Pass, Record
@@ -68,8 +68,7 @@ def history_of(table: Table, head: Head) -> History:
         except NotFound:
             return None
 
-    with ThreadPoolExecutor(READERS, thread_name_prefix="headgate-log") as pool:
-        found = list(pool.map(record, range(1, head.sequence + 1)))
+    found = parallel.each("log", record, range(1, head.sequence + 1))
     batches = tuple(one for one in found if isinstance(one, BatchRecord))
     said = tuple(one for one in found if isinstance(one, OpenRecord) and one.decoder is not None)
     return History(batches, None not in found, late_beginning(log.beginning(), head), said)

@@ -11,7 +11,6 @@ import json
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -19,6 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from headgate import parallel
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.connectors.kafka.reading import read_range
 from headgate.errors import DataLoss, Fenced, HeadgateError, InvalidInput, Transient
@@ -151,11 +151,7 @@ class Attempt:
         """
         logs = list(self._logs.values())
         with self.phases.in_phase("append"):
-            if len(logs) == 1:
-                logs[0].append()
-            elif logs:
-                with ThreadPoolExecutor(min(len(logs), APPENDERS), thread_name_prefix="headgate-append") as pool:
-                    list(pool.map(_ShardRows.append, logs))
+            parallel.each("append", _ShardRows.append, logs, workers=APPENDERS)
         return [
             *(
                 {"shard": shard, "dead": dead, "attempt": self._id, **log.told()}

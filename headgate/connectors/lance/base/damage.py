@@ -24,7 +24,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -33,6 +32,7 @@ from typing import Literal
 
 import structlog
 
+from headgate import clock
 from headgate.connectors.lance.base.files import local_root, manifests, sync_path
 from headgate.connectors.lance.base.manifest import VersionFiles, faults, version_files
 from headgate.connectors.lance.base.synced import TABLE_ID, marked_files, sync_base, synced_versions
@@ -236,16 +236,16 @@ def _move(root: str, table_id: str | None, damaged: tuple[Damaged, ...]) -> None
 def _alone(root: str, table: str) -> Iterator[None]:
     lock = open_folder(os.path.join(root, "_versions"))
     try:
-        deadline = time.monotonic() + LOCK_PATIENCE
+        deadline = clock.monotonic() + LOCK_PATIENCE
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError as error:
-                if time.monotonic() > deadline:
+                if clock.monotonic() > deadline:
                     what = "Another process sets versions of the base aside and does not come to an end."
                     raise Transient(what, table=table, advice="look for a process that stands still") from error
-                time.sleep(0.01)
+                clock.sleep(0.01)
         yield
     finally:
         os.close(lock)

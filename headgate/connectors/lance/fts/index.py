@@ -12,12 +12,12 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
+from headgate import parallel
 from headgate.connectors.lance.errors import reading
 from headgate.connectors.lance.fts.fst import TokenMap
 from headgate.connectors.lance.fts.partition import Partition, StoredPostings, open_file, read_file
@@ -28,8 +28,6 @@ from headgate.errors import Corrupt, InvalidInput, StoreError
 TEXT = "text"
 """The one column of rows that are indexed in a temporary folder."""
 
-_READERS = 16
-"""Files opened together: hides a store's latency where an index has many parts."""
 
 _FORMATS = ("2", "3")
 _ANALYZER = (
@@ -113,9 +111,8 @@ def open_index(uri: str, options: Mapping[str, str]) -> OpenIndex:
     marker = open_file(f"{uri}/metadata.lance", options, None).metadata().schema.metadata or {}
     parameters = _checked_parameters(uri, marker)
     numbers = json.loads(marker[b"partitions"])
-    with ThreadPoolExecutor(max(1, min(_READERS, len(numbers)))) as pool:
-        opened = pool.map(lambda number: _partition(f"{uri}/part_{number}", options, parameters), numbers)
-        return OpenIndex(parameters, tuple(opened))
+    opened = parallel.each("search", lambda number: _partition(f"{uri}/part_{number}", options, parameters), numbers)
+    return OpenIndex(parameters, tuple(opened))
 
 
 def index_texts(texts: pa.ChunkedArray, parameters: Mapping[str, Any]) -> OpenIndex:

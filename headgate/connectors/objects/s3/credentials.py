@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headgate import clock
 from headgate.connectors.objects.secrets import remember
 from headgate.errors import InvalidInput, PermissionDenied, Transient
 
@@ -51,7 +52,7 @@ class RenewedCredentials:
             "access_key_id": now.access_key,
             "secret_access_key": now.secret_key,
             "token": now.token,
-            "expires_at": datetime.now(UTC) + _ASKED_AGAIN,
+            "expires_at": clock.now() + _ASKED_AGAIN,
         }
 
 

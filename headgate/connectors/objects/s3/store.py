@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import random
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 import pyarrow as pa
 
+from headgate import clock
 from headgate.connectors.objects.errors import obstore_error
 from headgate.connectors.objects.port import (
     Bytes,
@@ -127,7 +127,7 @@ class S3Store(ObjectStore):
         for pause in self._retry.pauses():
             if failure is None:
                 return
-            time.sleep(pause)
+            clock.sleep(pause)
             failure = self._try_create(full, body, key)
         if failure is not None:
             raise failure
