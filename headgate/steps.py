@@ -13,13 +13,14 @@ _watcher: ContextVar[Watcher | None] = ContextVar("headgate-watcher", default=No
 
 
 def step(name: str) -> None:
-    """Called by a protocol right before it takes this step."""
+    """Called by a protocol right before it takes this step. What the watcher itself does is not watched."""
     if (watcher := _watcher.get()) is not None:
-        watcher(name)
+        with watching(None):
+            watcher(name)
 
 
 @contextmanager
-def watching(watcher: Watcher) -> Iterator[None]:
+def watching(watcher: Watcher | None) -> Iterator[None]:
     """Call `watcher` with each step's name, here and in the threads that are started here."""
     token = _watcher.set(watcher)
     try:

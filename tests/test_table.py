@@ -24,6 +24,7 @@ from headgate.shards.config import WriterConfig
 from headgate.shards.shard import TABLE_ID
 from headgate.shards.sharding import ByPartition, Sharding, bucket, by_partition, single
 from headgate.shards.writer import ShardWriter
+from headgate.steps import watching
 from headgate.table.create import CREATE_STEPS, create_table
 from headgate.table.table import Table, full_text_index, open_table
 
@@ -63,11 +64,11 @@ class Crash(Exception):
 
 
 def crash_at(step: str) -> Callable[[str], None]:
-    def pause(reached: str) -> None:
+    def watch(reached: str) -> None:
         if reached == step:
             raise Crash(step)
 
-    return pause
+    return watch
 
 
 # -- what is created ---------------------------------------------------------------
@@ -279,7 +280,8 @@ def test_our_writer_goes_on_where_a_native_one_stopped(tmp_path: Path) -> None:
 def test_after_a_crash_at_any_step_the_same_call_completes(tmp_path: Path, step: str) -> None:
     uri = str(tmp_path / "t")
     with pytest.raises(Crash):
-        orders(uri, pause=crash_at(step))
+        with watching(crash_at(step)):
+            orders(uri)
     if step == "created":
         with pytest.raises(InvalidInput, match="already a table"):
             orders(uri)
@@ -298,7 +300,8 @@ def test_after_a_crash_at_any_step_the_same_call_completes(tmp_path: Path, step:
 def test_after_a_crash_another_definition_is_completed_or_refused_clearly(tmp_path: Path, step: str) -> None:
     uri = str(tmp_path / "t")
     with pytest.raises(Crash):
-        orders(uri, pause=crash_at(step))
+        with watching(crash_at(step)):
+            orders(uri)
     if step == "mem_wal":
         with pytest.raises(InvalidInput, match="was begun with"):
             orders(uri, sharding=single())
@@ -309,7 +312,8 @@ def test_after_a_crash_another_definition_is_completed_or_refused_clearly(tmp_pa
 
 def test_after_a_crash_other_columns_are_refused_with_those_that_are_there(tmp_path: Path) -> None:
     with pytest.raises(Crash):
-        orders(tmp_path / "t", pause=crash_at("base"))
+        with watching(crash_at("base")):
+            orders(tmp_path / "t")
     with pytest.raises(InvalidInput, match="id int64 not null, note string"):
         create_table(str(tmp_path / "t"), pa.schema([("id", pa.int64()), ("other", pa.string())]), "id")
 
@@ -356,7 +360,7 @@ def test_of_two_creations_that_meet_at_any_step_one_wins(tmp_path: Path, step: s
     uri = str(tmp_path / "t")
     rival: list[Table | HeadgateError] = []
 
-    def pause(reached: str) -> None:
+    def watch(reached: str) -> None:
         if reached == step:
             try:
                 rival.append(orders(uri))
@@ -364,11 +368,13 @@ def test_of_two_creations_that_meet_at_any_step_one_wins(tmp_path: Path, step: s
                 rival.append(error)
 
     if step == "created":
-        mine = orders(uri, pause=pause)
+        with watching(watch):
+            mine = orders(uri)
         assert isinstance(rival[0], InvalidInput)
     else:
         with pytest.raises(InvalidInput, match="was faster"):
-            orders(uri, pause=pause)
+            with watching(watch):
+                orders(uri)
         assert isinstance(rival[0], Table)
         mine = rival[0]
     assert open_table(uri).table_id == mine.table_id
@@ -455,7 +461,8 @@ def test_a_table_made_where_lance_overwrote_the_base_has_no_old_rows(tmp_path: P
         open_table(old.uri)
     if step is not None:
         with pytest.raises(Crash):
-            orders(tmp_path / "t", pause=crash_at(step))
+            with watching(crash_at(step)):
+                orders(tmp_path / "t")
         with pytest.raises(InvalidInput, match="overwritten"):
             open_table(old.uri)
     table = orders(tmp_path / "t")

@@ -24,6 +24,7 @@ from headgate.shards.config import WriterConfig
 from headgate.shards.sharding import Sharding, bucket, by_partition, single
 from headgate.shards.wal.appender import WalAppender
 from headgate.shards.wal.entry import Tags, encode_chunk
+from headgate.steps import watching
 from headgate.table.create import create_table
 from headgate.table.table import Table, open_table
 
@@ -205,7 +206,8 @@ def test_a_batch_that_is_committed_between_the_reads_is_seen_whole_or_not_at_all
                 parts = [stream.append(name, (stream.batch, step)) for name in names]
                 stream.commit(bucket_00000=parts[0], bucket_00001=parts[1])
 
-        shown = _pairs(read_snapshot(table.home, ids, pause=commit).scan())
+        with watching(commit):
+            shown = _pairs(read_snapshot(table.home, ids).scan())
         assert [note for _, note in shown].count(step) == (2 if step in ("manifests", "logs") else 0)
     assert len(_pairs(table.scan())) == 8
 
@@ -270,7 +272,8 @@ def test_a_table_that_moves_between_the_reads_loses_and_doubles_no_row(tmp_path:
                 _compact(table, "single", 1, _rows(*expected))
                 lance.dataset(table.uri).delete("id = 0")
 
-        shown = _pairs(read_snapshot(table.home, [writer.shard.id], pause=act).scan())
+        with watching(act):
+            shown = _pairs(read_snapshot(table.home, [writer.shard.id]).scan())
         assert shown == (expected[1:] if move == "flush and compact" else expected)
         assert moved
 

@@ -30,11 +30,12 @@ from headgate.shards.rows.sstable import kept_indexes, write_sstable
 from headgate.shards.rows.view import Fresh, View
 from headgate.shards.shard import Claim, Shard, TableHome, TableLike, table_at
 from headgate.shards.text.search import TextSearch
-from headgate.shards.wal.appender import Pause, WalAppender, no_pause
+from headgate.shards.wal.appender import WalAppender
 from headgate.shards.wal.entry import Tags, decode_chunk, encode_chunk
 from headgate.shards.wal.flusher import FlusherStats, NoRows, Put, WalFlusher
 from headgate.shards.wal.pending import Pending, PendingPut, UnknownEntry, entry_name
 from headgate.shards.wal.tailer import WalTailer
+from headgate.steps import step
 
 _log = structlog.get_logger("headgate.shards")
 
@@ -86,7 +87,6 @@ class ShardWriter:
         *,
         storage_options: Mapping[str, str] | None = None,
         visible: IsVisible = untagged,
-        pause: Pause = no_pause,
     ) -> ShardWriter:
         """Claim the shard and make a writer for it. THIS WRITES, AND IT FENCES AN EARLIER WRITER.
 
@@ -107,13 +107,13 @@ class ShardWriter:
         place = (table_at(table, storage_options) if isinstance(table, str) else table).shard(shard)
         settle_base(place.home.store)
         if not config.enable_memtable:
-            return cls(WalAppender.open(place, retry=config.retry, pause=pause), config, owns=True)
+            return cls(WalAppender.open(place, retry=config.retry), config, owns=True)
         if config.maintained_indexes:
             _check_indexes(place.home, config.maintained_indexes)
         seen = look(place, config.max_memtable_size, config.retry)
-        pause("looked")
-        appender = WalAppender.open(place, looked=seen.stop, retry=config.retry, pause=pause)
-        pause("replay")
+        step("looked")
+        appender = WalAppender.open(place, looked=seen.stop, retry=config.retry)
+        step("replay")
         tables = _replayed(appender, config, seen, visible)
         return cls(appender, config, owns=True, tables=tables, visible=visible)
 

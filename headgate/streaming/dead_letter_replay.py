@@ -34,7 +34,7 @@ from headgate.checkpoints.stream.checkpoint import stop_stream
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import InvalidInput, Transient
 from headgate.shards.config import WriterConfig
-from headgate.shards.wal.appender import Pause, no_pause
+from headgate.steps import step
 from headgate.streaming.decode.contract import Decoder
 from headgate.streaming.decode.recorded import recorded
 from headgate.streaming.spark.checks import check_decoder
@@ -105,7 +105,6 @@ def replay_dead_letters(
     *,
     apply: bool = False,
     overwrite: bool = False,
-    pause: Pause = no_pause,
 ) -> ReplayReport:
     """Make rows of the stream's dead letters that the decoder can read now. Without `apply` it only says what it would.
 
@@ -137,7 +136,7 @@ def replay_dead_letters(
     assert opened is not None, "a stream with dead letters was opened"
     query_id = f"{REPLAY}{uuid.uuid4()}"
     described = recorded(decode, table.home.schema, changed=False)
-    driver = StreamDriver.open(table.home, stream, query_id, opened.shards, decoder=described, pause=pause)
+    driver = StreamDriver.open(table.home, stream, query_id, opened.shards, decoder=described)
     _check_columns(table)
     done = ReplayReport(stream, applied=True, present=looked.present)
     ends = {log: Replayed.of(text) for log, text in driver.head.opaque_ends.items()}
@@ -159,8 +158,8 @@ def replay_dead_letters(
         )
         driver.commit(batch, partial(_check_columns, table))
         done = replace(done, batches=done.batches + 1)
-    pause("replayed")
-    stop_stream(driver, table.shard_ids(), run_here, max_bytes=MAX_BYTES, keep=KEEP, pause=pause)
+    step("replayed")
+    stop_stream(driver, table.shard_ids(), run_here, max_bytes=MAX_BYTES, keep=KEEP)
     return done
 
 

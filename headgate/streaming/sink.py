@@ -25,7 +25,7 @@ from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.errors import Fenced, HeadgateError, InvalidInput
 from headgate.shards.sharding import ByPartition
-from headgate.shards.wal.appender import Pause, no_pause
+from headgate.steps import step
 from headgate.streaming.decode.contract import Decoder
 from headgate.streaming.decode.following import Following, decoder_of
 from headgate.streaming.decode.recorded import recorded
@@ -91,7 +91,6 @@ class ShardSink:
         *,
         decode: Decoder | Following | None = None,
         source: KafkaSource | None = None,
-        pause: Pause = no_pause,
         **options: Any,
     ) -> None:
         """`table` is a Table or its URI. `decode` turns Kafka's values into rows, `decode.json()` by the columns that
@@ -111,7 +110,6 @@ class ShardSink:
         self._columns_at = 0
         """The schema record that these columns were read after."""
         self._source = source
-        self._pause = pause
         self._driver: StreamDriver | None = None
         self._run: _Run | None = None
         self._stopped: tuple[StreamDriver, _Run] | None = None
@@ -227,7 +225,6 @@ class ShardSink:
                 max_bytes=run.options.max_memtable_size,
                 keep=run.options.keep_checkpoints,
                 compaction=FinalCompaction(run.options.stop_seconds) if run.options.compact_on_stop else None,
-                pause=self._pause,
             )
         except Fenced as error:
             _log.info("the stream was taken over before its clean stop", error=str(error))
@@ -236,7 +233,7 @@ class ShardSink:
     # -- one batch -----------------------------------------------------------------
 
     def _write(self, frame: DataFrame, batch_id: int, phases: Phases) -> None:
-        self._pause("batch")
+        step("batch")
         run = self._begun(frame)
         with bound_contextvars(query=run.query_id, batch=batch_id, stream=run.stream):
             self._batch(frame, batch_id, run, phases)
@@ -364,7 +361,6 @@ class ShardSink:
             accept=decide,
             decoder=self._recorded(bare),
             retry=run.options.retry,
-            pause=self._pause,
         )
 
     def _recorded(self, bare: bool) -> dict[str, Any]:
@@ -393,7 +389,7 @@ class ShardSink:
         )
         if not meant:
             return plan, Written()
-        self._pause("tasks")
+        step("tasks")
         job = BatchJob(frame, plan, run.facts.cores)
         try:
             shuffled = self._scattered or self._shares_shards
@@ -434,7 +430,6 @@ class ShardSink:
             partial(flush, run.session, tasks=tasks),
             max_bytes=run.options.max_memtable_size,
             keep=run.options.keep_checkpoints,
-            pause=self._pause,
         )
 
     @property

@@ -18,7 +18,7 @@ from headgate.errors import InvalidInput
 from headgate.shards.rows.schema import PRIMARY_KEY, RESERVED_METADATA, RowSchema
 from headgate.shards.shard import TABLE_ID
 from headgate.shards.sharding import Sharding, check_columns, single
-from headgate.shards.wal.appender import Pause, no_pause
+from headgate.steps import step
 from headgate.table.stores import table_store, wal_store_of
 from headgate.table.table import Table, full_text_index, open_table
 
@@ -36,7 +36,6 @@ def create_table(
     storage_options: Mapping[str, str] | None = None,
     *,
     wal_storage_options: Mapping[str, str] | None = None,
-    pause: Pause = no_pause,
 ) -> Table:
     """Make a table. Key columns become non-null; `sharding` is single() unless given. The store at `wal_uri` is reached
     with `wal_storage_options`, else with `storage_options`; neither is kept anywhere.
@@ -77,24 +76,24 @@ def create_table(
         wal_uri=None if wal_store is store else wal_store.uri,
         leftover_shards=shard_folders(store),
     )
-    pause("looked")
+    step("looked")
     put_record(store, record)
-    pause("intended")
+    step("intended")
     if stale_id and not lance_connector.swap_config(store.uri, TABLE_ID, stale_id, "", storage_options):
         raise _taken(store)
-    pause("retired")
+    step("retired")
     if base is None:
         lance_connector.ensure_base(store.uri, schema, storage_options)
-    pause("base")
+    step("base")
     for column, name in indexes.items():
         lance_connector.ensure_full_text(store.uri, column, name, storage_options)
-    pause("full_text")
+    step("full_text")
     lance_connector.ensure_mem_wal(store.uri, mem_wal, storage_options)
-    pause("mem_wal")
+    step("mem_wal")
     unnamed = None if stale_id is None else ""
     if not lance_connector.swap_config(store.uri, TABLE_ID, unnamed, str(record.table_id), storage_options):
         raise _taken(store)
-    pause("created")
+    step("created")
     sync_base(store)
     return open_table(uri, storage_options)
 

@@ -50,9 +50,9 @@ from headgate.shards.rows.view import View
 from headgate.shards.shard import TABLE_ID, Shard, TableHome
 from headgate.shards.sharding import Sharding, sharding_to_json
 from headgate.shards.text.ranking import Match
-from headgate.shards.wal.appender import Pause, no_pause
 from headgate.shards.wal.pending import landed
 from headgate.shards.writer import ShardWriter
+from headgate.steps import step
 from headgate.table.stores import open_wal, table_store, wal_store_of
 
 
@@ -317,7 +317,6 @@ class Table:
         policy: BasePolicy = BasePolicy(),  # noqa: B008
         progress: Callable[[int, int], None] = lambda done, total: None,
         report: Report = no_report,
-        pause: Pause = no_pause,
     ) -> Compacted:
         """Take all SSTables into the base, tidy it (small fragments merged, old versions removed by policy), and let
         its full-text indexes cover what is new, in this process; `report` is told of their stages.
@@ -335,11 +334,10 @@ class Table:
             policy=policy,
             names=self._shard_names(),
             progress=progress,
-            pause=pause,
         )
-        pause("index")
+        step("index")
         try:
-            return replace(done, indexed=index_base(self.home.store, report=report, pause=pause).segments)
+            return replace(done, indexed=index_base(self.home.store, report=report).segments)
         except HeadgateError as error:
             told = "the SSTables are in the base, and its full-text index is not complete"
             error.located(compacted=told, advice="compact again, or build the index by `headgate index build`")
@@ -403,7 +401,6 @@ class Table:
         wal_storage_options: Mapping[str, str] | None = None,
         names: Sequence[str] = (),
         progress: Progress = no_progress,
-        pause: Pause = no_pause,
     ) -> Table:
         """Make a table of its own at `uri`, of a named checkpoint or of this table as it is; fresh rows included.
 
@@ -431,7 +428,7 @@ class Table:
         source = CloneSource(self.home, self.shard_ids, (*self.sharding.known_names(), *names), unlisted)
         target = CloneTarget(store, wal_store, deep, TABLE_ID, record)
         at = self.at.name if checkpoint is None and self.at is not None else checkpoint
-        clone_table(source, target, checkpoint=at, progress=progress, pause=pause)
+        clone_table(source, target, checkpoint=at, progress=progress)
         return open_table(uri, options)
 
     def shard_ids(self) -> frozenset[uuid.UUID]:

@@ -28,7 +28,6 @@ from headgate.shards.config import WriterConfig
 from headgate.shards.manifest.model import Manifest
 from headgate.shards.shard import Claim, Shard
 from headgate.shards.sharding import ByPartition
-from headgate.shards.wal.appender import Pause, no_pause
 from headgate.shards.wal.entry import SourceRange, Tags
 from headgate.shards.writer import ShardWriter
 from headgate.table.create import create_table
@@ -63,12 +62,10 @@ def through(table: Table, store: FaultyStore) -> Table:
     return replace(table, home=replace(table.home, store=store, wal_store=store))
 
 
-def open_stream(
-    table: Table, partitions: Iterable[int] = (0, 1), *, stream: str = "s", pause: Pause = no_pause
-) -> StreamDriver:
+def open_stream(table: Table, partitions: Iterable[int] = (0, 1), *, stream: str = "s") -> StreamDriver:
     """Takes the stream over, with retries that do not wait."""
     shards = [ByPartition().shard_name(TOPIC, partition) for partition in partitions]
-    return StreamDriver.open(table.home, stream, QUERY, shards, retry=AT_ONCE, pause=pause)
+    return StreamDriver.open(table.home, stream, QUERY, shards, retry=AT_ONCE)
 
 
 def run_batch(

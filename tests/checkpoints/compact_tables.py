@@ -20,7 +20,7 @@ from headgate.shards.config import WriterConfig
 from headgate.shards.manifest.model import Manifest
 from headgate.shards.shard import Claim, Shard
 from headgate.shards.sharding import Sharding
-from headgate.shards.wal.appender import Pause, WalAppender, no_pause
+from headgate.shards.wal.appender import WalAppender
 from headgate.shards.writer import ShardWriter
 from headgate.table.create import create_table
 from headgate.table.table import Table, open_table
@@ -125,10 +125,8 @@ def claimed(table: Table, names: Iterable[str] | None = None) -> dict[str, Claim
 def one_round(
     claims: dict[str, Claim],
     limits: CompactLimits = CompactLimits(),  # noqa: B008
-    *,
-    pause: Pause = no_pause,
 ) -> Round | None:
-    return compact_round(claims, limits, retry=AT_ONCE, pause=pause)
+    return compact_round(claims, limits, retry=AT_ONCE)
 
 
 def append_native(table: Table, *found: tuple[int, str]) -> None:

@@ -44,6 +44,7 @@ from headgate.errors import Fenced, InvalidInput, Transient
 from headgate.retry import Retry
 from headgate.shards.config import WriterConfig
 from headgate.shards.shard import Shard
+from headgate.steps import watching
 from headgate.table.table import Table
 
 MB = 1 << 20
@@ -315,9 +316,10 @@ def test_a_store_that_refuses_a_flush_leaves_replay_after_and_no_record_and_the_
 @pytest.mark.parametrize("step", ["limits", "plan", "flush", "gaps", "fold"])
 def test_a_driver_that_is_taken_over_in_the_middle_is_fenced_and_passes_nothing(table: Table, step: str) -> None:
     steps = Steps(step)
-    driver = open_stream(table, pause=steps)
+    driver = open_stream(table)
     run_batch(driver, 0, attempts=2)
-    slow = Background(lambda: checkpoint_stream(driver, table.shard_ids(), run_here, max_bytes=MB, keep=2, pause=steps))
+    with watching(steps):
+        slow = Background(lambda: checkpoint_stream(driver, table.shard_ids(), run_here, max_bytes=MB, keep=2))
     steps.wait()
     successor = open_stream(table)
     run_batch(successor, 1)
@@ -336,9 +338,10 @@ def test_a_driver_that_is_taken_over_in_the_middle_is_fenced_and_passes_nothing(
 
 def test_never_two_at_once(table: Table) -> None:
     steps = Steps("flush")
-    driver = open_stream(table, pause=steps)
+    driver = open_stream(table)
     run_batch(driver, 0)
-    slow = Background(lambda: taken(table, driver))
+    with watching(steps):
+        slow = Background(lambda: taken(table, driver))
     steps.wait()
     with pytest.raises(InvalidInput, match="Another thread"):
         taken(table, driver)
@@ -440,7 +443,8 @@ def test_a_clean_stop_outlasts_what_fails_in_passing(table: Table) -> None:
         if step == "taken" and (failure := next(pins, None)) is not None:
             raise failure
 
-    stop_stream(driver, table.shard_ids(), flush, max_bytes=MB, keep=1, pause=pause)
+    with watching(pause):
+        stop_stream(driver, table.shard_ids(), flush, max_bytes=MB, keep=1)
     assert (next(failures, None), next(pins, None)) == (None, None), "all of them were met"
     check_no_gap(table, shard_of(table, 0), shard_of(table, 1))
     assert not any(manifest_of(shard_of(table, partition)).sealed for partition in (0, 1))
@@ -515,7 +519,8 @@ def test_a_shard_whose_stream_died_before_its_first_record_is_opened_by_its_id_a
             raise Died
 
     with pytest.raises(Died):
-        open_stream(table, [0], pause=die)
+        with watching(die):
+            open_stream(table, [0])
     table.checkpoint("all")
     driver = open_stream(table, [0])
     assert list(driver.claims) == ["partition:orders:0"]

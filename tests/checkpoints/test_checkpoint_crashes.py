@@ -39,6 +39,7 @@ from headgate.checkpoints.snapshots.take import TAKE_STEPS, take
 from headgate.checkpoints.stream.checkpoint import checkpoint_stream, stop_stream
 from headgate.connectors.lance.base.tags import held_versions
 from headgate.errors import DataLoss, HeadgateError, InvalidInput, Transient
+from headgate.steps import watching
 from headgate.table.fsck import fsck
 from headgate.table.table import Table
 
@@ -163,7 +164,8 @@ def test_durable_dies_at_every_step_of_its_own(model: Table, tmp_path: Path, ste
             raise Crash(step)
 
     with pytest.raises(Crash):
-        take(table.home, table.shard_ids(), pause=die)
+        with watching(die):
+            take(table.home, table.shard_ids())
     check(table, closed=False)
     check_tags(table)
     assert len(table.checkpoints()) == (step in ("tag", "check", "taken"))
@@ -194,7 +196,8 @@ def died_before_its_tag(table: Table) -> None:
             raise Crash(at)
 
     with pytest.raises(Crash):
-        take(table.home, table.shard_ids(), name="now", pause=die)
+        with watching(die):
+            take(table.home, table.shard_ids(), name="now")
     dataset = lance.write_dataset(rows(-3), table.uri, mode="append")
     assert [one.code for one in fsck(table.uri).findings] == ["checkpoint-unpinned"]
     dataset.cleanup_old_versions(older_than=timedelta(0))
@@ -227,6 +230,7 @@ def test_a_take_that_fails_after_its_record_leaves_nothing(model: Table, tmp_pat
             raise Transient("The store is away.")
 
     with pytest.raises(Transient):
-        take(table.home, table.shard_ids(), name="now", pause=fail)
+        with watching(fail):
+            take(table.home, table.shard_ids(), name="now")
     assert table.checkpoints() == []
     assert held_versions(table.home.store) == {}

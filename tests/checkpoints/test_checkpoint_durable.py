@@ -36,6 +36,7 @@ from headgate.checkpoints.stream.checkpoint import checkpoint_stream
 from headgate.connectors.lance.base.tags import held_versions
 from headgate.errors import DataLoss, InvalidInput, NotFound, Transient
 from headgate.shards.writer import ShardWriter
+from headgate.steps import watching
 from headgate.table.table import Table, open_table
 
 MB = 1 << 20
@@ -236,9 +237,9 @@ def test_a_batch_that_claims_a_new_shard_while_the_table_is_read_counts_whole_or
         if step == "logs" and driver.head.last is not None and driver.head.last.batch_id == 0:
             run_batch(driver, 1, [0, 1])
 
-    assert sorted(read_snapshot(table.home, known, pause=grow).scan().read_all().column("id").to_pylist()) == sorted(
-        (of_batches([0], [0]) + of_batches([1], [0, 1])).elements()
-    )
+    assert sorted(
+        watching(grow)(read_snapshot)(table.home, known).scan().read_all().column("id").to_pylist()
+    ) == sorted((of_batches([0], [0]) + of_batches([1], [0, 1])).elements())
     assert {one.shard.id for one in read_instant(table.home, known).shards} == {
         shard_of(table, 0).id,
         shard_of(table, 1).id,
@@ -269,7 +270,8 @@ def test_a_flush_and_a_collection_that_wait_for_nobody_are_met_by_starting_again
             driver.close_gaps(driver.settle(run_here, MB))
             table.collect_garbage(min_age=timedelta(0), apply=True)
 
-    take(table.home, table.shard_ids(), name="now", pause=flush)
+    with watching(flush):
+        take(table.home, table.shard_ids(), name="now")
     assert acted
     assert ids(at(table, "now")) == of_batches([0], [0])
     assert len(held_versions(table.home.store)) == 1
@@ -287,7 +289,8 @@ def test_what_is_lost_between_the_record_and_the_look_drops_the_record(table: Ta
             driver.close_gaps(driver.settle(run_here, MB))
             shard.wal.delete(shard.wal_key(1))
 
-    checkpoint = take(table.home, table.shard_ids(), name="now", pause=lose)
+    with watching(lose):
+        checkpoint = take(table.home, table.shard_ids(), name="now")
     assert checkpoint.checkpoint_id not in lost
     assert [one.checkpoint for one in table.checkpoints()] == [checkpoint]
     assert ids(at(table, "now")) == of_batches([0, 1], [0])
@@ -302,7 +305,8 @@ def test_a_table_that_is_flushed_under_every_try_is_told_to_be_busy(table: Table
                 writer.flush_memtable()
 
         with pytest.raises(Transient, match="could not be pinned"):
-            take(table.home, table.shard_ids(), name="busy", pause=flush)
+            with watching(flush):
+                take(table.home, table.shard_ids(), name="busy")
     assert table.checkpoints() == []
     assert held_versions(table.home.store) == {}
 
@@ -319,7 +323,8 @@ def test_a_base_version_that_is_cleaned_up_before_the_tag_is_met_by_starting_aga
             dataset = lance.dataset(table.uri)
             cleaned.append(dataset.cleanup_old_versions(older_than=timedelta(0)).old_versions)
 
-    checkpoint = take(table.home, table.shard_ids(), name="now", pause=clean)
+    with watching(clean):
+        checkpoint = take(table.home, table.shard_ids(), name="now")
     assert cleaned[0] > 0
     assert checkpoint.base_version == lance.dataset(table.uri).version
     assert ids(at(table, "now")) == Counter([1, 2])

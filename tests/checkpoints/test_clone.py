@@ -64,6 +64,7 @@ from headgate.shards import names
 from headgate.shards.manifest.model import CLAIM_ID
 from headgate.shards.sharding import bucket, by_partition
 from headgate.shards.wal.tailer import WalTailer
+from headgate.steps import watching
 from headgate.table.create import create_table
 from headgate.table.fsck import fsck
 from headgate.table.table import Table, open_table
@@ -220,7 +221,8 @@ def test_a_clone_that_is_made_amid_a_compaction_has_the_same_rows_and_compacts_o
                 raise Stop
 
         with contextlib.suppress(Stop):
-            compact_stopped(source.home, source.shard_ids(), pause=pause)
+            with watching(pause):
+                compact_stopped(source.home, source.shard_ids())
         clone = source.clone(str(tmp_path / f"clone {step}"))
         wanted = [1, 3, 4] if schema is KEYED else [1, 2, 3, 4]
         for table in (clone, source):
@@ -478,7 +480,8 @@ def test_peers_bug_16_entries_that_were_flushed_and_collected_under_the_copy_are
                     shard.wal.delete(shard.wal_key(position))
                 writer.put(rows(number))
 
-    clone = source.clone(str(tmp_path / "clone"), names=[DIRECT], pause=pause)
+    with watching(pause):
+        clone = source.clone(str(tmp_path / "clone"), names=[DIRECT])
     assert next(moves, None) is None
     assert content(clone) == content(source)
     assert {-60, -61} < set(ids(clone))
@@ -612,12 +615,14 @@ def test_a_failed_clone_whose_removal_dies_is_removed_by_the_next_call(tmp_path:
                 raise Crash
 
         with pytest.raises(Crash):
-            source.clone(uri, checkpoint="then", wal_uri=wal_uri, names=[DIRECT], pause=die)
+            with watching(die):
+                source.clone(uri, checkpoint="then", wal_uri=wal_uri, names=[DIRECT])
         with pytest.raises(DataLoss, match=f"entry {lost} of"):
             source.clone(uri, checkpoint="then", wal_uri=wal_uri, names=[DIRECT])
         assert files(Path(uri)) | files(Path(wal_uri)) == set()
         with pytest.raises(Crash):
-            source.clone(uri, checkpoint="then", wal_uri=wal_uri, names=[DIRECT], pause=die)
+            with watching(die):
+                source.clone(uri, checkpoint="then", wal_uri=wal_uri, names=[DIRECT])
         shard.wal.put_if_absent(shard.wal_key(lost), content_lost)
         assert content(source.clone(uri, checkpoint="then", wal_uri=wal_uri, names=[DIRECT])) == before
 
@@ -639,7 +644,8 @@ def test_a_removal_that_slept_leaves_the_clone_that_was_made_there_since(tmp_pat
             source.clone(uri, checkpoint="then", names=[DIRECT])
 
     with pytest.raises(DataLoss):
-        source.clone(uri, checkpoint="then", names=[DIRECT], pause=sleep)
+        with watching(sleep):
+            source.clone(uri, checkpoint="then", names=[DIRECT])
     assert content(open_table(uri)) == content(source)
 
 
@@ -682,7 +688,8 @@ def test_a_lost_sstable_and_a_lost_dead_letter_are_data_loss(tmp_path: Path) -> 
             shutil.rmtree(folder)
 
     with pytest.raises(DataLoss, match=path):
-        source.clone(str(tmp_path / "clone"), names=[DIRECT], pause=pause)
+        with watching(pause):
+            source.clone(str(tmp_path / "clone"), names=[DIRECT])
     assert files(tmp_path / "clone") == set()
 
 
@@ -792,7 +799,8 @@ def test_of_two_calls_at_every_step_both_end_with_the_one_clone(tmp_path: Path) 
             if reached == step and not met:
                 met.append(source.clone(uri, names=[DIRECT]).table_id)
 
-        clone = source.clone(uri, names=[DIRECT], pause=meet)
+        with watching(meet):
+            clone = source.clone(uri, names=[DIRECT])
         assert met == [clone.table_id], step
         assert content(clone) == content(source), step
     assert source.checkpoints() == []
@@ -806,7 +814,8 @@ def test_a_table_that_was_made_at_the_destination_meanwhile_wins(tmp_path: Path,
             create_table(uri, SCHEMA)
 
     with pytest.raises(InvalidInput, match="Another table"):
-        source.clone(uri, names=[DIRECT], pause=pause)
+        with watching(pause):
+            source.clone(uri, names=[DIRECT])
     assert ids(open_table(uri)) == []
 
 
@@ -824,7 +833,8 @@ def test_a_half_made_clone_is_no_table(tmp_path: Path) -> None:
                 raise Stop
 
         with pytest.raises(Stop):
-            source.clone(uri, names=[DIRECT], pause=pause)
+            with watching(pause):
+                source.clone(uri, names=[DIRECT])
         with pytest.raises((NotFound, InvalidInput)):
             open_table(uri)
         assert content(source.clone(uri, names=[DIRECT])) == content(source), step

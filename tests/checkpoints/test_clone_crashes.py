@@ -27,6 +27,7 @@ from stores import Crash, Fault, FaultyStore, Operation
 from headgate.checkpoints.clone.wal_choice import choice_key
 from headgate.connectors.objects import open_store
 from headgate.errors import DataLoss, InvalidInput, NotFound
+from headgate.steps import watching
 from headgate.table.table import Table, open_table
 
 
@@ -185,7 +186,8 @@ def test_files_that_a_deep_copy_of_lance_left_half_way_do_no_harm(tmp_path: Path
             raise Stop
 
     with pytest.raises(Stop):
-        source.clone(uri, deep=True, names=[DIRECT], pause=pause)
+        with watching(pause):
+            source.clone(uri, deep=True, names=[DIRECT])
     assert content(source.clone(uri, deep=True, names=[DIRECT])) == content(source)
     shutil.rmtree(source.uri)
     assert ids(open_table(uri))[:2] == [-11, -10]
@@ -202,7 +204,8 @@ def test_an_unfinished_clone_whose_pin_was_dropped_is_refused_rather_than_mixed(
             raise Stop
 
     with pytest.raises(Stop):
-        source.clone(uri, names=[DIRECT], pause=pause)
+        with watching(pause):
+            source.clone(uri, names=[DIRECT])
     (pin,) = source.checkpoints()
     source.drop_checkpoint(pin.checkpoint.name)
     with source.writer(DIRECT, CONFIG) as writer:

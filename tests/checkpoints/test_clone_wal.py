@@ -28,6 +28,7 @@ from stream_life import TOPIC, expected_rows, ranges_of
 from headgate.checkpoints.clone.wal_choice import choice_key
 from headgate.errors import Corrupt, InvalidInput, WalStoreMismatch
 from headgate.shards.writer import ShardWriter
+from headgate.steps import watching
 from headgate.table.table import Table, open_table
 
 SECRET = "the-secret-of-this-test"
@@ -159,7 +160,8 @@ def test_of_two_writers_that_choose_at_once_one_wins(tmp_path: Path, clone: Tabl
             write(first, -4)
 
     with pytest.raises(InvalidInput, match="WALs lie in"):
-        ShardWriter.open(second.home, second.shard(DIRECT).id, WAL_ONLY, pause=pause)
+        with watching(pause):
+            ShardWriter.open(second.home, second.shard(DIRECT).id, WAL_ONLY)
     assert open_table(clone.uri).record.wal_uri == str(tmp_path / "first")
     write(open_table(clone.uri), -5)
     assert {-4, -5} < set(ids(open_table(clone.uri)))

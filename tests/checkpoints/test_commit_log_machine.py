@@ -21,8 +21,8 @@ from headgate.checkpoints.log.records import Batch, BatchRecord, Fold, Moved, Re
 from headgate.checkpoints.log.state import LogState, fold
 from headgate.connectors.objects.memory import MemoryStore
 from headgate.errors import Fenced, Poisoned, Transient
-from headgate.shards.wal.appender import Pause, no_pause
 from headgate.shards.wal.entry import SourceRange
+from headgate.steps import watching
 
 DRIVERS = st.integers(0, 2)
 FAULTS = st.lists(st.sampled_from([None, *Fault]), max_size=5)
@@ -91,14 +91,14 @@ class CommitLogMachine(RuleBasedStateMachine):
     # -- what drivers do -------------------------------------------------------------
 
     @rule(who=DRIVERS, faults=FAULTS)
-    def open_driver(self, who: int, faults: list[Fault | None], pause: Pause = no_pause) -> None:
+    def open_driver(self, who: int, faults: list[Fault | None]) -> None:
         if who in self.drivers:
             self.dead.append(self.drivers.pop(who).store)
         store = FaultyStore(self.store)
         store.script("put_if_absent", *faults)
         barrier, self.tip = self.tip, self.tip + 1
         try:
-            opened = CommitLog(store, "orders", "memory://table", AT_ONCE, pause).open(
+            opened = CommitLog(store, "orders", "memory://table", AT_ONCE).open(
                 "q", {"s0": ShardClaim(SHARD, self.turns + 1, uuid.uuid4().hex, barrier)}
             )
         except (Fenced, Poisoned, Transient):
@@ -177,15 +177,16 @@ class CommitLogMachine(RuleBasedStateMachine):
             return
         self.meanwhile = None
         if step == "commit record":
-            self.open_driver(who, [], self._pause)
+            self.open_driver(who, [])
         self.meanwhile = (step, other, deeds)
-        if step == "commit record":
-            self.run_batch(who, [], 1)
-        else:
-            self.open_driver(who, [], self._pause)
+        with watching(self._act_meanwhile):
+            if step == "commit record":
+                self.run_batch(who, [], 1)
+            else:
+                self.open_driver(who, [])
         self.meanwhile = None
 
-    def _pause(self, step: str) -> None:
+    def _act_meanwhile(self, step: str) -> None:
         if self.meanwhile is None or self.meanwhile[0] != step:
             return
         (_, other, deeds), self.meanwhile = self.meanwhile, None

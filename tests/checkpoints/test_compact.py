@@ -42,6 +42,7 @@ from headgate.checkpoints.offline.compact import compact_stopped
 from headgate.checkpoints.snapshots.snapshot import read_snapshot
 from headgate.errors import Fenced, HeadgateError, InvalidInput
 from headgate.shards.sharding import bucket
+from headgate.steps import watching
 from headgate.table.table import Table, open_table
 
 STEPS = {
@@ -217,7 +218,8 @@ def test_a_crash_at_any_step_then_again_gives_the_same_table(
 ) -> None:
     table, expected = models.copy(tmp_path / "t", kind)
     with pytest.raises(Crash):
-        one_round(claimed(table), pause=_die_at(step))
+        with watching(_die_at(step)):
+            one_round(claimed(table))
     assert scanned(table) == expected, "a reader sees the same in between"
     with open_writer(table) as writer:
         writer.put(rows((9, "between")))
@@ -315,7 +317,8 @@ def test_the_base_is_on_disk_before_a_manifest_drops_an_sstable(
         if step == "drop":
             dropped.append(set(synced))
 
-    one_round(claimed(table), pause=pause)
+    with watching(pause):
+        one_round(claimed(table))
     new = {str(path) for part in parts for path in (Path(table.uri) / part).glob("*")} - before
     assert {Path(path).parent.name for path in new} >= {"data", "_versions", "_transactions"}
     assert new <= dropped[0], "files"
@@ -334,7 +337,8 @@ def test_a_reader_at_any_step_sees_every_row_once(tmp_path: Path, models: Models
         if reached == step:
             seen.append(scanned(table))
 
-    one_round(claimed(table), pause=pause)
+    with watching(pause):
+        one_round(claimed(table))
     assert seen
     assert all(found == expected for found in seen)
 
@@ -354,7 +358,7 @@ def test_a_reader_that_began_before_a_flush_and_a_compaction_sees_one_instant(
         writer.put(rows((1, "old"), (20, "old")))
     before = scanned(table)
     steps = Steps(reader_step)
-    reader = Background(lambda: pairs(read_snapshot(table.home, table.shard_ids(), pause=steps).scan()))
+    reader = Background(lambda: pairs(watching(steps)(read_snapshot)(table.home, table.shard_ids()).scan()))
     steps.wait()
     with open_writer(table) as writer:
         stored = table.home.schema.stored_rows(rows((1, "new"), (30, "new")))
@@ -365,7 +369,8 @@ def test_a_reader_that_began_before_a_flush_and_a_compaction_sees_one_instant(
     after = scanned(table)
     assert after != before
     with pytest.raises(Crash):
-        one_round(claimed(table), pause=_die_at(step))
+        with watching(_die_at(step)):
+            one_round(claimed(table))
     steps.release()
     assert reader.result() in (before, after)
 
@@ -381,7 +386,8 @@ def test_a_compactor_that_stalls_at_any_step_takes_nothing_from_its_successor(
     table, _ = models.copy(tmp_path / "t", kind)
     steps = Steps(step)
     claims = claimed(table)
-    stalled = Background(lambda: one_round(claims, pause=steps))
+    with watching(steps):
+        stalled = Background(lambda: one_round(claims))
     steps.wait()
     table.compact()
     with open_writer(table) as writer:
@@ -406,10 +412,12 @@ def test_a_compactor_that_lands_late_is_seen_by_its_successor(
     """Two compactors of the same SSTables: the second one stands at each of its steps while the first one goes on."""
     table, expected = models.copy(tmp_path / "t", kind)
     first_claims, first_steps = claimed(table), Steps({"key": "merge", "no key": "append"}[kind])
-    first = Background(lambda: one_round(first_claims, pause=first_steps))
+    with watching(first_steps):
+        first = Background(lambda: one_round(first_claims))
     first_steps.wait()
     second_claims, second_steps = claimed(table), Steps(step)
-    second = Background(lambda: one_round(second_claims, pause=second_steps))
+    with watching(second_steps):
+        second = Background(lambda: one_round(second_claims))
     second_steps.wait()
     first_steps.release()
     with pytest.raises(HeadgateError):
@@ -464,7 +472,8 @@ def test_what_others_do_to_the_base_at_any_step_stands_and_nothing_is_lost(
                 done.append(step)
                 CHANGES[change](table)
 
-        one_round(claimed(table), pause=pause)
+        with watching(pause):
+            one_round(claimed(table))
         assert done
         now = open_table(table.uri)
         text = "text" if change == "renamed column" else "note"

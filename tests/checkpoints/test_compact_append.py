@@ -24,6 +24,7 @@ from stores import Crash
 from headgate.connectors.lance.base.append import PREFIX, Progress, appended_marks, progress_of
 from headgate.connectors.lance.base.manifest import max_fragment_id
 from headgate.errors import Corrupt, Poisoned
+from headgate.steps import watching
 from headgate.table.table import Table
 
 
@@ -33,7 +34,8 @@ def died_at(table: Table, step: str) -> None:
             raise Crash(step)
 
     with pytest.raises(Crash):
-        one_round(claimed(table), pause=pause)
+        with watching(pause):
+            one_round(claimed(table))
 
 
 @pytest.fixture

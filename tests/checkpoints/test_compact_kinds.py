@@ -23,6 +23,7 @@ from headgate.checkpoints.jobs.flush import run_here
 from headgate.checkpoints.jobs.policy import BasePolicy
 from headgate.checkpoints.stream.checkpoint import stop_stream
 from headgate.errors import Fenced
+from headgate.steps import watching
 from headgate.table.create import create_table
 from headgate.table.table import open_table
 
@@ -172,7 +173,8 @@ def test_a_clone_taken_while_an_append_is_unfinished_reads_compacts_and_is_tidie
                 raise Crash(step)
 
         with pytest.raises(Crash):
-            one_round(claimed(table), pause=pause)
+            with watching(pause):
+                one_round(claimed(table))
         clone = table.clone(str(tmp_path / f"clone-{step}{deep}"), deep=deep)
         assert scanned(clone) == expected
         clone.flush()

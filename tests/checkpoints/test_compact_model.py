@@ -20,6 +20,7 @@ from headgate.checkpoints.jobs.compact import COMPACT_STEPS
 from headgate.checkpoints.jobs.policy import BasePolicy, CompactLimits
 from headgate.shards.bucket import bucket_ids
 from headgate.shards.sharding import bucket
+from headgate.steps import watching
 from headgate.table.table import open_table
 
 KEYS = 30
@@ -107,7 +108,8 @@ class History:
                 raise Crash(step)
 
         with suppress(Crash):
-            one_round(claimed(self.table), CompactLimits(max_bytes=self.chance.randrange(1, 400)), pause=pause)
+            with watching(pause):
+                one_round(claimed(self.table), CompactLimits(max_bytes=self.chance.randrange(1, 400)))
 
     def tidy(self) -> None:
         """Everything is flushed and taken in."""

@@ -14,6 +14,7 @@ from stores import Crash
 from headgate.checkpoints.gc.base import Tidied, tidy_base
 from headgate.checkpoints.jobs.policy import BasePolicy
 from headgate.errors import Transient
+from headgate.steps import watching
 from headgate.table.table import Table, open_table
 
 MERGE = BasePolicy(small_rows=100, max_small=3, target_rows=1000)
@@ -69,7 +70,8 @@ def test_a_crash_at_any_step_changes_nothing_that_is_read(tmp_path: Path, step: 
 
     policy = BasePolicy(small_rows=100, max_small=3, target_rows=1000, keep_versions=timedelta(0))
     with pytest.raises(Crash):
-        tidy_base(table.home, policy, pause=pause)
+        with watching(pause):
+            tidy_base(table.home, policy)
     assert scanned(table) == before
     tidy_base(table.home, policy)
     assert scanned(table) == before
@@ -85,7 +87,8 @@ def test_a_merge_that_others_overtook_is_given_up_and_done_the_next_time(tmp_pat
             lance.dataset(table.uri).delete("id = 1")
 
     with pytest.raises(Transient):
-        tidy_base(table.home, MERGE, pause=pause)
+        with watching(pause):
+            tidy_base(table.home, MERGE)
     expected = [(number, "base") for number in (0, 2, 3)]
     assert scanned(table) == expected
     tidy_base(table.home, MERGE)
@@ -151,7 +154,8 @@ def test_no_version_goes_while_an_append_is_unfinished(tmp_path: Path) -> None:
             raise Crash(reached)
 
     with pytest.raises(Crash):
-        one_round(claimed(table), pause=pause)
+        with watching(pause):
+            one_round(claimed(table))
     before = versions(table)
     assert tidy_base(table.home, NO_VERSIONS).versions_removed == 0
     assert versions(table) == before

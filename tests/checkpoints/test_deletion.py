@@ -26,6 +26,7 @@ from headgate.connectors.objects import open_store
 from headgate.errors import HeadgateError, InvalidInput
 from headgate.shards.outcomes import wins
 from headgate.shards.shard import Shard
+from headgate.steps import watching
 from headgate.table.table import Table, open_table
 
 HOUR = timedelta(hours=1)
@@ -122,7 +123,8 @@ def test_a_collection_that_slept_takes_nothing_that_a_flush_has_named_since(
             writer.close()
             hours_pass(table)
 
-    collect(table.home, table.shard_ids(), min_age=HOUR, apply=True, pause=sleep)
+    with watching(sleep):
+        collect(table.home, table.shard_ids(), min_age=HOUR, apply=True)
     assert slept == [step]
     collected(table)
     collected(table)
@@ -150,7 +152,8 @@ def test_a_checkpoint_that_slept_holds_what_it_names_or_is_taken_anew(table: Tab
             collected(table)
             collected(table)
 
-    take(table.home, table.shard_ids(), name="now", pause=sleep)
+    with watching(sleep):
+        take(table.home, table.shard_ids(), name="now")
     assert slept
     assert ids(open_table(table.uri, checkpoint="now")) == ALL
     collected(table)
@@ -173,9 +176,11 @@ def test_a_collection_that_slept_takes_nothing_that_a_checkpoint_holds_since(
 
     def sleep(at: str) -> None:
         if at == gc_sleeps_at:
-            take(table.home, table.shard_ids(), name="now", pause=compact)
+            with watching(compact):
+                take(table.home, table.shard_ids(), name="now")
 
-    collect(table.home, table.shard_ids(), min_age=HOUR, apply=True, pause=sleep)
+    with watching(sleep):
+        collect(table.home, table.shard_ids(), min_age=HOUR, apply=True)
     assert ids(open_table(table.uri, checkpoint="now")) == ALL
 
 
@@ -193,12 +198,13 @@ def test_a_collection_that_slept_leaves_the_tag_of_a_checkpoint_that_was_being_t
     def begin(at: str) -> None:
         if at == step and not sleepers:
             gc = Background(
-                lambda: collect(table.home, table.shard_ids(), min_age=timedelta(0), apply=True, pause=sleep)
+                lambda: watching(sleep)(collect)(table.home, table.shard_ids(), min_age=timedelta(0), apply=True)
             )
             sleepers.append(gc)
             sleep.wait()
 
-    taken = take(table.home, table.shard_ids(), name="now", pause=begin)
+    with watching(begin):
+        taken = take(table.home, table.shard_ids(), name="now")
     sleep.release()
     sleepers[0].result()
     lance.write_dataset(rows(100), table.uri, mode="append")
@@ -221,7 +227,8 @@ def test_a_collection_that_slept_drops_no_checkpoint_that_was_retaken_under_the_
             drop(table.home, "nightly")
             take(table.home, table.shard_ids(), name="nightly")
 
-    collect(table.home, table.shard_ids(), min_age=HOUR, apply=True, pause=sleep)
+    with watching(sleep):
+        collect(table.home, table.shard_ids(), min_age=HOUR, apply=True)
     (left,) = table.checkpoints()
     assert left.checkpoint.expires_after is None
     assert ids(open_table(table.uri, checkpoint="nightly")) == ALL
@@ -265,7 +272,8 @@ def test_a_collection_that_slept_drops_no_pin_of_a_consumer_that_came_back(table
             number = 1 if before is None else before.pin.number + 1
             pins.put(ConsumerPin(consumer="mirror", number=number, run_id="b", expires_after=1e6))
 
-    collect(table.home, table.shard_ids(), min_age=HOUR, apply=True, pause=sleep)
+    with watching(sleep):
+        collect(table.home, table.shard_ids(), min_age=HOUR, apply=True)
     left = pins.newest("mirror")
     assert left is not None
     assert left.pin.run_id == "b"
@@ -285,6 +293,7 @@ def test_a_clone_that_slept_is_not_completed_once_another_caller_has_given_it_up
             assert wins(target, intent.outcome, "collector")
 
     with pytest.raises(InvalidInput, match="meanwhile"):
-        table.clone(target.uri, names=[DIRECT], pause=give_up)
+        with watching(give_up):
+            table.clone(target.uri, names=[DIRECT])
     with pytest.raises(HeadgateError):
         open_table(target.uri)

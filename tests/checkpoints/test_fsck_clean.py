@@ -39,6 +39,7 @@ from headgate.errors import Fenced
 from headgate.shards import names
 from headgate.shards.wal.tailer import WalTailer
 from headgate.shards.writer import ShardWriter
+from headgate.steps import watching
 from headgate.table.create import create_table
 from headgate.table.fsck import TableReport, fsck
 from headgate.table.table import Table
@@ -160,7 +161,8 @@ def test_a_stream_that_died_before_its_first_open_record(tmp_path: Path) -> None
             raise Crash
 
     with pytest.raises(Crash):
-        StreamDriver.open(table.home, "s", "q", table.sharding.known_names(), pause=die)
+        with watching(die):
+            StreamDriver.open(table.home, "s", "q", table.sharding.known_names())
     assert shard_owner(table) == "s"
     holds(table)
 
@@ -178,7 +180,8 @@ def test_an_opener_that_was_fenced_puts_its_barrier_late(tmp_path: Path) -> None
             successor[0].put(rows(1))
 
     with pytest.raises(Fenced):
-        ShardWriter.open(table.home, table.home.shard("single").id, WAL_ONLY, pause=overtaken)
+        with watching(overtaken):
+            ShardWriter.open(table.home, table.home.shard("single").id, WAL_ONLY)
     successor[0].put(rows(2))
     successor[0].close()
     epochs = [one.entry.header.epoch for one in WalTailer(table.home.shard("single")).read(1)]

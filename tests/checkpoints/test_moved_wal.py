@@ -30,6 +30,7 @@ from headgate.checkpoints.clone.wal_choice import choice_key
 from headgate.errors import Fenced, InvalidInput, WalStoreMismatch
 from headgate.shards import names
 from headgate.shards.wal.appender import WalAppender
+from headgate.steps import watching
 from headgate.table.create import create_table
 from headgate.table.fsck import fsck
 from headgate.table.table import Table, open_table
@@ -140,7 +141,8 @@ def test_a_crash_at_any_step_of_a_move_loses_nothing(tmp_path: Path, table: Tabl
             raise Crash(step)
 
     with pytest.raises(Crash):
-        WalAppender.open(given.shard(DIRECT), pause=die)
+        with watching(die):
+            WalAppender.open(given.shard(DIRECT))
     noted = (tmp_path / "t" / choice_key(table.table_id)).exists()
     assert noted == (step in ("noted", "copied"))
     assert content(table) == content(given) == content(open_table(table.uri)) == wanted, "the shard is where it was"
@@ -165,7 +167,8 @@ def test_a_move_that_another_writer_overtakes_is_fenced_and_nothing_moves(tmp_pa
 
     wanted = content(table)[0] + Counter([(-50, "direct")])
     with pytest.raises(Fenced):
-        WalAppender.open(given.shard(DIRECT), pause=overtake)
+        with watching(overtake):
+            WalAppender.open(given.shard(DIRECT))
     assert content(table)[0] == content(given)[0] == content(open_table(table.uri))[0] == wanted
 
 

@@ -27,6 +27,7 @@ from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import Fenced, InvalidInput
 from headgate.shards.shard import TableHome
 from headgate.shards.wal.entry import SourceRange
+from headgate.steps import watching
 
 BATCHES = 3
 
@@ -151,7 +152,8 @@ def test_the_open_record_comes_before_the_files_and_fences_whoever_ran_the_strea
     plan_before = old.head.sequence
     seen: list[str] = []
     path = tmp_path / "c"
-    done = rebuild(home, "s", SparkCheckpoint(str(path)), open_store(str(path)), pause=seen.append)
+    with watching(seen.append):
+        done = rebuild(home, "s", SparkCheckpoint(str(path)), open_store(str(path)))
     steps = [
         step for step in seen if step in ("spark look", "take over", "open record", "aside", "rebuilt") or "/" in step
     ]

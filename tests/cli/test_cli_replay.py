@@ -19,6 +19,7 @@ from headgate.checkpoints.log.state import Head
 from headgate.errors import InvalidInput, Transient
 from headgate.shards.sharding import by_partition
 from headgate.shards.wal.entry import SourceRange
+from headgate.steps import watching
 from headgate.streaming.dead_letter_replay import replay_dead_letters
 from headgate.streaming.decode import api as decode
 from headgate.table.create import create_table
@@ -128,7 +129,8 @@ def test_a_crash_anywhere_replays_nothing_twice_and_loses_nothing(tmp_path: Path
     class Crash(Exception): ...
 
     steps: list[str] = []
-    replay(table.clone(str(tmp_path / "dry")), apply=True, pause=steps.append)
+    with watching(steps.append):
+        replay(table.clone(str(tmp_path / "dry")), apply=True)
     assert {"commit", "committed", "replayed"} <= set(steps)
     for number in range(len(steps)):
         copy = table.clone(str(tmp_path / f"copy{number}"))
@@ -139,7 +141,8 @@ def test_a_crash_anywhere_replays_nothing_twice_and_loses_nothing(tmp_path: Path
                 raise Crash
 
         with pytest.raises(Crash):
-            replay(copy, apply=True, pause=pause)
+            with watching(pause):
+                replay(copy, apply=True)
         assert set(rows(copy)) in ({1, 2}, set(ALL)), f"step {number}: {steps[number]}"
         replay(copy, apply=True)
         assert rows(copy) == ALL, f"step {number}: {steps[number]}"
@@ -167,7 +170,8 @@ def test_a_column_that_was_added_before_the_replay_took_the_stream_over_is_not_p
             added.append(hg.open_table(table.uri).add_column(pa.field("extra", pa.string())))
 
     with pytest.raises(Transient, match="Columns were added"):
-        replay_dead_letters(table, "t", decode.debezium(table.schema), apply=True, pause=add)
+        with watching(add):
+            replay_dead_letters(table, "t", decode.debezium(table.schema), apply=True)
     (now,) = added
     replay_dead_letters(now, "t", decode.debezium(now.schema), apply=True)
     assert now.scan().read_all().to_pylist() == [{"id": 2, "note": "n", "extra": "x"}]

@@ -25,6 +25,7 @@ from headgate.connectors.objects.memory import MemoryStore
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import Fenced
 from headgate.shards.wal.appender import WalAppender
+from headgate.steps import watching
 
 ADAPTED = {
     "latest_version": "the last of ManifestStore.versions",
@@ -63,7 +64,8 @@ def test_every_decision_is_the_products_own() -> None:
 
 def test_a_collection_goes_in_the_same_order(store: ObjectStore) -> None:
     taken: list[str] = []
-    collect(home_of(store), [], apply=True, pause=taken.append)
+    with watching(taken.append):
+        collect(home_of(store), [], apply=True)
     assert tuple(taken) == COLLECT_STEPS
     assert [step for step in taken if step in ("list", *Rules().collection_order, "delete")] == [
         "list",
@@ -74,7 +76,8 @@ def test_a_collection_goes_in_the_same_order(store: ObjectStore) -> None:
 
 def test_a_shard_is_opened_in_the_same_order(store: ObjectStore) -> None:
     taken: list[str] = []
-    WalAppender.open(home_of(store).shard("s0"), pause=taken.append)
+    with watching(taken.append):
+        WalAppender.open(home_of(store).shard("s0"))
     assert taken == ["look", "claim", "tip", "barrier", "re-read"]
     explored = way_to(shard_model(ShardBounds("", writers=1)), "writer0", lambda writer: writer.step == "open")
     assert explored == (
@@ -90,7 +93,8 @@ def test_a_shard_is_opened_in_the_same_order(store: ObjectStore) -> None:
 
 def test_a_stream_is_opened_in_the_same_order(store: ObjectStore) -> None:
     taken: list[str] = []
-    StreamDriver.open(home_of(store), "stream", "query", ["s0"], pause=taken.append)
+    with watching(taken.append):
+        StreamDriver.open(home_of(store), "stream", "query", ["s0"])
     assert taken == ["look", "claim", "tip", "barrier", "re-read", "read", "open record", "prove", "re-read"]
     model = stream_model(Bounds("", (batches((0,)),)))
     assert way_to(model, "driver0", lambda driver: driver.step == "open") == (
@@ -105,7 +109,8 @@ def test_a_stream_is_opened_in_the_same_order(store: ObjectStore) -> None:
 
 def test_a_checkpoint_takes_the_same_steps(store: ObjectStore) -> None:
     taken: list[str] = []
-    driver = StreamDriver.open(home_of(store), "stream", "query", ["s0"], pause=taken.append)
+    with watching(taken.append):
+        driver = StreamDriver.open(home_of(store), "stream", "query", ["s0"])
     taken.clear()
     driver.close_gaps(driver.settle(run_here, 1))
     assert taken == ["limits", "plan", "flush", "gaps"]

@@ -12,6 +12,7 @@ import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextvars import copy_context
 from dataclasses import replace
 from functools import lru_cache
 from typing import Generic, TypeVar
@@ -206,13 +207,13 @@ def closing_checks(
 
 
 class Background(Generic[T]):
-    """A call in a thread of its own, for callers that stall."""
+    """A call in a thread of its own, for callers that stall. Whoever watches steps here watches those of the call."""
 
     def __init__(self, call: Callable[[], T]) -> None:
         self._result: list[T] = []
         self._error: BaseException | None = None
         self._call = call
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread = threading.Thread(target=copy_context().run, args=(self._run,), daemon=True)
         self._thread.start()
 
     def _run(self) -> None:

@@ -30,6 +30,7 @@ from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import DataLoss, Fenced
 from headgate.shards.wal.appender import WalAppender
 from headgate.shards.writer import ShardWriter
+from headgate.steps import watching
 
 STEPS = ["look", "claim", "tip", "barrier", "re-read"]
 BEFORE_THE_CLAIM = STEPS[:2]
@@ -106,7 +107,8 @@ def test_of_two_openers_the_later_claim_wins_wherever_the_other_stood(
 ) -> None:
     known, alive = history(store, shard_id, before)
     steps = Steps(step)
-    opener = Background(lambda: ShardWriter.open(home_of(store), shard_id, WAL_ONLY, pause=steps))
+    with watching(steps):
+        opener = Background(lambda: ShardWriter.open(home_of(store), shard_id, WAL_ONLY))
     steps.wait()
     meanwhile = Meanwhile(store, shard_id)
     rival(meanwhile)
@@ -136,7 +138,8 @@ def test_the_predecessor_writes_until_the_barrier_stands_and_every_such_row_stay
 ) -> None:
     known, (before,) = history(store, shard_id, "alive")
     steps = Steps(step)
-    opener = Background(lambda: ShardWriter.open(home_of(store), shard_id, WAL_ONLY, pause=steps))
+    with watching(steps):
+        opener = Background(lambda: ShardWriter.open(home_of(store), shard_id, WAL_ONLY))
     steps.wait()
     if step == "re-read":
         error = fenced(lambda: before.put(rows(3)))
@@ -159,7 +162,8 @@ def test_a_predecessor_that_flushes_and_collects_meanwhile_hurts_no_opener(
 ) -> None:
     known, (before,) = history(store, shard_id, "alive")
     steps = Steps(step)
-    opener = Background(lambda: ShardWriter.open(home_of(store), shard_id, WAL_ONLY, pause=steps))
+    with watching(steps):
+        opener = Background(lambda: ShardWriter.open(home_of(store), shard_id, WAL_ONLY))
     steps.wait()
     if step in BEFORE_THE_CLAIM:
         before.put(rows(3))
@@ -191,7 +195,8 @@ def test_an_opener_that_dies_at_a_step_leaves_a_shard_that_opens(
             raise Died
 
     with pytest.raises(Died):
-        WalAppender.open(home_of(store).shard(shard_id), pause=die)
+        with watching(die):
+            WalAppender.open(home_of(store).shard(shard_id))
     if step != "re-read":
         alive[0].put(rows(3))  # a claim alone fences nobody out of the WAL
         known.add(3)
@@ -200,7 +205,8 @@ def test_an_opener_that_dies_at_a_step_leaves_a_shard_that_opens(
 
 def test_the_steps_are_taken_in_the_order_of_the_docstring(store: ObjectStore, shard_id: uuid.UUID) -> None:
     steps = Steps()
-    WalAppender.open(home_of(store).shard(shard_id), pause=steps)
+    with watching(steps):
+        WalAppender.open(home_of(store).shard(shard_id))
     assert steps.seen == STEPS
 
 
@@ -231,7 +237,8 @@ def test_a_hole_that_stays_one_is_data_loss_also_after_the_claim(store: ObjectSt
             store.put_if_absent(shard.wal_key(5), bytes(store.get(shard.wal_key(3))))
 
     with pytest.raises(DataLoss) as caught:
-        WalAppender.open(shard, pause=remove)
+        with watching(remove):
+            WalAppender.open(shard)
     assert not isinstance(caught.value, Fenced)
     assert caught.value.position == 4
     assert wal_positions(shard) == [0, 1, 2, 3, 5]

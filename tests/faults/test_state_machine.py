@@ -37,6 +37,7 @@ from headgate.connectors.objects.memory import MemoryStore
 from headgate.errors import Fenced, Poisoned, Transient
 from headgate.shards.wal.tailer import WalTailer
 from headgate.shards.writer import ShardWriter
+from headgate.steps import watching
 
 WRITERS = 3
 FAULTS = [None, None, Fault.FAIL, Fault.LOST, Fault.LOST_EXISTS, Fault.LATE]
@@ -276,7 +277,9 @@ class FencedWal(RuleBasedStateMachine):
         one = pick_of(self.free(), pick)
         steps = Steps(step)
         home = home_of(one.store)
-        self._stall(one, steps, lambda: ShardWriter.open(home, self.shard_id, WAL_ONLY, pause=steps), self._opened(one))
+        self._stall(
+            one, steps, lambda: watching(steps)(ShardWriter.open)(home, self.shard_id, WAL_ONLY), self._opened(one)
+        )
 
     @precondition(lambda self: self.free())
     @rule(pick=picks, where=st.sampled_from(["/manifest/", "/wal/"]), done=st.booleans())

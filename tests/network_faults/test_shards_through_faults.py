@@ -30,6 +30,7 @@ from headgate.connectors.objects import ObjectStore, open_store
 from headgate.errors import Poisoned
 from headgate.retry import Retry
 from headgate.shards.sharding import ByPartition
+from headgate.steps import watching
 from headgate.table.fsck import fsck
 from headgate.table.table import open_table
 
@@ -146,7 +147,8 @@ def test_a_commit_whose_answer_is_lost_is_one_record_and_one_batch(
         if step == "commit" and len(log.sequences()) == len(sequences):
             s3_proxy.begin(LOST)
 
-    driver = StreamDriver.open(table.home, "s", QUERY, names, retry=Retry.lasting(60), pause=break_at_the_commit)
+    with watching(break_at_the_commit):
+        driver = StreamDriver.open(table.home, "s", QUERY, names, retry=Retry.lasting(60))
     sequences |= log.sequences()
     running = Background(lambda: run_batch(driver, 3, ranges_of(3)))
     until(lambda: len(log.sequences()) > len(sequences), "the record is stored")

@@ -45,6 +45,7 @@ def main(told: dict[str, Any]) -> None:
     from stream_runs import SCHEMA
 
     import headgate
+    from headgate.steps import watching
     from headgate.streaming.spark.s3a import reaches
     from headgate.streaming.spark.session import local_session
 
@@ -66,13 +67,13 @@ def main(told: dict[str, Any]) -> None:
         decode=headgate.decode.json(SCHEMA),
         enable_memtable=told.get("memtable", False),
         max_memtable_size=told.get("max_memtable_size", 16 << 10),
-        pause=stand,
         **direct,
     )
 
     def batch(frame: Any, number: int) -> None:
         try:
-            sink(frame, number)
+            with watching(stand):
+                sink(frame, number)
         except Exception as error:
             tell(error=type(error).__name__, text=str(error)[:2000])
             raise

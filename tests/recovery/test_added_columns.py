@@ -17,6 +17,7 @@ from stream_runs import Stream, Topic, make_table, until
 import headgate
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.cli import main
+from headgate.steps import watching
 from headgate.streaming.sink import ShardSink
 
 if TYPE_CHECKING:
@@ -39,14 +40,15 @@ def test_a_decoder_that_follows_the_table_loses_no_value_of_an_added_column(
         steps.pop(step, lambda: None)()
 
     stream = Stream(spark, table, [topic], tmp_path / "checkpoint", options={"enable_memtable": False})
-    sink = stream.sink(decode=headgate.decode.json(), pause=pause)
+    sink = stream.sink(decode=headgate.decode.json())
     rows_written: list[int] = []
 
     def count(sink: ShardSink) -> None:
         assert sink.last is not None
         rows_written.append(sink.last.rows)
 
-    query = stream.start(sink, trigger={"processingTime": "100 milliseconds"}, each=count)
+    with watching(pause):
+        query = stream.start(sink, trigger={"processingTime": "100 milliseconds"}, each=count)
 
     def batch(number: int) -> None:
         ids = range(4 * number, 4 * number + 4)

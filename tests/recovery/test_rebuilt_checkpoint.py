@@ -19,6 +19,7 @@ from headgate.checkpoints.spark.recover import rebuild
 from headgate.cli import main
 from headgate.connectors.kafka.topics import grow_topic
 from headgate.connectors.objects import open_store
+from headgate.steps import watching
 from headgate.table.fsck import fsck
 
 if TYPE_CHECKING:
@@ -111,7 +112,8 @@ def test_a_batch_that_spark_had_logged_and_the_table_had_not_is_dropped_and_plan
     table = make_table(tmp_path, headgate.by_partition())
     stream = Stream(spark, table, [topic], tmp_path / "checkpoint", max_offsets=100)
     with pytest.raises(Exception, match="Killed"):
-        stream.run(pause=killed_at("commit", batch=2))
+        with watching(killed_at("commit", batch=2)):
+            stream.run()
     told = recover(stream)
     assert (told["state"], told["needs_rebuild"]) == ("spark ahead", False)
     assert (told["spark"]["logged_batch"], told["spark"]["done_batch"], told["log"]["batch"]) == (2, 1, 1)
@@ -144,9 +146,8 @@ def test_a_rebuild_that_died_before_its_last_file_leaves_a_directory_from_which_
             raise Killed
 
     with pytest.raises(Killed):
-        rebuild(
-            table.home, "s", SparkCheckpoint(str(stream.checkpoint)), open_store(str(stream.checkpoint)), pause=pause
-        )
+        with watching(pause):
+            rebuild(table.home, "s", SparkCheckpoint(str(stream.checkpoint)), open_store(str(stream.checkpoint)))
     topic.put_numbers(range(200, 300))
     stream.run()
     check_table(table, topic)

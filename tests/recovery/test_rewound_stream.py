@@ -21,6 +21,7 @@ from headgate.cli import main
 from headgate.connectors.kafka.groups import group_offsets
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.errors import Fenced
+from headgate.steps import watching
 from headgate.table.fsck import fsck
 
 if TYPE_CHECKING:
@@ -165,7 +166,8 @@ def test_rows_with_a_key_replace_themselves_and_times_are_resolved_by_kafka(
             looks.append(in_group(orders, group))
 
     looks: list[dict[int, int]] = []
-    close_told(stream.run(pause=pause))
+    with watching(pause):
+        close_told(stream.run())
     assert looks[0] == {0: 0, 1: 0}
     assert in_group(orders, group) == ends(stream)
     assert scanned(table) == by_id(list(orders.newest().values()))

@@ -17,6 +17,7 @@ from pathlib import Path
 from headgate.connectors.objects import open_store
 from headgate.search.finalize.finalize import finalize
 from headgate.search.finalize.segment import IndexFolder
+from headgate.steps import watching
 
 
 def main(uri: str, index_id: str, built: str, step: str | None = None) -> None:
@@ -25,14 +26,15 @@ def main(uri: str, index_id: str, built: str, step: str | None = None) -> None:
     expected = pickle.loads(Path(built).read_bytes())
     folder = IndexFolder(open_store(uri), uuid.UUID(index_id))
 
-    def pause(reached: str) -> None:
+    def watch(reached: str) -> None:
         if reached == step:
             os.kill(os.getpid(), signal.SIGKILL)
 
     os.write(1, b"begin\n")
     if step is not None:
         sys.stdin.readline()
-    finalize(folder, expected, pause=pause)
+    with watching(watch):
+        finalize(folder, expected)
     os.write(1, b"done\n")
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 def main(uri: str, log: str) -> None:
     import headgate
     from headgate.search.build.build import build_index
+    from headgate.steps import watching
     from headgate.streaming.maintenance.index import limits_on, on_spark
     from headgate.streaming.spark.session import local_session
 
@@ -25,14 +26,14 @@ def main(uri: str, log: str) -> None:
             time.sleep(3600)
 
     limits = limits_on(spark)
-    build_index(
-        table.home.store,
-        "note",
-        "note_idx",
-        runner=on_spark(spark),
-        limits=type(limits)(tasks=limits.tasks, task_rows=1),
-        pause=stand,
-    )
+    with watching(stand):
+        build_index(
+            table.home.store,
+            "note",
+            "note_idx",
+            runner=on_spark(spark),
+            limits=type(limits)(tasks=limits.tasks, task_rows=1),
+        )
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ from headgate.search.build.jobs import in_process
 from headgate.search.build.plan import Limits, Round
 from headgate.search.finalize.segment import MARKER, Segment
 from headgate.shards.outcomes import taken_by, wins
+from headgate.steps import watching
 
 FOUR = Limits(tasks=4, task_rows=1)
 
@@ -83,7 +84,8 @@ def test_after_a_crash_at_each_step_the_same_commit_ends_in_one_index(uri: str, 
             raise Crash(step)
 
     with pytest.raises(Crash):
-        commit(open_store(uri), "note", planned, segments, done, pause=die)
+        with watching(die):
+            commit(open_store(uri), "note", planned, segments, done)
     committed(uri, planned, segments)
     assert versions(uri) == before + 1
     assert coverage(uri) == [0, 1, 2, 3]
@@ -140,7 +142,8 @@ def test_changes_that_do_not_touch_the_fragments_do_not_matter(uri: str, tmp_pat
             lance.dataset(uri).update({"note": "'w1 w2'"}, where="id = 3")
 
     done = Round(((0, 1),))
-    result = commit(open_store(uri), "note", planned, segments, done, pause=change)
+    with watching(change):
+        result = commit(open_store(uri), "note", planned, segments, done)
     assert result.landed == (segments[0].index_id,)
     build_index(open_store(uri), "note", NAME)
     assert coverage(uri) == fragments_of(uri)
@@ -160,7 +163,8 @@ def test_native_hole_9_compaction_between_build_and_commit_is_noticed(uri: str, 
     if when == "before the look":
         lance.dataset(uri).optimize.compact_files()
     done = Round(((0, 1, 2, 3),))
-    result = commit(open_store(uri), "note", planned, segments, done, pause=compact)
+    with watching(compact):
+        result = commit(open_store(uri), "note", planned, segments, done)
     assert (result.landed, result.stale) == ((), (segments[0].index_id,))
     assert result.uncovered == frozenset(fragments_of(uri)) != frozenset({0, 1, 2, 3})
     assert coverage(uri) == []

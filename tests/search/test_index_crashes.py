@@ -42,6 +42,7 @@ from headgate.search.finalize.finalize import FINALIZE_STEPS, finalize
 from headgate.search.finalize.gather import GATHER_STEPS, gather
 from headgate.search.finalize.segment import MARKER, Segment
 from headgate.shards.outcomes import taken_by
+from headgate.steps import watching
 
 TWO = Limits(tasks=2, task_rows=1)
 
@@ -78,7 +79,8 @@ def test_a_fault_at_every_operation_of_finalize_is_no_error(copy_staged: Callabl
 @pytest.mark.parametrize("step", FINALIZE_STEPS)
 def test_a_crash_at_every_step_of_finalize_is_repaired_by_the_next(staged: Staged, step: str) -> None:
     with pytest.raises(Crash):
-        finalize(folder(staged.uri, staged.index_id), staged.built, pause=dying_at(step))
+        with watching(dying_at(step)):
+            finalize(folder(staged.uri, staged.index_id), staged.built)
     staged.serves(staged.finalized())
 
 
@@ -123,7 +125,8 @@ def test_a_crash_at_every_step_of_gathering_leaves_the_sources(tmp_path: Path, s
     uri = make_base(tmp_path)
     sources = [job(uri, fragments).run() for fragments in ([0, 1], [2, 3])]
     with pytest.raises(Crash):
-        gather(folder(uri, uuid.uuid4()), sources, pause=dying_at(step))
+        with watching(dying_at(step)):
+            gather(folder(uri, uuid.uuid4()), sources)
     assert isinstance(gather(folder(uri, uuid.uuid4()), sources), Segment)
 
 
@@ -159,7 +162,8 @@ def test_a_crash_after_every_operation_of_build_and_commit_ends_in_one_index_wit
 def test_a_crash_at_every_step_of_a_build_ends_in_one_index(tmp_path: Path, step: str) -> None:
     uri = make_base(tmp_path)
     with pytest.raises(Crash):
-        build_index(open_store(uri), "note", NAME, limits=TWO, pause=dying_at(step))
+        with watching(dying_at(step)):
+            build_index(open_store(uri), "note", NAME, limits=TWO)
     build_index(open_store(uri), "note", NAME, limits=TWO)
     assert coverage(uri) == fragments_of(uri)
     assert answers(uri) == reference(uri, tmp_path)

@@ -34,6 +34,7 @@ from headgate.search.finalize.finalize import FINALIZE_STAGES, finalize
 from headgate.search.finalize.gather import gather
 from headgate.search.finalize.gather import stage as stage_existing
 from headgate.search.finalize.segment import MARKER, SUFFIXES, final_name, staged_name
+from headgate.steps import watching
 
 
 def test_lance_7272_distributed_build_writes_partition_data_to_staging(tmp_path: Path) -> None:
@@ -88,7 +89,8 @@ def test_lance_7272_distributed_from_existing_copies_existing_partitions_to_stag
             if listed and any(staged_name(part, suffix) not in there for suffix in SUFFIXES):
                 listed_too_early.append(step)
 
-    built = stage_existing(target, [first, second], pause=look, retry=NO_RETRY)
+    with watching(look):
+        built = stage_existing(target, [first, second], retry=NO_RETRY)
     assert listed_too_early == []
     assert set(files_in(path)) == set(built.staged()), "staged, and nothing copied to the root"
     segment = finalize(target, built)

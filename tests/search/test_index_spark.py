@@ -17,7 +17,7 @@ import lance
 import pytest
 from index_tables import NAME, SCHEMA, answers, append, coverage, files_in, fragments_of, reference, texts
 from spark_service import spark_with
-from unsteady_jobs import LostJob, Unsteady
+from unsteady_jobs import LostJob, Unsteady, watched
 
 import headgate
 from headgate.connectors.lance.index import look_index
@@ -97,7 +97,7 @@ def test_on_s3_tasks_build_and_finalize_also_where_one_dies_and_the_driver_commi
     lance.write_dataset(texts(160), table.uri, mode="append", max_rows_per_file=40)
     flags = tmp_path / "flags"
     flags.mkdir()
-    runner = on_spark(spark, pause=Unsteady("copied", "kill", flags))
+    runner = watched(on_spark(spark), Unsteady("copied", "kill", flags))
     build_index(table.home.store, "note", NAME, runner=runner, limits=TWO)
     assert (flags / "first").exists(), "a task died"
     append(table.uri, 50, 700)
@@ -120,7 +120,7 @@ def test_a_task_that_fails_or_outlives_its_attempt_costs_nothing_but_garbage(
 ) -> None:
     flags = tmp_path / "flags"
     flags.mkdir()
-    runner = on_spark(spark, pause=Unsteady(step, how, flags))
+    runner = watched(on_spark(spark), Unsteady(step, how, flags))
     before = folders(table)
     build_index(table.home.store, "note", NAME, runner=runner, limits=TWO)
     assert (flags / "first").exists(), "a task misbehaved"

@@ -40,6 +40,7 @@ from headgate.search.build.jobs import in_process
 from headgate.search.build.plan import Limits
 from headgate.search.build.upkeep import index_base, neglected
 from headgate.shards.outcomes import taken_by
+from headgate.steps import watching
 from headgate.table.table import Table
 
 KINDS = ["id", None]
@@ -104,7 +105,8 @@ def test_a_crash_at_every_step_after_the_rows_are_in_then_again_gives_the_same_t
     expected = rows(model)
     reached: list[str] = []
     whole = copied(model, tmp_path / "whole")
-    whole.compact(policy=EAGER, pause=reached.append)
+    with watching(reached.append):
+        whole.compact(policy=EAGER)
     hits = hits_of(reference(whole.uri, tmp_path))
     assert reached.index("tidy") < reached.index("index") < reached.index("decided") < reached.index("done")
     # The steps before are those of a compaction alone, whose crashes have tests of their own.
@@ -112,7 +114,8 @@ def test_a_crash_at_every_step_after_the_rows_are_in_then_again_gives_the_same_t
     for number, place in enumerate(places):
         table = copied(model, tmp_path / f"{number}")
         with pytest.raises(Crash):
-            table.compact(policy=EAGER, pause=dying_at(*place))
+            with watching(dying_at(*place)):
+                table.compact(policy=EAGER)
         assert rows(table) == expected, f"after a crash at {place}"
         table.compact(policy=EAGER)
         check(table, expected, hits)
@@ -190,7 +193,8 @@ def test_a_compaction_whose_indexing_fails_says_that_the_rows_are_in(tmp_path: P
             raise Transient("The store is away.")
 
     with pytest.raises(HeadgateError, match="the SSTables are in the base") as raised:
-        table.compact(pause=fail)
+        with watching(fail):
+            table.compact()
     assert raised.value.advice is not None
     assert "headgate index build" in raised.value.advice
     assert table.waiting() == []

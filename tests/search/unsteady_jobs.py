@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headgate.errors import DataLoss
+from headgate.search.build.jobs import Job, Runner
 from headgate.search.finalize.finalize import Report, no_report
 from headgate.search.finalize.segment import Segment
-from headgate.shards.wal.appender import Pause, no_pause
+from headgate.steps import watching
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,33 @@ class Unsteady:
 
 
 @dataclass(frozen=True)
+class WatchedJob:
+    """A job whose steps are watched where it runs: in a task."""
+
+    job: Job
+    watcher: Unsteady
+
+    @property
+    def fragments(self) -> tuple[int, ...]:
+        return self.job.fragments
+
+    def run(self, *, report: Report = no_report) -> Segment:
+        with watching(self.watcher):
+            return self.job.run(report=report)
+
+
+def watched(runner: Runner, watcher: Unsteady) -> Runner:
+    """The runner, with every job watched."""
+    return lambda jobs, report: runner([WatchedJob(job, watcher) for job in jobs], report)
+
+
+@dataclass(frozen=True)
 class LostJob:
     """Finds that something is lost, as no other attempt would find otherwise; counts the attempts."""
 
     fragments: tuple[int, ...]
     folder: Path
 
-    def run(self, *, report: Report = no_report, pause: Pause = no_pause) -> Segment:
+    def run(self, *, report: Report = no_report) -> Segment:
         (self.folder / f"attempt-{os.getpid()}-{os.urandom(4).hex()}").touch()
         raise DataLoss("staging/part_0_docs.lance is missing.", index="some id")

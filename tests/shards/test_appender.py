@@ -53,6 +53,7 @@ from headgate.shards.wal.appender import WalAppender, read_header
 from headgate.shards.wal.entry import Chunk, Tags, encode_barrier, encode_chunk, encode_entry
 from headgate.shards.wal.tailer import WalTailer
 from headgate.shards.wal.tip import WINDOW, WINDOWS, find_tip
+from headgate.steps import watching
 
 
 def chunk(*ids: int) -> list[Chunk]:
@@ -848,5 +849,5 @@ def test_a_barrier_of_an_equal_epoch_under_another_claim_is_stepped_over_and_the
             rival: Manifest = replace(latest, version=latest.version + 1).with_field("headgate.claim_id", b"rival")
             store.put_if_absent(names.manifest_key(shard.id, rival.version), encode_manifest(rival))
 
-    error = fenced(lambda: WalAppender.open(shard, pause=ghost))
+    error = fenced(lambda: watching(ghost)(WalAppender.open)(shard))
     assert (error.epoch, error.stored_epoch) == (2, 2)

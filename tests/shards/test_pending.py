@@ -30,6 +30,7 @@ from headgate.shards.wal.entry import Tags
 from headgate.shards.wal.flusher import Put
 from headgate.shards.wal.pending import landed
 from headgate.shards.writer import ShardWriter
+from headgate.steps import watching
 
 SHARD = uuid.UUID(int=24)
 WAL = f"{SHARD}/wal/"
@@ -66,7 +67,8 @@ def in_flight(uri: str, *, stored: bool, retry: Retry) -> InFlight:
     putting = Background(lambda: writer.put(batch([(2, "b")], PLAIN)))
     answer.wait()
     steps = Steps("tip")
-    successor = Background(lambda: ShardWriter.open(uri, SHARD, MEMTABLE, pause=steps))
+    with watching(steps):
+        successor = Background(lambda: ShardWriter.open(uri, SHARD, MEMTABLE))
     steps.wait()
     return InFlight(writer, putting, answer, manifest, successor, steps)
 
@@ -200,7 +202,8 @@ def test_nothing_that_was_named_not_durable_is_visible(tmp_path: Path, config: W
         for one in putters:
             one.start()
         first.wait()
-        successor = ShardWriter.open(uri, SHARD, config, pause=partial(_let_it_learn, writer))
+        with watching(partial(_let_it_learn, writer)):
+            successor = ShardWriter.open(uri, SHARD, config)
         for one in putters:
             one.join()
         pending = writer.take_pending()

@@ -23,6 +23,7 @@ from headgate.shards.shard import Shard, TableHome
 from headgate.shards.wal.appender import WalAppender
 from headgate.shards.wal.entry import Tags, encode_chunk, encode_entry
 from headgate.shards.writer import ShardWriter
+from headgate.steps import watching
 
 SHARD = uuid.UUID(int=9)
 WAL_ONLY = WriterConfig(enable_memtable=False)
@@ -126,7 +127,8 @@ def test_a_successor_that_comes_during_replay_fences_this_writer(tmp_path: Path)
             assert seen(uri, SHARD) == expected
 
     def zombie() -> None:
-        late = ShardWriter.open(uri, SHARD, replace(MEMTABLE, max_memtable_rows=2), pause=successor)
+        with watching(successor):
+            late = ShardWriter.open(uri, SHARD, replace(MEMTABLE, max_memtable_rows=2))
         late.put(batch([(7, "zombie")], PLAIN))
 
     with pytest.raises(Fenced):
@@ -245,7 +247,8 @@ def test_an_entry_that_a_successor_collected_during_replay_is_fencing_and_no_los
                 assert collect(later.shard)
 
     with pytest.raises(Fenced):
-        ShardWriter.open(uri, SHARD, replace(MEMTABLE, max_memtable_size=1), pause=successor)  # keeps nothing in memory
+        with watching(successor):
+            ShardWriter.open(uri, SHARD, replace(MEMTABLE, max_memtable_size=1))  # keeps nothing in memory
     assert [i for i, _ in seen(uri, SHARD)] == list(range(5))
 
 
@@ -260,7 +263,7 @@ def test_what_was_looked_at_and_flushed_since_is_not_replayed_again(tmp_path: Pa
             writer.flush_memtable()
             writer.put(batch([(3, "c")], PLAIN))
 
-    with ShardWriter.open(uri, SHARD, MEMTABLE, pause=flush) as successor:
+    with watching(flush)(ShardWriter.open)(uri, SHARD, MEMTABLE) as successor:
         assert pairs(successor.scan()) == [(1, "a"), (2, "b"), (3, "c")]
 
 
@@ -334,7 +337,8 @@ def test_a_flush_reaches_every_entry_that_notes_its_generation(tmp_path: Path, n
         native_writes("looked")
         opened = ShardWriter.open(uri, SHARD, small)
     else:
-        opened = ShardWriter.open(uri, SHARD, small, pause=native_writes)
+        with watching(native_writes):
+            opened = ShardWriter.open(uri, SHARD, small)
     with opened:
         assert pairs(opened.scan()) == expected
     assert seen(uri, SHARD) == expected
@@ -355,7 +359,8 @@ def test_a_crash_between_claim_and_replay_costs_nothing(tmp_path: Path) -> None:
             raise Crash
 
     with pytest.raises(Crash):
-        ShardWriter.open(uri, SHARD, MEMTABLE, pause=die)
+        with watching(die):
+            ShardWriter.open(uri, SHARD, MEMTABLE)
     assert seen(uri, SHARD) == [(1, "a")]
 
 

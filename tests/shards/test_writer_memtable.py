@@ -35,6 +35,7 @@ from headgate.shards.manifest.model import decode_manifest
 from headgate.shards.wal.entry import decode_entry, encode_chunk, encode_entry
 from headgate.shards.wal.tailer import WalTailer
 from headgate.shards.writer import ShardWriter
+from headgate.steps import watching
 
 SHARD = uuid.UUID(int=17)
 
@@ -96,7 +97,7 @@ def test_lance_6432_the_barrier_skips_forward_past_stale_entries(uri: str) -> No
             old.put(batch([(2, "b")]))
             old.put(batch([(3, "c")]))
 
-    with ShardWriter.open(uri, SHARD, MEMTABLE, pause=late) as new:
+    with watching(late)(ShardWriter.open)(uri, SHARD, MEMTABLE) as new:
         assert pairs(new.scan()) == [(1, "a"), (2, "b"), (3, "c")]
         assert new.stats().next_position == 5
     with pytest.raises(Fenced):

@@ -28,7 +28,6 @@ from headgate.shards.config import WriterConfig
 from headgate.shards.rows.schema import PRIMARY_KEY, RowSchema
 from headgate.shards.shard import TableHome
 from headgate.shards.sharding import ByPartition, Sharding
-from headgate.shards.wal.appender import Pause, no_pause
 from headgate.shards.wal.entry import SourceRange
 from headgate.shards.wal.tailer import WalTailer
 from headgate.streaming.decode.api import json as json_decoder
@@ -97,12 +96,11 @@ def open_driver(
     *,
     stream: str = "s",
     query: str = QUERY,
-    pause: Pause = no_pause,
     sharding: Sharding = ByPartition(),  # noqa: B008
 ) -> StreamDriver:
     """Takes the stream over, with retries that do not wait."""
     names = sharding.known_names() or [ByPartition().shard_name(TOPIC, p) for p in partitions]
-    return StreamDriver.open(home, stream, query, names, retry=AT_ONCE, pause=pause)
+    return StreamDriver.open(home, stream, query, names, retry=AT_ONCE)
 
 
 def write_plan(

@@ -7,6 +7,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -171,14 +172,15 @@ class Stream:
         mode: str = "append",
     ) -> StreamingQuery:
         """Start the query."""
+        context = copy_context()  # whoever watches steps here watches those of the sink, which Spark calls in a thread
 
         def batch(df: DataFrame, number: int) -> None:
-            sink(df, number)
+            context.copy().run(sink, df, number)
             if each is not None:
                 each(sink)
 
         frame = self.frame() if frame is None else frame
-        writer = frame.writeStream.foreachBatch(sink if each is None else batch).outputMode(mode)
+        writer = frame.writeStream.foreachBatch(batch).outputMode(mode)
         return writer.option("checkpointLocation", str(self.checkpoint)).trigger(**trigger).start()
 
     def _source(self) -> headgate.kafka.KafkaSource:

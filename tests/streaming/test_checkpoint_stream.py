@@ -14,6 +14,7 @@ import headgate
 from headgate.checkpoints.log import fold as folding
 from headgate.checkpoints.snapshots.take import own_prefix
 from headgate.errors import Transient
+from headgate.steps import watching
 from headgate.table.table import Table
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
@@ -42,7 +43,8 @@ def test_a_stream_takes_checkpoints_and_after_a_clean_stop_native_opens_its_shar
         if step == "renew" and failures:
             raise failures.pop()
 
-    sink = stream.run(checkpoint_interval=0, keep_checkpoints=2, pause=fail_once)
+    with watching(fail_once):
+        sink = stream.run(checkpoint_interval=0, keep_checkpoints=2)
     first = own(table)
     assert len(first) == 2, "three batches, of which the newest two stay"
     assert all(shard.sealed and shard.sstables for shard in table.shards())
@@ -97,7 +99,8 @@ def test_a_checkpoint_that_fails_does_not_fail_the_stream(spark: SparkSession, t
         if step == "limits":
             raise OSError("no space")
 
-    stream.run(checkpoint_interval=0, pause=fail)
+    with watching(fail):
+        stream.run(checkpoint_interval=0)
     check_table(table, topic)
     assert own(table) == []
 

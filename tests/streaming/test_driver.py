@@ -33,6 +33,7 @@ from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import Fenced, HeadgateError, InvalidInput, Poisoned, Transient
 from headgate.shards.shard import TableHome
 from headgate.shards.wal.entry import SourceRange
+from headgate.steps import watching
 
 BATCHES = 2
 ALL = [part for number in range(BATCHES) for part in ranges_of(number)]
@@ -108,7 +109,8 @@ def test_of_two_drivers_that_open_at_once_never_both_commit(store: ObjectStore, 
     home = home_of(store)
     run_batch(open_driver(home), 0, ranges_of(0))
     steps = Steps(step, threads=2 if step in SHARD_STEPS else 1)
-    slow = Background(lambda: open_driver(home, pause=steps))
+    with watching(steps):
+        slow = Background(lambda: open_driver(home))
     steps.wait()
     quick = committed(lambda: run_batch(open_driver(home), 1, ranges_of(1)))
     steps.release()
@@ -126,7 +128,8 @@ def test_a_driver_that_lost_its_shards_before_its_open_record_is_fenced_by_the_r
 ) -> None:
     home = home_of(store)
     steps = Steps(step)
-    slow = Background(lambda: open_driver(home, pause=steps))
+    with watching(steps):
+        slow = Background(lambda: open_driver(home))
     steps.wait()
     run_batch(open_driver(home), 0, ranges_of(0))
     steps.release()
@@ -150,9 +153,10 @@ def test_a_driver_that_wakes_after_its_successor_committed_five_batches_is_fence
 ) -> None:
     home = home_of(store)
     steps = Steps(step)
-    stalled = open_driver(home, pause=steps)
+    stalled = open_driver(home)
     nothing = (SourceRange(TOPIC, 0, 0, 0), SourceRange(TOPIC, 1, 0, 0))
-    zombie = Background(lambda: run_batch(stalled, 0, ranges_of(0) if rows else nothing))
+    with watching(steps):
+        zombie = Background(lambda: run_batch(stalled, 0, ranges_of(0) if rows else nothing))
     steps.wait()
     successor = open_driver(home, query="other")
     for number in range(5):
@@ -181,8 +185,9 @@ def test_a_zombie_that_meets_a_new_partition_does_not_take_the_stream_back(store
 def test_a_zombie_that_claimed_a_new_partition_before_it_woke_commits_nothing(store: ObjectStore) -> None:
     home = home_of(store)
     steps = Steps("extend")
-    stalled = open_driver(home, [0], pause=steps)
-    zombie = Background(lambda: run_batch(stalled, 0, ranges_of(0)))
+    stalled = open_driver(home, [0])
+    with watching(steps):
+        zombie = Background(lambda: run_batch(stalled, 0, ranges_of(0)))
     steps.wait()
     successor = open_driver(home, [0, 1])
     run_batch(successor, 0, ranges_of(0))
@@ -206,7 +211,8 @@ def test_shards_that_a_predecessor_added_while_this_driver_opened_are_claimed_to
     home = home_of(store)
     predecessor = open_driver(home, [0])
     steps = Steps("look")
-    slow = Background(lambda: open_driver(home, [0], pause=steps))
+    with watching(steps):
+        slow = Background(lambda: open_driver(home, [0]))
     steps.wait()
     run_batch(predecessor, 0, ranges_of(0))  # partition 1 is new
     steps.release()

@@ -29,6 +29,7 @@ from headgate.checkpoints.snapshots.snapshot import read_snapshot
 from headgate.checkpoints.stream.checkpoint import checkpoint_stream, stop_stream
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import DataLoss, Fenced, InvalidInput, Transient
+from headgate.steps import watching
 from headgate.streaming.maintenance.cores import CoreTurns
 from headgate.streaming.maintenance.state import MaintenanceState, put_state, read_state
 from headgate.streaming.maintenance.threads import Jobs, Maintenance, Schedule
@@ -237,13 +238,11 @@ def test_no_batch_waits_for_a_flush_or_a_compaction_that_runs(table: Table, star
 def test_a_batch_that_is_planned_while_a_checkpoint_flushes_is_not_passed_over(table: Table, step: str) -> None:
     """R4: the plan is raised before replay_after moves, and never over a batch in flight."""
     steps = Steps(step)
-    armed = threading.Event()
-    driver = open_stream(table, pause=lambda reached: steps(reached) if armed.is_set() else None)
+    driver = open_stream(table)
     run_batch(driver, 0, attempts=2)
-    armed.set()
-    checkpoint = Background(lambda: driver.close_gaps(driver.settle(run_here, 1 << 20)))
+    with watching(steps):
+        checkpoint = Background(lambda: driver.close_gaps(driver.settle(run_here, 1 << 20)))
     steps.wait()
-    armed.clear()
     run_batch(driver, 1)
     planned = driver.plan([f"partition:orders:{number}" for number in (0, 1)])
     steps.release()

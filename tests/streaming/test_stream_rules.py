@@ -23,6 +23,7 @@ from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.connectors.kafka.topics import QUIET, grow_topic
 from headgate.errors import DataLoss, Fenced, InvalidInput
 from headgate.shards.sharding import Sharding
+from headgate.steps import watching
 from headgate.streaming import sink as sink_module
 from headgate.streaming.sink import ShardSink
 from headgate.streaming.verify.verify import verify_table
@@ -247,7 +248,8 @@ def test_offsets_that_are_gone_are_data_loss_with_the_range(
     if when == "before the restart":
         vanish()
     with pytest.raises(DataLoss) as error:
-        stream.run(**({"pause": after_the_plan} if when == "after the plan" else {}))
+        with watching(after_the_plan if when == "after the plan" else None):
+            stream.run()
     assert (error.value.detail["lost_from"], error.value.detail["lost_until"]) == (100, 150)
     assert error.value.detail["partition"] == 1
     assert topic.name in str(error.value)
@@ -308,12 +310,13 @@ def test_the_first_of_two_drivers_is_fenced_and_its_query_stops(
     topic.put_numbers(range(100))
     stream.run()
     steps = Steps("commit")
-    sink = stream.sink(pause=steps)
+    sink = stream.sink()
     if rows:
         topic.put_numbers(range(100, 200))
     else:
         abort(kafka_servers, topic.name, [b"not for anybody"])
-    query = stream.start(sink)
+    with watching(steps):
+        query = stream.start(sink)
     steps.wait()
     start = {"startingOffsets": json.dumps({topic.name: {"0": 50, "1": 50}})}
     Stream(stream.spark, stream.table, [topic], tmp_path / "successor", stream.path, source_options=start).run()
@@ -416,7 +419,8 @@ def test_a_stream_changes_between_wal_only_and_memtable_with_rows_in_flight(
         stopped.clear()
         options = {"enable_memtable": memtable, "max_memtable_size": 4 << 10}
         with pytest.raises(StreamingQueryException, match="killed with rows in flight"):
-            stream.run(pause=stop, **options)
+            with watching(stop):
+                stream.run(**options)
         stream.run(**options)
         check_table(table, topic)
         sstables.append(sum(info.sstables for info in table.shards()))
@@ -437,7 +441,8 @@ def test_a_flush_that_fails_does_not_fail_the_stream(spark: SparkSession, tmp_pa
             hidden.rename(hidden.with_name("hidden"))
 
     topic.put_numbers(range(1000, 2000))
-    sink = stream.run(max_memtable_size=1 << 10, pause=hide)
+    with watching(hide):
+        sink = stream.run(max_memtable_size=1 << 10)
     assert sink.last is not None
     assert sink.last.batch_id == 3
     assert sink._maintenance is not None

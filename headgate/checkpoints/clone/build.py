@@ -35,7 +35,7 @@ from headgate.shards import names
 from headgate.shards.manifest.model import Manifest, encode_manifest
 from headgate.shards.outcomes import wins
 from headgate.shards.shard import Shard, TableHome
-from headgate.shards.wal.appender import Pause
+from headgate.steps import step
 
 NOTES = "headgate."
 """How the keys of the base's configuration begin that are ours."""
@@ -66,16 +66,14 @@ def named(target: CloneTarget) -> str | None:
     return None if base is None else base.config.get(target.id_key, "")
 
 
-def make_shards(
-    home: TableHome, checkpoint: TableCheckpoint, plans: Sequence[ShardPlan], intent: CloneIntent, pause: Pause
-) -> None:
+def make_shards(home: TableHome, checkpoint: TableCheckpoint, plans: Sequence[ShardPlan], intent: CloneIntent) -> None:
     """Steps 5 and 6 of `clone_table`. `home` is the clone's. Raises InvalidInput where a shard or log is another's."""
     epochs = parallel.each("clone", partial(tail_epoch, home), plans)
     manifests = [cloned_manifest(plan, epoch) for plan, epoch in zip(plans, epochs, strict=True)]
     parallel.each("clone", partial(_put_manifest, home, intent), manifests)
-    pause("manifests")
+    step("manifests")
     parallel.each("clone", partial(put_barrier, home), plans, [manifest.epoch for manifest in manifests])
-    pause("barriers")
+    step("barriers")
     by_old = {plan.pinned.shard_id: plan for plan in plans}
     by_new = {manifest.shard_id: manifest for manifest in manifests}
     for stream, fold in checkpoint.streams.items():
@@ -84,7 +82,7 @@ def make_shards(
         log.begin(cloned_fold(fold, checkpoint, intent.table_id, by_old), opened)
         if log.read().head.opened != opened:
             raise _of_another_instant(home.uri, intent)
-    pause("logs")
+    step("logs")
 
 
 def _put_manifest(home: TableHome, intent: CloneIntent, manifest: Manifest) -> None:
@@ -106,25 +104,23 @@ def _of_another_instant(target: str, intent: CloneIntent) -> InvalidInput:
     )
 
 
-def make_base(
-    home: TableHome, target: CloneTarget, checkpoint: TableCheckpoint, intent: CloneIntent, pause: Pause
-) -> None:
+def make_base(home: TableHome, target: CloneTarget, checkpoint: TableCheckpoint, intent: CloneIntent) -> None:
     """Step 7 of `clone_table`. `home` is the source's. Raises InvalidInput where the base there is another's."""
     if not intent.deep:
         if held_versions(home.store).get(intent.tag, checkpoint.base_version) != checkpoint.base_version:
             raise _of_another_instant(target.store.uri, intent)
         hold_version(home.store, intent.tag, checkpoint.base_version)
-    pause("tagged")
+    step("tagged")
     lance_clone.ensure_clone(home.store, target.store, checkpoint.base_version, deep=intent.deep)
     base = lance_connector.look(*target.store.locate())
     begun = base is not None and base.config.get(target.id_key) == str(intent.source_id)
     if base is None or (begun and base.version != checkpoint.base_version):
         raise _of_another_instant(target.store.uri, intent)
-    pause("base")
+    step("base")
     key, data = target.record(intent.table_id)
     with suppress(AlreadyExists):
         Retry().run(lambda: target.store.put_if_absent(key, data))
-    pause("recorded")
+    step("recorded")
 
 
 def flip(target: CloneTarget, intent: CloneIntent) -> None:
@@ -150,9 +146,7 @@ def flip(target: CloneTarget, intent: CloneIntent) -> None:
         )
 
 
-def remove(
-    target: CloneTarget, intent: CloneIntent, shard_ids: Iterable[UUID], release: Callable[[], None], pause: Pause
-) -> None:
+def remove(target: CloneTarget, intent: CloneIntent, shard_ids: Iterable[UUID], release: Callable[[], None]) -> None:
     """Leave nothing of a clone that cannot be but its outcome:
 
     1. a mark that it is to be given up, with the shards that it may have.
@@ -166,7 +160,7 @@ def remove(
     if named(target) == str(intent.table_id):
         return  # another caller has completed it
     shard_ids = put_given_up(target.store, intent, shard_ids)
-    pause("given up")
+    step("given up")
     if not wins(target.store, intent.outcome, "collector"):
         forget_given_up(target.store)
         return  # another caller completes it, or has
@@ -177,13 +171,13 @@ def remove(
     _delete(target.store, _below(target.store, [*own, *shards]))
     if target.wal_store is not target.store:
         _delete(target.wal_store, _below(target.wal_store, shards))
-    pause("removed")
+    step("removed")
     release()
-    pause("let go")
+    step("let go")
     if not _is_intended(target, intent):
         return
     _delete(target.store, [KEY])
-    pause("forgotten")
+    step("forgotten")
     forget_given_up(target.store)
 
 

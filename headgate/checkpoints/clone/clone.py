@@ -44,7 +44,7 @@ from headgate.connectors.lance.base.synced import sync_base
 from headgate.connectors.lance.base.tags import hold_version
 from headgate.errors import DataLoss, InvalidInput, NotFound, Transient
 from headgate.shards.shard import TableHome
-from headgate.shards.wal.appender import Pause, no_pause
+from headgate.steps import step
 
 TRIES = 8
 """Each lost try means that the source was flushed and collected under the copy; they do not run that often."""
@@ -85,7 +85,6 @@ def clone_table(
     *,
     checkpoint: str | None = None,
     progress: Progress = no_progress,
-    pause: Pause = no_pause,
 ) -> UUID:
     """Make a clone, of a named checkpoint or of the source as it is now; its table id.
 
@@ -106,28 +105,28 @@ def clone_table(
     Everything before 8 may be done twice, so that two callers with the same arguments do no harm. Raises
     InvalidInput, NotFound (no such checkpoint), DataLoss, StoreError, Transient.
     """
-    intent = _look(source.home, target, checkpoint, pause)
-    pause("looked")
+    intent = _look(source.home, target, checkpoint)
+    step("looked")
     intent = put_intent(target.store, intent)
-    pause("intended")
+    step("intended")
     set_aside_unborn(target.store)
     if not _exists(target, intent):
-        pinned, plans = _copied(source, target, intent, progress, pause)
-        pause("copied")
-        make_shards(_home(source.home, target, intent), pinned, plans, intent, pause)
-        make_base(source.home, target, pinned, intent, pause)
+        pinned, plans = _copied(source, target, intent, progress)
+        step("copied")
+        make_shards(_home(source.home, target, intent), pinned, plans, intent)
+        make_base(source.home, target, pinned, intent)
         flip(target, intent)
     sync_base(target.store)
-    pause("cloned")
+    step("cloned")
     _release(source.home, intent)
-    pause("released")
+    step("released")
     return intent.table_id
 
 
 # -- 1 to 3: what is to be cloned --------------------------------------------------------
 
 
-def _look(home: TableHome, target: CloneTarget, checkpoint: str | None, pause: Pause) -> CloneIntent:
+def _look(home: TableHome, target: CloneTarget, checkpoint: str | None) -> CloneIntent:
     """The intent that is there, or a new one, after the rest of one that was given up is removed. Raises InvalidInput
     where the destination holds anything else.
     """
@@ -157,7 +156,7 @@ def _look(home: TableHome, target: CloneTarget, checkpoint: str | None, pause: P
             # Nothing but the mark was left. The new intent's outcome must stay free.
             forget_given_up(target.store)
         else:
-            _give_up(home, target, stored, given_up, pause)
+            _give_up(home, target, stored, given_up)
             if read_intent(target.store) is not None:
                 return stored  # a maker has its outcome
     if checkpoint is not None and CheckpointStore(home.records, home.uri).get(checkpoint).expired(clock.now()):
@@ -224,14 +223,14 @@ def _is_held(home: TableHome, pin: TableCheckpoint) -> bool:
 
 
 def _copied(
-    source: CloneSource, target: CloneTarget, intent: CloneIntent, progress: Progress, pause: Pause
+    source: CloneSource, target: CloneTarget, intent: CloneIntent, progress: Progress
 ) -> tuple[TableCheckpoint, list[ShardPlan]]:
     home = source.home
     for _ in range(TRIES):
         plans: list[ShardPlan] = []
         try:
             checkpoint = _pinned(source, intent, target)
-            pause("pinned")
+            step("pinned")
             marks = compacted_marks(home.store, base_at(home, checkpoint))
             plans = shard_plans(checkpoint, intent.table_id, marks, source.names)
             if source.all_named:
@@ -239,7 +238,7 @@ def _copied(
             return checkpoint, copy_all(home, _home(home, target, intent), plans, checkpoint.streams, progress)
         except MovedOn:
             if intent.checkpoint is not None:
-                _give_up(home, target, intent, [plan.shard_id for plan in plans], pause)
+                _give_up(home, target, intent, [plan.shard_id for plan in plans])
                 raise DataLoss(
                     f"Entries or SSTables of checkpoint {intent.checkpoint!r} are gone, though it pins them.",
                     table=home.uri,
@@ -247,7 +246,7 @@ def _copied(
                 ) from None
             drop(home, intent.pin)
         except (DataLoss, InvalidInput):
-            _give_up(home, target, intent, [plan.shard_id for plan in plans], pause)
+            _give_up(home, target, intent, [plan.shard_id for plan in plans])
             raise
     raise Transient(f"The source moved on under each of {TRIES} copies.", table=home.uri)
 
@@ -256,10 +255,8 @@ def _home(source: TableHome, target: CloneTarget, intent: CloneIntent) -> TableH
     return replace(source, store=target.store, wal_store=target.wal_store, table_id=intent.table_id)
 
 
-def _give_up(
-    home: TableHome, target: CloneTarget, intent: CloneIntent, shard_ids: Iterable[UUID], pause: Pause
-) -> None:
-    remove(target, intent, shard_ids, lambda: _release(home, intent), pause)
+def _give_up(home: TableHome, target: CloneTarget, intent: CloneIntent, shard_ids: Iterable[UUID]) -> None:
+    remove(target, intent, shard_ids, lambda: _release(home, intent))
 
 
 def _release(home: TableHome, intent: CloneIntent) -> None:

@@ -27,7 +27,7 @@ from headgate.connectors.lance.base.tidy import MergePlan
 from headgate.connectors.lance.datasets import open_dataset
 from headgate.errors import Corrupt, InvalidInput
 from headgate.shards.shard import TableHome
-from headgate.shards.wal.appender import Pause, no_pause
+from headgate.steps import step
 
 RunMerge: TypeAlias = Callable[[TableHome, MergePlan], list[str]]
 """Runs every task of a plan: here, or on executors."""
@@ -49,7 +49,6 @@ def tidy_base(
     run: RunMerge | None = None,
     *,
     now: datetime | None = None,
-    pause: Pause = no_pause,
 ) -> Tidied:
     """Merge small fragments, then remove old versions, both by policy. `now` is the store's time where it is known.
 
@@ -60,22 +59,22 @@ def tidy_base(
     5. sync the base (R21), then remove the rest.
     """
     store = home.store
-    pause("fragments")
+    step("fragments")
     before = base_tidy.fragment_sizes(store)
     untouched = untouched_fragments((Fragment(one.id, one.rows, one.deleted) for one in before), policy)
     if untouched is not None:
         plan = base_tidy.plan_merge(store, untouched, policy.target_rows, policy.max_deleted)
-        pause("merge fragments")
+        step("merge fragments")
         made = (run or run_here)(home, plan)
-        pause("commit fragments")
+        step("commit fragments")
         if made:
             base_tidy.commit_merge(store, made)
     fragments = len(base_tidy.fragment_sizes(store))
-    pause("versions")
+    step("versions")
     gone = _old(home, policy, now)
-    pause("sync")
+    step("sync")
     sync_base(store)
-    pause("remove versions")
+    step("remove versions")
     nbytes = base_tidy.remove_versions(store, gone) if gone else 0
     return Tidied(len(before), fragments, len(gone), nbytes)
 

@@ -52,7 +52,8 @@ from headgate.shards.manifest.model import Manifest
 from headgate.shards.outcomes import taken_by, wins
 from headgate.shards.rows.sstable import sstable_key
 from headgate.shards.shard import Shard, TableHome
-from headgate.shards.wal.appender import Pause, no_pause, read_header
+from headgate.shards.wal.appender import read_header
+from headgate.steps import step
 
 MIN_AGE = timedelta(hours=1)
 """So long may a reader without a pin read what it has begun with."""
@@ -110,7 +111,6 @@ def collect(
     *,
     min_age: timedelta = MIN_AGE,
     apply: bool = False,
-    pause: Pause = no_pause,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Collection:
     """Find garbage, and with `apply` delete it:
@@ -131,26 +131,26 @@ def collect(
     A shard or log that cannot be read is kept whole and named in `kept`, and so are records that cannot be archived; an
     unreadable checkpoint or pin of a consumer raises Corrupt, because it may hold anything.
     """
-    pause("now")
+    step("now")
     now = store_time(home) if apply else clock.now()
     before = now - min_age
-    pause("list")
+    step("list")
     shards = [_listed(Shard(home, shard_id)) for shard_id in sorted(shard_ids)]
     streams = list_streams(home.records)
     logs = [(stream, _listed_log(home, stream)) for stream in streams]
     indexes, tags = list(home.store.list("_indices/")), list(home.store.list("_refs/tags/"))
     slots = list(home.store.list(index_slots.ROOT))
-    pause("manifests")
+    step("manifests")
     base = _Base(home)
     live: dict[UUID, list[Manifest] | HeadgateError] = {shard.id: _live(shard, before) for shard, _ in shards}
-    pause("pins")
+    step("pins")
     checkpoints = CheckpointStore(home.records, home.uri).list()
     pins = [one for one in checkpoints if not one.expired(now)]
     stored = PinStore(home.records, home.uri).list()
     consumers = [one.pin for one in stored if not one.expired(now)]
     found: list[Garbage] = []
     kept: list[str] = []
-    pause("choose")
+    step("choose")
     with Pool("gc") as pool:
         parts = [
             (
@@ -172,11 +172,11 @@ def collect(
         found += [*_checkpoints(home, checkpoints, tags, now, before), *_consumers(home, stored)]
         found += _temporaries(home, before)
         if apply:
-            pause("sync")
+            step("sync")
             found = _relied_on(home, found, kept)
-            pause("archive")
+            step("archive")
             found = _archived(home, logs, found, kept)
-            pause("delete")
+            step("delete")
             found = _won(found)
             _delete(home, found, pool, progress)
             _heal_hints(shard for shard, objects in shards if _has_gap(objects))

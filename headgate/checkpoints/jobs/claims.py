@@ -12,7 +12,7 @@ from headgate.retry import Retry
 from headgate.shards.manifest.decisions import claim_stands
 from headgate.shards.manifest.model import Manifest
 from headgate.shards.shard import Claim, TableHome
-from headgate.shards.wal.appender import Pause, WalAppender
+from headgate.shards.wal.appender import WalAppender
 
 
 def check_owners(home: TableHome, stream: str, names: Iterable[str], retry: Retry) -> None:
@@ -33,7 +33,7 @@ def check_owners(home: TableHome, stream: str, names: Iterable[str], retry: Retr
 
 
 def claim_all(
-    home: TableHome, stream: str, names: Iterable[str], listed: Mapping[UUID, int], retry: Retry, pause: Pause
+    home: TableHome, stream: str, names: Iterable[str], listed: Mapping[UUID, int], retry: Retry
 ) -> dict[str, Claim]:
     """Claim and barrier every shard. THIS WRITES, AND IT FENCES EARLIER WRITERS.
 
@@ -43,7 +43,7 @@ def claim_all(
     def claim(name: str) -> Claim:
         shard = home.shard(name)
         try:
-            return WalAppender.open(shard, owner=stream, seen=listed.get(shard.id), retry=retry, pause=pause).claim
+            return WalAppender.open(shard, owner=stream, seen=listed.get(shard.id), retry=retry).claim
         except HeadgateError as error:
             error.located(stream=stream, name=name)
             raise

@@ -36,7 +36,7 @@ from headgate.connectors.objects import bare
 from headgate.errors import Fenced, InvalidInput, Transient
 from headgate.shards.rows.schema import PRIMARY_KEY, TOMBSTONE, RowSchema
 from headgate.shards.shard import TABLE_ID, TableHome
-from headgate.shards.wal.appender import Pause, no_pause
+from headgate.steps import step
 
 
 def current_home(home: TableHome) -> TableHome:
@@ -103,11 +103,11 @@ def plain_schema(home: TableHome) -> pa.Schema:
     return open_dataset(home.store).schema
 
 
-def add_column(home: TableHome, column: pa.Field, pause: Pause = no_pause) -> None:
+def add_column(home: TableHome, column: pa.Field) -> None:
     """Add a column, null in all rows that are there. Twice equals once. Raises InvalidInput, Transient, Poisoned."""
     rows = current_schema(home)
     if is_added(rows, column):
-        announce(home, pause)
+        announce(home)
         return
     check_added(rows, column)
     _change(
@@ -115,11 +115,10 @@ def add_column(home: TableHome, column: pa.Field, pause: Pause = no_pause) -> No
         lambda dataset: dataset.add_columns(column),
         lambda names: column.name in names,
         [*rows.logical.names, column.name],
-        pause,
     )
 
 
-def rename_column(home: TableHome, name: str, to: str, bound: Collection[str] = (), pause: Pause = no_pause) -> None:
+def rename_column(home: TableHome, name: str, to: str, bound: Collection[str] = ()) -> None:
     """Rename a column; its values stay. `bound` are columns that rows are routed or indexed by. Raises as above."""
     rows = current_schema(home)
     check_bound(rows, name, bound, "renamed")
@@ -129,11 +128,10 @@ def rename_column(home: TableHome, name: str, to: str, bound: Collection[str] = 
         lambda dataset: dataset.alter_columns({"path": name, "name": to}),
         lambda names: to in names and name not in names,
         [to if one == name else one for one in rows.logical.names],
-        pause,
     )
 
 
-def drop_column(home: TableHome, name: str, bound: Collection[str] = (), pause: Pause = no_pause) -> None:
+def drop_column(home: TableHome, name: str, bound: Collection[str] = ()) -> None:
     """Drop a column and its values. `bound` are columns that rows are routed or indexed by. Raises as above."""
     rows = current_schema(home)
     check_bound(rows, name, bound, "dropped")
@@ -142,15 +140,14 @@ def drop_column(home: TableHome, name: str, bound: Collection[str] = (), pause: 
         lambda dataset: dataset.drop_columns([name]),
         lambda names: name not in names,
         [one for one in rows.logical.names if one != name],
-        pause,
     )
 
 
-def announce(home: TableHome, pause: Pause = no_pause) -> None:
+def announce(home: TableHome) -> None:
     """Put a schema record into the log of every stream: steps 2 to 4 of a change (R22). THIS WRITES; fences nobody."""
-    pause("streams")
+    step("streams")
     for stream in list_streams(home.records):
-        CommitLog(home.records, stream, home.uri, pause=pause).put_schema_record()
+        CommitLog(home.records, stream, home.uri).put_schema_record()
 
 
 # -- what may be -----------------------------------------------------------------------
@@ -238,7 +235,6 @@ def _change(
     change: Callable[[Any], Any],
     stands: Callable[[list[str]], bool],
     names: Sequence[str],
-    pause: Pause,
 ) -> None:
     """Rehearsed in memory first: Lance takes names that it cannot find again. `names` are what the columns are then.
 
@@ -253,4 +249,4 @@ def _change(
             what = "The base's columns could not be changed."
             raise native_error(what, error, Transient, table=home.uri) from bare(error)
     sync_base(home.store)
-    announce(home, pause)
+    announce(home)

@@ -43,7 +43,7 @@ from headgate.shards.rows.dedup import living, newest_rows
 from headgate.shards.rows.schema import TOMBSTONE
 from headgate.shards.rows.sstable import open_sstable
 from headgate.shards.shard import Claim, Shard, TableHome
-from headgate.shards.wal.appender import Pause, no_pause
+from headgate.steps import step
 
 TRIES = 8
 """Each lost try means that somebody else changed the base in between; more would be a war."""
@@ -129,7 +129,6 @@ def compact_round(
     run: RunCompaction | None = None,
     *,
     retry: Retry = Retry(),  # noqa: B008
-    pause: Pause = no_pause,
 ) -> Round | None:
     """Take the oldest SSTables of the claimed shards into the base, up to a size. None: there are none.
 
@@ -143,13 +142,13 @@ def compact_round(
     """
     delays = [*retry.delays(), *([0.0] * TRIES)][:TRIES]
     for delay in delays:
-        pause("plan")
-        job = plan(claims, limits, retry, pause)
+        step("plan")
+        job = plan(claims, limits, retry)
         if job is None:
             return None
         try:
-            taken = (run or (lambda job: take_in(job, pause)))(job)
-            manifests = commit(job, taken, retry, pause)
+            taken = (run or (lambda job: take_in(job)))(job)
+            manifests = commit(job, taken, retry)
         except BaseMoved:
             clock.sleep(delay)
             continue
@@ -164,9 +163,7 @@ def compact_round(
 # -- planning --------------------------------------------------------------------------
 
 
-def plan(
-    claims: Mapping[str, Claim], limits: CompactLimits, retry: Retry, pause: Pause = no_pause
-) -> CompactJob | None:
+def plan(claims: Mapping[str, Claim], limits: CompactLimits, retry: Retry) -> CompactJob | None:
     """What one round takes. Drops from the manifests what the base has taken in already. Raises Fenced."""
     if not claims:
         return None
@@ -174,7 +171,7 @@ def plan(
     home = next(iter(claims.values())).shard.home
     if not any(manifest.sstables for manifest in manifests.values()):
         return None
-    pause("base")
+    step("base")
     ids = {claim.shard.id for claim in claims.values()}
     marks = compacted_marks(home.store, datasets.open_dataset(home.store), ids)
     known = {name: marks.get(claim.shard.id, 0) for name, claim in claims.items()}
@@ -186,9 +183,9 @@ def plan(
     if done:
         if not home.schema.primary_key:
             append_once.finish(home.store, {claim.shard.id: known[name] for name, claim in done.items()})
-        pause("sync")
+        step("sync")
         sync_base(home.store)
-        pause("drop")
+        step("drop")
         manifests |= _drop(done, marks, retry)
     fresh = {claims[name].shard.id: manifest.sstables for name, manifest in manifests.items() if manifest.sstables}
     taken = chosen(fresh, limits)
@@ -214,7 +211,7 @@ def _held(claims: Mapping[str, Claim], retry: Retry) -> dict[str, Manifest]:
 # -- into the base ---------------------------------------------------------------------
 
 
-def take_in(job: CompactJob, pause: Pause = no_pause) -> TakenIn:
+def take_in(job: CompactJob) -> TakenIn:
     """The work of one round, wherever it runs; it may run twice, here and there. Raises BaseMoved, Fenced, Transient.
 
     With a key:
@@ -229,7 +226,7 @@ def take_in(job: CompactJob, pause: Pause = no_pause) -> TakenIn:
     Without a key: write the rows into files of the base that nothing names.
     """
     if not job.home.schema.primary_key:
-        return _written(job, pause)
+        return _written(job)
     for _ in range(TRIES):
         dataset = datasets.open_dataset(job.home.store)
         if _is_in(job, compacted_marks(job.home.store, dataset, job.shards)):
@@ -237,7 +234,7 @@ def take_in(job: CompactJob, pause: Pause = no_pause) -> TakenIn:
         claims = {part.name: part.claim for part in job.parts}
         _held(claims, Retry())
         try:
-            return _merged(job, _as_of(job.home, dataset), dataset, pause)
+            return _merged(job, _as_of(job.home, dataset), dataset)
         except Transient as error:
             _log.info("a merge into the base is tried again", table=job.home.uri, why=error.what)
             continue
@@ -248,7 +245,7 @@ def take_in(job: CompactJob, pause: Pause = no_pause) -> TakenIn:
     raise BaseMoved(table=job.home.uri)
 
 
-def _merged(job: CompactJob, home: TableHome, dataset: Any, pause: Pause) -> TakenIn:
+def _merged(job: CompactJob, home: TableHome, dataset: Any) -> TakenIn:
     key, names = home.schema.primary_key, home.schema.storage.names
     stored = [batch for part in job.parts for batch in _stored(home, part, names)]
     rows = newest_rows(pa.Table.from_batches(stored, schema=home.schema.storage), key)
@@ -257,13 +254,13 @@ def _merged(job: CompactJob, home: TableHome, dataset: Any, pause: Pause) -> Tak
     dead = rows.filter(pc.field(TOMBSTONE)).select(key)
     deleted = 0
     if dead.num_rows:
-        pause("begin")
+        step("begin")
         note_begun(home.store, upto)
-        pause("deletes")
+        step("deletes")
         deleted = delete_keys(dataset, key, dead)
     if schema_of(home, dataset) != home.schema:
         raise BaseMoved(table=home.uri)
-    pause("merge")
+    step("merge")
     alive = living(rows).cast(dataset.schema)
     merged = merge_rows(dataset, key, alive, upto)
     if merged.inserted + merged.updated != alive.num_rows:
@@ -275,10 +272,10 @@ def _merged(job: CompactJob, home: TableHome, dataset: Any, pause: Pause) -> Tak
     return TakenIn(alive.num_rows, deleted)
 
 
-def _written(job: CompactJob, pause: Pause) -> TakenIn:
+def _written(job: CompactJob) -> TakenIn:
     dataset = datasets.open_dataset(job.home.store)
     home = _as_of(job.home, dataset)
-    pause("rows")
+    step("rows")
     count = 0
 
     def rows() -> Iterator[pa.RecordBatch]:
@@ -325,7 +322,6 @@ def commit(
     job: CompactJob,
     taken: TakenIn,
     retry: Retry = Retry(),  # noqa: B008
-    pause: Pause = no_pause,
 ) -> dict[str, Manifest]:
     """What is taken in leaves the manifests, as they stand then.
 
@@ -339,19 +335,19 @@ def commit(
     upto = {part.claim.shard.id: part.upto for part in job.parts}
     if not home.schema.primary_key:
         above = {part.claim.shard.id: part.above for part in job.parts}
-        pause("intend")
+        step("intend")
         own = append_once.intend(home.store, above, upto, taken.fragments)
-        pause("append")
+        step("append")
         _check_there(home, taken.fragments)
         append_once.append(home.store, own, upto, taken.fragments)
-        pause("finish")
+        step("finish")
         append_once.finish(home.store, upto)
     marks = compacted_marks(home.store, datasets.open_dataset(home.store), job.shards)
     if not _is_in(job, marks):
         raise BaseMoved("Spark says that SSTables are in the base, and the base does not.", table=home.uri)
-    pause("sync")
+    step("sync")
     sync_base(home.store)
-    pause("drop")
+    step("drop")
     return _drop({part.name: part.claim for part in job.parts}, marks, retry)
 
 

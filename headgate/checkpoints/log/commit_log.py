@@ -63,7 +63,7 @@ from headgate.errors import (
     Transient,
 )
 from headgate.retry import Retry, note_retry
-from headgate.shards.wal.appender import Pause, no_pause
+from headgate.steps import step
 
 OPEN_TRIES = 16
 """As for a shard's claim. Each lost try means that another record came, so more would be a war."""
@@ -81,14 +81,12 @@ class CommitLog:
         stream: str,
         table_uri: str,
         retry: Retry = Retry(),  # noqa: B008
-        pause: Pause = no_pause,
     ) -> None:
         self.stream = stream
         self.folder = stream_folder(stream)
         self.table = table_uri
         self._store = store
         self._retry = retry
-        self._pause = pause
 
     # -- reading ---------------------------------------------------------------
 
@@ -185,7 +183,7 @@ class CommitLog:
         came later; Poisoned where the store did not answer, so that the record may or may
         not be there (it would fence others, and harm nothing).
         """
-        self._pause("read")
+        step("read")
         state = self.read(known)
         opened_at = _now()
         for _ in range(OPEN_TRIES):
@@ -199,7 +197,7 @@ class CommitLog:
                 decoder=decoder,
                 ends=_ends(state.head, decoder),
             )
-            self._pause("open record")
+            step("open record")
             try:
                 taken = self._put(record)
             except Fenced:
@@ -207,7 +205,7 @@ class CommitLog:
                 state = self.read(state)
                 continue
             if taken is None or is_own(record, taken):
-                self._pause("prove")
+                step("prove")
                 if (proven := self._proven(replayed(state, [record]), record)) is not None:
                     return OpenedLog(self, record, proven)
                 state = self.read(state)
@@ -263,11 +261,11 @@ class CommitLog:
         does not answer, Transient where others were faster each time; InvalidInput, Corrupt.
         """
         for _ in range(OPEN_TRIES):
-            self._pause("log end")
+            step("log end")
             sequence = log_end(*self._list()) + 1
             with suppress(Fenced):  # the slot was collected since: the log went on, so look for its end again
                 record = self._put_at(sequence)
-                self._pause("announced")
+                step("announced")
                 if is_announced(record, max(self._list()[1], default=0)):
                     return record
         raise Transient(f"The commit log was folded during each of {OPEN_TRIES} tries.", **self._where())
@@ -276,7 +274,7 @@ class CommitLog:
         record_id, changed_at = uuid.uuid4().hex, _now()
         for sequence in itertools.count(first):
             record = SchemaRecord(record_id=record_id, sequence=sequence, stream=self.stream, changed_at=changed_at)
-            self._pause("schema record")
+            step("schema record")
             taken = self._put(record)
             if taken is None or is_own(record, taken):
                 break
@@ -491,7 +489,7 @@ class OpenedLog:
             stream=log.stream,
             open_id=self.record.record_id,
         )
-        log._pause("commit record")
+        step("commit record")
         stored = self._append(record)
         return stored if isinstance(stored, BatchRecord | None) else record
 
@@ -514,7 +512,7 @@ class OpenedLog:
                 reason=reason,
             )
             self._head.after(record)  # refuses what no reader could follow, before anything is written
-            self.log._pause("rewind record")
+            step("rewind record")
             stored = self._append(record)
         return stored if isinstance(stored, RewindRecord) else record
 

@@ -31,10 +31,10 @@ from headgate.retry import Retry
 from headgate.shards.config import WriterConfig
 from headgate.shards.manifest.model import Manifest
 from headgate.shards.shard import Shard, TableHome
-from headgate.shards.wal.appender import Pause, no_pause
 from headgate.shards.wal.entry import EntryHeader
 from headgate.shards.wal.tip import listed_tip
 from headgate.shards.writer import ShardWriter
+from headgate.steps import step
 
 MAX_BYTES = 64 << 20
 """Of one SSTable that is made here: memory holds one such and the writers' own."""
@@ -128,7 +128,6 @@ def checkpoint_stopped(
     note: str = "",
     names: Mapping[UUID, str] | None = None,
     retry: Retry = Retry(),  # noqa: B008
-    pause: Pause = no_pause,
 ) -> TableCheckpoint:
     """Flush the whole table and pin it. THIS WRITES, AND IT FENCES EVERY WRITER AND EVERY STREAM of the table.
 
@@ -144,28 +143,26 @@ def checkpoint_stopped(
     every reader. Raises Fenced where somebody else came later, InvalidInput, DataLoss, Transient, Poisoned.
     """
     ids = frozenset(shard_ids)
-    pause("look")
+    step("look")
     holders = Holders.read(home, ids, names or {})
     idle = holders.wal_only
     with ExitStack() as stack:
         drivers = [
-            StreamDriver.open(home, stream, f"checkpoint-{uuid.uuid4().hex}", shards, retry=retry, pause=pause)
+            StreamDriver.open(home, stream, f"checkpoint-{uuid.uuid4().hex}", shards, retry=retry)
             for stream, shards in sorted(holders.owned.items())
             if stream not in idle
         ]
         visible = Visible.of(holders.logs.values(), home.uri)
-        writers = [
-            stack.enter_context(_writer(Shard(home, shard_id), visible, retry, pause)) for shard_id in holders.unowned
-        ]
-        pause("settle")
+        writers = [stack.enter_context(_writer(Shard(home, shard_id), visible, retry)) for shard_id in holders.unowned]
+        step("settle")
         settled: list[tuple[StreamDriver, Settled]] = [(one, one.settle(run_here, MAX_BYTES)) for one in drivers]
         for writer in writers:
             _flush(writer)
-        pause("close gaps")
+        step("close gaps")
         for driver, flushed in settled:
             driver.close_gaps(flushed)
         parallel.each("claim", _close_gap, writers)
-        pause("fold")
+        step("fold")
         for driver in drivers:
             driver.fold()
         _fold_others(home, holders, [driver.stream for driver in drivers])
@@ -178,9 +175,8 @@ def checkpoint_stopped(
             expires_after=expires_after,
             note=told,
             names=holders.names,
-            pause=pause,
         )
-        pause("unseal")
+        step("unseal")
         for driver in drivers:
             driver.unseal()
     return taken
@@ -195,7 +191,6 @@ def release(
     names: Mapping[UUID, str] | None = None,
     forget_owner: bool = False,
     retry: Retry = Retry(),  # noqa: B008
-    pause: Pause = no_pause,
 ) -> TableCheckpoint:
     """Flush all shards of a stream, WAL-only or not, pin the table, and let native open them, or `only` those named.
 
@@ -212,9 +207,9 @@ def release(
             known=", ".join(sorted(holders.owned)) or "no stream owns a shard",
             advice="`headgate status` shows who owns what; nothing was written",
         )
-    driver = StreamDriver.open(home, stream, f"release-{uuid.uuid4().hex}", shards, retry=retry, pause=pause)
+    driver = StreamDriver.open(home, stream, f"release-{uuid.uuid4().hex}", shards, retry=retry)
     driver.close_gaps(driver.settle(run_here, MAX_BYTES))
-    pause("fold")
+    step("fold")
     driver.fold()
     taken = take(
         home,
@@ -223,9 +218,8 @@ def release(
         expires_after=RELEASE_EXPIRES,
         note=f"released stream {stream!r}",
         names=holders.names,
-        pause=pause,
     )
-    pause("unseal")
+    step("unseal")
     wanted = None if only is None else set(only)
     let_go = [name for name, claim in driver.claims.items() if wanted is None or claim.shard.id in wanted]
     driver.unseal(let_go, forget_owner=forget_owner)
@@ -235,12 +229,12 @@ def release(
 # -- direct writers ----------------------------------------------------------------
 
 
-def _writer(shard: Shard, visible: Visible, retry: Retry, pause: Pause) -> ShardWriter:
+def _writer(shard: Shard, visible: Visible, retry: Retry) -> ShardWriter:
     def counts(header: EntryHeader, position: int) -> bool:
         return visible(shard.id, position, header.tags.attempt_id)
 
     config = WriterConfig(max_memtable_size=MAX_BYTES, max_unflushed_memtable_bytes=2 * MAX_BYTES, retry=retry)
-    return ShardWriter.open(shard.home, shard.id, config, visible=counts, pause=pause)
+    return ShardWriter.open(shard.home, shard.id, config, visible=counts)
 
 
 def _flush(writer: ShardWriter) -> None:

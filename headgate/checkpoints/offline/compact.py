@@ -22,7 +22,8 @@ from headgate.connectors.lance.base.damage import settle_base
 from headgate.retry import Retry
 from headgate.shards.manifest.model import Manifest
 from headgate.shards.shard import Claim, Shard, TableHome
-from headgate.shards.wal.appender import Pause, WalAppender, no_pause
+from headgate.shards.wal.appender import WalAppender
+from headgate.steps import step
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,6 @@ def compact_stopped(
     names: Mapping[UUID, str] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
     retry: Retry = Retry(),  # noqa: B008
-    pause: Pause = no_pause,
 ) -> Compacted:
     """Take all SSTables into the base. THIS WRITES, AND IT FENCES THE WRITERS AND STREAMS of every shard that has any.
 
@@ -84,18 +84,18 @@ def compact_stopped(
     Transient.
     """
     settle_base(home.store)
-    pause("look")
+    step("look")
     holders = Holders.read(home, shard_ids, names or {})
     found = _waiting(holders)
     total, done = sum(one.sstables for one in found), Compacted()
     progress(0, total)
     drivers = [
-        StreamDriver.open(home, stream, f"compact-{uuid.uuid4().hex}", shards, retry=retry, pause=pause)
+        StreamDriver.open(home, stream, f"compact-{uuid.uuid4().hex}", shards, retry=retry)
         for stream, shards in sorted(_owned(found).items())
     ]
     claims = {name: claim for driver in drivers for name, claim in driver.claims.items()}
-    claims |= _claimed(home, [one.shard_id for one in found if one.owner is None], retry, pause)
-    while (one := compact_round(claims, limits, retry=retry, pause=pause)) is not None:
+    claims |= _claimed(home, [one.shard_id for one in found if one.owner is None], retry)
+    while (one := compact_round(claims, limits, retry=retry)) is not None:
         done = replace(
             done,
             sstables=done.sstables + one.sstables,
@@ -105,9 +105,9 @@ def compact_stopped(
             rounds=done.rounds + 1,
         )
         progress(done.sstables, total)
-    pause("tidy")
-    done = replace(done, tidied=tidy_base(home, policy, pause=pause))
-    pause("unseal")
+    step("tidy")
+    done = replace(done, tidied=tidy_base(home, policy))
+    step("unseal")
     for driver in drivers:
         if _was_open(holders, driver.stream):
             driver.close_gaps(driver.settle(run_here, MAX_BYTES))
@@ -140,9 +140,9 @@ def _owned(found: Iterable[Waiting]) -> dict[str, list[str]]:
     return owned
 
 
-def _claimed(home: TableHome, ids: list[UUID], retry: Retry, pause: Pause) -> dict[str, Claim]:
+def _claimed(home: TableHome, ids: list[UUID], retry: Retry) -> dict[str, Claim]:
     def claim(shard_id: UUID) -> Claim:
-        return WalAppender.open(Shard(home, shard_id), retry=retry, pause=pause).claim
+        return WalAppender.open(Shard(home, shard_id), retry=retry).claim
 
     return dict(zip(map(str, ids), parallel.each("claim", claim, ids), strict=True))
 

@@ -30,7 +30,8 @@ from headgate.shards import names as wal_names
 from headgate.shards.manifest.model import Manifest
 from headgate.shards.rows.sstable import open_base
 from headgate.shards.shard import Claim, Shard, TableHome
-from headgate.shards.wal.appender import Pause, WalAppender, no_pause
+from headgate.shards.wal.appender import WalAppender
+from headgate.steps import step
 
 ROOT = "expired/"
 """Below the folder of the table's own records: one folder per shard, one record per position that was let go."""
@@ -114,7 +115,6 @@ def expire(
     shard: UUID | None = None,
     names: Mapping[UUID, str] | None = None,
     retry: Retry = Retry(),  # noqa: B008
-    pause: Pause = no_pause,
 ) -> list[Expiry]:
     """Let the entries go. THIS WRITES, AND IT FENCES THE STREAMS AND WRITERS of these shards. What went, per shard:
 
@@ -127,16 +127,16 @@ def expire(
     Garbage collection deletes the entries later, unless a checkpoint pins them. Raises as `plan_expiry`, and Fenced,
     Transient, DataLoss.
     """
-    pause("look")
+    step("look")
     holders = Holders.read(home, shard_ids, names or {})
     chosen = _chosen(home, holders, before, stream, shard)
     ends = _ends(home, before)
     done: list[Expiry] = []
     for owner, shards in _by_owner(home, holders, chosen).items():
         if owner is None:
-            done += [_expire_shard(one, holders, before, ends, retry, pause) for one in shards]
+            done += [_expire_shard(one, holders, before, ends, retry) for one in shards]
         else:
-            done += _expire_stream(home, owner, shards, holders, before, ends, retry, pause)
+            done += _expire_stream(home, owner, shards, holders, before, ends, retry)
     return done
 
 
@@ -148,30 +148,27 @@ def _expire_stream(
     before: Before,
     ends: Mapping[UUID, int],
     retry: Retry,
-    pause: Pause,
 ) -> list[Expiry]:
     query_id = f"expire-{uuid.uuid4().hex}"
-    driver = StreamDriver.open(home, stream, query_id, holders.owned[stream], retry=retry, pause=pause)
+    driver = StreamDriver.open(home, stream, query_id, holders.owned[stream], retry=retry)
     goes: dict[str, Expiry] = {}
     for name, claim in driver.claims.items():
         if claim.shard in shards:
             goes[name] = _held_expiry(claim, holders, before, ends, retry)
-            _put_record(home, before, goes[name], retry, pause)
-    pause("advance")
+            _put_record(home, before, goes[name], retry)
+    step("advance")
     driver.pass_over({name: one.upto for name, one in goes.items()})
-    pause("fold")
+    step("fold")
     driver.fold()
     return list(goes.values())
 
 
-def _expire_shard(
-    shard: Shard, holders: Holders, before: Before, ends: Mapping[UUID, int], retry: Retry, pause: Pause
-) -> Expiry:
-    appender = WalAppender.open(shard, retry=retry, pause=pause)
+def _expire_shard(shard: Shard, holders: Holders, before: Before, ends: Mapping[UUID, int], retry: Retry) -> Expiry:
+    appender = WalAppender.open(shard, retry=retry)
     assert appender.opened is not None
     goes = _held_expiry(appender.claim, holders, before, ends, retry)
-    _put_record(shard.home, before, goes, retry, pause)
-    pause("advance")
+    _put_record(shard.home, before, goes, retry)
+    step("advance")
     close_gap(appender.claim, appender.opened, goes.upto, retry)
     return goes
 
@@ -269,9 +266,9 @@ def _expiry(
 # -- the record --------------------------------------------------------------------
 
 
-def _put_record(home: TableHome, before: Before, expiry: Expiry, retry: Retry, pause: Pause) -> None:
+def _put_record(home: TableHome, before: Before, expiry: Expiry, retry: Retry) -> None:
     """Twice equals once: what goes up to a position is said once."""
-    pause("record")
+    step("record")
     if expiry.upto <= expiry.replay_after:
         return
     content = {

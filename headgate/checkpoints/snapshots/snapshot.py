@@ -29,10 +29,10 @@ from headgate.shards.manifest.model import Manifest
 from headgate.shards.memtable.replay import uncovered
 from headgate.shards.rows.view import Fresh, View
 from headgate.shards.shard import Shard, TableHome
-from headgate.shards.wal.appender import Pause, no_pause
 from headgate.shards.wal.moved import check_place
 from headgate.shards.wal.tailer import WalTailer
 from headgate.shards.wal.tip import listed_tip
+from headgate.steps import step
 
 TRIES = 8
 """Each lost try means that a flush, a fold or a compaction came in between; they do not run that often."""
@@ -71,11 +71,9 @@ class _Moved(Exception):
         super().__init__()
 
 
-def read_snapshot(
-    home: TableHome, shard_ids: Iterable[UUID], *, kept: Kept | None = None, pause: Pause = no_pause
-) -> View:
+def read_snapshot(home: TableHome, shard_ids: Iterable[UUID], *, kept: Kept | None = None) -> View:
     """The table as it is now, with the rows of its tails; see `read_instant`. `kept` is of earlier reads of it."""
-    return _read(home, shard_ids, _rows, kept or Kept(0), pause).view
+    return _read(home, shard_ids, _rows, kept or Kept(0)).view
 
 
 TailStart: TypeAlias = Callable[[Shard, Manifest, Visible], int]
@@ -87,9 +85,7 @@ def above_replay(shard: Shard, manifest: Manifest, visible: Visible) -> int:
     return manifest.replay_after + 1
 
 
-def read_instant(
-    home: TableHome, shard_ids: Iterable[UUID], *, tail_start: TailStart = above_replay, pause: Pause = no_pause
-) -> Instant:
+def read_instant(home: TableHome, shard_ids: Iterable[UUID], *, tail_start: TailStart = above_replay) -> Instant:
     """The table as it is now, without rows (R11):
 
     1. the manifests of all shards.
@@ -102,7 +98,7 @@ def read_instant(
     Raises DataLoss, Corrupt, InvalidInput where the base is not this table's any more, and Transient where the table
     keeps moving.
     """
-    return _read(home, shard_ids, _ends, Kept(0), pause, tail_start)
+    return _read(home, shard_ids, _ends, Kept(0), tail_start)
 
 
 def visible_now(home: TableHome) -> Visible:
@@ -119,13 +115,12 @@ def _read(
     shard_ids: Iterable[UUID],
     read_tail: _ReadTail,
     kept: Kept,
-    pause: Pause,
     tail_start: TailStart = above_replay,
 ) -> Instant:
     ids = set(shard_ids)
     for _ in range(TRIES):
         try:
-            return _try(home, [Shard(home, shard_id) for shard_id in sorted(ids)], read_tail, kept, pause, tail_start)
+            return _try(home, [Shard(home, shard_id) for shard_id in sorted(ids)], read_tail, kept, tail_start)
         except _Moved as moved:
             ids |= moved.appeared
     raise Transient(f"The table moved on during each of {TRIES} reads.", table=home.uri)
@@ -136,19 +131,18 @@ def _try(
     shards: Sequence[Shard],
     read_tail: _ReadTail,
     kept: Kept,
-    pause: Pause,
     tail_start: TailStart,
 ) -> Instant:
-    pause("manifests")
+    step("manifests")
     found = parallel.each("snapshot", kept.latest, shards)
     claimed = [(shard, manifest) for shard, manifest in zip(shards, found, strict=True) if manifest is not None]
-    pause("logs")
+    step("logs")
     logs = kept.logs(home)
     visible = Visible.of(logs, home.uri)
     _check_known(home, shards, [shard.id for shard, _ in claimed], visible)
-    pause("tails")
+    step("tails")
     tails = parallel.each("snapshot", lambda one: _tail(one[0], one[1], visible, read_tail, kept, tail_start), claimed)
-    pause("base")
+    step("base")
     view = View.over(kept.base(home), [fresh for fresh, _ in tails])
     if view is None:
         raise _Moved

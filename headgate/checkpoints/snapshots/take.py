@@ -33,7 +33,7 @@ from headgate.connectors.lance.base.tags import held_versions, hold_version, rel
 from headgate.errors import HeadgateError, InvalidInput, NotFound, Transient
 from headgate.shards.manifest.model import Manifest
 from headgate.shards.shard import Shard, TableHome
-from headgate.shards.wal.appender import Pause, no_pause
+from headgate.steps import step
 
 TRIES = 32
 """Each lost try means that a flush or a compaction came in between. They do not run that often, but a busy machine may
@@ -60,7 +60,6 @@ def take(
     note: str = "",
     names: Mapping[UUID, str] | None = None,
     tail_start: TailStart = above_replay,
-    pause: Pause = no_pause,
 ) -> TableCheckpoint:
     """Pin the table as it is. THIS WRITES one record and one tag; it flushes nothing and fences nobody.
 
@@ -80,17 +79,17 @@ def take(
     store = CheckpointStore(home.records, home.uri)
     ids = tuple(shard_ids)
     for _ in range(TRIES):
-        instant = read_instant(home, ids, tail_start=tail_start, pause=pause)
+        instant = read_instant(home, ids, tail_start=tail_start)
         described = describe(home, instant, name=name, names=names)
         checkpoint = replace(described, scope=scope, expires_after=expires_after, note=note)
-        pause("record")
+        step("record")
         store.put(checkpoint)
         try:
-            pause("tag")
+            step("tag")
             if _is_tagged(home, checkpoint):
-                pause("check")
+                step("check")
                 if _is_held(home, checkpoint):
-                    pause("taken")
+                    step("taken")
                     return checkpoint
         except HeadgateError:
             with suppress(HeadgateError):

@@ -20,7 +20,7 @@ from headgate.checkpoints.spark.directory import SourceOffsets
 from headgate.connectors.objects import ObjectStore
 from headgate.errors import AlreadyExists, InvalidInput
 from headgate.retry import Retry
-from headgate.shards.wal.appender import Pause, no_pause
+from headgate.steps import step
 
 _NOTHING_YET = "-"
 """What Spark writes for a source that has no offset yet."""
@@ -101,10 +101,10 @@ def begun_files(query_id: str, begun: Mapping[str, bytes]) -> list[tuple[str, by
     return [_metadata(query_id), *begun.items()]
 
 
-def write_files(target: ObjectStore, files: Iterable[tuple[str, bytes]], pause: Pause = no_pause) -> None:
+def write_files(target: ObjectStore, files: Iterable[tuple[str, bytes]]) -> None:
     """Put them one after the other. Raises InvalidInput where one is there with other content: nothing is replaced."""
     for key, data in files:
-        pause(key)
+        step(key)
         try:
             Retry().run(lambda key=key, data=data: target.put_if_absent(key, data))  # type: ignore[misc]
         except AlreadyExists as error:

@@ -31,7 +31,7 @@ from headgate.connectors.objects.files import sync_folder
 from headgate.errors import AlreadyExists, DataLoss, InvalidInput, NotFound
 from headgate.retry import Retry
 from headgate.shards.shard import Shard, TableHome
-from headgate.shards.wal.appender import Pause, no_pause
+from headgate.steps import step
 
 _LOOKS = 10
 """A query that runs beside so many looks and has something new at each is not damaged."""
@@ -110,7 +110,6 @@ def rebuild(
     *,
     sources: Sequence[Iterable[str]] = (),
     move: Callable[[str, str], None] | None = None,
-    pause: Pause = no_pause,
 ) -> Rebuilt:
     """Make the Spark checkpoint anew. THIS WRITES, AND IT FENCES A DRIVER THAT STILL RUNS THE STREAM.
 
@@ -124,22 +123,22 @@ def rebuild(
     completes it. `target` is the directory as a store; `sources` are the topics of each Kafka source of the query,
     where it has several. Raises InvalidInput, Fenced, DataLoss, StoreError.
     """
-    pause("spark look")
+    step("spark look")
     head, spark = _settled(home, stream, checkpoint)
     _check_needed(home, head, spark)
     query_id = str(uuid.uuid4())
     _files(head, query_id, spark, sources)  # refuses what cannot be, before anything is fenced
     aside = None if not spark.is_there else move or _mover(checkpoint)
-    pause("take over")
-    head = StreamDriver.open(home, stream, query_id, (), pause=pause).head
+    step("take over")
+    head = StreamDriver.open(home, stream, query_id, ()).head
     files = _files(head, query_id, spark, sources)
     moved_to = None
     if aside is not None:
-        pause("aside")
+        step("aside")
         moved_to = f"{checkpoint.location.rstrip('/')}.replaced-at-{head.sequence}"
         aside(checkpoint.location, moved_to)
-    write_files(target, files, pause)
-    pause("rebuilt")
+    write_files(target, files)
+    step("rebuilt")
     return Rebuilt(query_id, head, moved_to)
 
 

@@ -20,7 +20,7 @@ from headgate.checkpoints.spark.rewind_plan import Place, is_there, plan_adoptio
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.retry import Retry
 from headgate.shards.shard import TableHome
-from headgate.shards.wal.appender import Pause, no_pause
+from headgate.steps import step
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,6 @@ def rewind(
     by: str = "",
     reason: str = "",
     retry: Retry = Retry(),  # noqa: B008
-    pause: Pause = no_pause,
 ) -> Rewound:
     """Send a stream to these offsets. THIS WRITES, AND IT FENCES A DRIVER THAT STILL RUNS THE STREAM.
 
@@ -62,9 +61,9 @@ def rewind(
     checkpoint is not touched: it no longer goes with the stream, and `rebuild` makes it anew. Raises InvalidInput,
     NotFound, Fenced, Poisoned, DataLoss, Transient.
     """
-    pause("rewind look")
+    step("rewind look")
     head = stream_head(home, stream)
-    return _sent(home, head, partial(plan_rewind, wanted=wanted), by=by, reason=reason, retry=retry, pause=pause)
+    return _sent(home, head, partial(plan_rewind, wanted=wanted), by=by, reason=reason, retry=retry)
 
 
 def adopt(
@@ -75,16 +74,15 @@ def adopt(
     by: str = "",
     reason: str = "",
     retry: Retry = Retry(),  # noqa: B008
-    pause: Pause = no_pause,
 ) -> Rewound:
     """Let a stream go on where a foreign Spark checkpoint stands (R23). THIS WRITES, AND IT FENCES as `rewind` does.
 
     The steps and the record are those of a rewind; the stream need not have been in this table before. What the
     checkpoint's batches have read until now is never in the table. Raises as `rewind` does.
     """
-    pause("rewind look")
+    step("rewind look")
     head = CommitLog(home.records, stream, home.uri).read().head
-    return _sent(home, head, partial(plan_adoption, spark=spark), by=by, reason=reason, retry=retry, pause=pause)
+    return _sent(home, head, partial(plan_adoption, spark=spark), by=by, reason=reason, retry=retry)
 
 
 def _sent(
@@ -95,17 +93,16 @@ def _sent(
     by: str,
     reason: str,
     retry: Retry,
-    pause: Pause,
 ) -> Rewound:
     """Steps 2 to 4 of a rewind of a stream that stands so."""
     moves = plan(head)
     if is_there(head, moves):
         return Rewound(head, moves, None)
-    pause("take over")
-    driver = StreamDriver.open(home, head.stream, str(uuid.uuid4()), (), retry=retry, pause=pause)
+    step("take over")
+    driver = StreamDriver.open(home, head.stream, str(uuid.uuid4()), (), retry=retry)
     moves = plan(driver.head)
     if is_there(driver.head, moves):
         return Rewound(driver.head, moves, None)
     record = driver.rewind(moves, by=by, reason=reason)
-    pause("rewound")
+    step("rewound")
     return Rewound(driver.head, moves, record)

@@ -26,7 +26,7 @@ from headgate.checkpoints.snapshots.take import drop_older, own_name, take
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import Fenced, HeadgateError
 from headgate.shards.shard import TableHome
-from headgate.shards.wal.appender import Pause, no_pause
+from headgate.steps import step
 
 WAL_ONLY = "{} WAL only: rows stay in the WAL, which is pinned as it is; nothing was flushed"
 """Of the note, where a stream or several have no SSTables."""
@@ -82,7 +82,6 @@ def checkpoint_stream(
     *,
     max_bytes: int,
     keep: int,
-    pause: Pause = no_pause,
 ) -> TableCheckpoint:
     """Take a checkpoint of a running stream, between two of its batches. Fences nobody.
 
@@ -95,7 +94,7 @@ def checkpoint_stream(
     with driver.maintenance("a checkpoint"):
         if not _is_wal_only(driver):
             driver.close_gaps(driver.settle(run, max_bytes))
-        return _pinned(driver, shard_ids, keep, pause)
+        return _pinned(driver, shard_ids, keep)
 
 
 def stop_stream(
@@ -106,7 +105,6 @@ def stop_stream(
     max_bytes: int,
     keep: int,
     compaction: FinalCompaction | None = None,
-    pause: Pause = no_pause,
 ) -> TableCheckpoint:
     """The same for a stream that ends here, and native may open its shards afterwards. The driver is used up.
 
@@ -119,48 +117,44 @@ def stop_stream(
     Nobody would try it again later, so that each step is tried as long as the stream waits for its store.
     """
     shard_ids = tuple(shard_ids)
-    pinned = partial(_pinned, driver, shard_ids, keep, pause)
+    pinned = partial(_pinned, driver, shard_ids, keep)
     patiently = driver.retry.run_steps
     with driver.maintenance("a clean stop"):
         if _is_wal_only(driver):
             return patiently(pinned)
-        pause("renew")
+        step("renew")
         driver.renew()
         patiently(lambda: driver.close_gaps(driver.settle(run, max_bytes)))
-        pause("compact")
+        step("compact")
         left = "" if compaction is None else compaction.run(driver)
         taken = patiently(partial(pinned, note=left))
-        pause("unseal")
+        step("unseal")
         driver.unseal()
         return taken
 
 
-def checkpoint_wal_only(
-    home: TableHome, shard_ids: Iterable[UUID], stream: str, *, keep: int, pause: Pause = no_pause
-) -> TableCheckpoint:
+def checkpoint_wal_only(home: TableHome, shard_ids: Iterable[UUID], stream: str, *, keep: int) -> TableCheckpoint:
     """The same for a WAL-only stream whose driver is not at hand: fold its log, pin the table. Anyone may."""
-    pause("fold")
+    step("fold")
     log = CommitLog(home.records, stream, home.uri)
     state = log.read()
     put_fold(log, state, {})
     tidy(home.records, log)
     note, name = WAL_ONLY.format(f"stream {stream!r} is"), own_name(stream, state.sequence)
-    taken = take(home, shard_ids, scope="all", name=name, note=note, pause=pause)
-    pause("drop")
+    taken = take(home, shard_ids, scope="all", name=name, note=note)
+    step("drop")
     drop_older(home, stream, keep)
     return taken
 
 
-def _pinned(
-    driver: StreamDriver, shard_ids: Iterable[UUID], keep: int, pause: Pause, note: str = ""
-) -> TableCheckpoint:
-    pause("fold")
+def _pinned(driver: StreamDriver, shard_ids: Iterable[UUID], keep: int, note: str = "") -> TableCheckpoint:
+    step("fold")
     driver.fold()
     note = WAL_ONLY.format(f"stream {driver.stream!r} is") if _is_wal_only(driver) else note
     name = own_name(driver.stream, driver.head.sequence)
     names = {claim.shard.id: name for name, claim in driver.claims.items()}
-    taken = take(driver.home, shard_ids, scope="all", name=name, note=note, names=names, pause=pause)
-    pause("drop")
+    taken = take(driver.home, shard_ids, scope="all", name=name, note=note, names=names)
+    step("drop")
     drop_older(driver.home, driver.stream, keep)
     return taken
 

@@ -36,8 +36,8 @@ from headgate.retry import Retry
 from headgate.shards.manifest.model import Manifest
 from headgate.shards.rows.schema import RowSchema
 from headgate.shards.shard import Claim, Shard, TableHome
-from headgate.shards.wal.appender import Pause, no_pause
 from headgate.shards.wal.tip import find_tip
+from headgate.steps import step
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,6 @@ class StreamDriver:
         log: OpenedLog,
         claims: dict[str, Claim],
         retry: Retry,
-        pause: Pause,
         state: LogState | None = None,
         manifests: Mapping[UUID, Manifest] | None = None,
     ) -> None:
@@ -91,7 +90,6 @@ class StreamDriver:
         self._claims = claims
         self.retry = retry
         """How patiently it waits for its store."""
-        self._pause = pause
         self._floor: dict[UUID, int] = {}
         """Per shard the replay_after that this driver has written, or is about to: no batch is planned there (R4)."""
         manifests = manifests or {}
@@ -121,7 +119,6 @@ class StreamDriver:
         accept: Callable[[Head], object] = lambda head: None,
         decoder: Mapping[str, Any] | None = None,
         retry: Retry = Retry(),  # noqa: B008
-        pause: Pause = no_pause,
     ) -> StreamDriver:
         """Take the stream over. THIS WRITES, AND IT FENCES AN EARLIER DRIVER.
 
@@ -138,18 +135,18 @@ class StreamDriver:
         Raises Fenced where another driver came later, InvalidInput where a shard belongs to
         another stream, DataLoss, Transient.
         """
-        log = CommitLog(home.records, stream, home.uri, retry, pause)
+        log = CommitLog(home.records, stream, home.uri, retry)
         state = log.read()
         head = state.head
         accept(head)
         names = _distinct(home, {*shards, *(head.opened.shards if head.opened else ())})
         check_owners(home, stream, names, retry)
         settle_base(home.store)
-        claims = claim_all(home, stream, names, head.listed, retry, pause)
+        claims = claim_all(home, stream, names, head.listed, retry)
         opened = log.open(query_id, told(claims), state, decoder)
-        pause("re-read")
+        step("re-read")
         manifests = check_held(claims.values(), retry)
-        driver = cls(home, stream, opened, claims, retry, pause, opened.state, manifests)
+        driver = cls(home, stream, opened, claims, retry, opened.state, manifests)
         held = {claim.shard.id for claim in claims.values()}
         listed = {one.shard for shard_id, one in opened.state.shards.items() if shard_id not in held}
         if late := sorted(name for name in listed if not name.startswith(PREFIX)):
@@ -164,14 +161,13 @@ class StreamDriver:
         log: OpenedLog,
         *,
         retry: Retry = Retry(),  # noqa: B008
-        pause: Pause = no_pause,
     ) -> StreamDriver:
         """Go on under the open record that the caller put before, by what the log says. Reads and writes nothing."""
         claims = {
             name: Claim(Shard(home, claim.shard_id), claim.epoch, claim.claim_id, claim.barrier + 1)
             for name, claim in log.record.shards.items()
         }
-        return cls(home, stream, log, claims, retry, pause)
+        return cls(home, stream, log, claims, retry)
 
     @property
     def head(self) -> Head:
@@ -233,14 +229,14 @@ class StreamDriver:
         """
         record = None
         while record is None:
-            self._pause("commit")
+            step("commit")
             with self._guard:
                 floor = dict(self._floor)
             record = self._log.commit(batch, floor)
             if record is None:
-                self._pause("columns changed")
+                step("columns changed")
                 batch = again() or batch
-        self._pause("committed")
+        step("committed")
         with self._guard:
             self._in_flight = {}
             if batch.mode == "memtable":
@@ -325,7 +321,7 @@ class StreamDriver:
         with self._alone(self._compaction, "compacting", "a compaction"):
             with self._guard:
                 claims = dict(self._claims)
-            done = compact_round(claims, limits, run, retry=self.retry, pause=self._pause)
+            done = compact_round(claims, limits, run, retry=self.retry)
             for name, manifest in (self._latest(claims) if done is None else done.manifests).items():
                 self._note(name, manifest)
             return done
@@ -342,12 +338,12 @@ class StreamDriver:
 
         Raises Fenced, DataLoss, Transient.
         """
-        self._pause("limits")
+        step("limits")
         tips = self._tips()
         self._latest(tips)
-        self._pause("plan")
+        step("plan")
         limits = self._raised_to(tips)
-        self._pause("flush")
+        step("flush")
         return {name: (manifest, limits[name]) for name, manifest in self._flush_up_to(limits, run, max_bytes).items()}
 
     def close_gaps(self, settled: Settled) -> dict[str, Manifest]:
@@ -355,7 +351,7 @@ class StreamDriver:
 
         Twice equals once. Per shard the manifest as it stands. Raises Fenced, Transient.
         """
-        self._pause("gaps")
+        step("gaps")
 
         def close(name: str) -> Manifest:
             flushed, limit = settled[name]
@@ -513,8 +509,8 @@ class StreamDriver:
                 advice="stop this query; another driver runs the stream",
             )
         check_owners(self.home, self.stream, names, self.retry)
-        more = claim_all(self.home, self.stream, names, head.listed, self.retry, self._pause)
-        self._pause("extend")
+        more = claim_all(self.home, self.stream, names, head.listed, self.retry)
+        step("extend")
         self._log.extend(told({**self._claims, **more}))
         manifests = check_held(more.values(), self.retry)
         with self._guard:

@@ -26,7 +26,7 @@ from headgate.search.build.plan import Limits, Merge, Round, plan, plan_rebuild
 from headgate.search.finalize.finalize import Report, Stages, no_report
 from headgate.search.finalize.marker import read_segment
 from headgate.search.finalize.segment import IndexFolder, Segment
-from headgate.shards.wal.appender import Pause, no_pause
+from headgate.steps import step
 
 BUILD_STAGES = ("discover", "build", "copy_parts", "write_merged_metadata", "clean_staging", "commit")
 BUILD_STEPS = ("planned", "finished", "done")
@@ -61,7 +61,6 @@ def build_index(
     runner: Runner | None = None,
     limits: Limits | None = None,
     report: Report = no_report,
-    pause: Pause = no_pause,
 ) -> IndexBuild:
     """Cover every fragment of the base by the column's full-text index; `name` is for one that is not there yet.
 
@@ -84,10 +83,10 @@ def build_index(
     while True:
         todo = plan_rebuild(look, limits) if renew else plan(look, limits)
         stages.complete("discover")
-        pause("planned")
+        step("planned")
         if todo is None:
             stages.complete(*BUILD_STAGES)
-            pause("done")
+            step("done")
             rows = sum(fragment.rows for fragment in look.fragments.values())
             return IndexBuild(
                 look.name, column, look.version, rounds, added, len(look.segments), len(look.fragments), rows
@@ -95,9 +94,9 @@ def build_index(
         jobs, done = _jobs(store, column, look, todo, chosen if renew or look.parameters is None else look.parameters)
         segments = _matching(jobs, run(jobs, partial(_progress, stages)), store)
         stages.complete(*BUILD_STAGES[:-1])
-        pause("finished")
+        step("finished")
         stages.at("commit", 0, 1)
-        landed = commit(store, column, look, segments, done, pause=pause)
+        landed = commit(store, column, look, segments, done)
         stages.complete("commit")
         rounds, added = rounds + 1, added + len(landed.landed)
         idle = 0 if landed.landed else idle + 1

@@ -27,7 +27,7 @@ from headgate.search.build.plan import Decision, Round, decide, uncovered
 from headgate.search.finalize.marker import is_whole, read_marker
 from headgate.search.finalize.segment import MARKER, IndexFolder, Segment, differing
 from headgate.shards.outcomes import taken_by, wins
-from headgate.shards.wal.appender import Pause, no_pause
+from headgate.steps import step
 
 COMMIT_STEPS = ("looked", "decided", "committed")
 """Where `commit` pauses, in each try."""
@@ -54,7 +54,6 @@ def commit(
     built: Sequence[Segment],
     done: Round,
     *,
-    pause: Pause = no_pause,
     retry: Retry | None = None,
 ) -> Committed:
     """Let the base name the segments of a round that was planned from `planned`.
@@ -73,7 +72,7 @@ def commit(
     unknown = False
     for delay in (*_pauses(retry or Retry()), None):
         now = look_index(store, column, planned.name)
-        pause("looked")
+        step("looked")
         decision = decide(planned, now, built, done.removed)
         if not decision.added or (done.whole and decision.stale):
             stale = (*decision.stale, *(one.index_id for one in decision.added))
@@ -84,7 +83,7 @@ def commit(
             break
         _check(store, now, decision)
         _win(store, [one.index_id for one in decision.added])
-        pause("decided")
+        step("decided")
         try:
             fresh = [native_segment(one) for one in decision.added]
             failure = None
@@ -95,7 +94,7 @@ def commit(
         except StoreError as error:
             failure, unknown = error, True
             clock.sleep(delay)
-        pause("committed")
+        step("committed")
     raise failure or Transient(f"Others changed index {now.name!r} in each of {TRIES} tries.", table=store.uri)
 
 

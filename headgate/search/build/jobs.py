@@ -34,7 +34,7 @@ from headgate.search.finalize.segment import (
     settings_of,
     staged_name,
 )
-from headgate.shards.wal.appender import Pause, no_pause
+from headgate.steps import step
 
 
 class Job(Protocol):
@@ -44,7 +44,7 @@ class Job(Protocol):
     def fragments(self) -> tuple[int, ...]:
         """What the segment will cover."""
 
-    def run(self, *, report: Report = no_report, pause: Pause = no_pause) -> Segment:
+    def run(self, *, report: Report = no_report) -> Segment:
         """Make it, under a new id. Raises Transient: try again."""
 
 
@@ -65,18 +65,18 @@ class BuildJob:
     """How many these fragments have at that version."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
-    def run(self, *, report: Report = no_report, pause: Pause = no_pause) -> Segment:
+    def run(self, *, report: Report = no_report) -> Segment:
         """See Job."""
         folder = _intended(self.store)
-        pause("build")
+        step("build")
         report("build", 0, 1)
         built = build(folder, self)
         if built.documents > self.rows:
             what = f"Lance indexed {built.documents} documents of {self.rows} rows."
             raise DataLoss(what, **folder.where(), advice="report this; nothing was committed")
         report("build", 1, 1)
-        pause("built")
-        return finalize(folder, built, report=report, pause=pause)
+        step("built")
+        return finalize(folder, built, report=report)
 
 
 @dataclass(frozen=True)
@@ -91,12 +91,12 @@ class GatherJob:
         """Of all sources."""
         return tuple(sorted(fragment for source in self.sources for fragment in source.fragments))
 
-    def run(self, *, report: Report = no_report, pause: Pause = no_pause) -> Segment:
+    def run(self, *, report: Report = no_report) -> Segment:
         """See Job."""
-        pause("build")
+        step("build")
         report("build", 0, 1)
         report("build", 1, 1)
-        return gather(_intended(self.store), self.sources, report=report, pause=pause)
+        return gather(_intended(self.store), self.sources, report=report)
 
 
 def _intended(store: ObjectStore) -> IndexFolder:

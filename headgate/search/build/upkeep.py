@@ -20,7 +20,6 @@ from headgate.search.build.build import build_index
 from headgate.search.build.jobs import Runner
 from headgate.search.build.plan import Limits, plan
 from headgate.search.finalize.finalize import Report, no_report
-from headgate.shards.wal.appender import Pause, no_pause
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,6 @@ def index_base(
     runner: Runner | None = None,
     limits: Limits | None = None,
     report: Report = no_report,
-    pause: Pause = no_pause,
 ) -> Indexed:
     """Let every full-text index of the base cover all of its rows, one after the other. See `build_index`.
 
@@ -56,9 +54,7 @@ def index_base(
     columns, segments, failed = [], 0, None
     for index in kept_indexes(store):
         try:
-            built = build_index(
-                store, index.column, index.name, runner=runner, limits=limits, report=report, pause=pause
-            )
+            built = build_index(store, index.column, index.name, runner=runner, limits=limits, report=report)
         except HeadgateError as error:
             failed = failed or error.located(table=store.uri, column=index.column)
             continue

@@ -40,7 +40,7 @@ from headgate.search.finalize.segment import (
     settings_of,
     staged_name,
 )
-from headgate.shards.wal.appender import Pause, no_pause
+from headgate.steps import step
 
 Report: TypeAlias = Callable[[str, int, int], None]
 """Told of each stage how much of how much is done; first with 0, at last with all."""
@@ -86,7 +86,6 @@ def finalize(
     built: Built,
     *,
     report: Report = no_report,
-    pause: Pause = no_pause,
     retry: Retry | None = None,
 ) -> Segment:
     """Make the staged parts of a segment searchable. Nothing refers to it before it is committed.
@@ -102,7 +101,7 @@ def finalize(
     Where something is missing on the way, another finalizer may be done: a valid marker is success. Raises
     InvalidInput and DataLoss with staging untouched, Transient: call again.
     """
-    return _Finalizer(folder, built, Stages(report), pause, retry or Retry()).run()
+    return _Finalizer(folder, built, Stages(report), retry or Retry()).run()
 
 
 @dataclass(frozen=True)
@@ -110,21 +109,20 @@ class _Finalizer:
     folder: IndexFolder
     built: Built
     stages: Stages
-    pause: Pause
     retry: Retry
 
     def run(self) -> Segment:
         self.stages.at("discover", 0, 1)
         listed = self._sizes()
-        self.pause("listed")
+        step("listed")
         segment = self._finished()
         self.stages.complete("discover")
         if segment is None:
             try:
                 self._check(listed)
-                self.pause("checked")
+                step("checked")
                 self._copy()
-                self.pause("copied")
+                step("copied")
                 segment = self._mark()
             except (NotFound, DataLoss, InvalidInput) as error:
                 # Another finalizer that is done deletes staging, and this one cannot find it any more.
@@ -132,10 +130,10 @@ class _Finalizer:
                 if segment is None:
                     error.located(**self.folder.where())
                     raise
-        self.pause("marked")
+        step("marked")
         self.stages.complete("copy_parts", "write_merged_metadata")
         self._clean(segment)
-        self.pause("cleaned")
+        step("cleaned")
         self.stages.complete("clean_staging")
         return segment
 
@@ -200,7 +198,7 @@ class _Finalizer:
         data = marker_bytes(self.built)
         with suppress(AlreadyExists):  # nobody else knows the name: it is ours, and the response to its put was lost
             self.retry.run(lambda: self.folder.objects.put_if_absent(staged, data))
-        self.pause("staged_marker")
+        step("staged_marker")
         self.retry.run(lambda: self.folder.objects.copy(staged, MARKER))
         segment = self._finished()
         if segment is None:

@@ -29,7 +29,7 @@ from headgate.search.finalize.segment import (
     staged_name,
     together,
 )
-from headgate.shards.wal.appender import Pause, no_pause
+from headgate.steps import step
 
 GATHER_STEPS = ("copied_part", "listed_part", "staged")
 """Where `gather` pauses before it finalizes; the first two for each part."""
@@ -40,7 +40,6 @@ def gather(
     sources: Sequence[Segment],
     *,
     report: Report = no_report,
-    pause: Pause = no_pause,
     retry: Retry | None = None,
 ) -> Segment:
     """Make one segment with all parts of the sources, which stay. The target's id must be new.
@@ -50,12 +49,12 @@ def gather(
     3. finalize.
     """
     retry = retry or Retry()
-    built = stage(target, sources, pause=pause, retry=retry)
-    pause("staged")
-    return finalize(target, built, report=report, pause=pause, retry=retry)
+    built = stage(target, sources, retry=retry)
+    step("staged")
+    return finalize(target, built, report=report, retry=retry)
 
 
-def stage(target: IndexFolder, sources: Sequence[Segment], *, pause: Pause = no_pause, retry: Retry) -> Built:
+def stage(target: IndexFolder, sources: Sequence[Segment], *, retry: Retry) -> Built:
     """Steps 1 and 2 of `gather`: what is staged then."""
     kept = [
         (replace(target, index_id=one.index_id), one, number) for one in sources for number in range(one.part_count)
@@ -67,24 +66,22 @@ def stage(target: IndexFolder, sources: Sequence[Segment], *, pause: Pause = no_
     oldest = min(one.facts.dataset_version for one in sources)
     built = replace(built, facts=replace(built.facts, dataset_version=oldest))
     for new_id, (folder, _, number) in enumerate(kept):
-        _stage_part(target, folder, number, new_id, built, pause, retry)
+        _stage_part(target, folder, number, new_id, built, retry)
     return built
 
 
-def _stage_part(
-    target: IndexFolder, source: IndexFolder, number: int, new_id: int, built: Built, pause: Pause, retry: Retry
-) -> None:
+def _stage_part(target: IndexFolder, source: IndexFolder, number: int, new_id: int, built: Built, retry: Retry) -> None:
     def copy(suffix: str) -> None:
         names = final_name(number, suffix), staged_name(new_id, suffix)
         retry.run(lambda: source.objects.copy(*names, target.objects))
 
     parallel.each("gather", copy, SUFFIXES, workers=AT_ONCE)
-    pause("copied_part")
+    step("copied_part")
     nothing = pa.record_batch([], schema=pa.schema([]))
     data = small_file(nothing, {**built.settings, "partitions": json.dumps([new_id])})
     with suppress(AlreadyExists):  # the target's id is new: it is ours, and the response to its put was lost
         retry.run(lambda: target.objects.put_if_absent(staged_name(new_id, "metadata"), data))
-    pause("listed_part")
+    step("listed_part")
 
 
 def _part(folder: IndexFolder, source: Segment, number: int, new_id: int, retry: Retry) -> Part:

@@ -28,13 +28,7 @@ from headgate.shards.wal import entry as codec
 from headgate.shards.wal.entry import Chunk, EncodedEntry, EntryHeader, Tags
 from headgate.shards.wal.moved import before_move, check_place, move_wal
 from headgate.shards.wal.tip import checked_tip, find_tip, listed_end
-
-Pause = Callable[[str], None]
-"""Called with the name of each protocol step before it is taken. Tests stop there."""
-
-
-def no_pause(step: str) -> None:
-    """Go on."""
+from headgate.steps import step
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +78,6 @@ class WalAppender:
         seen: int | None = None,
         looked: int | None = None,
         retry: Retry = Retry(),  # noqa: B008
-        pause: Pause = no_pause,
     ) -> WalAppender:
         """Claim the shard. THIS WRITES, AND IT FENCES AN EARLIER WRITER.
 
@@ -109,16 +102,16 @@ class WalAppender:
         flushed.
         """
         manifests = shard.manifests_retried(retry)
-        pause("look")
+        step("look")
         if looked is None:
             looked = _tip(shard, manifests, seen, retry) if owner else _end(shard, manifests, retry)
-        pause("claim")
+        step("claim")
         claimed = manifests.claim(owner, spec_id=shard.home.spec_id)
         manifest = claimed.manifest
         assert manifest.claim_id is not None
         check_place(shard, claimed.previous)
         place = before_move(shard, claimed.previous)
-        pause("tip")
+        step("tip")
         start = max(looked, search_start(claimed.previous, seen))
         try:
             free = retry.run(lambda: find_tip(place, start))
@@ -127,9 +120,9 @@ class WalAppender:
             manifests.check_fenced(manifest.epoch, manifest.claim_id)
             raise
         appender = cls(Claim(place, manifest.epoch, manifest.claim_id, free), retry=retry)
-        pause("barrier")
+        step("barrier")
         barrier = appender._put(codec.encode_barrier(epoch=manifest.epoch)).position
-        pause("re-read")
+        step("re-read")
         stored = manifests.latest()
         if not claim_stands(stored, manifest.epoch, manifest.claim_id, barrier):
             raise appender._stop(
@@ -143,7 +136,7 @@ class WalAppender:
             )
         assert stored is not None
         if place is not shard:
-            stored = move_wal(shard, appender.claim, stored.replay_after, retry, pause)
+            stored = move_wal(shard, appender.claim, stored.replay_after, retry)
             appender = cls(replace(appender.claim, shard=shard), retry=retry)
         appender.opened = stored
         return appender

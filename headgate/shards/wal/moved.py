@@ -23,6 +23,7 @@ from headgate.retry import Retry
 from headgate.shards import names
 from headgate.shards.manifest.model import WAL_STORE, Manifest
 from headgate.shards.shard import Claim, Shard
+from headgate.steps import step
 
 T = TypeVar("T")
 
@@ -114,7 +115,7 @@ def before_move(shard: Shard, manifest: Manifest | None) -> Shard:
     return shard
 
 
-def move_wal(shard: Shard, claim: Claim, replay_after: int, retry: Retry, pause: Callable[[str], None]) -> Manifest:
+def move_wal(shard: Shard, claim: Claim, replay_after: int, retry: Retry) -> Manifest:
     """Move the WAL of a shard that was just claimed, with its barrier in the old place; the manifest as written.
 
     1. note the new store for everybody who opens the table.
@@ -127,12 +128,12 @@ def move_wal(shard: Shard, claim: Claim, replay_after: int, retry: Retry, pause:
     wal = shard.wal
     assert isinstance(wal, MovedWal)
     wal.persist()
-    pause("noted")
+    step("noted")
     own, new, folder = wal.own, wal.new, names.wal_folder(shard.id) + "/"
     listed = retry.run(lambda: [*own.list_keys(folder)])
     keys = [key for key in listed if (position := names.wal_position(key)) is not None and position > replay_after]
     parallel.each("wal", lambda key: retry.run(lambda: own.copy(key, key, new)), keys)
-    pause("copied")
+    step("copied")
     value = wal.uri.encode()
     manifests = shard.manifests_retried(retry)
     return manifests.commit_update(claim.claim_id, claim.epoch, lambda latest: latest.with_field(WAL_STORE, value))

@@ -20,7 +20,6 @@ from headgate.search.build.jobs import Job, Runner
 from headgate.search.build.plan import Limits
 from headgate.search.finalize.finalize import Report
 from headgate.search.finalize.segment import Segment
-from headgate.shards.wal.appender import Pause, no_pause
 from headgate.streaming.spark.jobs import described, is_remote
 from headgate.streaming.write.task import FINAL, RESULT
 
@@ -36,17 +35,15 @@ Naming: TypeAlias = "Callable[[SparkSession, str], AbstractContextManager[None]]
 _ON_EXECUTORS = BUILD_STAGES[1:-1]
 
 
-def on_spark(
-    spark: SparkSession, table: str = "a table", *, naming: Naming = described, pause: Pause = no_pause
-) -> Runner:
-    """A runner that gives each job to a task of one Spark job. `pause` is called in the tasks."""
+def on_spark(spark: SparkSession, table: str = "a table", *, naming: Naming = described) -> Runner:
+    """A runner that gives each job to a task of one Spark job."""
 
     def run(jobs: Sequence[Job], report: Report) -> Sequence[Segment]:
         for stage in _ON_EXECUTORS:
             report(stage, 0, len(jobs))
         segments = []
         with naming(spark, f"headgate: full-text index of {table}, segments: {len(jobs)}"):
-            lines = _collected(spark, jobs, pause)
+            lines = _collected(spark, jobs)
         for line in lines:
             if "error" in line:
                 raise from_json(line["error"])
@@ -58,13 +55,13 @@ def on_spark(
     return run
 
 
-def _collected(spark: SparkSession, jobs: Sequence[Job], pause: Pause) -> list[dict[str, Any]]:
+def _collected(spark: SparkSession, jobs: Sequence[Job]) -> list[dict[str, Any]]:
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
     numbers = spark.range(0, len(jobs), 1, len(jobs))
     try:
-        rows = numbers.mapInArrow(partial(index_task, tuple(jobs), pause), RESULT).collect()
+        rows = numbers.mapInArrow(partial(index_task, tuple(jobs)), RESULT).collect()
     except (PySparkException, Py4JError) as error:
         raise Transient(
             f"Spark gave up on a task that builds an index segment: {type(error).__name__}.",
@@ -73,13 +70,13 @@ def _collected(spark: SparkSession, jobs: Sequence[Job], pause: Pause) -> list[d
     return [json.loads(row[0]) for row in rows]
 
 
-def index_task(jobs: tuple[Job, ...], pause: Pause, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def index_task(jobs: tuple[Job, ...], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """On an executor: one finalized segment per job; nothing names it yet."""
     for batch in batches:
         lines = []
         for number in batch.column(0).to_pylist():
             try:
-                lines.append(json.dumps(jobs[number].run(pause=pause).to_json()))
+                lines.append(json.dumps(jobs[number].run().to_json()))
             except FINAL as error:
                 lines.append(json.dumps({"error": error.to_json()}, default=str))
         yield pa.record_batch({"result": pa.array(lines, pa.string())})
