@@ -129,8 +129,9 @@ def test_a_crash_anywhere_replays_nothing_twice_and_loses_nothing(tmp_path: Path
     class Crash(Exception): ...
 
     steps: list[str] = []
+    dry = table.clone(str(tmp_path / "dry"))
     with watching(steps.append):
-        replay(table.clone(str(tmp_path / "dry")), apply=True)
+        replay(dry, apply=True)
     assert {"commit", "committed", "replayed"} <= set(steps)
     for number in range(len(steps)):
         copy = table.clone(str(tmp_path / f"copy{number}"))

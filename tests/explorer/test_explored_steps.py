@@ -109,10 +109,9 @@ def test_a_stream_is_opened_in_the_same_order(store: ObjectStore) -> None:
 
 def test_a_checkpoint_takes_the_same_steps(store: ObjectStore) -> None:
     taken: list[str] = []
+    driver = StreamDriver.open(home_of(store), "stream", "query", ["s0"])
     with watching(taken.append):
-        driver = StreamDriver.open(home_of(store), "stream", "query", ["s0"])
-    taken.clear()
-    driver.close_gaps(driver.settle(run_here, 1))
+        driver.close_gaps(driver.settle(run_here, 1))
     assert taken == ["limits", "plan", "flush", "gaps"]
     model = stream_model(Bounds("", (batches((0,)),) * 2, checkpoints=1))
     passed = way_to(model, "manifest0", lambda manifest: manifest is not None and manifest.replay_after == 1)
