@@ -17,6 +17,7 @@ from headgate.checkpoints.log.state import LogState
 from headgate.connectors.objects.folder import FolderStore
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import Fenced, HeadgateError, NotFound
+from headgate.steps import watching
 
 
 def opened(store: ObjectStore, query: str = "q") -> OpenedLog:
@@ -199,7 +200,8 @@ def test_a_crash_after_every_operation_of_a_fold_leaves_a_log_that_says_the_same
 def test_a_driver_that_stalls_while_it_opens_meets_a_folded_log(store: ObjectStore) -> None:
     commit(opened(store), 0)
     steps = Steps("open record")
-    slow = Background(lambda: CommitLog(store, "orders", "memory://table", AT_ONCE, steps).open("slow", CLAIMS))
+    with watching(steps):
+        slow = Background(lambda: log(store).open("slow", CLAIMS))
     steps.wait()
     driver = opened(store, "quick")
     made = Folding(store, log(store), driver.state)

@@ -200,7 +200,7 @@ def test_an_unfinished_clone_whose_pin_was_dropped_is_refused_rather_than_mixed(
         pass
 
     def pause(step: str) -> None:
-        if step == "manifests":
+        if step == "shard manifests":
             raise Stop
 
     with pytest.raises(Stop):

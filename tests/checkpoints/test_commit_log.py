@@ -15,6 +15,7 @@ from headgate.checkpoints.log.records import Batch, BatchRecord, OpenRecord, Sha
 from headgate.checkpoints.log.state import LogState, empty, fold, replayed
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import Corrupt, DataLoss, Fenced, HeadgateError, InvalidInput
+from headgate.steps import watching
 
 FOLDER = stream_folder("orders")
 
@@ -263,7 +264,8 @@ def paused_open(store: ObjectStore, step: str, meanwhile: list[OpenedLog]) -> Op
             came.append(name)
             meanwhile.append(log(store).open("other", CLAIMS))
 
-    return CommitLog(store, "orders", "memory://table", AT_ONCE, pause).open("q", CLAIMS)
+    with watching(pause):
+        return log(store).open("q", CLAIMS)
 
 
 @pytest.mark.parametrize("step", ["read", "open record"])
@@ -391,7 +393,8 @@ def test_an_opener_that_slept_over_a_collection_puts_its_record_once_more(store:
             log(store).put_fold(fold(state, {}))
             collect(store, state.sequence)
 
-    opened = CommitLog(store, "orders", "memory://table", AT_ONCE, meanwhile).open("sleeper", CLAIMS)
+    with watching(meanwhile):
+        opened = log(store).open("sleeper", CLAIMS)
     lost = log(store).record(2)
     assert isinstance(lost, OpenRecord)
     assert lost.query_id == "sleeper", "it did put its record, where nobody reads"

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from checkpoint_tables import copied, faulty, ids, make, open_stream, run_batch, through
 from checkpoint_tables import of_batches as rows_of
-from log_samples import AT_ONCE, CLAIMS, batch, batch_record, log, open_record
+from log_samples import CLAIMS, batch, batch_record, log, open_record
 from stores import Crash, Fault, FaultyStore
 
 from headgate.checkpoints.feed.feed import LogFeed
@@ -25,6 +25,7 @@ from headgate.checkpoints.spark.rewind import rewind
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import Fenced, InvalidInput
 from headgate.shards.rows.schema import RowSchema
+from headgate.steps import watching
 from headgate.table.fsck import fsck
 from headgate.table.table import open_table
 
@@ -109,7 +110,8 @@ def test_one_that_comes_while_the_log_is_opened_belongs_to_it(store: ObjectStore
         if step in ("open record", "prove") and step not in put:
             put[step] = log(store).put_schema_record()
 
-    opened = CommitLog(store, "orders", "memory://table", AT_ONCE, meanwhile).open("q", CLAIMS)
+    with watching(meanwhile):
+        opened = log(store).open("q", CLAIMS)
     assert (opened.record.sequence, opened.head.sequence) == (2, 3), "its slot was taken, and one came after it"
     assert opened.head.changed == put["prove"].sequence == 3
     assert opened.commit(batch(0, 0, 10, 1), {}) is not None
@@ -128,7 +130,8 @@ def test_one_that_lies_in_a_collected_slot_is_put_once_more(store: ObjectStore) 
             for sequence in (2, 3, 4):
                 store.delete(f"{log(store).folder}/log/{sequence:020d}.json")
 
-    record = CommitLog(store, "orders", "memory://table", AT_ONCE, meanwhile).put_schema_record()
+    with watching(meanwhile):
+        record = log(store).put_schema_record()
     assert isinstance(log(store).record(2), SchemaRecord), "where no driver comes to it"
     assert record.sequence == 6
     assert live.commit(batch(4, 40, 50, 5), {}) is None

@@ -147,10 +147,10 @@ def test_a_commit_whose_answer_is_lost_is_one_record_and_one_batch(
         if step == "commit" and len(log.sequences()) == len(sequences):
             s3_proxy.begin(LOST)
 
-    with watching(break_at_the_commit):
-        driver = StreamDriver.open(table.home, "s", QUERY, names, retry=Retry.lasting(60))
+    driver = StreamDriver.open(table.home, "s", QUERY, names, retry=Retry.lasting(60))
     sequences |= log.sequences()
-    running = Background(lambda: run_batch(driver, 3, ranges_of(3)))
+    with watching(break_at_the_commit):
+        running = Background(lambda: run_batch(driver, 3, ranges_of(3)))
     until(lambda: len(log.sequences()) > len(sequences), "the record is stored")
     assert running.running, "nobody told the driver so"
     s3_proxy.end(LOST)

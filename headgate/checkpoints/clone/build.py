@@ -71,7 +71,7 @@ def make_shards(home: TableHome, checkpoint: TableCheckpoint, plans: Sequence[Sh
     epochs = parallel.each("clone", partial(tail_epoch, home), plans)
     manifests = [cloned_manifest(plan, epoch) for plan, epoch in zip(plans, epochs, strict=True)]
     parallel.each("clone", partial(_put_manifest, home, intent), manifests)
-    step("manifests")
+    step("shard manifests")
     parallel.each("clone", partial(put_barrier, home), plans, [manifest.epoch for manifest in manifests])
     step("barriers")
     by_old = {plan.pinned.shard_id: plan for plan in plans}
