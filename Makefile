@@ -37,17 +37,17 @@ TEST_ENV = $(if $(TEST_ROOT),PYTEST_DEBUG_TEMPROOT=$(TEST_ROOT))
 
 # Spark and Kafka tests stay on one worker each (tests/conftest.py), so one Spark and one broker serve them all. They
 # wait more than they work: a third worker fills two cores.
-RUN_TESTS = $(TEST_ENV) $(BIN)/python tests/run_tests.py -n 3 --dist loadgroup
+RUN_TESTS = $(TEST_ENV) $(BIN)/python -m tests.support.rerun -n 3 --dist loadgroup
 
 test: setup ## Run the tests
-	@$(BIN)/python tests/servers.py versitygw toxiproxy
-	@$(BIN)/python tests/class_archive.py
+	@$(BIN)/python -m tests.support.servers versitygw toxiproxy
+	@$(BIN)/python -m tests.support.classes
 	@$(RUN_TESTS)
 
 # Measuring branches takes half as long again, so it is done here. The gate is silent when it holds.
 test-deep: setup ## Run the tests with branch coverage, and those that take minutes
-	@$(BIN)/python tests/servers.py versitygw minio toxiproxy prometheus compose
-	@$(BIN)/python tests/class_archive.py
+	@$(BIN)/python -m tests.support.servers versitygw minio toxiproxy prometheus compose
+	@$(BIN)/python -m tests.support.classes
 	@$(BIN)/coverage erase
 	@$(RUN_TESTS) --cov --cov-report=term
 	@$(BIN)/coverage report --include='$(GATED)' --fail-under=$(GATE) >/dev/null || { \
@@ -57,7 +57,7 @@ test-deep: setup ## Run the tests with branch coverage, and those that take minu
 
 MINUTES ?= 30
 soak: setup ## Kill and cut off every part of a stream for MINUTES=30; in the end the table is the topic
-	@$(BIN)/python tests/servers.py versitygw toxiproxy
+	@$(BIN)/python -m tests.support.servers versitygw toxiproxy
 	@$(BIN)/python -m tests.soak --minutes $(MINUTES)
 
 check: setup ## Check style, types and the direction of imports

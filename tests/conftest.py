@@ -1,11 +1,16 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import hypothesis
 import pytest
-from class_archive import java_options
-from run_tests import RERUN
+
+from tests.support.classes import java_options
+from tests.support.rerun import RERUN
+
+# Processes that tests start, and the workers of every Spark, find the modules of the tests.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
 
 if (options := java_options()) not in (given := os.environ.get("JAVA_TOOL_OPTIONS", "")):
     os.environ["JAVA_TOOL_OPTIONS"] = f"{given} {options}".strip()
@@ -14,7 +19,7 @@ if (options := java_options()) not in (given := os.environ.get("JAVA_TOOL_OPTION
 hypothesis.settings.register_profile("headgate", deadline=None)
 hypothesis.settings.load_profile("headgate")
 
-pytest_plugins = ["services", "spark_service", "network"]
+pytest_plugins = ["tests.support.services", "tests.support.spark", "tests.support.network"]
 
 UNMEASURED = (
     "explorer",

@@ -13,7 +13,6 @@ import lance
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from services import S3_SECRETS
 
 import headgate.table.stores as table_stores
 from headgate.checkpoints.table_record import TableRecord, record_key
@@ -27,6 +26,7 @@ from headgate.shards.writer import ShardWriter
 from headgate.steps import watching
 from headgate.table.create import CREATE_STEPS, create_table
 from headgate.table.table import Table, full_text_index, open_table
+from tests.support.services import S3_SECRETS
 
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("note", pa.string())], metadata={"made by": "a test"})
 WAL_ONLY = WriterConfig(enable_memtable=False)

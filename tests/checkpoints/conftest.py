@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +9,6 @@ import pytest
 from headgate.connectors.objects import open_store
 from headgate.connectors.objects.memory import MemoryStore
 from headgate.connectors.objects.port import ObjectStore
-
-HERE = Path(__file__).parent
-
-# The faulty store, and the stream without Spark, serve these tests as well.
-sys.path[:0] = [str(HERE), str(HERE.parent / "faults"), str(HERE.parent / "streaming")]
 
 
 @pytest.fixture

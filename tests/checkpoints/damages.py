@@ -11,8 +11,6 @@ from pathlib import Path
 import lance
 import pyarrow as pa
 import pyarrow.compute as pc
-from fsck_tables import DIRECT, KEEP, STREAM, batches, collect, dead_attempt, open_stream, pin, rows, shard_of
-from stream_life import ranges_of
 
 from headgate.checkpoints.feed.feed import LogFeed
 from headgate.checkpoints.jobs.flush import run_here
@@ -33,6 +31,19 @@ from headgate.shards.sharding import bucket, sharding_to_json
 from headgate.shards.wal.appender import WalAppender, read_header
 from headgate.shards.wal.entry import Chunk, encode_barrier, encode_chunk, encode_entry
 from headgate.table.table import Table
+from tests.support.histories import (
+    DIRECT,
+    KEEP,
+    STREAM,
+    batches,
+    collect,
+    dead_attempt,
+    open_stream,
+    pin,
+    rows,
+    shard_of,
+)
+from tests.support.life import ranges_of
 
 Damage = Callable[[Table], None]
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from log_samples import batch_record, full_record, open_record, part
 
 from headgate.checkpoints.log import archive_format as archived
 from headgate.checkpoints.log import records as codec
@@ -28,6 +27,7 @@ from headgate.checkpoints.log.archive_format import (
 from headgate.checkpoints.log.records import BatchRecord, Record
 from headgate.errors import Corrupt, InvalidInput
 from headgate.shards.wal.entry import SourceRange
+from tests.support.logs import batch_record, full_record, open_record, part
 
 NOON = datetime(2030, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
 

@@ -11,25 +11,6 @@ from pathlib import Path
 
 import lance
 import pytest
-from checkpoint_tables import (
-    DIRECT,
-    dead_attempt,
-    faulty,
-    ids,
-    make,
-    manifest_of,
-    native_ids,
-    of_batches,
-    open_stream,
-    rows,
-    run_batch,
-    shard_of,
-    through,
-    tip_of,
-)
-from closing import Background, Steps
-from stores import Fault, Operation
-from stream_life import QUERY, ranges_of, run_task, write_plan
 
 import headgate
 from headgate.checkpoints.jobs.compact import CompactJob, TakenIn
@@ -46,6 +27,25 @@ from headgate.shards.config import WriterConfig
 from headgate.shards.shard import Shard
 from headgate.steps import watching
 from headgate.table.table import Table
+from tests.support.closing import Background, Steps
+from tests.support.life import QUERY, ranges_of, run_task, write_plan
+from tests.support.stores import Fault, Operation
+from tests.support.tables import (
+    DIRECT,
+    dead_attempt,
+    faulty,
+    ids,
+    make,
+    manifest_of,
+    native_ids,
+    of_batches,
+    open_stream,
+    rows,
+    run_batch,
+    shard_of,
+    through,
+    tip_of,
+)
 
 MB = 1 << 20
 

@@ -11,23 +11,6 @@ from pathlib import Path
 
 import lance
 import pytest
-from checkpoint_tables import (
-    DIRECT,
-    copied,
-    faulty,
-    ids,
-    make,
-    manifest_of,
-    of_batches,
-    open_stream,
-    rows,
-    run_batch,
-    shard_of,
-    through,
-    tip_of,
-)
-from lance_tables import LanceFaultyStore
-from stores import Crash, Fault
 
 import headgate
 from headgate.checkpoints.gc.base import tidy_base
@@ -42,6 +25,23 @@ from headgate.errors import DataLoss, HeadgateError, InvalidInput, Transient
 from headgate.steps import watching
 from headgate.table.fsck import fsck
 from headgate.table.table import Table
+from tests.support.datasets import LanceFaultyStore
+from tests.support.stores import Crash, Fault
+from tests.support.tables import (
+    DIRECT,
+    copied,
+    faulty,
+    ids,
+    make,
+    manifest_of,
+    of_batches,
+    open_stream,
+    rows,
+    run_batch,
+    shard_of,
+    through,
+    tip_of,
+)
 
 MB = 1 << 20
 MODEL = of_batches(range(2), [0]) + Counter([-1, -2])

@@ -11,21 +11,6 @@ from pathlib import Path
 import lance
 import pyarrow as pa
 import pytest
-from checkpoint_tables import (
-    CONFIG,
-    DIRECT,
-    faulty,
-    ids,
-    make,
-    of_batches,
-    open_stream,
-    rows,
-    run_batch,
-    shard_of,
-    through,
-)
-from lance_tables import pairs
-from stores import Operation
 
 import headgate
 from headgate.checkpoints.jobs.flush import run_here
@@ -38,6 +23,21 @@ from headgate.errors import DataLoss, InvalidInput, NotFound, Transient
 from headgate.shards.writer import ShardWriter
 from headgate.steps import watching
 from headgate.table.table import Table, open_table
+from tests.support.datasets import pairs
+from tests.support.stores import Operation
+from tests.support.tables import (
+    CONFIG,
+    DIRECT,
+    faulty,
+    ids,
+    make,
+    of_batches,
+    open_stream,
+    rows,
+    run_batch,
+    shard_of,
+    through,
+)
 
 MB = 1 << 20
 

@@ -13,22 +13,6 @@ from pathlib import Path
 import lance
 import pyarrow as pa
 import pytest
-from checkpoint_tables import (
-    DIRECT,
-    copied,
-    faulty,
-    ids,
-    make,
-    manifest_of,
-    of_batches,
-    open_stream,
-    rows,
-    run_batch,
-    shard_of,
-    through,
-)
-from stores import Crash
-from stream_life import QUERY
 
 import headgate
 from headgate.checkpoints.log.records import Batch
@@ -44,6 +28,22 @@ from headgate.checkpoints.offline.retention import (
 from headgate.errors import Fenced, HeadgateError, InvalidInput, NotFound
 from headgate.shards.config import WriterConfig
 from headgate.table.table import Table
+from tests.support.life import QUERY
+from tests.support.stores import Crash
+from tests.support.tables import (
+    DIRECT,
+    copied,
+    faulty,
+    ids,
+    make,
+    manifest_of,
+    of_batches,
+    open_stream,
+    rows,
+    run_batch,
+    shard_of,
+    through,
+)
 
 WAL_ONLY = WriterConfig(enable_memtable=False)
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from closing import Background, Steps
-from log_samples import AT_ONCE, CLAIMS, OTHER, SHARD, batch, log
-from stores import Crash, FaultyStore
 
 from headgate.checkpoints.log import fold as folding
 from headgate.checkpoints.log.commit_log import CommitLog, OpenedLog
@@ -18,6 +15,9 @@ from headgate.connectors.objects.folder import FolderStore
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import Fenced, HeadgateError, NotFound
 from headgate.steps import watching
+from tests.support.closing import Background, Steps
+from tests.support.logs import AT_ONCE, CLAIMS, OTHER, SHARD, batch, log
+from tests.support.stores import Crash, FaultyStore
 
 
 def opened(store: ObjectStore, query: str = "q") -> OpenedLog:

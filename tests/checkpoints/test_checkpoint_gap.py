@@ -11,8 +11,6 @@ from pathlib import Path
 import lance
 import pyarrow as pa
 import pytest
-from checkpoint_tables import ids, make, manifest_of, of_batches, open_stream, rows, run_batch, shard_of
-from stream_life import AT_ONCE
 
 from headgate.checkpoints.jobs.advance import close_gap, unseal, without_gap
 from headgate.checkpoints.jobs.flush import run_here
@@ -20,6 +18,8 @@ from headgate.checkpoints.offline.checkpoint import release
 from headgate.errors import Fenced, InvalidInput
 from headgate.shards.manifest.model import Manifest, SsTable
 from headgate.table.table import Table
+from tests.support.life import AT_ONCE
+from tests.support.tables import ids, make, manifest_of, of_batches, open_stream, rows, run_batch, shard_of
 
 
 def manifest(replay_after: int, generation: int = 2, last_seen: int = 0) -> Manifest:

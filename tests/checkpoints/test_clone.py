@@ -15,39 +15,7 @@ from pathlib import Path
 import lance
 import pyarrow as pa
 import pytest
-from clone_tables import (
-    CONFIG,
-    DIRECT,
-    STREAM,
-    WAL_ONLY,
-    clone_into,
-    content,
-    faulty,
-    files,
-    flush,
-    ids,
-    objects,
-    open_stream,
-    rows,
-    run_batch,
-    small,
-    streamed,
-    through,
-)
 from lance.mem_wal import CompactedSsTable
-from stores import Crash
-from stream_life import (
-    KEYED,
-    SCHEMA,
-    TOPIC,
-    batch_of,
-    expected_dead,
-    expected_rows,
-    ranges_of,
-    run_task,
-    write_plan,
-    written,
-)
 
 from headgate.checkpoints.clone.clone import CLONE_STEPS
 from headgate.checkpoints.clone.intent import KEY, read_intent
@@ -68,6 +36,38 @@ from headgate.steps import watching
 from headgate.table.create import create_table
 from headgate.table.fsck import fsck
 from headgate.table.table import Table, open_table
+from tests.support.clones import (
+    CONFIG,
+    DIRECT,
+    STREAM,
+    WAL_ONLY,
+    clone_into,
+    content,
+    faulty,
+    files,
+    flush,
+    ids,
+    objects,
+    open_stream,
+    rows,
+    run_batch,
+    small,
+    streamed,
+    through,
+)
+from tests.support.life import (
+    KEYED,
+    SCHEMA,
+    TOPIC,
+    batch_of,
+    expected_dead,
+    expected_rows,
+    ranges_of,
+    run_task,
+    write_plan,
+    written,
+)
+from tests.support.stores import Crash
 
 
 @pytest.fixture

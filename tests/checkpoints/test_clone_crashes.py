@@ -8,7 +8,13 @@ from pathlib import Path
 
 import lance
 import pytest
-from clone_tables import (
+
+from headgate.checkpoints.clone.wal_choice import choice_key
+from headgate.connectors.objects import open_store
+from headgate.errors import DataLoss, InvalidInput, NotFound
+from headgate.steps import watching
+from headgate.table.table import Table, open_table
+from tests.support.clones import (
     CONFIG,
     DIRECT,
     clone_into,
@@ -22,13 +28,7 @@ from clone_tables import (
     streamed,
     through,
 )
-from stores import Crash, Fault, FaultyStore, Operation
-
-from headgate.checkpoints.clone.wal_choice import choice_key
-from headgate.connectors.objects import open_store
-from headgate.errors import DataLoss, InvalidInput, NotFound
-from headgate.steps import watching
-from headgate.table.table import Table, open_table
+from tests.support.stores import Crash, Fault, FaultyStore, Operation
 
 
 def _complete(source: Table, uri: str, label: str) -> None:

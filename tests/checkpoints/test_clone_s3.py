@@ -5,15 +5,15 @@ from collections.abc import Callable
 import lance
 import pyarrow as pa
 import pytest
-from clone_tables import CONFIG, rows
-from services import S3_SECRETS
-from stream_life import SCHEMA
 
 from headgate.connectors.objects import open_store
 from headgate.errors import InvalidInput
 from headgate.shards.sharding import bucket
 from headgate.table.create import create_table
 from headgate.table.table import open_table
+from tests.support.clones import CONFIG, rows
+from tests.support.life import SCHEMA
+from tests.support.services import S3_SECRETS
 
 
 @pytest.mark.s3

@@ -9,7 +9,13 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from clone_tables import (
+
+from headgate.checkpoints.clone.wal_choice import choice_key
+from headgate.errors import Corrupt, InvalidInput, WalStoreMismatch
+from headgate.shards.writer import ShardWriter
+from headgate.steps import watching
+from headgate.table.table import Table, open_table
+from tests.support.clones import (
     CONFIG,
     DIRECT,
     STREAM,
@@ -23,13 +29,7 @@ from clone_tables import (
     run_batch,
     streamed,
 )
-from stream_life import TOPIC, expected_rows, ranges_of
-
-from headgate.checkpoints.clone.wal_choice import choice_key
-from headgate.errors import Corrupt, InvalidInput, WalStoreMismatch
-from headgate.shards.writer import ShardWriter
-from headgate.steps import watching
-from headgate.table.table import Table, open_table
+from tests.support.life import TOPIC, expected_rows, ranges_of
 
 SECRET = "the-secret-of-this-test"
 

@@ -14,11 +14,6 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
-from closing import Background
-from lance_tables import LanceFaultyStore, pairs
-from stores import Crash, FaultyStore
-from stream_life import check_exactly_once, open_driver, ranges_of, run_batch
-from stream_life import home_of as stream_home
 
 from headgate.checkpoints.gc.collect import Collection, collect
 from headgate.checkpoints.log.commit_log import CommitLog
@@ -38,6 +33,11 @@ from headgate.shards.wal.appender import read_header
 from headgate.shards.writer import ShardWriter
 from headgate.table.create import create_table
 from headgate.table.table import Table, open_table
+from tests.support.closing import Background
+from tests.support.datasets import LanceFaultyStore, pairs
+from tests.support.life import check_exactly_once, open_driver, ranges_of, run_batch
+from tests.support.life import home_of as stream_home
+from tests.support.stores import Crash, FaultyStore
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("note", pa.string())])
 CONFIG = WriterConfig(retry=Retry(attempts=3, base=0))

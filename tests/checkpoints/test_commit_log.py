@@ -6,7 +6,6 @@ import threading
 import uuid
 
 import pytest
-from log_samples import AT_ONCE, CLAIMS, OTHER, SHARD, batch, batch_record, log, open_record, part
 
 from headgate.checkpoints.log.commit_log import CommitLog, OpenedLog
 from headgate.checkpoints.log.decisions import next_plan
@@ -16,6 +15,7 @@ from headgate.checkpoints.log.state import LogState, empty, fold, replayed
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import Corrupt, DataLoss, Fenced, HeadgateError, InvalidInput
 from headgate.steps import watching
+from tests.support.logs import AT_ONCE, CLAIMS, OTHER, SHARD, batch, batch_record, log, open_record, part
 
 FOLDER = stream_folder("orders")
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from log_samples import CLAIMS, SHARD, batch, log
-from stores import Crash, Fault, FaultyStore, OverwritingStore
 
 from headgate.checkpoints.log.decisions import BatchSources, Skip, Write, decide_batch, next_plan
 from headgate.checkpoints.log.state import fold
@@ -16,6 +14,8 @@ from headgate.connectors.objects import open_store
 from headgate.connectors.objects.port import ObjectInfo, ObjectStore
 from headgate.errors import Fenced, HeadgateError, NotFound, Poisoned, Transient
 from headgate.shards.wal.entry import SourceRange
+from tests.support.logs import CLAIMS, SHARD, batch, log
+from tests.support.stores import Crash, Fault, FaultyStore, OverwritingStore
 
 BATCHES = 3
 

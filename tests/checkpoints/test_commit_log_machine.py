@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from log_samples import AT_ONCE, SHARD, log, part
-from stores import Fault, FaultyStore
 
 from headgate.checkpoints.log.commit_log import CommitLog, OpenedLog
 from headgate.checkpoints.log.decisions import BatchSources, Skip, Write, decide_batch, next_plan
@@ -23,6 +21,8 @@ from headgate.connectors.objects.memory import MemoryStore
 from headgate.errors import Fenced, Poisoned, Transient
 from headgate.shards.wal.entry import SourceRange
 from headgate.steps import watching
+from tests.support.logs import AT_ONCE, SHARD, log, part
+from tests.support.stores import Fault, FaultyStore
 
 DRIVERS = st.integers(0, 2)
 FAULTS = st.lists(st.sampled_from([None, *Fault]), max_size=5)

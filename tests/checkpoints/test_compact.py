@@ -12,8 +12,18 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
-from closing import Background, Steps
-from compact_tables import (
+
+from headgate import parallel
+from headgate.checkpoints.jobs.compact import COMPACT_STEPS
+from headgate.checkpoints.jobs.policy import BasePolicy, CompactLimits
+from headgate.checkpoints.offline.compact import compact_stopped
+from headgate.checkpoints.snapshots.snapshot import read_snapshot
+from headgate.errors import Fenced, HeadgateError, InvalidInput
+from headgate.shards.sharding import bucket
+from headgate.steps import watching
+from headgate.table.table import Table, open_table
+from tests.support.closing import Background, Steps
+from tests.support.compactions import (
     AT_ONCE,
     KINDS,
     Models,
@@ -32,18 +42,8 @@ from compact_tables import (
     shard_of,
     through,
 )
-from lance_tables import native_pairs, native_writer, pairs
-from stores import Crash, Fault
-
-from headgate import parallel
-from headgate.checkpoints.jobs.compact import COMPACT_STEPS
-from headgate.checkpoints.jobs.policy import BasePolicy, CompactLimits
-from headgate.checkpoints.offline.compact import compact_stopped
-from headgate.checkpoints.snapshots.snapshot import read_snapshot
-from headgate.errors import Fenced, HeadgateError, InvalidInput
-from headgate.shards.sharding import bucket
-from headgate.steps import watching
-from headgate.table.table import Table, open_table
+from tests.support.datasets import native_pairs, native_writer, pairs
+from tests.support.stores import Crash, Fault
 
 STEPS = {
     "key": ["plan", "base", "begin", "deletes", "merge", "sync", "drop"],

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import lance
 import pytest
-from compact_tables import (
+
+from headgate.connectors.lance.base.append import PREFIX, Progress, appended_marks, progress_of
+from headgate.connectors.lance.base.manifest import max_fragment_id
+from headgate.errors import Corrupt, Poisoned
+from headgate.steps import watching
+from headgate.table.table import Table
+from tests.support.compactions import (
     append_native,
     claimed,
     in_base,
@@ -18,14 +24,8 @@ from compact_tables import (
     scanned,
     shard_of,
 )
-from lance_tables import Pairs
-from stores import Crash
-
-from headgate.connectors.lance.base.append import PREFIX, Progress, appended_marks, progress_of
-from headgate.connectors.lance.base.manifest import max_fragment_id
-from headgate.errors import Corrupt, Poisoned
-from headgate.steps import watching
-from headgate.table.table import Table
+from tests.support.datasets import Pairs
+from tests.support.stores import Crash
 
 
 def died_at(table: Table, step: str) -> None:

@@ -10,9 +10,6 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
-from checkpoint_tables import make as make_streamed
-from checkpoint_tables import of_batches, open_stream, run_batch
-from compact_tables import CONFIG, KINDS, append_native, keys, make_table, open_writer, rows, scanned
 
 import headgate
 from headgate.checkpoints.jobs.columns import check_added, current_schema, difference
@@ -22,6 +19,9 @@ from headgate.errors import InvalidInput
 from headgate.shards.rows.schema import RowSchema
 from headgate.table.create import create_table
 from headgate.table.table import Table, open_table
+from tests.support.compactions import CONFIG, KINDS, append_native, keys, make_table, open_writer, rows, scanned
+from tests.support.tables import make as make_streamed
+from tests.support.tables import of_batches, open_stream, run_batch
 
 MORE = pa.field("more", pa.int32())
 

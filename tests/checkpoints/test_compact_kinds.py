@@ -11,12 +11,6 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
-from checkpoint_tables import ids, manifest_of, of_batches, open_stream, run_batch, shard_of
-from checkpoint_tables import make as make_streamed
-from compact_tables import CONFIG, claimed, in_base, layered, make_table, one_round, scanned
-from lance_tables import pairs
-from services import S3_SECRETS
-from stores import Crash
 
 import headgate
 from headgate.checkpoints.jobs.flush import run_here
@@ -26,6 +20,12 @@ from headgate.errors import Fenced
 from headgate.steps import watching
 from headgate.table.create import create_table
 from headgate.table.table import open_table
+from tests.support.compactions import CONFIG, claimed, in_base, layered, make_table, one_round, scanned
+from tests.support.datasets import pairs
+from tests.support.services import S3_SECRETS
+from tests.support.stores import Crash
+from tests.support.tables import ids, manifest_of, of_batches, open_stream, run_batch, shard_of
+from tests.support.tables import make as make_streamed
 
 COLUMNS = pa.schema(
     [

@@ -12,9 +12,6 @@ from pathlib import Path
 import lance
 import pyarrow as pa
 import pytest
-from compact_tables import KINDS, claimed, in_base, keys, make_table, one_round, open_writer, rows, scanned
-from lance_tables import pairs
-from stores import Crash
 
 from headgate.checkpoints.jobs.compact import COMPACT_STEPS
 from headgate.checkpoints.jobs.policy import BasePolicy, CompactLimits
@@ -22,6 +19,9 @@ from headgate.shards.bucket import bucket_ids
 from headgate.shards.sharding import bucket
 from headgate.steps import watching
 from headgate.table.table import open_table
+from tests.support.compactions import KINDS, claimed, in_base, keys, make_table, one_round, open_writer, rows, scanned
+from tests.support.datasets import pairs
+from tests.support.stores import Crash
 
 KEYS = 30
 TIDY = BasePolicy(small_rows=1000, max_small=2, max_deleted=0.2, keep_versions=timedelta(0))

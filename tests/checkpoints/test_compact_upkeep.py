@@ -7,15 +7,25 @@ from pathlib import Path
 
 import lance
 import pytest
-from compact_tables import KINDS, append_native, claimed, layered, make_table, one_round, open_writer, rows, scanned
-from lance_tables import pairs
-from stores import Crash
 
 from headgate.checkpoints.gc.base import Tidied, tidy_base
 from headgate.checkpoints.jobs.policy import BasePolicy
 from headgate.errors import Transient
 from headgate.steps import watching
 from headgate.table.table import Table, open_table
+from tests.support.compactions import (
+    KINDS,
+    append_native,
+    claimed,
+    layered,
+    make_table,
+    one_round,
+    open_writer,
+    rows,
+    scanned,
+)
+from tests.support.datasets import pairs
+from tests.support.stores import Crash
 
 MERGE = BasePolicy(small_rows=100, max_small=3, target_rows=1000)
 NO_VERSIONS = BasePolicy(max_small=1000, keep_versions=timedelta(0))

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from log_samples import OTHER, SHARD, batch, batch_record, open_record, part
 
 from headgate.checkpoints.log.decisions import (
     BatchSources,
@@ -29,6 +28,7 @@ from headgate.checkpoints.log.records import Batch, OpaqueRange, OpenRecord, Sha
 from headgate.checkpoints.log.state import RECENT, Head, Positions, empty, fold, replayed, unfolded
 from headgate.errors import Corrupt, InvalidInput
 from headgate.shards.wal.entry import SourceRange
+from tests.support.logs import OTHER, SHARD, batch, batch_record, open_record, part
 
 R = SourceRange
 

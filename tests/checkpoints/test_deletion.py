@@ -12,8 +12,6 @@ from pathlib import Path
 
 import lance
 import pytest
-from checkpoint_tables import CONFIG, DIRECT, faulty, ids, make, manifest_of, rows, through
-from closing import Background, Steps
 
 from headgate.checkpoints.clone.intent import read_intent
 from headgate.checkpoints.gc.base import tidy_base
@@ -28,6 +26,8 @@ from headgate.shards.outcomes import wins
 from headgate.shards.shard import Shard
 from headgate.steps import watching
 from headgate.table.table import Table, open_table
+from tests.support.closing import Background, Steps
+from tests.support.tables import CONFIG, DIRECT, faulty, ids, make, manifest_of, rows, through
 
 HOUR = timedelta(hours=1)
 ALL = Counter(range(100))

@@ -7,9 +7,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from damages import CASES, latest, put_manifest
-from fsck_tables import WAL_ONLY, copied, make, rows
-from stream_life import SCHEMA
 
 from headgate.checkpoints.fsck.findings import KINDS
 from headgate.checkpoints.stream.driver import StreamDriver
@@ -17,6 +14,9 @@ from headgate.errors import Corrupt
 from headgate.table.create import create_table
 from headgate.table.fsck import TableReport, fsck
 from headgate.table.table import Table
+from tests.checkpoints.damages import CASES, latest, put_manifest
+from tests.support.histories import WAL_ONLY, copied, make, rows
+from tests.support.life import SCHEMA
 
 
 @pytest.fixture(scope="module")

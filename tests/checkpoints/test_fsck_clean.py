@@ -9,25 +9,6 @@ from pathlib import Path
 import lance
 import pyarrow as pa
 import pytest
-from closing import Background
-from fsck_tables import (
-    DIRECT,
-    STREAM,
-    WAL_ONLY,
-    batches,
-    collect,
-    copied,
-    dead_attempt,
-    flush,
-    make,
-    open_stream,
-    pin,
-    rows,
-    shard_of,
-)
-from lance_tables import LanceFaultyStore
-from stores import Crash
-from stream_life import SCHEMA, ranges_of
 
 import headgate
 from headgate.checkpoints.fsck.check import check_table
@@ -43,6 +24,25 @@ from headgate.steps import watching
 from headgate.table.create import create_table
 from headgate.table.fsck import TableReport, fsck
 from headgate.table.table import Table
+from tests.support.closing import Background
+from tests.support.datasets import LanceFaultyStore
+from tests.support.histories import (
+    DIRECT,
+    STREAM,
+    WAL_ONLY,
+    batches,
+    collect,
+    copied,
+    dead_attempt,
+    flush,
+    make,
+    open_stream,
+    pin,
+    rows,
+    shard_of,
+)
+from tests.support.life import SCHEMA, ranges_of
+from tests.support.stores import Crash
 
 
 @pytest.fixture(scope="module")

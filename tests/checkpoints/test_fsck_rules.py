@@ -11,9 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from damages import entry, latest, record_file, tip
-from fsck_tables import DIRECT, WAL_ONLY, batches, collect, copied, dead_attempt, make, open_stream, rows, shard_of
-from stream_life import home_of, ranges_of
 
 from headgate import parallel
 from headgate.checkpoints.fsck.check import MAX_FINDINGS, check_table
@@ -25,6 +22,20 @@ from headgate.errors import Corrupt, InvalidInput, NotFound
 from headgate.shards.manifest.model import Manifest
 from headgate.table.fsck import fsck
 from headgate.table.table import Table
+from tests.checkpoints.damages import entry, latest, record_file, tip
+from tests.support.histories import (
+    DIRECT,
+    WAL_ONLY,
+    batches,
+    collect,
+    copied,
+    dead_attempt,
+    make,
+    open_stream,
+    rows,
+    shard_of,
+)
+from tests.support.life import home_of, ranges_of
 
 SHARD = uuid.UUID(int=1)
 PART = ListedPart(9, 4, (7, 9), "attempt", 30)
@@ -306,9 +317,8 @@ def test_no_more_results_wait_than_is_allowed() -> None:
 def test_a_wal_of_many_entries_is_checked_in_little_memory(tmp_path: Path) -> None:
     import tracemalloc
 
-    from stream_life import SCHEMA
-
     from headgate.table.create import create_table
+    from tests.support.life import SCHEMA
 
     table = create_table(str(tmp_path / "table"), SCHEMA)
     with table.writer("single", WAL_ONLY) as writer:

@@ -18,8 +18,6 @@ from pathlib import Path
 import lance
 import pyarrow as pa
 import pytest
-from checkpoint_tables import DIRECT, commit_changes, make, of_batches, open_stream, run_batch
-from stream_life import SCHEMA
 
 from headgate.checkpoints.gc.base import tidy_base
 from headgate.checkpoints.jobs.flush import run_here
@@ -31,6 +29,8 @@ from headgate.shards.config import WriterConfig
 from headgate.shards.rows.view import View
 from headgate.table.create import create_table
 from headgate.table.table import Table, open_table
+from tests.support.life import SCHEMA
+from tests.support.tables import DIRECT, commit_changes, make, of_batches, open_stream, run_batch
 
 HISTORIES = 6
 KEYS = 40

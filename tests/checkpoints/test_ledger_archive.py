@@ -13,9 +13,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from log_samples import AT_ONCE, CLAIMS, SHARD, batch_record, open_record, part
-from stores import Crash, FaultyStore
-from stream_life import home_of
 
 from headgate.checkpoints.fsck.archive import check_archive
 from headgate.checkpoints.fsck.consumers import check_consumers
@@ -35,6 +32,9 @@ from headgate.shards.wal.entry import SourceRange
 from headgate.streaming.delta.ledger_feed import LedgerFeed, LedgerPin
 from headgate.streaming.delta.ledger_lost import lost_ranges, with_lost
 from headgate.streaming.delta.ledger_rows import Folded, LedgerKey, LedgerRecord, TopicPartition, ledger_table
+from tests.support.life import home_of
+from tests.support.logs import AT_ONCE, CLAIMS, SHARD, batch_record, open_record, part
+from tests.support.stores import Crash, FaultyStore
 
 STREAM = "orders"
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)

@@ -6,8 +6,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from checkpoint_tables import SIZE, make, open_stream, run_batch, shard_of, tip_of
-from stream_life import AT_ONCE, TOPIC
 
 from headgate.checkpoints.feed.feed import wal_positions
 from headgate.checkpoints.fsck.consumers import check_consumers
@@ -20,6 +18,8 @@ from headgate.streaming.delta.ledger_feed import Chunk, LedgerFeed, LedgerPin
 from headgate.streaming.delta.ledger_rows import Folded, LedgerRecord, rows_of
 from headgate.table.fsck import fsck
 from headgate.table.table import Table
+from tests.support.life import AT_ONCE, TOPIC
+from tests.support.tables import SIZE, make, open_stream, run_batch, shard_of, tip_of
 
 NOW = timedelta(0)
 

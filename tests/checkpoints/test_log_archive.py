@@ -7,10 +7,6 @@ import time
 from datetime import timedelta
 
 import pytest
-from closing import Background
-from log_samples import AT_ONCE, CLAIMS, batch
-from stores import Crash, Fault, FaultyStore
-from stream_life import home_of
 
 from headgate.checkpoints.gc.collect import Collection, collect
 from headgate.checkpoints.log import archive_format as archived
@@ -23,6 +19,10 @@ from headgate.checkpoints.log.records import BatchRecord
 from headgate.connectors.objects.folder import FolderStore
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import Corrupt, HeadgateError, NotFound
+from tests.support.closing import Background
+from tests.support.life import home_of
+from tests.support.logs import AT_ONCE, CLAIMS, batch
+from tests.support.stores import Crash, Fault, FaultyStore
 
 NOW = timedelta(0)
 STREAM = "orders"

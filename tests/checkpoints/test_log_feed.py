@@ -12,7 +12,6 @@ from uuid import UUID
 
 import pyarrow as pa
 import pytest
-from checkpoint_tables import CONFIG, DIRECT, commit_changes, make, of_batches, open_stream, rows, run_batch, shard_of
 
 from headgate.checkpoints.feed.feed import LogFeed
 from headgate.checkpoints.feed.offsets import Limit, Offsets
@@ -24,6 +23,17 @@ from headgate.checkpoints.offline.retention import OlderThan, expire
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import Expired, Fenced
 from headgate.table.table import Table, open_table
+from tests.support.tables import (
+    CONFIG,
+    DIRECT,
+    commit_changes,
+    make,
+    of_batches,
+    open_stream,
+    rows,
+    run_batch,
+    shard_of,
+)
 
 NOW = timedelta(0)
 

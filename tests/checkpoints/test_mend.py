@@ -8,8 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from spark_directories import equal_batches, put, spark_directory
-from stream_life import QUERY, check_exactly_once, home_of, open_driver, ranges_of, run_batch
 
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.spark.compare import look_at_spark, standing
@@ -19,6 +17,8 @@ from headgate.connectors.objects import open_store
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import InvalidInput
 from headgate.shards.shard import TableHome
+from tests.support.directories import equal_batches, put, spark_directory
+from tests.support.life import QUERY, check_exactly_once, home_of, open_driver, ranges_of, run_batch
 
 Damage = Callable[[Path], object]
 

@@ -9,7 +9,16 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from clone_tables import (
+
+from headgate.checkpoints.clone.wal_choice import choice_key
+from headgate.errors import Fenced, InvalidInput, WalStoreMismatch
+from headgate.shards import names
+from headgate.shards.wal.appender import WalAppender
+from headgate.steps import watching
+from headgate.table.create import create_table
+from headgate.table.fsck import fsck
+from headgate.table.table import Table, open_table
+from tests.support.clones import (
     CONFIG,
     DIRECT,
     WAL_ONLY,
@@ -23,17 +32,8 @@ from clone_tables import (
     small,
     streamed,
 )
-from stores import Crash
-from stream_life import TOPIC, expected_rows, ranges_of
-
-from headgate.checkpoints.clone.wal_choice import choice_key
-from headgate.errors import Fenced, InvalidInput, WalStoreMismatch
-from headgate.shards import names
-from headgate.shards.wal.appender import WalAppender
-from headgate.steps import watching
-from headgate.table.create import create_table
-from headgate.table.fsck import fsck
-from headgate.table.table import Table, open_table
+from tests.support.life import TOPIC, expected_rows, ranges_of
+from tests.support.stores import Crash
 
 STEPS = ("look", "claim", "tip", "barrier", "re-read", "noted", "copied")
 

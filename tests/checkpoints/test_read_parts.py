@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from compact_tables import KINDS, Models, claimed, keys, make_table, one_round, open_writer, rows, scanned
-from lance_tables import Pairs, pairs
 
 from headgate.checkpoints.gc.base import tidy_base
 from headgate.checkpoints.jobs.policy import BasePolicy
@@ -21,6 +19,8 @@ from headgate.errors import Expired, InvalidInput
 from headgate.shards.config import WriterConfig
 from headgate.shards.writer import ShardWriter
 from headgate.table.table import Table
+from tests.support.compactions import KINDS, Models, claimed, keys, make_table, one_round, open_writer, rows, scanned
+from tests.support.datasets import Pairs, pairs
 
 NOW = timedelta(0)
 

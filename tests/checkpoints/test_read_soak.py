@@ -17,8 +17,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from checkpoint_tables import commit_changes, make, open_stream
-from network import seed_of_run
 
 from headgate.checkpoints.feed.feed import LogFeed
 from headgate.checkpoints.feed.rows import log_batches
@@ -30,6 +28,8 @@ from headgate.checkpoints.snapshots.splits import ReadPlan, plan_read
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import Expired, Transient
 from headgate.table.table import Table
+from tests.support.network import seed_of_run
+from tests.support.tables import commit_changes, make, open_stream
 
 SECONDS = float(os.environ.get("HEADGATE_SOAK_SECONDS", "20"))
 AGE = timedelta(seconds=6)

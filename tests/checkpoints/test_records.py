@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from log_samples import SHARD, batch_record, full_record, open_record, part
 
 from headgate.checkpoints.log import records
 from headgate.checkpoints.log.records import BatchRecord, Fold, ShardPart, decode_fold, decode_record, encode
 from headgate.checkpoints.log.state import empty, fold, replayed
 from headgate.errors import Corrupt, InvalidInput
+from tests.support.logs import SHARD, batch_record, full_record, open_record, part
 
 
 def a_fold() -> Fold:

@@ -8,10 +8,6 @@ import uuid
 from pathlib import Path
 
 import pytest
-from log_samples import batch_record, full_record
-from spark_directories import equal_batches, put, spark_directory
-from stores import Crash, FaultyStore
-from stream_life import QUERY, check_exactly_once, home_of, open_driver, ranges_of, run_batch
 
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.decisions import Write, decide_batch
@@ -28,6 +24,10 @@ from headgate.errors import Fenced, InvalidInput
 from headgate.shards.shard import TableHome
 from headgate.shards.wal.entry import SourceRange
 from headgate.steps import watching
+from tests.support.directories import equal_batches, put, spark_directory
+from tests.support.life import QUERY, check_exactly_once, home_of, open_driver, ranges_of, run_batch
+from tests.support.logs import batch_record, full_record
+from tests.support.stores import Crash, FaultyStore
 
 BATCHES = 3
 

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from spark_directories import equal_batches, put, spark_directory
-from stream_life import QUERY, home_of, open_driver, ranges_of, run_batch
 
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.records import Batch
@@ -19,6 +17,8 @@ from headgate.checkpoints.spark.rewind import rewind
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import InvalidInput, NotFound
 from headgate.shards.shard import TableHome
+from tests.support.directories import equal_batches, put, spark_directory
+from tests.support.life import QUERY, home_of, open_driver, ranges_of, run_batch
 
 
 @pytest.fixture

@@ -9,25 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fsck_tables import make, open_stream
-from log_samples import batch_record, open_record
-from spark_directories import META, equal_batches, put, spark_directory
-from stores import Crash, FaultyStore
-from stream_life import (
-    QUERY,
-    TOPIC,
-    check_exactly_once,
-    expected_dead,
-    expected_rows,
-    home_of,
-    open_driver,
-    ranges_of,
-    run_batch,
-    run_task,
-    visible_dead,
-    visible_rows,
-    write_plan,
-)
 
 from headgate.checkpoints.fsck.check import check_table
 from headgate.checkpoints.log import records as codec
@@ -48,6 +29,25 @@ from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import Corrupt, Fenced, InvalidInput, NotFound
 from headgate.shards.shard import TableHome
 from headgate.shards.wal.entry import SourceRange
+from tests.support.directories import META, equal_batches, put, spark_directory
+from tests.support.histories import make, open_stream
+from tests.support.life import (
+    QUERY,
+    TOPIC,
+    check_exactly_once,
+    expected_dead,
+    expected_rows,
+    home_of,
+    open_driver,
+    ranges_of,
+    run_batch,
+    run_task,
+    visible_dead,
+    visible_rows,
+    write_plan,
+)
+from tests.support.logs import batch_record, open_record
+from tests.support.stores import Crash, FaultyStore
 
 BATCHES = 3
 

@@ -8,10 +8,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from checkpoint_tables import copied, faulty, ids, make, open_stream, run_batch, through
-from checkpoint_tables import of_batches as rows_of
-from log_samples import CLAIMS, batch, batch_record, log, open_record
-from stores import Crash, Fault, FaultyStore
 
 from headgate.checkpoints.feed.feed import LogFeed
 from headgate.checkpoints.gc.collect import collect
@@ -28,6 +24,10 @@ from headgate.shards.rows.schema import RowSchema
 from headgate.steps import watching
 from headgate.table.fsck import fsck
 from headgate.table.table import open_table
+from tests.support.logs import CLAIMS, batch, batch_record, log, open_record
+from tests.support.stores import Crash, Fault, FaultyStore
+from tests.support.tables import copied, faulty, ids, make, open_stream, run_batch, through
+from tests.support.tables import of_batches as rows_of
 
 MORE = pa.field("more", pa.int64())
 

@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from log_samples import CLAIMS, batch, log
 
 from headgate.checkpoints.log.names import ROOT, list_streams, stream_folder
 from headgate.connectors.objects.port import ObjectStore, checked_key
 from headgate.errors import InvalidInput
+from tests.support.logs import CLAIMS, batch, log
 
 HOSTILE = [
     "../../x",

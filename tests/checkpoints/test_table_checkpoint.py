@@ -10,8 +10,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from log_samples import SHARD, batch_record, full_record, open_record
-from stores import Fault, FaultyStore
 
 from headgate.checkpoints.log.records import FORMAT, Fold, text_of
 from headgate.checkpoints.log.state import empty, fold, replayed
@@ -28,6 +26,8 @@ from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import Corrupt, InvalidInput, NotFound
 from headgate.retry import Retry
 from headgate.shards.manifest.model import CLAIM_ID, OWNER, Manifest, SsTable
+from tests.support.logs import SHARD, batch_record, full_record, open_record
+from tests.support.stores import Fault, FaultyStore
 
 AT_ONCE = Retry(attempts=3, base=0)
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

@@ -6,7 +6,6 @@ import uuid
 
 import pyarrow as pa
 import pytest
-from log_samples import SHARD, batch, batch_record, log, open_record
 
 from headgate.checkpoints.log.records import ShardClaim
 from headgate.checkpoints.log.state import LogState, empty, fold, replayed, unfolded
@@ -18,6 +17,7 @@ from headgate.shards.shard import Shard, TableHome
 from headgate.shards.wal.appender import WalAppender
 from headgate.shards.wal.entry import Tags, encode_chunk
 from headgate.shards.wal.tailer import WalTailer
+from tests.support.logs import SHARD, batch, batch_record, log, open_record
 
 SCHEMA = RowSchema.of(pa.schema([pa.field("id", pa.int64())]))
 

@@ -1,18 +1,15 @@
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from command_line import ROWS, TAGS, Headgate, opened
 
 from headgate.cli import main
 from headgate.connectors.objects import open_store
 from headgate.shards.rows.schema import RowSchema
 from headgate.shards.shard import TableHome
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "faults"))
+from tests.cli.command_line import ROWS, TAGS, Headgate, opened
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ from typing import Any
 
 import lance
 import pytest
-from command_line import Headgate
-from stream_tables import COLUMNS, Record, Stream
 
 from headgate.shards.sharding import by_partition
 from headgate.table.create import create_table
 from headgate.table.table import Table, open_table
+from tests.cli.command_line import Headgate
+from tests.support.streams import COLUMNS, Record, Stream
 
 GOOD = b'{"id": %d, "note": "n"}'
 SHARD = "partition:orders:0"

@@ -11,8 +11,6 @@ from pathlib import Path
 import lance
 import pyarrow as pa
 import pytest
-from command_line import Headgate
-from stream_tables import COLUMNS, Record, Stream
 
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.search.build.build import BUILD_STAGES
@@ -20,6 +18,8 @@ from headgate.shards.sharding import by_partition
 from headgate.streaming.maintenance.state import Delayed, Failure, MaintenanceState, put_state
 from headgate.table.create import create_table
 from headgate.table.table import Table
+from tests.cli.command_line import Headgate
+from tests.support.streams import COLUMNS, Record, Stream
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
 TEXTS = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("note", pa.string())])

@@ -8,11 +8,11 @@ from pathlib import Path
 import psutil
 import pyarrow as pa
 import pytest
-from command_line import started
 
 from headgate.dev.demo.orders import DDL, PARTITIONS, Orders
 from headgate.streaming.decode.api import json as json_decoder
 from headgate.streaming.decode.ddl import arrow_schema
+from tests.cli.command_line import started
 
 
 def left_running(directory: Path) -> list[str]:

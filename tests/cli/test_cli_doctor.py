@@ -10,9 +10,6 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from command_line import Headgate, files_of
-from services import MakeTopic
-from stream_tables import COLUMNS
 
 from headgate.cli import main
 from headgate.cli.doctor.machine import Check, _wanted, check_packages, room_of
@@ -22,6 +19,9 @@ from headgate.connectors.objects.memory import MemoryStore
 from headgate.connectors.objects.port import Bytes, ObjectInfo
 from headgate.errors import PermissionDenied
 from headgate.table.create import create_table
+from tests.cli.command_line import Headgate, files_of
+from tests.support.services import MakeTopic
+from tests.support.streams import COLUMNS
 
 SECRET = "do-not-print-me-9f2c"
 

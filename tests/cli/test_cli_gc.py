@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from command_line import Headgate
 
 from headgate.table.create import create_table
 from headgate.table.table import Table
+from tests.cli.command_line import Headgate
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
 

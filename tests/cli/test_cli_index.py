@@ -6,11 +6,11 @@ from pathlib import Path
 import lance
 import pyarrow as pa
 import pytest
-from command_line import Headgate
 
 import headgate as package
 from headgate.cli.commands.index import parse_parameters
 from headgate.errors import InvalidInput
+from tests.cli.command_line import Headgate
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), False), pa.field("note", pa.string()), pa.field("title", pa.string())])
 

@@ -16,11 +16,7 @@ import lance
 import psutil
 import pyarrow.parquet as pq
 import pytest
-from avro_registry import AUTH, serving, wire
-from command_line import Headgate, started
 from confluent_kafka import Producer
-from small_disk import filled, small_disk
-from stream_tables import COLUMNS, Record, Stream
 
 from headgate.cli.commands.ingest import _has_read, default_checkpoint
 from headgate.cli.signals import ONE_STOP
@@ -29,6 +25,10 @@ from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.shards.sharding import by_partition
 from headgate.table.create import create_table
 from headgate.table.table import open_table
+from tests.cli.command_line import Headgate, started
+from tests.support.disk import filled, small_disk
+from tests.support.registry import AUTH, serving, wire
+from tests.support.streams import COLUMNS, Record, Stream
 
 pytestmark = [pytest.mark.kafka]
 

@@ -9,9 +9,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from command_line import Headgate, started
-from doc_pages import blocks_run_by, commands_of
-from stream_tables import COLUMNS, Record, Stream
 
 import headgate as hg
 from headgate.checkpoints.log.archive import LogArchive
@@ -19,6 +16,9 @@ from headgate.checkpoints.log.fold import put_fold
 from headgate.cli.spark import SNAPSHOT_TASKS, ledger_settings
 from headgate.streaming.delta.tables import delta_settings
 from headgate.table.table import Table
+from tests.cli.command_line import Headgate, started
+from tests.support.pages import blocks_run_by, commands_of
+from tests.support.streams import COLUMNS, Record, Stream
 
 
 @pytest.fixture

@@ -8,8 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from command_line import Headgate, files_of
-from stream_tables import COLUMNS, QUERY, Record, Stream
 
 import headgate as hg
 from headgate.checkpoints.log.commit_log import CommitLog
@@ -24,6 +22,8 @@ from headgate.streaming.dead_letter_replay import replay_dead_letters
 from headgate.streaming.decode import api as decode
 from headgate.table.create import create_table
 from headgate.table.table import Table
+from tests.cli.command_line import Headgate, files_of
+from tests.support.streams import COLUMNS, QUERY, Record, Stream
 
 
 def event(number: int, note: str = "late") -> bytes:

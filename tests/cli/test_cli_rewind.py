@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import Headgate, files_of
-from stream_tables import COLUMNS, QUERY, Record, Stream
 
 import headgate as product
 from headgate.checkpoints.log.commit_log import CommitLog
@@ -17,6 +15,8 @@ from headgate.cli.commands.ingest import default_checkpoint
 from headgate.shards.sharding import by_partition
 from headgate.table.create import create_table
 from headgate.table.table import Table
+from tests.cli.command_line import Headgate, files_of
+from tests.support.streams import COLUMNS, QUERY, Record, Stream
 
 GOOD = b'{"id": %d, "note": "n"}'
 BACK = '{"orders":{"0":5}}'

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 import click
 import pytest
-from command_line import SHARD, Headgate, started
 
 from headgate import errors
 from headgate.cli import COMMANDS, main
@@ -17,6 +16,7 @@ from headgate.cli.errors import EXITS, exit_code
 from headgate.cli.output import JsonOutput, TextOutput
 from headgate.errors import Corrupt, DataLoss, HeadgateError
 from headgate.shards.shard import TableHome
+from tests.cli.command_line import SHARD, Headgate, started
 
 
 def all_commands(command: click.Command, *path: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:

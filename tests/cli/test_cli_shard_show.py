@@ -4,8 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from command_line import ROWS, SHARD, Headgate, files_of, opened, wal_file
-from stream_tables import COLUMNS, Stream
 
 from headgate.cli.commands.shard import gaps
 from headgate.shards.config import WriterConfig
@@ -14,6 +12,8 @@ from headgate.shards.sharding import by_partition
 from headgate.shards.wal.appender import WalAppender
 from headgate.shards.writer import ShardWriter
 from headgate.table.create import create_table
+from tests.cli.command_line import ROWS, SHARD, Headgate, files_of, opened, wal_file
+from tests.support.streams import COLUMNS, Stream
 
 
 def test_json_shows_manifest_and_wal_of_one_shard(headgate: Headgate, written: TableHome) -> None:

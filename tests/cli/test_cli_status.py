@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from command_line import Headgate, OnTerminal, started
-from stream_tables import COLUMNS, QUERY, Record, Stream
 
 from headgate.shards.sharding import by_partition
 from headgate.table.create import create_table
 from headgate.table.table import Table
+from tests.cli.command_line import Headgate, OnTerminal, started
+from tests.support.streams import COLUMNS, QUERY, Record, Stream
 
 GOOD = b'{"id": %d, "note": "n"}'
 

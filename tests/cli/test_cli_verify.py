@@ -7,10 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from avro_registry import AUTH, serving, wire
-from command_line import Headgate
 from confluent_kafka import Producer
-from stream_tables import COLUMNS, Record, Stream
 
 from headgate.checkpoints.jobs.flush import run_here
 from headgate.checkpoints.offline.retention import BeforePosition, expire
@@ -22,6 +19,9 @@ from headgate.streaming.decode import api as decode
 from headgate.streaming.decode.recorded import recorded
 from headgate.table.create import create_table
 from headgate.table.table import Table
+from tests.cli.command_line import Headgate
+from tests.support.registry import AUTH, serving, wire
+from tests.support.streams import COLUMNS, Record, Stream
 
 pytestmark = pytest.mark.kafka
 

@@ -12,11 +12,11 @@ import lance
 import pyarrow as pa
 import pytest
 from click.testing import Result
-from command_line import ROWS, SHARD, Headgate, files_of, opened, started, wal_file
 
 from headgate.shards.manifest.model import Manifest
 from headgate.shards.shard import TableHome
 from headgate.table.create import create_table
+from tests.cli.command_line import ROWS, SHARD, Headgate, files_of, opened, started, wal_file
 
 
 def rows_of(result: Result) -> list[dict[str, Any]]:

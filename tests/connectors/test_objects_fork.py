@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from services import s3_options_for
+
+from tests.support.services import s3_options_for
 
 PROGRAM = """
 import os, sys
@@ -45,7 +45,6 @@ def forked(uri: str, before: str, options: dict[str, str]) -> list[str]:
         text=True,
         timeout=120,
         check=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     return ran.stdout.splitlines()
 

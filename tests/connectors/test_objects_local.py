@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from object_store_suite import ObjectStoreSuite
 
 from headgate.connectors.objects import open_store
 from headgate.connectors.objects.local import LocalStore
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import AlreadyExists, InvalidInput, NotFound, PermissionDenied, StoreFull, Transient
+from tests.connectors.object_store_suite import ObjectStoreSuite
 
 
 class NamedTemporaryStore(LocalStore):
@@ -53,9 +53,7 @@ class TestLocalStoreWithNamedFiles(ObjectStoreSuite):
 # -- durability: write, sync, link, sync of the directory, and only then the answer -------------------
 
 TRACED = """
-import sys
-sys.path.insert(0, {tests!r})
-from test_objects_local import LocalStore, NamedTemporaryStore
+from tests.connectors.test_objects_local import LocalStore, NamedTemporaryStore
 import os
 store = {kind}({root!r})
 store.put_if_absent("wal/0", b"made the folders")
@@ -71,7 +69,7 @@ os.write(2, b"<acknowledged>")
 )
 def test_a_system_call_trace_shows_the_durable_order(kind: type[LocalStore], tmp_path: Path) -> None:
     trace = tmp_path / "trace"
-    code = TRACED.format(tests=os.path.dirname(__file__), kind=kind.__name__, root=str(tmp_path / "root"))
+    code = TRACED.format(kind=kind.__name__, root=str(tmp_path / "root"))
     calls = "trace=openat,write,writev,fsync,fdatasync,link,linkat,rename,close"
     subprocess.run(
         ["strace", "-f", "-y", "-e", calls, "-o", str(trace), sys.executable, "-c", code],

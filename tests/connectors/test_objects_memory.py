@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from object_store_suite import ObjectStoreSuite, race
 
 from headgate.connectors.objects.local import LocalStore
 from headgate.connectors.objects.memory import MemoryStore
 from headgate.connectors.objects.port import Bytes, ObjectStore
+from tests.connectors.object_store_suite import ObjectStoreSuite, race
 
 
 class TestMemoryStore(ObjectStoreSuite):

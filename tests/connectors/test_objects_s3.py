@@ -8,15 +8,15 @@ from datetime import timedelta
 import obstore
 import obstore.store
 import pytest
-from object_store_suite import ObjectStoreSuite
 from obstore import exceptions as raised
-from scripted_s3 import DROP, STORE_AND_DROP, ScriptedS3, scripted_s3
-from services import S3_SECRETS, s3_options_for
 
 from headgate.connectors.objects.port import ObjectStore
 from headgate.connectors.objects.s3 import options as s3_options
 from headgate.connectors.objects.s3.store import Retry, S3Store
 from headgate.errors import AlreadyExists, InvalidInput, NotFound, PermissionDenied, Transient
+from tests.connectors.object_store_suite import ObjectStoreSuite
+from tests.support.scripted import DROP, STORE_AND_DROP, ScriptedS3, scripted_s3
+from tests.support.services import S3_SECRETS, s3_options_for
 
 pytestmark = pytest.mark.s3
 

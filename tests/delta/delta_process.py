@@ -1,5 +1,5 @@
 """A driver that streams a topic into a table with a ledger, and mirrors the table, in a process that tests kill:
-`python delta_process.py '{…}'`. It tells {"pid": …} and {"batch": …}.
+`python -m tests.delta.delta_process '{…}'`. It tells {"pid": …} and {"batch": …}.
 """
 
 from __future__ import annotations
@@ -10,18 +10,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-TESTS = Path(__file__).parent.parent
-sys.path[:0] = [str(TESTS / name) for name in ("recovery", "streaming")]
-
 
 def main(told: dict[str, Any]) -> None:
     """Until it is killed."""
-    from driver_process import tell
-    from stream_runs import SCHEMA
-
     import headgate
     from headgate.streaming.delta.tables import delta_settings
     from headgate.streaming.spark.session import local_session
+    from tests.support.driver import tell
+    from tests.support.runs import SCHEMA
 
     small = {"spark.databricks.delta.snapshotPartitions": "2"}
     spark = local_session(2, log_file=Path(told["log"]), settings={**delta_settings(), **small})

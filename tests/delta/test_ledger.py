@@ -11,10 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import structlog
-from delta_rows import catalog_name, check_ledger, offset_query, until
-from doc_pages import blocks_run_by
-from stream_runs import Stream, Topic, make_table
-from wal_rows import entry_ids
 
 import headgate
 from headgate.cli.commands.status import status_of
@@ -24,6 +20,10 @@ from headgate.streaming.delta import ledger as streaming_ledger
 from headgate.streaming.delta.ledger import rebuild_ledger
 from headgate.streaming.delta.ledger_feed import LedgerFeed
 from headgate.table.table import Table
+from tests.delta.delta_rows import catalog_name, check_ledger, offset_query, until
+from tests.delta.wal_rows import entry_ids
+from tests.support.pages import blocks_run_by
+from tests.support.runs import Stream, Topic, make_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

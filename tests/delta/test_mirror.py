@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from checkpoint_tables import commit_changes, make, open_stream, run_batch
-from delta_process import __file__ as SCRIPT
-from delta_rows import catalog_name, check_ledger, check_mirror, rows_of
-from processes import Driver
-from stream_runs import Stream, Topic, make_table
 
 import headgate
 from headgate.checkpoints.jobs.flush import run_here
 from headgate.checkpoints.jobs.policy import CompactLimits
 from headgate.errors import InvalidInput
 from headgate.table.table import Table
+from tests.delta.delta_rows import catalog_name, check_ledger, check_mirror, rows_of
+from tests.support.processes import Driver
+from tests.support.runs import Stream, Topic, make_table
+from tests.support.tables import commit_changes, make, open_stream, run_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -148,7 +147,7 @@ class Killed:
     def round(self) -> None:
         """Rows come in, a driver works on them and on the mirror, and is killed with kill -9."""
         self.topic.put_orders(600, seed=self.chance.randrange(1 << 30), keys=150)
-        driver = Driver(self.told, Path(SCRIPT))
+        driver = Driver(self.told, "tests.delta.delta_process")
         try:
             driver.wait_for("batch")
             time.sleep(self.chance.random() * 4)

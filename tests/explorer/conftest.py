@@ -1,19 +1,12 @@
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from exploring import Explored
-
-HERE = Path(__file__).parent
-
-# A stream without Spark serves these tests as well.
-sys.path[:0] = [str(HERE), str(HERE.parent / "streaming"), str(HERE.parent / "faults")]
+    from tests.explorer.exploring import Explored
 
 
 @pytest.fixture

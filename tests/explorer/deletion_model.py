@@ -13,11 +13,10 @@ from functools import partial
 from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
-from exploring import Action, Check, Model, Move, Witness
-from rules import Rules
-
 from headgate.checkpoints.snapshots.checkpoint import PinnedShard
 from headgate.shards.manifest.model import Manifest, SsTable
+from tests.explorer.exploring import Action, Check, Model, Move, Witness
+from tests.explorer.rules import Rules
 
 SHARD = UUID(int=20)
 

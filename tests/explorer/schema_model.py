@@ -13,13 +13,12 @@ from functools import cache, partial
 from typing import NamedTuple
 from uuid import UUID
 
-from exploring import Action, Check, Model, Move, Witness
-from rules import Rules
-from slots import Slots, found, put, taken, there, without
-
 from headgate.checkpoints.log.decisions import Opened
 from headgate.checkpoints.log.records import BatchRecord, OpenRecord, Record, SchemaRecord, ShardPart
 from headgate.checkpoints.log.state import Head
+from tests.explorer.exploring import Action, Check, Model, Move, Witness
+from tests.explorer.rules import Rules
+from tests.explorer.slots import Slots, found, put, taken, there, without
 
 PRODUCT = Rules()
 SHARD = UUID(int=1)

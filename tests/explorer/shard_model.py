@@ -16,15 +16,15 @@ from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 import pyarrow as pa
-from exploring import Action, Check, Model, Move, Witness
-from rules import Rules
-from slots import Slots, first_free, found, put, taken, there, without
 
 from headgate.errors import HeadgateError
 from headgate.shards.manifest.decisions import Fate, Slot
 from headgate.shards.manifest.model import Manifest, SsTable
 from headgate.shards.wal.entry import Entry, EntryHeader
 from headgate.shards.wal.tailer import WalEntry
+from tests.explorer.exploring import Action, Check, Model, Move, Witness
+from tests.explorer.rules import Rules
+from tests.explorer.slots import Slots, first_free, found, put, taken, there, without
 
 PRODUCT = Rules()
 SHARD = UUID(int=1)

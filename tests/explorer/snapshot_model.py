@@ -13,21 +13,20 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from exploring import Action, Check, Model, Move, Witness
-from rules import LONG_AGO, NOW, Rules
-from slots import found, taken, without
-from snapshot_reader import Base, Checkpoint, InBase, Reader, Reading, Tail
-from stream_batches import Batches
-from stream_bounds import Bounds
-from stream_model import PRODUCT, first_state
-from stream_opening import Opening
-from stream_parts import Log, Wal, rows_in
-from stream_promises import log_fault, shard_fault, witnesses
-from stream_upkeep import Collecting, Upkeep
-
 from headgate.checkpoints.gc import rules as garbage
 from headgate.checkpoints.snapshots.checkpoint import PinnedShard
 from headgate.shards.manifest.model import Manifest
+from tests.explorer.exploring import Action, Check, Model, Move, Witness
+from tests.explorer.rules import LONG_AGO, NOW, Rules
+from tests.explorer.slots import found, taken, without
+from tests.explorer.snapshot_reader import Base, Checkpoint, InBase, Reader, Reading, Tail
+from tests.explorer.stream_batches import Batches
+from tests.explorer.stream_bounds import Bounds
+from tests.explorer.stream_model import PRODUCT, first_state
+from tests.explorer.stream_opening import Opening
+from tests.explorer.stream_parts import Log, Wal, rows_in
+from tests.explorer.stream_promises import log_fault, shard_fault, witnesses
+from tests.explorer.stream_upkeep import Collecting, Upkeep
 
 
 @dataclass(frozen=True)

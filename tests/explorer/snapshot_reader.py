@@ -7,11 +7,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
-from exploring import Action, Move
-from rules import Rules
-from slots import found, there
-from stream_bounds import Bounds, Piece, replaced
-from stream_parts import (
+from headgate.shards.manifest.model import Manifest
+from tests.explorer.exploring import Action, Move
+from tests.explorer.rules import Rules
+from tests.explorer.slots import found, there
+from tests.explorer.stream_bounds import Bounds, Piece, replaced
+from tests.explorer.stream_parts import (
     Known,
     Log,
     Wal,
@@ -25,9 +26,7 @@ from stream_parts import (
     shard_id,
     visible_entries,
 )
-from stream_promises import committed_rows
-
-from headgate.shards.manifest.model import Manifest
+from tests.explorer.stream_promises import committed_rows
 
 
 class InBase(NamedTuple):

@@ -7,10 +7,15 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from exploring import Action, Move
-from slots import found, put, there
-from stream_bounds import Piece, with_task
-from stream_parts import (
+from headgate.checkpoints.log.decisions import BatchSources, Decision, Refuse, Skip
+from headgate.checkpoints.log.state import Head
+from headgate.errors import InvalidInput
+from headgate.shards.manifest.decisions import Slot
+from headgate.shards.manifest.model import Manifest
+from tests.explorer.exploring import Action, Move
+from tests.explorer.slots import found, put, there
+from tests.explorer.stream_bounds import Piece, with_task
+from tests.explorer.stream_parts import (
     QUERY,
     TOPIC,
     Driver,
@@ -27,12 +32,6 @@ from stream_parts import (
     as_state,
     shard_id,
 )
-
-from headgate.checkpoints.log.decisions import BatchSources, Decision, Refuse, Skip
-from headgate.checkpoints.log.state import Head
-from headgate.errors import InvalidInput
-from headgate.shards.manifest.decisions import Slot
-from headgate.shards.manifest.model import Manifest
 
 
 class Batches(Piece):

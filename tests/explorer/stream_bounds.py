@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from rules import Rules
-from stream_parts import Planned, Tasks, Written
-
 from headgate.shards.manifest.decisions import Slot
+from tests.explorer.rules import Rules
+from tests.explorer.stream_parts import Planned, Tasks, Written
 
 
 @dataclass(frozen=True)

@@ -19,14 +19,14 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from exploring import Check, Model
-from rules import Rules
-from stream_batches import Batches
-from stream_bounds import Bounds
-from stream_opening import Opening
-from stream_parts import Driver, Hold, Log
-from stream_promises import log_fault, shard_fault, witnesses
-from stream_upkeep import Collecting, Upkeep
+from tests.explorer.exploring import Check, Model
+from tests.explorer.rules import Rules
+from tests.explorer.stream_batches import Batches
+from tests.explorer.stream_bounds import Bounds
+from tests.explorer.stream_opening import Opening
+from tests.explorer.stream_parts import Driver, Hold, Log
+from tests.explorer.stream_promises import log_fault, shard_fault, witnesses
+from tests.explorer.stream_upkeep import Collecting, Upkeep
 
 PRODUCT = Rules()
 

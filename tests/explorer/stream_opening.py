@@ -6,10 +6,14 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from exploring import Action, Move
-from slots import first_free, found, put, there
-from stream_bounds import Piece, replaced
-from stream_parts import (
+from headgate.checkpoints.log.decisions import Opened
+from headgate.checkpoints.log.records import OpenRecord
+from headgate.shards.manifest.decisions import Slot
+from headgate.shards.manifest.model import Manifest
+from tests.explorer.exploring import Action, Move
+from tests.explorer.slots import first_free, found, put, there
+from tests.explorer.stream_bounds import Piece, replaced
+from tests.explorer.stream_parts import (
     STREAM,
     Driver,
     Hold,
@@ -24,11 +28,6 @@ from stream_parts import (
     read_log,
     shard_id,
 )
-
-from headgate.checkpoints.log.decisions import Opened
-from headgate.checkpoints.log.records import OpenRecord
-from headgate.shards.manifest.decisions import Slot
-from headgate.shards.manifest.model import Manifest
 
 
 class Opening(Piece):

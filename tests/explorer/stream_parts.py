@@ -8,8 +8,6 @@ from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
 import pyarrow as pa
-from rules import Rules
-from slots import Slots, found, there
 
 from headgate.checkpoints.log import records as codec
 from headgate.checkpoints.log.records import Batch, BatchRecord, OpenRecord, Record, ShardClaim, ShardPart
@@ -19,6 +17,8 @@ from headgate.errors import HeadgateError
 from headgate.shards.manifest.model import Manifest, SsTable
 from headgate.shards.wal.entry import Entry, EntryHeader, SourceRange, Tags
 from headgate.shards.wal.tailer import WalEntry
+from tests.explorer.rules import Rules
+from tests.explorer.slots import Slots, found, there
 
 STREAM, QUERY, TOPIC = "orders", "q", "t"
 _SCHEMA = pa.schema([])

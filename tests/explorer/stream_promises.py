@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from exploring import Witness
-from rules import Rules
-from slots import Slots, first_free, found, taken, there
-from stream_parts import (
+from headgate.errors import HeadgateError
+from headgate.shards.manifest.model import Manifest
+from tests.explorer.exploring import Witness
+from tests.explorer.rules import Rules
+from tests.explorer.slots import Slots, first_free, found, taken, there
+from tests.explorer.stream_parts import (
     TOPIC,
     Log,
     Logged,
@@ -22,9 +24,6 @@ from stream_parts import (
     shard_id,
     visible_entries,
 )
-
-from headgate.errors import HeadgateError
-from headgate.shards.manifest.model import Manifest
 
 
 def log_fault(log: Log, fold: bytes | None) -> str | None:

@@ -8,10 +8,12 @@ from functools import partial
 from itertools import product
 from uuid import UUID
 
-from exploring import Action, Move
-from slots import first_free, found, taken, without
-from stream_bounds import Piece
-from stream_parts import (
+from headgate.checkpoints.log.state import Positions
+from headgate.shards.manifest.model import Manifest
+from tests.explorer.exploring import Action, Move
+from tests.explorer.slots import first_free, found, taken, without
+from tests.explorer.stream_bounds import Piece
+from tests.explorer.stream_parts import (
     Driver,
     Hold,
     Job,
@@ -26,9 +28,6 @@ from stream_parts import (
     unflushed,
     visible_entries,
 )
-
-from headgate.checkpoints.log.state import Positions
-from headgate.shards.manifest.model import Manifest
 
 
 class Upkeep(Piece):

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
-from exploring import Action, Check, Model, Move, Witness
-from rules import Rules
-from stream_parts import QUERY, Known, Logged, Planned, as_state
-
 from headgate.checkpoints.log.decisions import BatchSources, Refuse
+from tests.explorer.exploring import Action, Check, Model, Move, Witness
+from tests.explorer.rules import Rules
+from tests.explorer.stream_parts import QUERY, Known, Logged, Planned, as_state
 
 PRODUCT = Rules()
 IDS = (UUID(int=101), UUID(int=102))

@@ -11,17 +11,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from deletion_model import DeletionBounds, deletion_model
-from exploring import Explored, Model, explore
-from rules import Rules, always
-from schema_model import SchemaBounds, schema_model
-from shard_model import Bounds as ShardBounds
-from shard_model import shard_model
-from snapshot_model import ReadBounds, snapshot_model
-from stream_bounds import Bounds
-from stream_model import stream_model
-from stream_parts import Planned, batches
-from table_model import TableBounds, table_model
 
 from headgate.checkpoints.gc import rules as garbage
 from headgate.checkpoints.log import decisions
@@ -33,6 +22,17 @@ from headgate.checkpoints.stream.backlog import Unflushed
 from headgate.shards.manifest import decisions as decisions_of_a_shard
 from headgate.shards.manifest.decisions import Fate
 from headgate.shards.manifest.model import Manifest, SsTable
+from tests.explorer.deletion_model import DeletionBounds, deletion_model
+from tests.explorer.exploring import Explored, Model, explore
+from tests.explorer.rules import Rules, always
+from tests.explorer.schema_model import SchemaBounds, schema_model
+from tests.explorer.shard_model import Bounds as ShardBounds
+from tests.explorer.shard_model import shard_model
+from tests.explorer.snapshot_model import ReadBounds, snapshot_model
+from tests.explorer.stream_bounds import Bounds
+from tests.explorer.stream_model import stream_model
+from tests.explorer.stream_parts import Planned, batches
+from tests.explorer.table_model import TableBounds, table_model
 
 PRODUCT = Rules()
 ROWS = batches((0,), (0,))

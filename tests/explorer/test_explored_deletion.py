@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from deletion_model import DeletionBounds, deletion_model
-from exploring import Explored, explore
-from rules import Rules
+
+from tests.explorer.deletion_model import DeletionBounds, deletion_model
+from tests.explorer.exploring import Explored, explore
+from tests.explorer.rules import Rules
 
 SMALL = [
     DeletionBounds("two writers of ours", "oo", flushes=3, collections=1, compactions=1),

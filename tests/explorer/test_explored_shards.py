@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from exploring import Explored, explore
-from shard_model import Bounds, shard_model
+
+from tests.explorer.exploring import Explored, explore
+from tests.explorer.shard_model import Bounds, shard_model
 
 SMALL = [
     Bounds("two writers", writers=2, rows=2, flushes=3, collects=True),

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from exploring import Explored, explore
-from snapshot_model import ReadBounds, snapshot_model
-from stream_parts import batches
+
+from tests.explorer.exploring import Explored, explore
+from tests.explorer.snapshot_model import ReadBounds, snapshot_model
+from tests.explorer.stream_parts import batches
 
 ROWS = batches((0,), (0,))
 BOTH = batches((0, 1), (0, 1))

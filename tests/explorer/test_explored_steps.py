@@ -9,14 +9,6 @@ from types import FunctionType
 from typing import Any
 
 import pytest
-from exploring import Check, Model, explore
-from rules import Rules
-from shard_model import Bounds as ShardBounds
-from shard_model import shard_model
-from stream_bounds import Bounds
-from stream_life import home_of
-from stream_model import stream_model
-from stream_parts import batches
 
 from headgate.checkpoints.gc.collect import COLLECT_STEPS, collect
 from headgate.checkpoints.jobs.flush import run_here
@@ -26,6 +18,14 @@ from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import Fenced
 from headgate.shards.wal.appender import WalAppender
 from headgate.steps import watching
+from tests.explorer.exploring import Check, Model, explore
+from tests.explorer.rules import Rules
+from tests.explorer.shard_model import Bounds as ShardBounds
+from tests.explorer.shard_model import shard_model
+from tests.explorer.stream_bounds import Bounds
+from tests.explorer.stream_model import stream_model
+from tests.explorer.stream_parts import batches
+from tests.support.life import home_of
 
 ADAPTED = {
     "latest_version": "the last of ManifestStore.versions",

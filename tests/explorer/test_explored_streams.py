@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from exploring import Explored, explore
-from schema_model import SchemaBounds, schema_model
-from stream_bounds import Bounds
-from stream_model import stream_model
-from stream_parts import Planned, batches
-from table_model import TableBounds, table_model
+
+from tests.explorer.exploring import Explored, explore
+from tests.explorer.schema_model import SchemaBounds, schema_model
+from tests.explorer.stream_bounds import Bounds
+from tests.explorer.stream_model import stream_model
+from tests.explorer.stream_parts import Planned, batches
+from tests.explorer.table_model import TableBounds, table_model
 
 ROWS = batches((0,), (0,))
 ROWS_THEN_NONE = batches((0,), ())

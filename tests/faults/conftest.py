@@ -1,19 +1,12 @@
 from __future__ import annotations
 
-import sys
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from headgate.connectors.objects.memory import MemoryStore
 from headgate.connectors.objects.port import ObjectStore
-
-HERE = Path(__file__).parent
-
-# Tables with everything in them, and the stream without Spark, are those of other folders.
-sys.path[:0] = [str(HERE), str(HERE.parent / "checkpoints"), str(HERE.parent / "streaming")]
 
 
 @pytest.fixture

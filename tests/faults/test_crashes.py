@@ -11,8 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from closing import ASYNC, AT_ONCE, WAL_ONLY, closing_checks, flush, home_of, open_writer, rows, visible, wal_positions
-from stores import Crash, Fault, FaultyStore
 
 from headgate.connectors.objects import open_store
 from headgate.connectors.objects.port import ObjectStore
@@ -21,6 +19,19 @@ from headgate.retry import Retry
 from headgate.shards.shard import Shard
 from headgate.shards.wal.pending import Pending, PendingPut, landed
 from headgate.shards.writer import ShardWriter
+from tests.support.closing import (
+    ASYNC,
+    AT_ONCE,
+    WAL_ONLY,
+    closing_checks,
+    flush,
+    home_of,
+    open_writer,
+    rows,
+    visible,
+    wal_positions,
+)
+from tests.support.stores import Crash, Fault, FaultyStore
 
 
 class Life:

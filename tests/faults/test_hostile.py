@@ -13,8 +13,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from clone_tables import CONFIG, DIRECT, STREAM, content, open_stream, rows, run_batch, streamed
-from stream_life import QUERY, SCHEMA, batch_of, expected_rows, ranges_of, run_task, write_plan, written
 
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.names import list_streams
@@ -33,6 +31,8 @@ from headgate.streaming.write.rows import RowMaker
 from headgate.table.create import create_table
 from headgate.table.fsck import fsck
 from headgate.table.table import Table, open_table
+from tests.support.clones import CONFIG, DIRECT, STREAM, content, open_stream, rows, run_batch, streamed
+from tests.support.life import QUERY, SCHEMA, batch_of, expected_rows, ranges_of, run_task, write_plan, written
 
 HOSTILE = {
     "parents": "../../../escaped",
@@ -208,7 +208,7 @@ def test_a_hundred_thousand_empty_strings_a_batch(place: Path) -> None:
 
 def test_memory_stays_bounded_by_deep_json_and_by_many_empty_strings(place: Path) -> None:
     """A process of its own: what Arrow, Lance and the parsers allocate is in its resident memory and nowhere else."""
-    command = [sys.executable, "-c", MEASURED, str(place / "t"), json.dumps(sys.path)]
+    command = [sys.executable, "-c", MEASURED, str(place / "t")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-3000:]
     grown = json.loads(done.stdout)
@@ -218,9 +218,8 @@ def test_memory_stays_bounded_by_deep_json_and_by_many_empty_strings(place: Path
 
 MEASURED = """
 import json, sys
-sys.path[:] = json.loads(sys.argv[2])
 import pyarrow as pa, headgate
-from test_hostile import BAD, SCHEMA, envelope
+from tests.faults.test_hostile import BAD, SCHEMA, envelope
 
 # ru_maxrss is no less than what the process held that started this one.
 def most(): return int(open("/proc/self/status").read().partition("VmHWM:")[2].split()[0]) >> 10

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from killing import kill_again_and_again
+
+from tests.support.killing import kill_again_and_again
 
 
 def test_ten_rounds_of_kill_9_lose_no_acknowledged_row(tmp_path: Path) -> None:

@@ -14,7 +14,14 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
-from lance_tables import (
+
+from headgate.connectors.lance import datasets
+from headgate.connectors.lance.base import files as base_files
+from headgate.errors import HeadgateError, InvalidInput, Poisoned
+from headgate.shards.shard import TableHome
+from headgate.shards.wal.pending import Pending, PendingPut, landed
+from headgate.shards.writer import ShardWriter
+from tests.support.datasets import (
     KEYED,
     MEMTABLE,
     NO_RETRY,
@@ -30,14 +37,7 @@ from lance_tables import (
     pairs,
     seen,
 )
-from stores import Crash, Fault
-
-from headgate.connectors.lance import datasets
-from headgate.connectors.lance.base import files as base_files
-from headgate.errors import HeadgateError, InvalidInput, Poisoned
-from headgate.shards.shard import TableHome
-from headgate.shards.wal.pending import Pending, PendingPut, landed
-from headgate.shards.writer import ShardWriter
+from tests.support.stores import Crash, Fault
 
 SHARD = uuid.UUID(int=23)
 CONFIG = replace(MEMTABLE, retry=NO_RETRY)

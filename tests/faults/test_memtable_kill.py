@@ -12,8 +12,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from lance_tables import PLAIN, make_table, seen
-from network import replayable, seed_of_run
+
+from tests.support.datasets import PLAIN, make_table, seen
+from tests.support.network import replayable, seed_of_run
 
 SHARD = uuid.UUID(int=31)
 

@@ -17,17 +17,28 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
-from closing import collect
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
-from lance_tables import AT_ONCE, MEMTABLE, LanceFaultyStore, Pairs, batch, faulty, home_over, keys, make_table, pairs
-from stores import Crash, Fault
 
 from headgate.checkpoints.snapshots.snapshot import read_snapshot
 from headgate.errors import Fenced, HeadgateError
 from headgate.shards.shard import Shard, TableHome
 from headgate.shards.writer import ShardWriter
+from tests.support.closing import collect
+from tests.support.datasets import (
+    AT_ONCE,
+    MEMTABLE,
+    LanceFaultyStore,
+    Pairs,
+    batch,
+    faulty,
+    home_over,
+    keys,
+    make_table,
+    pairs,
+)
+from tests.support.stores import Crash, Fault
 
 SHARD = uuid.UUID(int=29)
 BASE: Pairs = [(0, "base"), (1, "base"), (9, "base")]

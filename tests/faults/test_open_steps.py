@@ -9,7 +9,13 @@ import uuid
 from collections.abc import Callable
 
 import pytest
-from closing import (
+
+from headgate.connectors.objects.port import ObjectStore
+from headgate.errors import DataLoss, Fenced
+from headgate.shards.wal.appender import WalAppender
+from headgate.shards.writer import ShardWriter
+from headgate.steps import watching
+from tests.support.closing import (
     WAL_ONLY,
     Background,
     Steps,
@@ -24,13 +30,7 @@ from closing import (
     visible,
     wal_positions,
 )
-from stores import FaultyStore
-
-from headgate.connectors.objects.port import ObjectStore
-from headgate.errors import DataLoss, Fenced
-from headgate.shards.wal.appender import WalAppender
-from headgate.shards.writer import ShardWriter
-from headgate.steps import watching
+from tests.support.stores import FaultyStore
 
 STEPS = ["look", "claim", "tip", "barrier", "re-read"]
 BEFORE_THE_CLAIM = STEPS[:2]

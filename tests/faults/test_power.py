@@ -15,10 +15,6 @@ from pathlib import Path
 import lance
 import pyarrow as pa
 import pytest
-from fsck_tables import DIRECT, STREAM, batches, copied, flush, make, open_stream, rows
-from power import READINGS, Cut, Reading, Recorder
-from spark_directories import equal_batches, spark_directory
-from stream_life import SCHEMA, TOPIC, expected_rows, ranges_of
 
 from headgate.checkpoints.offline.checkpoint import release
 from headgate.checkpoints.spark.compare import look_at_spark, standing
@@ -31,6 +27,10 @@ from headgate.errors import InvalidInput
 from headgate.table.create import create_table
 from headgate.table.fsck import fsck
 from headgate.table.table import Table, open_table
+from tests.faults.power import READINGS, Cut, Reading, Recorder
+from tests.support.directories import equal_batches, spark_directory
+from tests.support.histories import DIRECT, STREAM, batches, copied, flush, make, open_stream, rows
+from tests.support.life import SCHEMA, TOPIC, expected_rows, ranges_of
 
 MENDED = {"base-version-unreadable", "base-version-torn", "base-tag-unreadable", "manifest-gap"}
 """What fsck may find after a cut: `recover --apply` and the next writer's open mend it. The last is a warning, where

@@ -13,8 +13,6 @@ import lance
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from compact_tables import claimed, make_table, one_round, open_writer, rows, scanned
-from power import READINGS, Recorder, ext4, why_no_ext4
 
 from headgate.checkpoints.jobs.columns import stream_schema
 from headgate.cli import main
@@ -26,6 +24,8 @@ from headgate.errors import DataLoss, InvalidInput, StoreError
 from headgate.table.create import create_table
 from headgate.table.fsck import fsck
 from headgate.table.table import Table, open_table
+from tests.faults.power import READINGS, Recorder, ext4, why_no_ext4
+from tests.support.compactions import claimed, make_table, one_round, open_writer, rows, scanned
 
 
 def made(path: Path, kind: str = "key") -> Table:

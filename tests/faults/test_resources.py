@@ -18,16 +18,15 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from clone_tables import CONFIG, DIRECT, WAL_ONLY, content, rows, streamed
-from small_disk import filled, small_disk
-from stream_life import SCHEMA
 
-import headgate
 from headgate.errors import HeadgateError, Poisoned, StoreFull
 from headgate.shards.writer import ShardWriter
 from headgate.table.create import create_table
 from headgate.table.fsck import fsck
 from headgate.table.table import Table, open_table
+from tests.support.clones import CONFIG, DIRECT, WAL_ONLY, content, rows, streamed
+from tests.support.disk import filled, small_disk
+from tests.support.life import SCHEMA
 
 Without = Callable[[], AbstractContextManager[None]]
 """While it lasts, the resource is gone."""
@@ -165,14 +164,13 @@ def test_a_flush_on_a_full_disk_loses_no_row(disk: Path, full: Without) -> None:
 def plainly(path: Path, call: str) -> str:
     """What a process prints that calls this with a table, without root's power to write everywhere."""
     code = (
-        "import sys; sys.path[:0] = {here!r}; import plain_user; plain_user.become()\n"
+        "from tests.faults.plain_user import become; become()\n"
         "import headgate, pyarrow as pa\n"
         "from headgate.errors import HeadgateError\n"
         f"uri = {str(path)!r}\n"
         f"try:\n    {call}\nexcept HeadgateError as error: print(type(error).__name__, error)\n"
-    ).replace("{here!r}", repr([str(Path(__file__).parent)]))
-    environment = {**os.environ, "PYTHONPATH": str(Path(headgate.__file__).parents[1])}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=60)
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     return done.stdout + done.stderr
 
 
@@ -244,9 +242,8 @@ def no_descriptors() -> Iterator[None]:
 @pytest.mark.parametrize("what", ["everything_fails_clearly", "a_writer_stops"])
 def test_without_file_descriptors_it_is_told_and_works_again(tmp_path: Path, what: str) -> None:
     """In a process of its own: threads that other tests left behind need files as well."""
-    call = f"import pathlib, test_resources as tests; tests.{what}(pathlib.Path({str(tmp_path)!r}))"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", call], env=environment, capture_output=True, text=True, timeout=240)
+    call = f"import pathlib, tests.faults.test_resources as tests; tests.{what}(pathlib.Path({str(tmp_path)!r}))"
+    done = subprocess.run([sys.executable, "-c", call], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-4000:]
 
 

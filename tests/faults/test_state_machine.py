@@ -13,7 +13,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from closing import (
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from headgate.connectors.objects.memory import MemoryStore
+from headgate.errors import Fenced, Poisoned, Transient
+from headgate.shards.wal.tailer import WalTailer
+from headgate.shards.writer import ShardWriter
+from headgate.steps import watching
+from tests.support.closing import (
     ASYNC,
     WAL_ONLY,
     Abandoned,
@@ -28,16 +37,7 @@ from closing import (
     ids_of,
     rows,
 )
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from stores import Crash, Fault, FaultyStore, Stall
-
-from headgate.connectors.objects.memory import MemoryStore
-from headgate.errors import Fenced, Poisoned, Transient
-from headgate.shards.wal.tailer import WalTailer
-from headgate.shards.writer import ShardWriter
-from headgate.steps import watching
+from tests.support.stores import Crash, Fault, FaultyStore, Stall
 
 WRITERS = 3
 FAULTS = [None, None, Fault.FAIL, Fault.LOST, Fault.LOST_EXISTS, Fault.LATE]

@@ -12,7 +12,6 @@ a read of the table.
 from __future__ import annotations
 
 import json
-import sys
 import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -22,27 +21,24 @@ from typing import Any
 
 import pyarrow as pa
 
+import headgate
+from headgate.checkpoints.feed.feed import LogFeed
+from headgate.checkpoints.jobs.flush import run_here
+from headgate.checkpoints.log import records as codec
+from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.records import BatchRecord, Mode
+from headgate.checkpoints.offline.retention import BeforePosition, expire
+from headgate.checkpoints.spark.rewind import rewind
+from headgate.checkpoints.stream.driver import StreamDriver
+from headgate.connectors.lance.log import quiet_lance
+from headgate.shards.sharding import ByPartition
+from headgate.shards.wal.entry import SourceRange
+from headgate.streaming.write import task
+from headgate.table.create import create_table
+from headgate.table.table import Table
+from tests.support.life import QUERY, SCHEMA, TOPIC, batch_of, lines_of, records, write_plan, written
+
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parent / name) for name in ("streaming", "faults")]
-
-from stream_life import QUERY, SCHEMA, TOPIC, batch_of, lines_of, records, write_plan, written  # noqa: E402
-
-import headgate  # noqa: E402
-from headgate.checkpoints.feed.feed import LogFeed  # noqa: E402
-from headgate.checkpoints.jobs.flush import run_here  # noqa: E402
-from headgate.checkpoints.log import records as codec  # noqa: E402
-from headgate.checkpoints.log.commit_log import CommitLog  # noqa: E402
-from headgate.checkpoints.log.records import BatchRecord, Mode  # noqa: E402
-from headgate.checkpoints.offline.retention import BeforePosition, expire  # noqa: E402
-from headgate.checkpoints.spark.rewind import rewind  # noqa: E402
-from headgate.checkpoints.stream.driver import StreamDriver  # noqa: E402
-from headgate.connectors.lance.log import quiet_lance  # noqa: E402
-from headgate.shards.sharding import ByPartition  # noqa: E402
-from headgate.shards.wal.entry import SourceRange  # noqa: E402
-from headgate.streaming.write import task  # noqa: E402
-from headgate.table.create import create_table  # noqa: E402
-from headgate.table.table import Table  # noqa: E402
-
 STREAM = "s"
 WORDS = ("red apple", "green pear", "blue plum", "red cherry")
 PARTITIONS = (0, 1)

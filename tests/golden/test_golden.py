@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -12,20 +11,17 @@ import lance
 import pyarrow as pa
 import pytest
 
+from headgate.checkpoints.log import records as codec
+from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.dead_letters import read_dead_letters
+from headgate.checkpoints.log.records import BatchRecord, OpenRecord, RewindRecord, SchemaRecord
+from headgate.checkpoints.spark.rewind import rewind
+from headgate.table.fsck import fsck
+from headgate.table.table import Table, open_table
+from tests.golden.make import DIRECT, STREAM, TOPIC, changes, dead, equal, flush, open_stream, run
+from tests.golden.make import rows as batch_of_rows
+
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE)]
-
-from make import DIRECT, STREAM, TOPIC, changes, dead, equal, flush, open_stream, run  # noqa: E402
-from make import rows as batch_of_rows  # noqa: E402
-
-from headgate.checkpoints.log import records as codec  # noqa: E402
-from headgate.checkpoints.log.commit_log import CommitLog  # noqa: E402
-from headgate.checkpoints.log.dead_letters import read_dead_letters  # noqa: E402
-from headgate.checkpoints.log.records import BatchRecord, OpenRecord, RewindRecord, SchemaRecord  # noqa: E402
-from headgate.checkpoints.spark.rewind import rewind  # noqa: E402
-from headgate.table.fsck import fsck  # noqa: E402
-from headgate.table.table import Table, open_table  # noqa: E402
-
 ARCHIVES = sorted(HERE.glob("tables-format-*.tar.gz"))
 LIMIT = 300_000
 """Bytes of an archive: they stay in the repository for ever."""
@@ -121,7 +117,7 @@ def test_golden_tables_read_as_they_were_written_and_go_on(unpacked: tuple[Path,
 
 def test_the_golden_tables_can_be_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The script keeps working, and makes what it says."""
-    import make
+    from tests.golden import make
 
     monkeypatch.setattr(make, "HERE", tmp_path)
     make.main()

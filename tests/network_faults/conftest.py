@@ -1,19 +1,12 @@
 from __future__ import annotations
 
-import sys
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from network import Proxy, Toxiproxy
 
-HERE = Path(__file__).parent
-
-# Rows, streams and closing checks are those of the tests without a network between.
-OTHERS = ("faults", "streaming", "checkpoints", "recovery", "connectors/kafka")
-sys.path[:0] = [str(HERE), *(str(HERE.parent / name) for name in OTHERS)]
+from tests.support.network import Proxy, Toxiproxy
 
 
 @pytest.fixture

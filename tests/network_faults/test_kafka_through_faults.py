@@ -6,8 +6,6 @@ import threading
 from contextlib import AbstractContextManager
 
 import pytest
-from network import CRAWL, FAULTS, ProxiedKafka
-from stream_runs import Topic
 
 import headgate
 from headgate.connectors.kafka import reader
@@ -15,6 +13,8 @@ from headgate.connectors.kafka.consumers import Lent
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.connectors.kafka.reader import offsets, read_range
 from headgate.errors import Transient
+from tests.support.network import CRAWL, FAULTS, ProxiedKafka
+from tests.support.runs import Topic
 
 pytestmark = pytest.mark.kafka
 

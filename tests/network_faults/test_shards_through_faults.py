@@ -17,12 +17,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from clone_tables import content, run_batch, streamed
-from closing import WAL_ONLY, Background, closing_checks, entry_at, home_of, open_writer, rows, wal_positions
-from network import CRAWL, FAULTS, LOST, RESET, Fault, Proxy, Toxiproxy, why_no_toxiproxy
-from services import S3_SECRETS, s3_options_for
-from stores import FaultyStore
-from stream_life import QUERY, TOPIC, ranges_of
 
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.stream.driver import StreamDriver
@@ -33,6 +27,21 @@ from headgate.shards.sharding import ByPartition
 from headgate.steps import watching
 from headgate.table.fsck import fsck
 from headgate.table.table import open_table
+from tests.support.clones import content, run_batch, streamed
+from tests.support.closing import (
+    WAL_ONLY,
+    Background,
+    closing_checks,
+    entry_at,
+    home_of,
+    open_writer,
+    rows,
+    wal_positions,
+)
+from tests.support.life import QUERY, TOPIC, ranges_of
+from tests.support.network import CRAWL, FAULTS, LOST, RESET, Fault, Proxy, Toxiproxy, why_no_toxiproxy
+from tests.support.services import S3_SECRETS, s3_options_for
+from tests.support.stores import FaultyStore
 
 pytestmark = [pytest.mark.s3, pytest.mark.real_s3]
 

@@ -18,10 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from network import FAULTS, LOST, RESET, Fault, ProxiedKafka, Proxy, replayable, seed_of_run, varied
 from pyspark.sql import SparkSession
-from services import S3_SECRETS, s3_options_for
-from stream_runs import SCHEMA, Stream, Topic, check_table
 
 import headgate
 from headgate.checkpoints.log.commit_log import CommitLog
@@ -30,6 +27,9 @@ from headgate.streaming.spark.session import SparkFailed
 from headgate.table.create import create_table
 from headgate.table.fsck import fsck
 from headgate.table.table import Table, open_table
+from tests.support.network import FAULTS, LOST, RESET, Fault, ProxiedKafka, Proxy, replayable, seed_of_run, varied
+from tests.support.runs import SCHEMA, Stream, Topic, check_table
+from tests.support.services import S3_SECRETS, s3_options_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.s3, pytest.mark.real_s3]
 

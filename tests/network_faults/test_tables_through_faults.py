@@ -18,10 +18,6 @@ from datetime import timedelta
 import lance
 import pyarrow as pa
 import pytest
-from clone_tables import DIRECT, Content, content, open_stream, rows, run_batch, streamed
-from network import LOST, RESET, Fault, Proxy, replayable, seed_of_run
-from services import S3_SECRETS, s3_options_for
-from stream_life import SCHEMA, expected_dead, expected_rows, ranges_of
 
 from headgate.checkpoints.snapshots.parts import part_batches
 from headgate.checkpoints.snapshots.splits import plan_read
@@ -35,6 +31,10 @@ from headgate.shards.sharding import by_partition
 from headgate.table.create import create_table
 from headgate.table.fsck import fsck
 from headgate.table.table import Table, open_table
+from tests.support.clones import DIRECT, Content, content, open_stream, rows, run_batch, streamed
+from tests.support.life import SCHEMA, expected_dead, expected_rows, ranges_of
+from tests.support.network import LOST, RESET, Fault, Proxy, replayable, seed_of_run
+from tests.support.services import S3_SECRETS, s3_options_for
 
 pytestmark = [pytest.mark.s3, pytest.mark.real_s3]
 

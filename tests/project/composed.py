@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from servers import SOURCES, LocalServer
 
 from headgate.connectors.jars.lists import kafka_classpath
 from headgate.connectors.kafka.topics import admin_client
 from headgate.dev.ports import free_port
+from tests.support.servers import SOURCES, LocalServer
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "docker-compose.yml"

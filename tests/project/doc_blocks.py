@@ -37,9 +37,9 @@ from typing import Any
 
 import yaml
 from click.testing import CliRunner
-from doc_pages import ROOT, Block, commands_of
 
 from headgate.cli import main as headgate_command
+from tests.support.pages import ROOT, Block, commands_of
 
 TAGS = ("python", "console", "sql", "sh", "json", "yaml", "text")
 NEEDS = ("table", "spark", "kafka", "s3")

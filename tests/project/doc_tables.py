@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 
 import pyarrow as pa
 
 import headgate
 from headgate.connectors.kafka.topics import QUIET, create_topic
 from headgate.errors import InvalidInput
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
-
-from stream_tables import Record, Stream
+from tests.support.streams import Record, Stream
 
 TOPIC = "orders"
 PARTITIONS = 2

@@ -16,11 +16,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from doc_pages import ROOT, blocks_run_by
-from installed import built_wheel, clean_environment, outside
-from services import MakeTopic
 
 from headgate.dev.ports import free_port
+from tests.project.installed import built_wheel, clean_environment, outside
+from tests.support.pages import ROOT, blocks_run_by
+from tests.support.services import MakeTopic
 
 pytestmark = [pytest.mark.deep, pytest.mark.spark, pytest.mark.kafka]
 

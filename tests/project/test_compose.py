@@ -16,13 +16,24 @@ from typing import Any
 
 import pytest
 import yaml
-from composed import FILE, ROOT, Kafka, Machine, Prometheus, addresses, compose, document, listens, services
 from confluent_kafka import Producer
-from servers import SOURCES
-from servers import s3_server as s3_process
-from services import create_bucket, moto_server
 
 import headgate
+from tests.project.composed import (
+    FILE,
+    ROOT,
+    Kafka,
+    Machine,
+    Prometheus,
+    addresses,
+    compose,
+    document,
+    listens,
+    services,
+)
+from tests.support.servers import SOURCES
+from tests.support.servers import s3_server as s3_process
+from tests.support.services import create_bucket, moto_server
 
 TOP = {"name", "services", "volumes"}
 SERVICE = {

@@ -7,11 +7,11 @@ import shlex
 
 import click
 import pyarrow as pa
-from composed import addresses, listens, services
-from doc_pages import blocks_run_by
 
 import headgate
 from headgate.cli import main
+from tests.project.composed import addresses, listens, services
+from tests.support.pages import blocks_run_by
 
 COMPOSE = {
     "up": {"--build", "--detach"},

@@ -17,16 +17,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from composed import ROOT, compose, services
-from containers import BASE, KAFKA, MINIO, build_base, build_image, build_kafka, build_minio, daemon, why_no_daemon
-from servers import SOURCES, s3_container
-from services import S3_SECRETS, create_bucket, kafka_container, s3_options_for
-from stream_runs import SCHEMA, Stream, Topic, check_table
-from test_compose import send
-from test_dockerfile import steps
 
 import headgate
 from headgate.connectors.kafka.topics import create_topic
+from tests.project.composed import ROOT, compose, services
+from tests.project.test_compose import send
+from tests.project.test_dockerfile import steps
+from tests.support.containers import (
+    BASE,
+    KAFKA,
+    MINIO,
+    build_base,
+    build_image,
+    build_kafka,
+    build_minio,
+    daemon,
+    why_no_daemon,
+)
+from tests.support.runs import SCHEMA, Stream, Topic, check_table
+from tests.support.servers import SOURCES, s3_container
+from tests.support.services import S3_SECRETS, create_bucket, kafka_container, s3_options_for
 
 if TYPE_CHECKING:
     from docker import DockerClient

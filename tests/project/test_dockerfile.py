@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from composed import ROOT, Machine
-from test_compose import run_the_services
+
+from tests.project.composed import ROOT, Machine
+from tests.project.test_compose import run_the_services
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 NEEDS_ROOT = ("apt-get", "useradd")

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from doc_blocks import NEEDS, TAGS, PageRun, check_run_by
-from doc_pages import ROOT, Block, blocks_of, needs_of, pages
-from doc_tables import SCHEMA, fill_topic, make_table
-from services import S3_SECRETS, moto_server, passing_bucket
 
 import headgate
 from headgate.cli.commands.demo import _summary
 from headgate.cli.errors import EXITS, INTERRUPTED
 from headgate.errors import HeadgateError
+from tests.project.doc_blocks import NEEDS, TAGS, PageRun, check_run_by
+from tests.project.doc_tables import SCHEMA, fill_topic, make_table
+from tests.support.pages import ROOT, Block, blocks_of, needs_of, pages
+from tests.support.services import S3_SECRETS, moto_server, passing_bucket
 
 ON_SPARK = [page for page in pages() if needs_of(page) & {"spark", "kafka"}]
 RUNBOOK = ROOT / "docs" / "runbook.md"

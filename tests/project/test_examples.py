@@ -9,7 +9,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from services import MakeTopic
+
+from tests.support.services import MakeTopic
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]

@@ -9,21 +9,13 @@ from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).resolve().parents[1]
-CONFTEST = """
-import importlib.util, sys
-sys.path.insert(0, {tests!r})
-spec = importlib.util.spec_from_file_location("project_conftest", {tests!r} + "/conftest.py")
-project = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(project)
-pytest_terminal_summary = project.pytest_terminal_summary
-"""
+CONFTEST = "from tests.conftest import pytest_terminal_summary\n"
 
 
 def run(folder: Path, test: str, *options: str) -> subprocess.CompletedProcess[str]:
-    (folder / "conftest.py").write_text(CONFTEST.format(tests=str(TESTS)))
+    (folder / "conftest.py").write_text(CONFTEST)
     (folder / "test_it.py").write_text(test)
-    command = [sys.executable, str(TESTS / "run_tests.py"), *options, "test_it.py"]
+    command = [sys.executable, "-m", "tests.support.rerun", *options, "test_it.py"]
     environment = {name: text for name, text in os.environ.items() if not name.startswith(("PYTEST", "COV"))}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 

@@ -12,14 +12,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import services
-from servers import SOURCES, s3_container
-from services import S3_SECRETS, S3_SERVERS, create_bucket, s3_options_for, why_no_container
 
 from headgate.connectors.objects import open_store
 from headgate.errors import AlreadyExists
+from tests.support import services
+from tests.support.servers import SOURCES, s3_container
+from tests.support.services import S3_SECRETS, S3_SERVERS, create_bucket, s3_options_for, why_no_container
 
-SCRIPT = Path(__file__).resolve().parents[1] / "servers.py"
 MAKES = """
 case "$1" in list) exit 0;; esac
 mkdir -p "$GOBIN"; printf "#!/bin/sh\\n" > "$GOBIN/versitygw"; chmod +x "$GOBIN/versitygw"
@@ -45,7 +44,7 @@ def go(machine: Path, script: str) -> None:
 def build(machine: Path, **environment: str) -> str:
     """What the build of versitygw prints; it never fails."""
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), "versitygw"],
+        [sys.executable, "-m", "tests.support.servers", "versitygw"],
         env={**os.environ, "PATH": str(machine / "bin"), "HEADGATE_CACHE": str(machine / "cache"), **environment},
         capture_output=True,
         text=True,
@@ -123,12 +122,20 @@ def test_a_run_on_moto_alone_says_so_at_its_beginning_and_at_its_end(machine: Pa
     (machine / "test_one.py").write_text("import pytest\n\n@pytest.mark.s3\ndef test_one():\n    pass\n")
     (machine / "pytest.ini").write_text("[pytest]\nmarkers =\n    s3: as here\n")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "services", "-p", "no:cacheprovider", str(machine / "test_one.py")],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-p",
+            "tests.support.services",
+            "-p",
+            "no:cacheprovider",
+            str(machine / "test_one.py"),
+        ],
         env={
             **os.environ,
             "PATH": str(machine / "bin"),
             "HEADGATE_CACHE": str(machine / "cache"),
-            "PYTHONPATH": os.pathsep.join([str(SCRIPT.parent), str(SCRIPT.parents[1])]),
             "DOCKER_HOST": "tcp://127.0.0.1:1",
         },
         cwd=machine,

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from installed import ROOT, built_wheel, clean_environment, outside
+
+from tests.project.installed import ROOT, built_wheel, clean_environment, outside
 
 BLOCKED = ("confluent_kafka", "pyspark", "botocore", "s3fs", "prometheus_client", "delta")
 

@@ -1,4 +1,5 @@
-"""One stream on a Spark with two executor processes, in a process of its own: `python cluster_process.py '{…}'`.
+"""One stream on a Spark with two executor processes, in a process of its own:
+`python -m tests.recovery.cluster_process '{…}'`.
 
 The task that meets the record it is told kills its executor, and goes on beside the attempt that takes its place.
 """
@@ -6,26 +7,19 @@ The task that meets the record it is told kills its executor, and goes on beside
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "streaming")]
-
 
 def main(told: dict[str, Any]) -> None:
     """Write everything that is there."""
-    from stream_runs import SCHEMA
-    from unsteady import Unsteady
-
     import headgate
     from headgate.streaming.spark.session import local_session
+    from tests.support.runs import SCHEMA
+    from tests.support.unsteady import Unsteady
 
-    settings = {
-        "spark.master": "local-cluster[2,1,1024]",
-        "spark.executorEnv.PYTHONPATH": os.pathsep.join(sys.path[:2]),
-    }
+    settings = {"spark.master": "local-cluster[2,1,1024]"}
     spark = local_session(2, log_file=Path(told["log"]), settings=settings)
     table = headgate.open_table(told["table"])
     decoder = Unsteady(headgate.decode.json(SCHEMA), Path(told["flag"]), "orphan", told["trigger"].encode())

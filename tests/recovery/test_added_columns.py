@@ -11,14 +11,14 @@ import lance
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from services import MakeTopic
-from stream_runs import Stream, Topic, make_table, until
 
 import headgate
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.cli import main
 from headgate.steps import watching
 from headgate.streaming.sink import ShardSink
+from tests.support.runs import Stream, Topic, make_table, until
+from tests.support.services import MakeTopic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

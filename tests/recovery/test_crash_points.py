@@ -11,10 +11,6 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from processes import driver
-from producing import abort
-from services import S3_SECRETS, MakeTopic
-from stream_runs import SCHEMA, Topic, check_table, make_table, scanned, until
 
 import headgate
 from headgate.checkpoints.log.commit_log import CommitLog
@@ -23,6 +19,10 @@ from headgate.cli import main
 from headgate.connectors.objects import open_store
 from headgate.shards import names
 from headgate.table.table import Table
+from tests.support.processes import driver
+from tests.support.producing import abort
+from tests.support.runs import SCHEMA, Topic, check_table, make_table, scanned, until
+from tests.support.services import S3_SECRETS, MakeTopic
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 

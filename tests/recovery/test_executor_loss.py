@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from services import MakeTopic
-from stream_runs import Topic, check_table, make_table, row
 
 import headgate
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.shards import names
+from tests.support.runs import Topic, check_table, make_table, row
+from tests.support.services import MakeTopic
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
@@ -38,8 +38,8 @@ def test_a_lost_executor_and_two_attempts_at_once_leave_no_row_twice(
         # The last row of partition 1 in the first of two batches.
         "trigger": json.dumps(row(2 * ROWS - 1)),
     }
-    script = Path(__file__).parent / "cluster_process.py"
-    done = subprocess.run([sys.executable, str(script), json.dumps(told)], capture_output=True, text=True, timeout=280)
+    command = [sys.executable, "-m", "tests.recovery.cluster_process", json.dumps(told)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr[-3000:] + Path(told["log"]).read_text()[-3000:]
     assert (tmp_path / "flag, second attempt").exists(), "the executor was lost, and its task ran again"
     check_table(table, topic)

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from services import MakeTopic
-from small_disk import filled, small_disk
-from stream_runs import PATIENCE, Stream, Topic, check_table, make_table
 
 import headgate
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.errors import Poisoned, StoreFull
 from headgate.table.fsck import fsck
 from headgate.table.table import Table
+from tests.support.disk import filled, small_disk
+from tests.support.runs import PATIENCE, Stream, Topic, check_table, make_table
+from tests.support.services import MakeTopic
 
 pytestmark = [pytest.mark.deep, pytest.mark.spark, pytest.mark.kafka]
 

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from network import seed_of_run
-from processes import PATIENCE, Driver
-from servers import LocalServer
-from services import S3_SECRETS, S3Server
-from stream_runs import SCHEMA, Topic, check_table, make_table
 
 import headgate
 from headgate.dev.broker import LocalBroker
 from headgate.table.fsck import fsck
 from headgate.table.table import Table
+from tests.support.network import seed_of_run
+from tests.support.processes import PATIENCE, Driver
+from tests.support.runs import SCHEMA, Topic, check_table, make_table
+from tests.support.servers import LocalServer
+from tests.support.services import S3_SECRETS, S3Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 

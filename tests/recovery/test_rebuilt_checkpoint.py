@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
-from services import MakeTopic
-from stream_runs import Stream, Topic, check_table, make_table
 
 import headgate
 from headgate.checkpoints.spark.directory import SparkCheckpoint
@@ -21,6 +19,8 @@ from headgate.connectors.kafka.topics import grow_topic
 from headgate.connectors.objects import open_store
 from headgate.steps import watching
 from headgate.table.fsck import fsck
+from tests.support.runs import Stream, Topic, check_table, make_table
+from tests.support.services import MakeTopic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
-from services import MakeTopic
-from stream_runs import Stream, Topic, make_table, row, scanned, until, wait
 
 import headgate
 from headgate.cli import main
 from headgate.errors import Fenced, InvalidInput
+from tests.support.runs import Stream, Topic, make_table, row, scanned, until, wait
+from tests.support.services import MakeTopic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

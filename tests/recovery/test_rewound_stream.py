@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import structlog
 from click.testing import CliRunner
-from services import MakeTopic
-from stream_runs import Stream, Topic, dead_places, make_table, row, scanned, until, wait
 
 import headgate
 from headgate.cli import main
@@ -23,6 +21,8 @@ from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.errors import Fenced
 from headgate.steps import watching
 from headgate.table.fsck import fsck
+from tests.support.runs import Stream, Topic, dead_places, make_table, row, scanned, until, wait
+from tests.support.services import MakeTopic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
-from moto_front import App, Respond, moto_behind
+from tests.s3.moto_front import App, Respond, moto_behind
 
 REFUSED = 403
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from moto_front import App, Respond, moto_behind
+from tests.s3.moto_front import App, Respond, moto_behind
 
 TOKEN = "the-token-of-the-container"
 CREDENTIALS = "/credentials"

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from doc_pages import ROOT, Block
-from recorded_s3 import Request
+from tests.s3.recorded_s3 import Request
+from tests.support.pages import ROOT, Block
 
 ARN = "arn:aws:s3:::"
 KEY = "arn:aws:kms:eu-west-1:111122223333:key/…"

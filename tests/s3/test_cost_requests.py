@@ -8,9 +8,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from recorded_s3 import RecordedS3, Request, recorded_s3
-from services import create_bucket, s3_options_for
-from stream_life import QUERY, SCHEMA, batch_of, ranges_of, run_task, write_plan, written
 
 import headgate
 from headgate.checkpoints.gc.base import tidy_base
@@ -25,6 +22,9 @@ from headgate.cli.text.cost import Requests
 from headgate.search.build.plan import Limits
 from headgate.search.build.upkeep import neglected
 from headgate.shards.sharding import ByPartition
+from tests.s3.recorded_s3 import RecordedS3, Request, recorded_s3
+from tests.support.life import QUERY, SCHEMA, batch_of, ranges_of, run_task, write_plan, written
+from tests.support.services import create_bucket, s3_options_for
 
 pytestmark = pytest.mark.s3
 

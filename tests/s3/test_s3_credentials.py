@@ -20,10 +20,6 @@ import lance
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from clone_tables import DIRECT, streamed
-from recorded_s3 import recorded_s3
-from scripted_s3 import scripted_s3
-from services import S3_SECRETS, create_bucket, s3_options_for
 
 from headgate.cli import main
 from headgate.connectors.lance.dataset import look
@@ -32,6 +28,10 @@ from headgate.connectors.objects.s3.credentials import renewed_credentials
 from headgate.errors import HeadgateError, InvalidInput, PermissionDenied
 from headgate.table.create import create_table
 from headgate.table.table import open_table
+from tests.s3.recorded_s3 import recorded_s3
+from tests.support.clones import DIRECT, streamed
+from tests.support.scripted import scripted_s3
+from tests.support.services import S3_SECRETS, create_bucket, s3_options_for
 
 pytestmark = [pytest.mark.s3, pytest.mark.real_s3]
 

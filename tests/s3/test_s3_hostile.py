@@ -8,9 +8,6 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from clone_tables import CONFIG, rows
-from stream_life import QUERY, SCHEMA, batch_of, expected_rows, run_task, write_plan, written
-from test_hostile import NAMES
 
 from headgate.checkpoints.log.names import list_streams
 from headgate.checkpoints.stream.driver import StreamDriver
@@ -23,6 +20,9 @@ from headgate.streaming.write.rows import RowMaker
 from headgate.table.create import create_table
 from headgate.table.fsck import fsck
 from headgate.table.table import open_table
+from tests.faults.test_hostile import NAMES
+from tests.support.clones import CONFIG, rows
+from tests.support.life import QUERY, SCHEMA, batch_of, expected_rows, run_task, write_plan, written
 
 pytestmark = [pytest.mark.s3, pytest.mark.real_s3]
 

@@ -15,14 +15,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from clone_tables import DIRECT, TOPIC, content, open_stream, run_batch, streamed
-from doc_pages import blocks_run_by
-from processes import driver as driver_process
-from recorded_s3 import REFUSED, RecordedS3, Request, recorded_s3
-from s3_policy import Need, Policy, Statement, needs_of, policy_of
-from services import S3_SECRETS, MakeTopic, passing_bucket, s3_options_for
-from stream_life import ranges_of
-from stream_runs import Topic, make_table
 
 import headgate
 from headgate.checkpoints.feed.feed import LogFeed
@@ -37,6 +29,14 @@ from headgate.connectors.objects import open_store
 from headgate.errors import DataLoss, HeadgateError
 from headgate.shards.wal.tailer import WalTailer
 from headgate.table.fsck import fsck
+from tests.s3.recorded_s3 import REFUSED, RecordedS3, Request, recorded_s3
+from tests.s3.s3_policy import Need, Policy, Statement, needs_of, policy_of
+from tests.support.clones import DIRECT, TOPIC, content, open_stream, run_batch, streamed
+from tests.support.life import ranges_of
+from tests.support.pages import blocks_run_by
+from tests.support.processes import driver as driver_process
+from tests.support.runs import Topic, make_table
+from tests.support.services import S3_SECRETS, MakeTopic, passing_bucket, s3_options_for
 
 pytestmark = pytest.mark.s3
 

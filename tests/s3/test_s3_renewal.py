@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from processes import driver
-from rotating_s3 import TOKEN, RotatingS3, rotating_s3
-from services import MakeTopic, create_bucket
-from stream_runs import SCHEMA as ORDERS
-from stream_runs import Topic, check_table, until
 
 import headgate
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.connectors.objects import open_store
 from headgate.table.table import Table
+from tests.s3.rotating_s3 import TOKEN, RotatingS3, rotating_s3
+from tests.support.processes import driver
+from tests.support.runs import SCHEMA as ORDERS
+from tests.support.runs import Topic, check_table, until
+from tests.support.services import MakeTopic, create_bucket
 
 pytestmark = pytest.mark.s3
 

@@ -12,12 +12,6 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from closing import WAL_ONLY, closing_checks, fenced, home_of, open_writer, rows, visible
-from killing import kill_again_and_again
-from lance_tables import KEYED, batch, pairs
-from services import S3Server, create_bucket, s3_options_for
-from stores import Crash, FaultyStore
-from test_hostile import LARGE
 
 from headgate.connectors.objects import ObjectStore, open_store
 from headgate.errors import Fenced, HeadgateError
@@ -25,6 +19,12 @@ from headgate.retry import Retry
 from headgate.shards.config import WriterConfig
 from headgate.table.create import create_table
 from headgate.table.table import open_table
+from tests.faults.test_hostile import LARGE
+from tests.support.closing import WAL_ONLY, closing_checks, fenced, home_of, open_writer, rows, visible
+from tests.support.datasets import KEYED, batch, pairs
+from tests.support.killing import kill_again_and_again
+from tests.support.services import S3Server, create_bucket, s3_options_for
+from tests.support.stores import Crash, FaultyStore
 
 pytestmark = [pytest.mark.s3, pytest.mark.real_s3]
 

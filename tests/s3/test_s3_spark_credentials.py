@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from services import S3_SECRETS
 
 import headgate
 from headgate.connectors.objects import open_store
+from tests.support.services import S3_SECRETS
 
 APPLICATION = Path(__file__).with_name("credentials_application.py")
 

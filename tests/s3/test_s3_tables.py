@@ -13,13 +13,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
-import finalizing_process
 import lance
 import pytest
-from clone_tables import DIRECT, WAL_ONLY, content, faulty, ids, open_stream, rows, run_batch, streamed, through
-from index_tables import NAME, job, texts
-from stores import Crash
-from stream_life import ranges_of
 
 from headgate.connectors.objects import open_store
 from headgate.search.build.build import build_index
@@ -28,6 +23,10 @@ from headgate.search.finalize.finalize import finalize
 from headgate.search.finalize.segment import IndexFolder, together
 from headgate.table.fsck import fsck
 from headgate.table.table import Table, open_table
+from tests.support.clones import DIRECT, WAL_ONLY, content, faulty, ids, open_stream, rows, run_batch, streamed, through
+from tests.support.indexes import NAME, job, texts
+from tests.support.life import ranges_of
+from tests.support.stores import Crash
 
 pytestmark = [pytest.mark.s3, pytest.mark.real_s3]
 
@@ -122,7 +121,7 @@ def test_killed_finalizers_of_an_index_leave_what_the_next_one_finishes(bucket: 
     built = together(build(folder, job(uri, [fragment])) for fragment in range(8))
     (tmp_path / "built").write_bytes(pickle.dumps(built))
     for pause in (0.0, 0.01, 0.03):
-        command = [sys.executable, finalizing_process.__file__, uri, str(index_id), str(tmp_path / "built")]
+        command = [sys.executable, "-m", "tests.support.finalizing", uri, str(index_id), str(tmp_path / "built")]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == b"begin\n"

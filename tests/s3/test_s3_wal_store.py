@@ -11,10 +11,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from clone_tables import CONFIG, DIRECT, WAL_ONLY, content, ids, open_stream, rows, run_batch, streamed
-from servers import s3_server as s3_process
-from services import S3_SECRETS, S3Server, create_bucket, moto_server, s3_options_for
-from stream_life import SCHEMA, ranges_of
 
 from headgate.cli import main
 from headgate.connectors.objects import open_store
@@ -24,6 +20,10 @@ from headgate.shards import names
 from headgate.table.create import create_table
 from headgate.table.fsck import fsck
 from headgate.table.table import Table, open_table
+from tests.support.clones import CONFIG, DIRECT, WAL_ONLY, content, ids, open_stream, rows, run_batch, streamed
+from tests.support.life import SCHEMA, ranges_of
+from tests.support.servers import s3_server as s3_process
+from tests.support.services import S3_SECRETS, S3Server, create_bucket, moto_server, s3_options_for
 
 pytestmark = [pytest.mark.s3, pytest.mark.real_s3]
 

@@ -1,19 +1,13 @@
 from __future__ import annotations
 
 import shutil
-import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
-
-# The faulty store, and the options of a server that speaks S3, are those of other folders.
-sys.path[:0] = [str(HERE), str(HERE.parent / "faults"), str(HERE.parent / "connectors")]
-
-from index_tables import Staged, make_base, reference, stage  # noqa: E402
+from tests.support.indexes import Staged, make_base, reference, stage
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
 """A Spark driver that builds an index and stands before it commits, and before its segments have an outcome.
 
-`python indexing_driver.py TABLE LOG`
+`python -m tests.search.indexing_driver TABLE LOG`
 """
 
 from __future__ import annotations

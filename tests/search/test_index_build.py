@@ -11,7 +11,17 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
-from index_tables import (
+
+import headgate
+from headgate.connectors.lance.index import look_index
+from headgate.connectors.objects import open_store
+from headgate.errors import InvalidInput
+from headgate.search.build.build import BUILD_STAGES, build_index
+from headgate.search.build.jobs import in_process
+from headgate.search.build.plan import Limits
+from headgate.search.finalize.marker import read_segment
+from headgate.search.finalize.segment import IndexFolder
+from tests.support.indexes import (
     NAME,
     SCHEMA,
     answers,
@@ -24,16 +34,6 @@ from index_tables import (
     reference,
     texts,
 )
-
-import headgate
-from headgate.connectors.lance.index import look_index
-from headgate.connectors.objects import open_store
-from headgate.errors import InvalidInput
-from headgate.search.build.build import BUILD_STAGES, build_index
-from headgate.search.build.jobs import in_process
-from headgate.search.build.plan import Limits
-from headgate.search.finalize.marker import read_segment
-from headgate.search.finalize.segment import IndexFolder
 
 TINY = Limits(tasks=2, max_segments=3, segment_rows=300, task_rows=20)
 

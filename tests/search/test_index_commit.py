@@ -9,20 +9,6 @@ from typing import Any
 
 import lance
 import pytest
-from index_tables import (
-    NAME,
-    QUERIES,
-    answers,
-    append,
-    committed_files,
-    coverage,
-    fragments_of,
-    job,
-    make_base,
-    path_of,
-    reference,
-)
-from stores import Crash
 
 from headgate.connectors.lance import index as lance_index
 from headgate.connectors.lance import slots as index_slots
@@ -37,6 +23,20 @@ from headgate.search.build.plan import Limits, Round
 from headgate.search.finalize.segment import MARKER, Segment
 from headgate.shards.outcomes import taken_by, wins
 from headgate.steps import watching
+from tests.support.indexes import (
+    NAME,
+    QUERIES,
+    answers,
+    append,
+    committed_files,
+    coverage,
+    fragments_of,
+    job,
+    make_base,
+    path_of,
+    reference,
+)
+from tests.support.stores import Crash
 
 FOUR = Limits(tasks=4, task_rows=1)
 

@@ -12,7 +12,21 @@ from pathlib import Path
 
 import lance
 import pytest
-from index_tables import (
+
+import headgate
+from headgate.connectors.lance import slots as index_slots
+from headgate.connectors.objects import open_store
+from headgate.errors import HeadgateError
+from headgate.search.build.build import BUILD_STEPS, build_index
+from headgate.search.build.commit import COMMIT_STEPS
+from headgate.search.build.plan import Limits
+from headgate.search.finalize.finalize import FINALIZE_STEPS, finalize
+from headgate.search.finalize.gather import GATHER_STEPS, gather
+from headgate.search.finalize.segment import MARKER, Segment
+from headgate.shards.outcomes import taken_by
+from headgate.steps import watching
+from tests.support.datasets import LanceFaultyStore
+from tests.support.indexes import (
     AT_ONCE,
     NAME,
     SCHEMA,
@@ -28,21 +42,7 @@ from index_tables import (
     reference,
     texts,
 )
-from lance_tables import LanceFaultyStore
-from stores import Crash, Fault
-
-import headgate
-from headgate.connectors.lance import slots as index_slots
-from headgate.connectors.objects import open_store
-from headgate.errors import HeadgateError
-from headgate.search.build.build import BUILD_STEPS, build_index
-from headgate.search.build.commit import COMMIT_STEPS
-from headgate.search.build.plan import Limits
-from headgate.search.finalize.finalize import FINALIZE_STEPS, finalize
-from headgate.search.finalize.gather import GATHER_STEPS, gather
-from headgate.search.finalize.segment import MARKER, Segment
-from headgate.shards.outcomes import taken_by
-from headgate.steps import watching
+from tests.support.stores import Crash, Fault
 
 TWO = Limits(tasks=2, task_rows=1)
 

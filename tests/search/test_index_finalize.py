@@ -7,7 +7,18 @@ from pathlib import Path
 
 import lance
 import pytest
-from index_tables import (
+
+from headgate.connectors.lance.files import end_of
+from headgate.connectors.objects import open_store
+from headgate.errors import InvalidInput, Transient
+from headgate.search.build.jobs import build
+from headgate.search.finalize.finalize import FINALIZE_STAGES, finalize
+from headgate.search.finalize.gather import gather
+from headgate.search.finalize.gather import stage as stage_existing
+from headgate.search.finalize.segment import MARKER, SUFFIXES, final_name, staged_name
+from headgate.steps import watching
+from tests.support.datasets import LanceFaultyStore
+from tests.support.indexes import (
     AT_ONCE,
     NAME,
     NO_RETRY,
@@ -23,18 +34,7 @@ from index_tables import (
     reference,
     stage,
 )
-from lance_tables import LanceFaultyStore
-from stores import Fault
-
-from headgate.connectors.lance.files import end_of
-from headgate.connectors.objects import open_store
-from headgate.errors import InvalidInput, Transient
-from headgate.search.build.jobs import build
-from headgate.search.finalize.finalize import FINALIZE_STAGES, finalize
-from headgate.search.finalize.gather import gather
-from headgate.search.finalize.gather import stage as stage_existing
-from headgate.search.finalize.segment import MARKER, SUFFIXES, final_name, staged_name
-from headgate.steps import watching
+from tests.support.stores import Fault
 
 
 def test_lance_7272_distributed_build_writes_partition_data_to_staging(tmp_path: Path) -> None:

@@ -10,7 +10,14 @@ from typing import Any
 
 import lance
 import pytest
-from index_tables import (
+
+from headgate.connectors.objects import open_store
+from headgate.errors import DataLoss, InvalidInput
+from headgate.search.build.jobs import build
+from headgate.search.finalize.finalize import finalize
+from headgate.search.finalize.segment import MARKER, SUFFIXES, Segment, final_name, staged_name, together
+from tests.support.datasets import LanceFaultyStore
+from tests.support.indexes import (
     NAME,
     NO_RETRY,
     Staged,
@@ -24,13 +31,6 @@ from index_tables import (
     make_base,
     stage,
 )
-from lance_tables import LanceFaultyStore
-
-from headgate.connectors.objects import open_store
-from headgate.errors import DataLoss, InvalidInput
-from headgate.search.build.jobs import build
-from headgate.search.finalize.finalize import finalize
-from headgate.search.finalize.segment import MARKER, SUFFIXES, Segment, final_name, staged_name, together
 
 
 @pytest.mark.parametrize("torn", [b"", b"LANC", "half"])

@@ -16,18 +16,15 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
-import finalizing_process
 import pytest
-from index_tables import Staged, contents, files_in, folder, make_base, reference, stage
-from network import replayable, seed_of_run
 
-import headgate
 from headgate.connectors.lance.files import end_of
 from headgate.search.finalize.finalize import FINALIZE_STEPS, finalize
 from headgate.search.finalize.marker import read_segment
 from headgate.search.finalize.segment import MARKER, OURS, SUFFIXES, Segment, final_name
+from tests.support.indexes import Staged, contents, files_in, folder, make_base, reference, stage
+from tests.support.network import replayable, seed_of_run
 
-PACKAGE = Path(headgate.__file__).parent.parent
 PARTS = 12
 
 
@@ -42,9 +39,8 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Staged:
 
 def finalize_and_kill(staged: Staged, built: Path, after: float | None) -> tuple[bool, float]:
     """Whether it was done when it was killed, and how long it took."""
-    command = [sys.executable, finalizing_process.__file__, staged.uri, str(staged.index_id), str(built)]
-    path = os.pathsep.join([str(PACKAGE), os.environ.get("PYTHONPATH", "")])
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path}) as process:
+    command = [sys.executable, "-m", "tests.support.finalizing", staged.uri, str(staged.index_id), str(built)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"begin\n"
         start = time.monotonic()
@@ -151,14 +147,12 @@ def finalizers(
     staged: Staged, built: Path, steps: Sequence[str]
 ) -> Iterator[list[tuple[str, subprocess.Popen[bytes]]]]:
     """Processes that are about to finalize, each with the step at which it will die."""
-    path = os.pathsep.join([str(PACKAGE), os.environ.get("PYTHONPATH", "")])
-    arguments = [finalizing_process.__file__, staged.uri, str(staged.index_id), str(built)]
+    arguments = ["-m", "tests.support.finalizing", staged.uri, str(staged.index_id), str(built)]
     started = [
         subprocess.Popen(
             [sys.executable, *arguments, step],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": path},
         )
         for step in steps
     ]

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import lance
 import pytest
-from index_tables import NAME, QUERIES, texts
 
 from headgate.connectors.lance.index import look_index
 from headgate.connectors.objects import open_store
 from headgate.search.build.build import build_index
 from headgate.search.build.plan import Limits
 from headgate.search.finalize.segment import SUFFIXES
+from tests.support.indexes import NAME, QUERIES, texts
 
 pytestmark = pytest.mark.s3
 

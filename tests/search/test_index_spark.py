@@ -12,12 +12,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import indexing_driver
 import lance
 import pytest
-from index_tables import NAME, SCHEMA, answers, append, coverage, files_in, fragments_of, reference, texts
-from spark_service import spark_with
-from unsteady_jobs import LostJob, Unsteady, watched
 
 import headgate
 from headgate.connectors.lance.index import look_index
@@ -29,6 +25,9 @@ from headgate.search.finalize.finalize import Report
 from headgate.search.finalize.segment import Segment
 from headgate.streaming.maintenance.index import limits_on, on_spark
 from headgate.table.table import Table
+from tests.search.unsteady_jobs import LostJob, Unsteady, watched
+from tests.support.indexes import NAME, SCHEMA, answers, append, coverage, files_in, fragments_of, reference, texts
+from tests.support.spark import spark_with
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -149,7 +148,7 @@ def test_a_task_that_fails_every_time_ends_the_build_with_one_sentence(spark: Sp
 def test_a_driver_killed_between_build_and_commit_leaves_nothing_but_garbage(
     spark: SparkSession, table: Table, tmp_path: Path
 ) -> None:
-    command = [sys.executable, indexing_driver.__file__, table.uri, str(tmp_path / "spark.log")]
+    command = [sys.executable, "-m", "tests.search.indexing_driver", table.uri, str(tmp_path / "spark.log")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True, text=True) as driver:
         assert driver.stdout is not None
         try:

@@ -13,21 +13,6 @@ from pathlib import Path
 
 import lance
 import pytest
-from index_tables import (
-    NAME,
-    SCHEMA,
-    WORDS,
-    Answers,
-    answers,
-    append,
-    coverage,
-    files_in,
-    fragments_of,
-    reference,
-    texts,
-)
-from lance_tables import LanceFaultyStore
-from stores import Crash
 
 import headgate
 from headgate.checkpoints.jobs.policy import BasePolicy
@@ -42,6 +27,21 @@ from headgate.search.build.upkeep import index_base, neglected
 from headgate.shards.outcomes import taken_by
 from headgate.steps import watching
 from headgate.table.table import Table
+from tests.support.datasets import LanceFaultyStore
+from tests.support.indexes import (
+    NAME,
+    SCHEMA,
+    WORDS,
+    Answers,
+    answers,
+    append,
+    coverage,
+    files_in,
+    fragments_of,
+    reference,
+    texts,
+)
+from tests.support.stores import Crash
 
 KINDS = ["id", None]
 EAGER = BasePolicy(small_rows=10**6, max_small=3, target_rows=10**6)

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from index_tables import Staged
 from lance.file import LanceFileReader, LanceFileWriter
 
 from headgate.connectors.lance.files import end_of, read_end, small_file
 from headgate.connectors.objects import open_store
 from headgate.errors import Corrupt, NotFound
+from tests.support.indexes import Staged
 
 EMPTY = pa.record_batch([], schema=pa.schema([]))
 SMALL = small_file(pa.record_batch({"a": [b"x"]}), {"one": "1", "two": "é" * 40})

@@ -13,7 +13,6 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
-from search_histories import INDEX, SCHEMA, Oracle, check_searches, differ, make_table, rows, text, told
 
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.records import Batch, ShardClaim, ShardPart
@@ -28,6 +27,7 @@ from headgate.shards.wal.appender import WalAppender
 from headgate.shards.wal.entry import Tags, encode_chunk
 from headgate.table.create import create_table
 from headgate.table.table import Table, open_table
+from tests.search.search_histories import INDEX, SCHEMA, Oracle, check_searches, differ, make_table, rows, text, told
 
 
 def _keys(*ids: int) -> pa.RecordBatch:

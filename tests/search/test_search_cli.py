@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
-from search_histories import make_table, rows
 
 from headgate.cli import main, output
 from headgate.table.table import Table
+from tests.search.search_histories import make_table, rows
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from search_histories import make_table, rows
 
 import headgate
 from headgate.errors import InvalidInput
+from tests.search.search_histories import make_table, rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,7 +11,6 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
-from search_histories import INDEX
 
 from headgate.connectors.lance.fts import index as full_text
 from headgate.connectors.lance.fts.fst import TokenMap
@@ -20,6 +19,7 @@ from headgate.connectors.lance.fts.partition import POSITIONS, POSTINGS
 from headgate.connectors.lance.fts.postings import BLOCK, decode_positions, decode_postings, varints
 from headgate.connectors.objects import open_store
 from headgate.errors import Corrupt, DataLoss, InvalidInput
+from tests.search.search_histories import INDEX
 
 LETTERS = "te/oasripcnw.hlm-du012g=:bf3y5&_4v9678k%?xCDASFIBEjPTzRNM+LOqHGßéж漢😀~#QXZ"
 PARAMETERS: dict[str, dict[str, Any]] = {

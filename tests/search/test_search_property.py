@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from search_histories import NATIVE_STEPS, STEPS, History, Oracle, check_searches, make_table
+
+from tests.search.search_histories import NATIVE_STEPS, STEPS, History, Oracle, check_searches, make_table
 
 ANALYZERS: dict[str, dict[str, Any] | None] = {
     "default": None,

@@ -1,17 +1,12 @@
 from __future__ import annotations
 
-import sys
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from headgate.connectors.objects.memory import MemoryStore
 from headgate.connectors.objects.port import ObjectStore
-
-# The faulty store and the closing checks serve these tests as well.
-sys.path.insert(0, str(Path(__file__).parent.parent / "faults"))
 
 
 @pytest.fixture

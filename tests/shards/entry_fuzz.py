@@ -1,6 +1,6 @@
 """Damages entries in every way a disk, a network or a bug could, and judges what decoding makes of them.
 
-    python entry_fuzz.py ours|native SEED CASES
+    python -m tests.shards.entry_fuzz ours|native SEED CASES
 
 A process of its own with limited memory, so that a crash or a huge allocation shows as a failure.
 Ours must always be Corrupt; native's must be Corrupt or decode to valid Arrow, never anything else; and whatever

@@ -10,25 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from closing import (
-    AT_ONCE,
-    ROWS,
-    WAL_ONLY,
-    Background,
-    closing_checks,
-    collect,
-    collect_manifests,
-    entry_at,
-    fenced,
-    flush,
-    home_of,
-    ids_of,
-    open_writer,
-    rows,
-    visible,
-    wal_positions,
-)
-from stores import Fault, FaultyStore, OverwritingStore
 
 from headgate.connectors.objects import open_store
 from headgate.connectors.objects.port import ObjectInfo, ObjectStore
@@ -54,6 +35,25 @@ from headgate.shards.wal.entry import Chunk, Tags, encode_barrier, encode_chunk,
 from headgate.shards.wal.tailer import WalTailer
 from headgate.shards.wal.tip import WINDOW, WINDOWS, find_tip
 from headgate.steps import watching
+from tests.support.closing import (
+    AT_ONCE,
+    ROWS,
+    WAL_ONLY,
+    Background,
+    closing_checks,
+    collect,
+    collect_manifests,
+    entry_at,
+    fenced,
+    flush,
+    home_of,
+    ids_of,
+    open_writer,
+    rows,
+    visible,
+    wal_positions,
+)
+from tests.support.stores import Fault, FaultyStore, OverwritingStore
 
 
 def chunk(*ids: int) -> list[Chunk]:

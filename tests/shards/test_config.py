@@ -12,10 +12,6 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
-from closing import ASYNC, ROWS, WAL_ONLY, Background, entry_at, home_of, open_writer, rows, wal_positions
-from lance_tables import batch, faulty, home_over, make_table
-from stores import FaultyStore
-from test_flusher import until
 
 from headgate.connectors.objects import open_store
 from headgate.errors import InvalidInput
@@ -23,6 +19,10 @@ from headgate.retry import Retry
 from headgate.shards.config import MAX_SECONDS, OPTIONS, Use, WriterConfig, option_table
 from headgate.shards.wal.entry import encode_chunk
 from headgate.shards.writer import ShardWriter
+from tests.shards.test_flusher import until
+from tests.support.closing import ASYNC, ROWS, WAL_ONLY, Background, entry_at, home_of, open_writer, rows, wal_positions
+from tests.support.datasets import batch, faulty, home_over, make_table
+from tests.support.stores import FaultyStore
 
 EXTREMES: dict[str, tuple[Any, Any]] = {
     "max_memtable_size": (1, 1 << 60),

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from lance_tables import MEMTABLE, batch, make_table, native_pairs, native_writer, pairs
 
 from headgate.shards import names
 from headgate.shards.manifest.model import Manifest, encode_manifest
 from headgate.shards.names import SsTableName, sstable_name
 from headgate.shards.shard import Shard, TableHome
 from headgate.shards.writer import ShardWriter
+from tests.support.datasets import MEMTABLE, batch, make_table, native_pairs, native_writer, pairs
 
 SHARD = uuid.UUID(int=20)
 

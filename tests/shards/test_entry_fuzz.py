@@ -7,26 +7,21 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
-import entry_fuzz
 import pytest
-from network import seed_of_run
 
-import headgate
 from headgate.errors import Corrupt
 from headgate.shards.wal.entry import decode_entry
-
-ROOT = Path(headgate.__file__).parent.parent
+from tests.shards import entry_fuzz
+from tests.support.network import seed_of_run
 
 
 def fuzz(kind: str, cases: int) -> dict[str, int]:
     """Outcomes by name. A failure prints the seed and the command that repeats it."""
     seed = seed_of_run(os.environ.get("HEADGATE_SEED"))
     print(f"HEADGATE_SEED={seed}")
-    command = [sys.executable, entry_fuzz.__file__, kind, str(seed), str(cases)]
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=7200)
+    command = [sys.executable, "-m", entry_fuzz.__name__, kind, str(seed), str(cases)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=7200)
     told = f"replay with HEADGATE_SEED={seed}, or: {' '.join(command[1:])}"
     assert done.returncode == 0, f"{told}\nexit {done.returncode}\n{done.stderr[-3000:]}"
     return {name: int(count) for name, _, count in (word.partition("=") for word in done.stdout.split())}

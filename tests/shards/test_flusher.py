@@ -14,9 +14,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from closing import ASYNC, ROWS, WAL_ONLY, Background, closing_checks, home_of, open_writer, rows, visible
-from network import seed_of_run
-from stores import Fault, FaultyStore, Operation
 from structlog.testing import capture_logs
 
 from headgate.connectors.objects.memory import MemoryStore
@@ -28,6 +25,9 @@ from headgate.shards.shard import Claim
 from headgate.shards.wal.appender import WalAppender
 from headgate.shards.wal.entry import Chunk, Tags, encode_chunk
 from headgate.shards.wal.flusher import PendingQueue, Put, WalFlusher
+from tests.support.closing import ASYNC, ROWS, WAL_ONLY, Background, closing_checks, home_of, open_writer, rows, visible
+from tests.support.network import seed_of_run
+from tests.support.stores import Fault, FaultyStore, Operation
 
 ONE = encode_chunk(ROWS.stored_rows(rows(1))).nbytes
 """What one row weighs in the queue."""

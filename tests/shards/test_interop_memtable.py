@@ -16,7 +16,14 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
-from lance_tables import (
+
+from headgate.errors import Fenced
+from headgate.shards.config import WriterConfig
+from headgate.shards.shard import TableHome
+from headgate.shards.wal.appender import WalAppender
+from headgate.shards.wal.entry import Compression, SourceRange, Tags
+from headgate.shards.writer import ShardWriter
+from tests.support.datasets import (
     KEY,
     MEMTABLE,
     PLAIN,
@@ -28,14 +35,7 @@ from lance_tables import (
     pairs,
     seen,
 )
-from network import seed_of_run
-
-from headgate.errors import Fenced
-from headgate.shards.config import WriterConfig
-from headgate.shards.shard import TableHome
-from headgate.shards.wal.appender import WalAppender
-from headgate.shards.wal.entry import Compression, SourceRange, Tags
-from headgate.shards.writer import ShardWriter
+from tests.support.network import seed_of_run
 
 SHARD = uuid.UUID(int=19)
 WAL_ONLY = WriterConfig(enable_memtable=False)

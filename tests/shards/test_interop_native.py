@@ -14,7 +14,6 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
-from closing import WAL_ONLY, entry_at, fenced, wal_positions
 
 from headgate.errors import Corrupt, InvalidInput
 from headgate.shards.manifest.model import encode_manifest
@@ -23,6 +22,7 @@ from headgate.shards.shard import Shard, TableHome
 from headgate.shards.wal.entry import Tags, decode_entry
 from headgate.shards.wal.tailer import WalTailer
 from headgate.shards.writer import ShardWriter
+from tests.support.closing import WAL_ONLY, entry_at, fenced, wal_positions
 
 SCHEMA = pa.schema(
     [

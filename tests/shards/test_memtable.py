@@ -14,22 +14,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from closing import Background, fenced
-from lance_tables import (
-    ASYNC,
-    AT_ONCE,
-    KEYED,
-    MEMTABLE,
-    NO_RETRY,
-    batch,
-    faulty,
-    home_over,
-    keys,
-    make_table,
-    pairs,
-    seen,
-)
-from stores import PATIENCE, Fault, Operation
 
 from headgate.connectors.lance import datasets
 from headgate.errors import Closed, Fenced, HeadgateError, InvalidInput, Poisoned, Transient
@@ -44,6 +28,22 @@ from headgate.shards.rows.sstable import write_sstable
 from headgate.shards.wal.appender import WalAppender
 from headgate.shards.wal.entry import Tags
 from headgate.shards.writer import ShardWriter
+from tests.support.closing import Background, fenced
+from tests.support.datasets import (
+    ASYNC,
+    AT_ONCE,
+    KEYED,
+    MEMTABLE,
+    NO_RETRY,
+    batch,
+    faulty,
+    home_over,
+    keys,
+    make_table,
+    pairs,
+    seen,
+)
+from tests.support.stores import PATIENCE, Fault, Operation
 
 SHARD = uuid.UUID(int=7)
 

@@ -10,7 +10,6 @@ import lance
 import pyarrow as pa
 import pytest
 from lance import CompactedSsTable
-from lance_tables import KEY, KEYED, MEMTABLE, PLAIN, batch, keys, make_table, pairs
 
 from headgate.connectors.lance.base.marks import compacted_marks
 from headgate.connectors.objects import open_store
@@ -18,6 +17,7 @@ from headgate.errors import InvalidInput
 from headgate.shards.rows.view import Fresh, View
 from headgate.shards.writer import ShardWriter
 from headgate.table.create import create_table
+from tests.support.datasets import KEY, KEYED, MEMTABLE, PLAIN, batch, keys, make_table, pairs
 
 SHARD = uuid.UUID(int=13)
 

@@ -15,10 +15,6 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
-from closing import AT_ONCE, WAL_ONLY, Background, Steps, collect, fenced, open_writer, rows, visible
-from lance_tables import MEMTABLE, PLAIN, batch, faulty, home_over, make_table, pairs, seen
-from stores import Fault, FaultyStore, Stall
-from test_flusher import until
 
 from headgate import create_table, open_table
 from headgate.connectors.objects.port import ObjectStore
@@ -31,6 +27,10 @@ from headgate.shards.wal.flusher import Put
 from headgate.shards.wal.pending import landed
 from headgate.shards.writer import ShardWriter
 from headgate.steps import watching
+from tests.shards.test_flusher import until
+from tests.support.closing import AT_ONCE, WAL_ONLY, Background, Steps, collect, fenced, open_writer, rows, visible
+from tests.support.datasets import MEMTABLE, PLAIN, batch, faulty, home_over, make_table, pairs, seen
+from tests.support.stores import Fault, FaultyStore, Stall
 
 SHARD = uuid.UUID(int=24)
 WAL = f"{SHARD}/wal/"

@@ -11,9 +11,6 @@ from pathlib import Path
 
 import lance
 import pytest
-from closing import collect
-from lance_tables import MEMTABLE, PLAIN, batch, faulty, home_over, keys, make_table, native_writer, pairs, seen
-from stores import Crash, Operation
 
 from headgate.connectors.objects import open_store
 from headgate.errors import Corrupt, DataLoss, Fenced
@@ -24,6 +21,20 @@ from headgate.shards.wal.appender import WalAppender
 from headgate.shards.wal.entry import Tags, encode_chunk, encode_entry
 from headgate.shards.writer import ShardWriter
 from headgate.steps import watching
+from tests.support.closing import collect
+from tests.support.datasets import (
+    MEMTABLE,
+    PLAIN,
+    batch,
+    faulty,
+    home_over,
+    keys,
+    make_table,
+    native_writer,
+    pairs,
+    seen,
+)
+from tests.support.stores import Crash, Operation
 
 SHARD = uuid.UUID(int=9)
 WAL_ONLY = WriterConfig(enable_memtable=False)

@@ -10,13 +10,24 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
-from lance_tables import KEY, KEYED, MEMTABLE, PLAIN, batch, keys, make_table, native_pairs, native_writer, pairs
 
 from headgate.connectors.lance import datasets
 from headgate.errors import DataLoss, Transient
 from headgate.shards.rows.schema import TOMBSTONE
 from headgate.shards.rows.sstable import open_sstable
 from headgate.shards.writer import ShardWriter
+from tests.support.datasets import (
+    KEY,
+    KEYED,
+    MEMTABLE,
+    PLAIN,
+    batch,
+    keys,
+    make_table,
+    native_pairs,
+    native_writer,
+    pairs,
+)
 
 SHARD = uuid.UUID(int=11)
 

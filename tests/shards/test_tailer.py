@@ -9,13 +9,13 @@ from collections.abc import Generator
 from typing import cast
 
 import pytest
-from closing import AT_ONCE, home_of, ids_of, open_writer, rows
-from stores import PATIENCE, Fault, FaultyStore, Operation
 
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import Corrupt, DataLoss, NotFound, Transient
 from headgate.shards.shard import Shard
 from headgate.shards.wal.tailer import WalEntry, WalTailer
+from tests.support.closing import AT_ONCE, home_of, ids_of, open_writer, rows
+from tests.support.stores import PATIENCE, Fault, FaultyStore, Operation
 
 
 @pytest.fixture

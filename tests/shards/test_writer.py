@@ -14,7 +14,17 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
-from closing import (
+
+from headgate.connectors.objects.port import ObjectStore
+from headgate.errors import Closed, Fenced, InvalidInput, NotFound, Poisoned
+from headgate.retry import Retry
+from headgate.shards.config import WriterConfig
+from headgate.shards.rows.schema import RowSchema
+from headgate.shards.shard import TableHome
+from headgate.shards.wal.entry import SourceRange, Tags
+from headgate.shards.wal.tailer import WalTailer
+from headgate.shards.writer import ShardWriter
+from tests.support.closing import (
     ASYNC,
     WAL_ONLY,
     Background,
@@ -29,17 +39,7 @@ from closing import (
     visible,
     wal_positions,
 )
-from stores import Fault, FaultyStore
-
-from headgate.connectors.objects.port import ObjectStore
-from headgate.errors import Closed, Fenced, InvalidInput, NotFound, Poisoned
-from headgate.retry import Retry
-from headgate.shards.config import WriterConfig
-from headgate.shards.rows.schema import RowSchema
-from headgate.shards.shard import TableHome
-from headgate.shards.wal.entry import SourceRange, Tags
-from headgate.shards.wal.tailer import WalTailer
-from headgate.shards.writer import ShardWriter
+from tests.support.stores import Fault, FaultyStore
 
 KEYED = RowSchema.of(
     pa.schema(

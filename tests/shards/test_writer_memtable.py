@@ -10,8 +10,18 @@ from typing import Any
 
 import lance
 import pytest
-from closing import wal_positions
-from lance_tables import (
+
+from headgate.connectors.objects import open_store
+from headgate.errors import AlreadyExists, DataLoss, Fenced, InvalidInput, Poisoned
+from headgate.shards import names
+from headgate.shards.config import WriterConfig
+from headgate.shards.manifest.model import decode_manifest
+from headgate.shards.wal.entry import decode_entry, encode_chunk, encode_entry
+from headgate.shards.wal.tailer import WalTailer
+from headgate.shards.writer import ShardWriter
+from headgate.steps import watching
+from tests.support.closing import wal_positions
+from tests.support.datasets import (
     ASYNC,
     MEMTABLE,
     NO_RETRY,
@@ -25,17 +35,7 @@ from lance_tables import (
     pairs,
     seen,
 )
-from stores import Fault
-
-from headgate.connectors.objects import open_store
-from headgate.errors import AlreadyExists, DataLoss, Fenced, InvalidInput, Poisoned
-from headgate.shards import names
-from headgate.shards.config import WriterConfig
-from headgate.shards.manifest.model import decode_manifest
-from headgate.shards.wal.entry import decode_entry, encode_chunk, encode_entry
-from headgate.shards.wal.tailer import WalTailer
-from headgate.shards.writer import ShardWriter
-from headgate.steps import watching
+from tests.support.stores import Fault
 
 SHARD = uuid.UUID(int=17)
 

@@ -9,16 +9,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
-sys.path[:0] = [str(HERE), *(str(HERE.parent / name) for name in ("", "streaming", "recovery"))]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def main() -> int:
     """Run, print the page, keep it."""
-    from network import seed_of_run, why_no_toxiproxy
-    from servers import SOURCES
-    from soak import soak
+    from tests.soak.soak import soak
+    from tests.support.network import seed_of_run, why_no_toxiproxy
+    from tests.support.servers import SOURCES
 
     parser = argparse.ArgumentParser(description="A stream under fire; in the end the table must be the topic.")
     parser.add_argument("--minutes", type=float, default=30.0)

@@ -16,13 +16,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import lance
-from services import S3_SECRETS
-from soak_beside import Beside
-from soak_fire import Fire
-from soak_report import Report, percentiles
-from soak_topic import Cursor, Topic, difference, produce, shown
-from soak_watch import Watch
-from soak_world import STREAM, TOPIC, World
 
 import headgate
 from headgate.checkpoints.log.commit_log import CommitLog
@@ -30,6 +23,13 @@ from headgate.checkpoints.log.dead_letters import read_dead_letters
 from headgate.connectors.kafka.reader import offsets
 from headgate.streaming.verify.verify import verify_table
 from headgate.table.fsck import fsck
+from tests.soak.soak_beside import Beside
+from tests.soak.soak_fire import Fire
+from tests.soak.soak_report import Report, percentiles
+from tests.soak.soak_topic import Cursor, Topic, difference, produce, shown
+from tests.soak.soak_watch import Watch
+from tests.soak.soak_world import STREAM, TOPIC, World
+from tests.support.services import S3_SECRETS
 
 PATIENCE = 300.0
 """Seconds until a stream that nothing holds up must have committed a batch, and until it must be at the topic's end."""

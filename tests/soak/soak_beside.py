@@ -18,8 +18,6 @@ from datetime import timedelta
 
 import numpy as np
 import pyarrow as pa
-from soak_topic import Cursor, Topic, difference, shown
-from soak_world import BUCKET, STREAM, World
 
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.snapshots.parts import part_batches
@@ -28,6 +26,8 @@ from headgate.connectors.objects import open_store
 from headgate.errors import Expired, Poisoned, Transient
 from headgate.table.fsck import fsck
 from headgate.table.table import Table, open_table
+from tests.soak.soak_topic import Cursor, Topic, difference, shown
+from tests.soak.soak_world import BUCKET, STREAM, World
 
 AWAY = (Transient, Poisoned)
 

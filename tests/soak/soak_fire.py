@@ -13,8 +13,9 @@ from collections import Counter
 from contextlib import suppress
 
 import psutil
-from network import FAULTS, varied
-from soak_world import World
+
+from tests.soak.soak_world import World
+from tests.support.network import FAULTS, varied
 
 CALM = {
     *(("kill", part) for part in ("driver", "jvm", "workers")),

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from soak_watch import FLAT, Growth, Sample, lives
+from tests.soak.soak_watch import FLAT, Growth, Sample, lives
 
 MAX_MEGABYTES, MAX_DESCRIPTORS = 20.0, 8.0
 """By which a process may be larger at the end of a warm life than at its beginning, however long it was: what

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from confluent_kafka import Consumer, Producer, TopicPartition
-from soak_world import PARTITIONS, TOPIC
 
 from headgate.connectors.kafka.topics import QUIET
+from tests.soak.soak_world import PARTITIONS, TOPIC
 
 KEYS = 3000
 DELETED, BAD = -1, -2

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from statistics import median
 
 import psutil
-from soak_world import World
+
+from tests.soak.soak_world import World
 
 EVERY = 2.0
 WARM_UP = 45.0

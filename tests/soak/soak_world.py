@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from network import Proxy, Toxiproxy
-from processes import Child
-from servers import s3_server
-from services import S3_SECRETS, create_bucket, s3_options_for
-from stream_runs import SCHEMA
 
 import headgate
 from headgate.dev.broker import LocalBroker
 from headgate.dev.ports import free_port
 from headgate.table.create import create_table
 from headgate.table.table import Table, open_table
+from tests.support.network import Proxy, Toxiproxy
+from tests.support.processes import Child
+from tests.support.runs import SCHEMA
+from tests.support.servers import s3_server
+from tests.support.services import S3_SECRETS, create_bucket, s3_options_for
 
 ROOT = Path(__file__).resolve().parents[2]
 TOPIC, STREAM, BUCKET, PARTITIONS = "orders", "orders", "lake", 3

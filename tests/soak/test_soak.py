@@ -7,11 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from network import seed_of_run, why_no_toxiproxy
-from servers import SOURCES
-from soak import soak
-from soak_report import Report, picture
-from soak_watch import Sample, growths
+
+from tests.soak.soak import soak
+from tests.soak.soak_report import Report, picture
+from tests.soak.soak_watch import Sample, growths
+from tests.support.network import seed_of_run, why_no_toxiproxy
+from tests.support.servers import SOURCES
 
 SECONDS = float(os.environ.get("HEADGATE_SOAK_FIRE_SECONDS", "60"))
 

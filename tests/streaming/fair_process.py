@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from gated_store import KINDS, PATIENCE, READ_BY_DRIVER, behind
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import headgate
 from headgate.cli.spark import own_spark
+from tests.streaming.gated_store import KINDS, PATIENCE, READ_BY_DRIVER, behind
 
 SCHEMA = pa.schema([pa.field("value", pa.int64(), nullable=False), pa.field("note", pa.string())])
 BATCHES = 3
@@ -33,7 +33,6 @@ def main(folder: Path, cores: int, key: str | None) -> None:
         "spark.eventLog.dir": log.as_uri(),
         "spark.eventLog.rolling.enabled": "false",
         "spark.eventLog.compress": "false",
-        "spark.executorEnv.PYTHONPATH": str(Path(__file__).parent),
     }
     with own_spark(cores, settings) as (spark, _):
         told = watched(spark, folder, key)

@@ -6,12 +6,11 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 
-from checkpoint_tables import run_batch
-
 from headgate.checkpoints.jobs.policy import BasePolicy
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.streaming.maintenance.rules import MaintenanceLimits
 from headgate.streaming.maintenance.threads import Maintenance, Schedule
+from tests.support.tables import run_batch
 
 PATIENCE = 180.0
 NEVER = 1e9

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from stream_life import AT_ONCE, QUERY, SCHEMA, batch_of, ranges_of, run_task, write_plan, written
 
 import headgate
 from headgate.checkpoints.log.commit_log import CommitLog
@@ -19,6 +18,7 @@ from headgate.streaming.datasource.settings import Settings
 from headgate.streaming.datasource.upkeep import maintain
 from headgate.table.create import create_table
 from headgate.table.table import Table
+from tests.support.life import AT_ONCE, QUERY, SCHEMA, batch_of, ranges_of, run_task, write_plan, written
 
 
 @pytest.fixture

@@ -7,8 +7,6 @@ from pathlib import Path
 import lance
 import pytest
 from pyspark.sql import SparkSession
-from services import MakeTopic
-from stream_runs import Stream, Topic, check_table, make_table, scanned
 
 import headgate
 from headgate.checkpoints.log import fold as folding
@@ -16,6 +14,8 @@ from headgate.checkpoints.snapshots.take import own_prefix
 from headgate.errors import Transient
 from headgate.steps import watching
 from headgate.table.table import Table
+from tests.support.runs import Stream, Topic, check_table, make_table, scanned
+from tests.support.services import MakeTopic
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from functools import partial
 
 import pytest
-from closing import Background
 
 from headgate.streaming.maintenance.cores import CalledOff, CoreTurns
+from tests.support.closing import Background
 
 PATIENCE = 60.0
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from stream_life import home_of, open_driver, ranges_of, run_batch
 
 from headgate.checkpoints.log.fold import FOLD_EVERY
 from headgate.cli.text.cost import FOLD, MONTH, Prices, Requests, Workload, monthly, stored_gb
 from headgate.connectors.objects.memory import MemoryStore
 from headgate.errors import InvalidInput
+from tests.support.life import home_of, open_driver, ranges_of, run_batch
 
 
 def of(lines: Any, what: str) -> Requests:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from avro_registry import Registry, serving, wire
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ import headgate
 from headgate.errors import InvalidInput, PermissionDenied, Transient
 from headgate.shards.rows.schema import RowSchema
 from headgate.streaming.decode.contract import Decoded
+from tests.support.registry import Registry, serving, wire
 
 ORDER: dict[str, Any] = {
     "type": "record",

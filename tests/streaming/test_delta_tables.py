@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from stream_life import SCHEMA
 from structlog.contextvars import get_contextvars
 
 import headgate
@@ -20,6 +19,7 @@ from headgate.streaming.delta.mirror_batches import merge_statement
 from headgate.streaming.delta.tables import DeltaName, delta_settings, missing_settings, quoted, sql_type, text
 from headgate.streaming.observe import follower
 from headgate.streaming.observe.follower import Follower
+from tests.support.life import SCHEMA
 
 
 def test_a_delta_table_is_a_path_or_a_name_in_a_catalog(tmp_path: Path) -> None:

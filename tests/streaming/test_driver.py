@@ -7,9 +7,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
-from closing import Background, Steps
-from stores import Crash, Fault, FaultyStore
-from stream_life import (
+
+from headgate.checkpoints.log.records import Batch
+from headgate.checkpoints.log.state import RECENT
+from headgate.checkpoints.stream.driver import StreamDriver
+from headgate.connectors.objects.folder import FolderStore
+from headgate.connectors.objects.port import ObjectStore
+from headgate.errors import Fenced, HeadgateError, InvalidInput, Poisoned, Transient
+from headgate.shards.shard import TableHome
+from headgate.shards.wal.entry import SourceRange
+from headgate.steps import watching
+from tests.support.closing import Background, Steps
+from tests.support.life import (
     KEYED,
     QUERY,
     TOPIC,
@@ -24,16 +33,7 @@ from stream_life import (
     write_plan,
     written,
 )
-
-from headgate.checkpoints.log.records import Batch
-from headgate.checkpoints.log.state import RECENT
-from headgate.checkpoints.stream.driver import StreamDriver
-from headgate.connectors.objects.folder import FolderStore
-from headgate.connectors.objects.port import ObjectStore
-from headgate.errors import Fenced, HeadgateError, InvalidInput, Poisoned, Transient
-from headgate.shards.shard import TableHome
-from headgate.shards.wal.entry import SourceRange
-from headgate.steps import watching
+from tests.support.stores import Crash, Fault, FaultyStore
 
 BATCHES = 2
 ALL = [part for number in range(BATCHES) for part in ranges_of(number)]

@@ -14,17 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from stores import Crash, Fault, FaultyStore
-from stream_life import (
-    QUERY,
-    TOPIC,
-    batch_of,
-    check_exactly_once,
-    home_of,
-    open_driver,
-    run_task,
-    write_plan,
-)
 
 from headgate.checkpoints.log.decisions import BatchSources, Refuse, Skip, decide_batch
 from headgate.checkpoints.stream.driver import StreamDriver
@@ -34,6 +23,17 @@ from headgate.errors import HeadgateError
 from headgate.shards.wal.entry import SourceRange
 from headgate.streaming.write.job import Written
 from headgate.streaming.write.task import WritePlan
+from tests.support.life import (
+    QUERY,
+    TOPIC,
+    batch_of,
+    check_exactly_once,
+    home_of,
+    open_driver,
+    run_task,
+    write_plan,
+)
+from tests.support.stores import Crash, Fault, FaultyStore
 
 Ranges = tuple[SourceRange, ...]
 

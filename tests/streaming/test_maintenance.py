@@ -15,10 +15,6 @@ from pathlib import Path
 import lance
 import pyarrow as pa
 import pytest
-from checkpoint_tables import ids, make, manifest_of, open_stream, run_batch, shard_of
-from checkpoint_tables import of_batches as rows_of
-from closing import Background, Steps
-from maintained import EAGER, KINDS, PATIENCE, batch, schedule, until
 from structlog.testing import capture_logs
 
 from headgate.checkpoints.gc.collect import Collection
@@ -34,6 +30,10 @@ from headgate.streaming.maintenance.cores import CoreTurns
 from headgate.streaming.maintenance.state import MaintenanceState, put_state, read_state
 from headgate.streaming.maintenance.threads import Jobs, Maintenance, Schedule
 from headgate.table.table import Table
+from tests.streaming.maintained import EAGER, KINDS, PATIENCE, batch, schedule, until
+from tests.support.closing import Background, Steps
+from tests.support.tables import ids, make, manifest_of, open_stream, run_batch, shard_of
+from tests.support.tables import of_batches as rows_of
 
 
 class Gate:

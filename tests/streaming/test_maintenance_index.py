@@ -10,10 +10,6 @@ from pathlib import Path
 import lance
 import pyarrow as pa
 import pytest
-from checkpoint_tables import ids, open_stream, run_batch
-from checkpoint_tables import of_batches as rows_of
-from maintained import EAGER, KINDS, PATIENCE, batch, schedule, until
-from stream_life import SCHEMA
 
 import headgate
 from headgate.checkpoints.jobs.flush import run_here
@@ -27,6 +23,10 @@ from headgate.search.finalize.segment import Segment
 from headgate.streaming.maintenance.state import MaintenanceState
 from headgate.streaming.maintenance.threads import Jobs, Maintenance
 from headgate.table.table import Table
+from tests.streaming.maintained import EAGER, KINDS, PATIENCE, batch, schedule, until
+from tests.support.life import SCHEMA
+from tests.support.tables import ids, open_stream, run_batch
+from tests.support.tables import of_batches as rows_of
 
 
 class Gate:

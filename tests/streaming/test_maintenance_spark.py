@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,11 +13,7 @@ import lance
 import pyarrow as pa
 import pytest
 import structlog
-from fair_process import BATCHES
-from gated_store import KINDS as GATED
 from pyspark.sql import SparkSession
-from services import MakeTopic
-from stream_runs import Stream, Topic, check_table, make_table
 
 import headgate
 from headgate.errors import InvalidInput
@@ -28,6 +23,10 @@ from headgate.streaming.maintenance.state import read_state
 from headgate.streaming.spark import jobs as spark_jobs
 from headgate.streaming.spark.jobs import POOL, named
 from headgate.table.table import Table
+from tests.streaming.fair_process import BATCHES
+from tests.streaming.gated_store import KINDS as GATED
+from tests.support.runs import Stream, Topic, check_table, make_table
+from tests.support.services import MakeTopic
 
 HERE = Path(__file__).parent
 
@@ -139,13 +138,11 @@ def test_no_batch_waits_for_a_maintenance_job_that_stands_still_and_they_have_a_
     """As the event log tells: while a flush, a compaction and an index stand still in turn, whole batches go past. The
     Spark is a command's own.
     """
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run(
-        [sys.executable, str(HERE / "fair_process.py"), str(tmp_path), str(cores), *filter(None, [key])],
+        [sys.executable, "-m", "tests.streaming.fair_process", str(tmp_path), str(cores), *filter(None, [key])],
         capture_output=True,
         text=True,
         timeout=400,
-        env=env,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

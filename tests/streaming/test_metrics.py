@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import structlog
 import yaml
-from log_samples import batch_record
 from prometheus_client.parser import text_string_to_metric_families
-from stream_runs import SCHEMA, Stream, Topic, until
 
 import headgate
 from headgate.checkpoints.stream.driver import StreamDriver
@@ -29,6 +27,8 @@ from headgate.shards.wal.entry import SourceRange
 from headgate.streaming.observe.metrics import METRICS, StreamMetrics, lag_of
 from headgate.streaming.observe.server import serve
 from headgate.streaming.observe.timers import Phases
+from tests.support.logs import batch_record
+from tests.support.runs import SCHEMA, Stream, Topic, until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stream_life import KAFKA, KEYED, SCHEMA, TOPIC
 
 from headgate.errors import InvalidInput
 from headgate.shards.bucket import bucket_ids
@@ -18,6 +17,7 @@ from headgate.shards.rows.schema import TOMBSTONE, RowSchema
 from headgate.shards.sharding import Bucket, ByPartition, Sharding, Single
 from headgate.streaming.decode.api import json as json_decoder
 from headgate.streaming.write.rows import Routed, RowMaker
+from tests.support.life import KAFKA, KEYED, SCHEMA, TOPIC
 
 SHARDINGS = [ByPartition(), ByPartition(max_shards=2), Bucket("id", 3), Single()]
 GOOD, NO_KEY, NOT_JSON, DELETE, NO_DELETE = "good", "null id", "not json", "delete", "delete without a key"

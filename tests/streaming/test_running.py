@@ -9,8 +9,6 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from small_disk import filled, small_disk
-from stream_runs import make_table
 
 import headgate
 from headgate.checkpoints.log.records import BatchRecord
@@ -20,6 +18,8 @@ from headgate.errors import Fenced, PermissionDenied, StoreFull
 from headgate.streaming.sink import ShardSink
 from headgate.streaming.spark.running import Done, RunningStream, _Watched
 from headgate.streaming.spark.session import SparkFailed
+from tests.support.disk import filled, small_disk
+from tests.support.runs import make_table
 
 
 class Query:

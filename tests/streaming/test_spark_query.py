@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from services import MakeTopic
-from stream_runs import NOW, Stream, Topic, check_table, make_table, scanned, wait
 
 import headgate
 from headgate.checkpoints.log.commit_log import CommitLog
@@ -19,6 +17,8 @@ from headgate.streaming.options import DEFAULT_STREAM
 from headgate.streaming.sink import ShardSink
 from headgate.streaming.spark.query import QueryFacts, query_facts, task_tries
 from headgate.table.table import Table
+from tests.support.runs import NOW, Stream, Topic, check_table, make_table, scanned, wait
+from tests.support.services import MakeTopic
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from services import MakeTopic
-from stream_runs import PATHS, Stream, Topic, check_table, make_table, row, scanned
 
 import headgate
 from headgate.errors import InvalidInput
 from headgate.shards.sharding import Sharding
 from headgate.streaming.sink import ShardSink
+from tests.support.runs import PATHS, Stream, Topic, check_table, make_table, row, scanned
+from tests.support.services import MakeTopic
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 

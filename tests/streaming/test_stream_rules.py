@@ -7,15 +7,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from closing import Steps
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
-from producing import abort, commit
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
-from services import MakeTopic
-from stream_runs import NOW, PATHS, Stream, Topic, check_table, dead_places, make_table, row, scanned, until, wait
 
 import headgate
 from headgate.checkpoints.log.commit_log import CommitLog
@@ -28,6 +24,22 @@ from headgate.streaming import sink as sink_module
 from headgate.streaming.sink import ShardSink
 from headgate.streaming.verify.verify import verify_table
 from headgate.table.table import Table
+from tests.support.closing import Steps
+from tests.support.producing import abort, commit
+from tests.support.runs import (
+    NOW,
+    PATHS,
+    Stream,
+    Topic,
+    check_table,
+    dead_places,
+    make_table,
+    row,
+    scanned,
+    until,
+    wait,
+)
+from tests.support.services import MakeTopic
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 

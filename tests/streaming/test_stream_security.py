@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stream_runs import Topic
 
 import headgate
 from headgate.dev.broker import LocalBroker, Ports
 from headgate.dev.ports import free_port
+from tests.support.runs import Topic
 
 pytestmark = [pytest.mark.deep, pytest.mark.spark, pytest.mark.kafka]
 

@@ -6,16 +6,16 @@ import json
 from pathlib import Path
 
 import pytest
-from away_store import AwayDecoder, Tries, behind
 from pyspark.sql import SparkSession
-from services import MakeTopic
-from stream_runs import SCHEMA, Stream, Topic, check_table, make_table, row
-from unsteady import Unsteady
 
 import headgate
 from headgate.errors import HeadgateError, Poisoned, Transient
 from headgate.shards import names
 from headgate.shards.sharding import Bucket, Sharding
+from tests.streaming.away_store import AwayDecoder, Tries, behind
+from tests.support.runs import SCHEMA, Stream, Topic, check_table, make_table, row
+from tests.support.services import MakeTopic
+from tests.support.unsteady import Unsteady
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 

@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 import structlog
-from avro_registry import AUTH, serving, wire
 from confluent_kafka import Consumer
 from pyspark.sql import functions as f
-from stream_runs import NOW, SCHEMA, Topic, until, wait
 
 import headgate
 from headgate.checkpoints.log.commit_log import CommitLog
@@ -26,6 +24,8 @@ from headgate.connectors.kafka.topics import QUIET, create_topic
 from headgate.streaming.observe import reporting
 from headgate.streaming.sink import ShardSink
 from headgate.streaming.spark.query import QueryFacts
+from tests.support.registry import AUTH, serving, wire
+from tests.support.runs import NOW, SCHEMA, Topic, until, wait
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -13,9 +12,17 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from closing import Background
-from stores import PATIENCE, Fault, FaultyStore
-from stream_life import (
+
+from headgate.checkpoints.log.dead_letters import read_dead_letters
+from headgate.connectors.objects.port import ObjectStore
+from headgate.errors import InvalidInput, Poisoned, from_json
+from headgate.shards.sharding import Bucket, Sharding, Single
+from headgate.shards.wal.entry import SourceRange
+from headgate.shards.wal.tailer import WalTailer
+from headgate.streaming.write import task
+from headgate.streaming.write.task import WritePlan
+from tests.support.closing import Background
+from tests.support.life import (
     TOPIC,
     batch_of,
     check_exactly_once,
@@ -32,15 +39,7 @@ from stream_life import (
     write_plan,
     written,
 )
-
-from headgate.checkpoints.log.dead_letters import read_dead_letters
-from headgate.connectors.objects.port import ObjectStore
-from headgate.errors import InvalidInput, Poisoned, from_json
-from headgate.shards.sharding import Bucket, Sharding, Single
-from headgate.shards.wal.entry import SourceRange
-from headgate.shards.wal.tailer import WalTailer
-from headgate.streaming.write import task
-from headgate.streaming.write.task import WritePlan
+from tests.support.stores import PATIENCE, Fault, FaultyStore
 
 ONE = ranges_of(0, partitions=[0])
 
@@ -247,7 +246,7 @@ def test_a_shard_that_two_tasks_wrote_to_is_told(store: ObjectStore) -> None:
 MEASURED = r"""
 import json, resource, sys, uuid
 import pyarrow as pa
-from stream_life import SCHEMA, home_of, open_driver, lines_of, write_plan
+from tests.support.life import SCHEMA, home_of, open_driver, lines_of, write_plan
 from headgate.connectors.objects import open_store
 from headgate.shards.wal.entry import SourceRange
 from headgate.shards.sharding import Bucket
@@ -286,10 +285,8 @@ print(json.dumps({"peak": peak() - idle, "entry": lines[0]["nbytes"], "entries":
 
 
 def measured(path: Path, how: str, megabytes: int) -> None:
-    here = Path(__file__).parent
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here), str(here.parent / "faults")])}
     command = [sys.executable, "-c", MEASURED, str(path), how, str(megabytes)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["entries"] == 1

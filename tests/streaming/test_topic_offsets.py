@@ -7,12 +7,12 @@ import uuid
 from collections.abc import Callable
 
 import pytest
-from stream_runs import Topic
 
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.connectors.kafka.topics import create_topic
 from headgate.errors import NotFound, Transient
 from headgate.streaming.kafka.offsets import earliest, wait_for_topics
+from tests.support.runs import Topic
 
 pytestmark = pytest.mark.kafka
 

@@ -4,7 +4,6 @@ tests/checkpoints/test_read_parts.py and test_log_feed.py.
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections import Counter
@@ -17,16 +16,11 @@ import pyarrow as pa
 import pytest
 
 import headgate
+from headgate.checkpoints.jobs.flush import run_here
+from headgate.checkpoints.jobs.policy import CompactLimits
+from headgate.checkpoints.log.pins import PinStore
 from headgate.table.table import Table
-
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parent / name) for name in ("checkpoints", "streaming", "faults")]
-
-from checkpoint_tables import make, of_batches, open_stream, run_batch  # noqa: E402
-
-from headgate.checkpoints.jobs.flush import run_here  # noqa: E402
-from headgate.checkpoints.jobs.policy import CompactLimits  # noqa: E402
-from headgate.checkpoints.log.pins import PinStore  # noqa: E402
+from tests.support.tables import make, of_batches, open_stream, run_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -14,8 +14,6 @@ from pathlib import Path
 import psutil
 import pytest
 from click.testing import CliRunner
-from producing import config_for, numbered, produce, values_of
-from services import kafka_container, why_no_container
 
 from headgate.cli.commands.kafka import kafka
 from headgate.connectors.jars.lists import JarsMissing, kafka_classpath, spark_jars
@@ -24,6 +22,8 @@ from headgate.dev.broker import BrokerFailed, LocalBroker, Ports
 from headgate.dev.detached import find_detached, start_detached, stop_detached
 from headgate.dev.ports import free_port
 from headgate.errors import InvalidInput, PermissionDenied, Transient
+from tests.support.producing import config_for, numbered, produce, values_of
+from tests.support.services import kafka_container, why_no_container
 
 pytestmark = pytest.mark.kafka
 

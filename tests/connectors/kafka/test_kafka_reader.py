@@ -8,8 +8,6 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 from confluent_kafka import TopicPartition
-from producing import abort, commit, config_for, numbered, open_transaction, produce, values_of
-from services import MakeTopic
 
 from headgate.connectors.kafka import reader
 from headgate.connectors.kafka.consumers import close_idle_consumers
@@ -17,6 +15,8 @@ from headgate.connectors.kafka.reader import offsets, partitions, read_range
 from headgate.connectors.kafka.rows import COLUMNS, row_schema
 from headgate.connectors.kafka.topics import admin_client, create_topic, grow_topic
 from headgate.errors import DataLoss, InvalidInput, NotFound, Transient
+from tests.support.producing import abort, commit, config_for, numbered, open_transaction, produce, values_of
+from tests.support.services import MakeTopic
 
 pytestmark = pytest.mark.kafka
 BOTH = pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])

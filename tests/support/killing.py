@@ -9,17 +9,12 @@ import subprocess
 import sys
 import time
 import uuid
-from pathlib import Path
 
-import writing_process
-from closing import closing_checks, home_of, visible, wal_positions
-from network import replayable, seed_of_run
-
-import headgate
 from headgate.connectors.objects import open_store
 from headgate.connectors.objects.port import ObjectStore
+from tests.support.closing import closing_checks, home_of, visible, wal_positions
+from tests.support.network import replayable, seed_of_run
 
-PACKAGE = Path(headgate.__file__).parent.parent
 ROUND = 1_000_000
 """Rows of one round start at a multiple of this."""
 
@@ -27,10 +22,8 @@ ROUND = 1_000_000
 def write_and_kill(root: str, shard_id: uuid.UUID, number: int, chance: random.Random, *, late: bool) -> set[int]:
     """The rows that were acknowledged before the process was killed, at a random moment; `late`: after a few."""
     mode = chance.choice(["durable", "grouped"])
-    command = [sys.executable, writing_process.__file__, root, str(shard_id), str(ROUND * number), mode]
-    path = os.pathsep.join([str(PACKAGE), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
+    command = [sys.executable, "-m", "tests.support.writing", root, str(shard_id), str(ROUND * number), mode]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         # One round in five dies while it opens, the others after so many acknowledgements.
         lines = chance.randint(20, 60) if late else chance.choice([0, 1, *[chance.randint(2, 60)] * 8])

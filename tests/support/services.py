@@ -36,11 +36,11 @@ from typing import Any, TypeVar
 from unittest import mock
 
 import pytest
-from servers import SOURCES, START_SECONDS, LocalServer, s3_container
-from servers import s3_server as s3_process
 
 from headgate.connectors.kafka.topics import create_topic
 from headgate.dev.broker import LocalBroker
+from tests.support.servers import SOURCES, START_SECONDS, LocalServer, s3_container
+from tests.support.servers import s3_server as s3_process
 
 T = TypeVar("T")
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import lance
 import pyarrow as pa
-from stores import FaultyStore
 
 from headgate.connectors.objects import ObjectStore, open_store
 from headgate.retry import Retry
@@ -20,6 +19,7 @@ from headgate.shards.config import WriterConfig
 from headgate.shards.rows.schema import PRIMARY_KEY
 from headgate.shards.shard import TableHome
 from headgate.shards.writer import ShardWriter
+from tests.support.stores import FaultyStore
 
 KEY = {PRIMARY_KEY: b"true"}
 KEYED = pa.schema([pa.field("id", pa.int64(), False, KEY), pa.field("note", pa.string())])

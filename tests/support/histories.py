@@ -12,7 +12,6 @@ from pathlib import Path
 
 import lance
 import pyarrow as pa
-from stream_life import SCHEMA, TOPIC, ranges_of, run_batch, run_task, write_plan
 
 import headgate
 from headgate.checkpoints.jobs.flush import run_here
@@ -24,6 +23,7 @@ from headgate.shards.sharding import ByPartition
 from headgate.shards.wal.entry import SourceRange
 from headgate.table.create import create_table
 from headgate.table.table import Table, open_table
+from tests.support.life import SCHEMA, TOPIC, ranges_of, run_batch, run_task, write_plan
 
 STREAM = "s"
 DIRECT = "partition:direct:0"

@@ -1,4 +1,4 @@
-"""A driver in a process of its own, which tests stop, kill and wake: `python driver_process.py '{…}'`.
+"""A driver in a process of its own, which tests stop, kill and wake: `python -m tests.support.driver '{…}'`.
 
 It tells what it does, one JSON line each: {"pid": …}, {"batch": …}, {"stands": step}, {"error": class, "text": …}.
 """
@@ -12,8 +12,6 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "streaming")]
 
 
 def tell(**fact: Any) -> None:
@@ -41,16 +39,14 @@ class Stand:
 
 def main(told: dict[str, Any]) -> None:
     """Run the stream until it ends or is ended."""
-    from standing_store import standing_store
-    from stream_runs import SCHEMA
-
     import headgate
     from headgate.steps import watching
     from headgate.streaming.spark.s3a import reaches
     from headgate.streaming.spark.session import local_session
+    from tests.support.runs import SCHEMA
+    from tests.support.standing import standing_store
 
-    settings = {"spark.executorEnv.PYTHONPATH": os.pathsep.join(sys.path[:2]), **reaches(told["checkpoint"])}
-    spark = local_session(2, log_file=Path(told["log"]), settings=settings)
+    spark = local_session(2, log_file=Path(told["log"]), settings=reaches(told["checkpoint"]))
     tell(pid=os.getpid())
     table = headgate.open_table(told["table"])
     if "armed" in told:

@@ -1,6 +1,6 @@
 """Spark's classes, loaded and checked once for all the JVMs of the tests: a session starts in two thirds of the time.
 
-`python tests/class_archive.py`, which `make test` calls, writes the archive beside the packages that it holds, and
+`python -m tests.support.classes`, which `make test` calls, writes the archive beside the packages that it holds, and
 does nothing where it is there. A JVM that cannot use it (another Java, other jars) starts without it, as slowly as
 ever.
 """
@@ -41,7 +41,9 @@ def make() -> None:
     print("Archiving Spark's classes for the tests, half a minute the first time", flush=True)
     ARCHIVE.unlink(missing_ok=True)
     environment = {**os.environ, "JAVA_TOOL_OPTIONS": BRIEF}
-    done = subprocess.run([sys.executable, __file__, "use"], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.classes", "use"], env=environment, capture_output=True, text=True
+    )
     if done.returncode or not ARCHIVE.exists():
         print(f"Spark's classes could not be archived, its tests start more slowly: {done.stderr[-300:]}", flush=True)
         return

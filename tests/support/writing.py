@@ -1,4 +1,4 @@
-"""A process that writes to a shard until it is killed: `python writing_process.py ROOT SHARD FIRST MODE`.
+"""A process that writes to a shard until it is killed: `python -m tests.support.writing ROOT SHARD FIRST MODE`.
 
 Each row's id goes to standard output once it is acknowledged, and not before. MODE is "durable"
 (each of three threads waits for its own rows) or "grouped" (rows are put, then flushed together). ROOT may be on S3,
@@ -13,10 +13,9 @@ import sys
 import threading
 import uuid
 
-from closing import ASYNC, WAL_ONLY, home_of, rows
-
 from headgate.connectors.objects import open_store
 from headgate.shards.writer import ShardWriter
+from tests.support.closing import ASYNC, WAL_ONLY, home_of, rows
 
 THREADS = 3
 

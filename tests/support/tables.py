@@ -1,6 +1,6 @@
 """Small tables with streams and direct writers, for tests of checkpoints: real parts, only Spark is missing.
 
-Topic and rows are those of `stream_life`, so that what a table must show follows from the offsets alone.
+Topic and rows are those of `life`, so that what a table must show follows from the offsets alone.
 """
 
 from __future__ import annotations
@@ -15,9 +15,6 @@ from typing import Any
 
 import lance
 import pyarrow as pa
-from lance_tables import LanceFaultyStore
-from stores import FaultyStore
-from stream_life import AT_ONCE, QUERY, SCHEMA, TOPIC, batch_of, expected_rows, ranges_of, run_task, write_plan, written
 
 import headgate
 from headgate.checkpoints.log.records import Batch, BatchRecord, Mode, ShardPart
@@ -32,6 +29,20 @@ from headgate.shards.wal.entry import SourceRange, Tags
 from headgate.shards.writer import ShardWriter
 from headgate.table.create import create_table
 from headgate.table.table import Table, open_table
+from tests.support.datasets import LanceFaultyStore
+from tests.support.life import (
+    AT_ONCE,
+    QUERY,
+    SCHEMA,
+    TOPIC,
+    batch_of,
+    expected_rows,
+    ranges_of,
+    run_task,
+    write_plan,
+    written,
+)
+from tests.support.stores import FaultyStore
 
 DIRECT = f"partition:{TOPIC}:7"
 """A shard that no stream has."""

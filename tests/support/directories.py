@@ -6,10 +6,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from stream_life import QUERY, TOPIC, ranges_of
-
 from headgate.checkpoints.spark.directory import SparkCheckpoint
 from headgate.shards.wal.entry import SourceRange
+from tests.support.life import QUERY, TOPIC, ranges_of
 
 META = '{"batchWatermarkMs":0,"batchTimestampMs":1794797264108,"conf":{"spark.sql.shuffle.partitions":"1"}}'
 

@@ -11,18 +11,6 @@ from pathlib import Path
 
 import lance
 import pyarrow as pa
-from lance_tables import LanceFaultyStore
-from stream_life import (
-    QUERY,
-    SCHEMA,
-    TOPIC,
-    batch_of,
-    ranges_of,
-    run_task,
-    visible_dead,
-    write_plan,
-    written,
-)
 
 from headgate.checkpoints.clone.build import CloneTarget
 from headgate.checkpoints.clone.clone import CloneSource, clone_table
@@ -40,6 +28,18 @@ from headgate.shards.sharding import ByPartition, by_partition
 from headgate.shards.wal.entry import SourceRange
 from headgate.table.create import create_table
 from headgate.table.table import Table, open_table
+from tests.support.datasets import LanceFaultyStore
+from tests.support.life import (
+    QUERY,
+    SCHEMA,
+    TOPIC,
+    batch_of,
+    ranges_of,
+    run_task,
+    visible_dead,
+    write_plan,
+    written,
+)
 
 STREAM = "s"
 DIRECT = f"partition:{TOPIC}:7"
@@ -62,7 +62,7 @@ def open_stream(table: Table, query: str = QUERY) -> StreamDriver:
 
 
 def run_batch(driver: StreamDriver, number: int, ranges: Sequence[SourceRange], query: str = QUERY) -> BatchRecord:
-    """As stream_life's, of a stream that wants SSTables."""
+    """As that of `life`, of a stream that wants SSTables."""
     decision = decide_batch(driver.head, query, number, BatchSources(tuple(ranges)), lambda topic, partition: 0)
     if isinstance(decision, Skip):
         return decision.record

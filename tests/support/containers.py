@@ -16,9 +16,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from servers import SOURCES
-
 from headgate.connectors.jars.lists import cache_directory, kafka_classpath
+from tests.support.servers import SOURCES
 
 if TYPE_CHECKING:
     from docker import DockerClient

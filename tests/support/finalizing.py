@@ -1,4 +1,4 @@
-"""A process that finalizes an index until it is killed: `python finalizing_process.py URI INDEX_ID BUILT [STEP]`.
+"""A process that finalizes an index until it is killed: `python -m tests.support.finalizing URI INDEX_ID BUILT [STEP]`.
 
 BUILT is a file of the test that started it. "begin" goes to standard output before, "done" after. With a STEP it waits
 for a line on standard input before it begins, and kills itself with SIGKILL when it comes to that step of `finalize`;

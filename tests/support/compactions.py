@@ -10,7 +10,6 @@ from typing import Any
 
 import lance
 import pyarrow as pa
-from lance_tables import LanceFaultyStore, Pairs, pairs
 
 from headgate.checkpoints.jobs.compact import Round, compact_round
 from headgate.checkpoints.jobs.policy import CompactLimits
@@ -24,6 +23,7 @@ from headgate.shards.wal.appender import WalAppender
 from headgate.shards.writer import ShardWriter
 from headgate.table.create import create_table
 from headgate.table.table import Table, open_table
+from tests.support.datasets import LanceFaultyStore, Pairs, pairs
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("note", pa.string())])
 AT_ONCE = Retry(attempts=3, base=0)

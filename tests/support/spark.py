@@ -1,12 +1,8 @@
-"""The Spark that tests use: one JVM at a time, started when a test first asks, and again where settings differ.
-
-Workers find the modules of the folders in WORKER_FOLDERS, so that a test may hand its own classes to tasks.
-"""
+"""The Spark that tests use: one JVM at a time, started when a test first asks, and again where settings differ."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,11 +12,7 @@ from headgate.streaming.delta.tables import delta_settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-HERE = Path(__file__).parent
-WORKER_FOLDERS = ("streaming", "search")
-
 SETTINGS = {
-    "spark.executorEnv.PYTHONPATH": ":".join(str(HERE / name) for name in WORKER_FOLDERS),
     # Rows that pass through the driver would not fit.
     "spark.driver.maxResultSize": "1m",
     # Delta for the tests that use it: one JVM serves all. Its own default of 50 tasks a snapshot is for clusters.

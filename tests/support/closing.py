@@ -18,7 +18,6 @@ from functools import lru_cache
 from typing import Generic, TypeVar
 
 import pyarrow as pa
-from stores import PATIENCE
 
 from headgate.connectors.objects import ObjectStore
 from headgate.errors import Fenced, HeadgateError
@@ -31,6 +30,7 @@ from headgate.shards.shard import Shard, TableHome
 from headgate.shards.wal.entry import Entry, decode_entry
 from headgate.shards.wal.tailer import WalTailer
 from headgate.shards.writer import ShardWriter
+from tests.support.stores import PATIENCE
 
 T = TypeVar("T")
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import SOURCES, LocalServer
 
 from headgate.dev.broker import LocalBroker
 from headgate.dev.ports import free_port
+from tests.support.servers import SOURCES, LocalServer
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,10 +150,10 @@ def _command(process: psutil.Process) -> list[str]:
 
 
 class Driver(Child):
-    """A driver process: `driver_process.py`, or another script, told what to do."""
+    """A driver process: `driver.py`, or another module, told what to do."""
 
-    def __init__(self, told: dict[str, Any], script: Path = Path(__file__).parent / "driver_process.py") -> None:
-        super().__init__([sys.executable, str(script), json.dumps(told)], Path(told["log"]))
+    def __init__(self, told: dict[str, Any], module: str = "tests.support.driver") -> None:
+        super().__init__([sys.executable, "-m", module, json.dumps(told)], Path(told["log"]))
 
 
 @contextmanager

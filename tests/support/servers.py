@@ -2,9 +2,9 @@
 Prometheus (who scrapes); and docker-compose, for the tests that have a Docker daemon.
 
 A server is the one on PATH, else the one that was built into the cache directory, else (S3) a container of a local
-image. `python tests/servers.py NAME …` builds what is on neither with `go install`; `make test` and `make test-deep`
-call it. A build that cannot be is one line that says why, and never a failure: the tests go on without that server.
-Nothing is built while tests run.
+image. `python -m tests.support.servers NAME …` builds what is on neither with `go install`; `make test` and
+`make test-deep` call it. A build that cannot be is one line that says why, and never a failure: the tests go on without
+that server. Nothing is built while tests run.
 """
 
 from __future__ import annotations

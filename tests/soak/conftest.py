@@ -1,7 +1,0 @@
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), *(str(HERE.parent / name) for name in ("streaming", "recovery"))]
