@@ -7,6 +7,8 @@ pickling with its fields, because errors cross from Spark workers to the driver.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 
@@ -98,6 +100,13 @@ def _all_classes(cls: type[HeadgateError]) -> list[type[HeadgateError]]:
 
 def _rebuild(cls: type[HeadgateError], what: str, state: dict[str, Any]) -> HeadgateError:
     return cls(what, **state)
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that a wrong one is probably a slip for, for messages and advice."""
+    names = list(known)
+    same = [one for one in names if one.casefold() == name.casefold()]
+    return next(iter(same or difflib.get_close_matches(name, names, n=1)), None)
 
 
 class InvalidInput(HeadgateError):

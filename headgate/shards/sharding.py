@@ -6,14 +6,13 @@ its id, made of the table's own random id and the name.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
 from headgate.connectors.lance.dataset import NativeSharding
-from headgate.errors import InvalidInput
+from headgate.errors import InvalidInput, nearest
 from headgate.shards.bucket import SUPPORTED, check_buckets, has_buckets
 from headgate.shards.rows.schema import RowSchema
 
@@ -179,14 +178,12 @@ def check_columns(names: Iterable[str], schema: RowSchema, role: str) -> None:
     there = schema.logical.names
     for name in names:
         if name not in there:
-            same = [column for column in there if column.casefold() == name.casefold()]
-            near = same or difflib.get_close_matches(name, there, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"the table has {there}."
+            near = nearest(name, there)
+            hint = f"did you mean {near!r}?" if near else f"the table has {there}."
             raise InvalidInput(f"There is no column {name!r} for {role}; {hint}")
 
 
 def _check_known(name: str, known: tuple[str, ...]) -> None:
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
         names = known[0] if len(known) == 1 else f"{known[0]} to {known[-1]}"
-        raise InvalidInput(f"No shard of this table is named {name!r}.", advice=f"use {near[0] if near else names}")
+        raise InvalidInput(f"No shard of this table is named {name!r}.", advice=f"use {nearest(name, known) or names}")

@@ -7,7 +7,6 @@ lower case, so they are looked up in any case; a name that is not here is refuse
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +15,7 @@ from datetime import timedelta
 from typing import Any, Literal, TypeAlias
 
 from headgate.durations import ALLOWED, seconds_of
-from headgate.errors import InvalidInput
+from headgate.errors import InvalidInput, nearest
 from headgate.retry import Retry
 from headgate.shards.wal.entry import Compression
 
@@ -519,7 +518,7 @@ def _named(name: str, table: Sequence[Option]) -> Option | None:
 def _unknown(name: str, known: Mapping[str, str], kind: str) -> InvalidInput:
     """`known` is what the name may be a slip for, with what to say then."""
     spelled = {text.lower(): said for text, said in known.items()}
-    near = difflib.get_close_matches(name.lower(), spelled, n=1, cutoff=0.6)
+    near = nearest(name.lower(), spelled)
     names = dict.fromkeys(known.values())
-    advice = f"did you mean {spelled[near[0]]!r}?" if near else f"the {kind}s are {', '.join(names)}"
+    advice = f"did you mean {spelled[near]!r}?" if near else f"the {kind}s are {', '.join(names)}"
     return InvalidInput(f"There is no {kind} {name[:80]!r}.", advice=advice)

@@ -6,12 +6,11 @@ part of an error, a log line or a repr, except the addresses and the isolation l
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from headgate.errors import InvalidInput
+from headgate.errors import InvalidInput, nearest
 
 READ_COMMITTED = "read_committed"
 READ_UNCOMMITTED = "read_uncommitted"
@@ -320,8 +319,8 @@ def _refused(name: str) -> InvalidInput:
 
 
 def _nearest(name: str, known: frozenset[str] | set[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f" Did you mean {near[0]!r}?" if near else ""
+    near = nearest(name, known)
+    return f" Did you mean {near!r}?" if near else ""
 
 
 def _text(value: object) -> str:

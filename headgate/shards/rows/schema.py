@@ -6,7 +6,6 @@ The storage schema is Lance's own: the base columns in order, each with its fiel
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +14,7 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headgate.errors import Corrupt, InvalidInput
+from headgate.errors import Corrupt, InvalidInput, nearest
 from headgate.shards.rows.evolution import FIELD_ID, adopted_column, matches
 
 TOMBSTONE = "_tombstone"
@@ -119,8 +118,8 @@ class RowSchema:
             raise InvalidInput(f"Column names must be unique, got {names}.")
         unknown = [name for name in names if name not in self.logical.names]
         if unknown:
-            near = difflib.get_close_matches(unknown[0], self.logical.names, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; the table has {self.logical.names}"
+            near = nearest(unknown[0], self.logical.names)
+            hint = f"; did you mean {near!r}?" if near else f"; the table has {self.logical.names}"
             raise InvalidInput(f"There is no column {unknown[0]!r} in this table{hint}.")
         columns: list[pa.Array] = []
         for field in self.storage:

@@ -7,13 +7,12 @@ types that a table can hold is read here. Spark's types map as Spark maps them:
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import Any
 
 import pyarrow as pa
 
-from headgate.errors import InvalidInput
+from headgate.errors import InvalidInput, nearest
 
 
 def arrow_schema(schema: Any) -> pa.Schema:
@@ -171,8 +170,8 @@ class _Ddl:
             key, value = self._arguments(2)
             return pa.map_(pa.field("key", key, nullable=False), pa.field("value", value))
         known = [*_TYPES, *_DECIMAL, *_NESTED]
-        near = difflib.get_close_matches(word, known, n=1)
-        raise self._error(at, f"a type (did you mean {near[0]!r}?)" if near else f"a type, one of {', '.join(known)}")
+        near = nearest(word, known)
+        raise self._error(at, f"a type (did you mean {near!r}?)" if near else f"a type, one of {', '.join(known)}")
 
     def _arguments(self, count: int) -> list[pa.DataType]:
         self._expect("<")

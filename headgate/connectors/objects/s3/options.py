@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping
 
 from headgate.connectors.objects.secrets import remember
-from headgate.errors import InvalidInput
+from headgate.errors import InvalidInput, nearest
 
 OF_S3 = frozenset(
     {
@@ -81,8 +80,8 @@ def checked_options(options: Mapping[str, object]) -> dict[str, str]:
         if name in _OF_LANCE_ALONE:
             continue
         if name not in OF_S3 | OF_CLIENT:
-            near = difflib.get_close_matches(name, OF_S3 | OF_CLIENT, n=1)
-            hint = f" Did you mean {_spelled(near[0])!r}?" if near else ""
+            near = nearest(name, OF_S3 | OF_CLIENT)
+            hint = f" Did you mean {_spelled(near)!r}?" if near else ""
             raise InvalidInput(f"Storage option {given!r} is unknown.{hint}", known=_known_names())
         checked[_spelled(name)] = str(value).lower() if isinstance(value, bool) else str(value)
     _refuse_plain_http_by_accident(checked)
