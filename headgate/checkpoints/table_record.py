@@ -12,6 +12,7 @@ from typing import Any
 from headgate.connectors.objects import ObjectStore
 from headgate.errors import AlreadyExists, Corrupt, InvalidInput, NotFound
 from headgate.retry import Retry
+from headgate.shards.names import parse_uuid
 from headgate.shards.sharding import Sharding, sharding_from_json, sharding_to_json
 
 FORMAT = 1
@@ -110,19 +111,11 @@ def record_bytes(record: TableRecord) -> bytes:
     return json.dumps(record.to_json(), indent=2, ensure_ascii=False).encode() + b"\n"
 
 
-def record_ids(store: ObjectStore) -> list[str]:
-    """Every table that was begun in a place."""
-    return [name for name in store.list_folders("_headgate/") if is_uuid(name)]
-
-
-def is_uuid(text: str) -> bool:
-    """Whether a name is an id as we write them."""
-    try:
-        return str(uuid.UUID(text)) == text
-    except ValueError:
-        return False
+def record_ids(store: ObjectStore) -> list[uuid.UUID]:
+    """Every table that was begun in a place, sorted."""
+    return sorted(filter(None, map(parse_uuid, store.list_folders("_headgate/"))))
 
 
 def shard_folders(store: ObjectStore) -> frozenset[uuid.UUID]:
     """The shards that have a folder in a store, whoever's they are."""
-    return frozenset(uuid.UUID(name) for name in store.list_folders("_mem_wal/") if is_uuid(name))
+    return frozenset(filter(None, map(parse_uuid, store.list_folders("_mem_wal/"))))

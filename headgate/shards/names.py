@@ -44,6 +44,15 @@ def parse_rev64(name: str) -> int:
     return int(name[::-1], 2)
 
 
+def parse_uuid(name: str) -> UUID | None:
+    """The id that a name is, in the one form in which ids are written."""
+    try:
+        parsed = UUID(name)
+    except ValueError:
+        return None
+    return parsed if str(parsed) == name else None
+
+
 def shard_folder(shard_id: UUID) -> str:
     """`_mem_wal/<uuid>`. Folders have no trailing '/'; a store's `list` wants one."""
     return f"_mem_wal/{shard_id}"

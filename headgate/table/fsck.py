@@ -16,7 +16,7 @@ from headgate.checkpoints.fsck.check import Checked, Progress, check_table
 from headgate.checkpoints.fsck.findings import Finding, finding
 from headgate.checkpoints.log import records as codec
 from headgate.checkpoints.offline import retention as expiring
-from headgate.checkpoints.table_record import TableRecord, record_key
+from headgate.checkpoints.table_record import TableRecord, record_ids, record_key, shard_folders
 from headgate.connectors.lance import health as dataset_health
 from headgate.connectors.lance.base.damage import damage
 from headgate.connectors.lance.base.marks import compacted_marks
@@ -27,6 +27,7 @@ from headgate.connectors.objects.folder import FolderStore
 from headgate.connectors.objects.wal_options import wal_options
 from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound, StoreError
 from headgate.retry import Retry
+from headgate.shards.names import parse_uuid
 from headgate.shards.rows.schema import RowSchema
 from headgate.shards.shard import TABLE_ID, TableHome
 from headgate.table.table import open_table
@@ -62,14 +63,13 @@ def fsck(
     """
     store = open_store(uri, storage_options)
     base, found = _base(store, storage_options)
-    ids = sorted(filter(None, map(_uuid, store.list_folders("_headgate/"))))
-    table_id = _table_id(store, base, ids, found)
+    table_id = _table_id(store, base, record_ids(store), found)
     if table_id is None:
         return TableReport(store.uri, None, Checked(tuple(found), 0, {}))
     record = _record(store, table_id, found)
     found += _small_records(store, table_id)
     home = _home(store, table_id, base, record, storage_options)
-    shard_ids = _shard_folders(store) | _shard_folders(home.wal_store)
+    shard_ids = shard_folders(store) | shard_folders(home.wal_store)
     if record is not None:
         shard_ids -= record.leftover_shards
     checked = check_table(home, shard_ids, marks=_marks(store, base), adopts=base is not None, progress=progress)
@@ -124,9 +124,9 @@ def _table_id(store: ObjectStore, base: Base | None, ids: list[UUID], found: lis
     if not named or base.mem_wal is None:
         what = "The base names no table." if not named else "The base has lost MemWAL: native Lance overwrote it."
         found.append(finding("base-not-a-table", "_versions/", what))
-    elif _uuid(named) is None:
+    elif parse_uuid(named) is None:
         found.append(finding("base-damaged", "_versions/", f"The base names {named[:80]!r}, which is no table id."))
-    if named and (table_id := _uuid(named)) is not None:
+    if named and (table_id := parse_uuid(named)) is not None:
         return table_id
     return ids[0] if len(ids) == 1 else None
 
@@ -175,14 +175,3 @@ def _marks(store: ObjectStore, base: Base | None) -> Mapping[UUID, int]:
         return compacted_marks(store, open_dataset(store))
     except HeadgateError:
         return {}  # a base that cannot be read is told already
-
-
-def _shard_folders(store: ObjectStore) -> frozenset[UUID]:
-    return frozenset(filter(None, map(_uuid, store.list_folders("_mem_wal/"))))
-
-
-def _uuid(text: str) -> UUID | None:
-    try:
-        return UUID(text) if str(UUID(text)) == text else None
-    except ValueError:
-        return None

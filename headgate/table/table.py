@@ -31,7 +31,7 @@ from headgate.checkpoints.snapshots.cache import Kept
 from headgate.checkpoints.snapshots.checkpoint import CheckpointStore, Scope, StoredCheckpoint, TableCheckpoint
 from headgate.checkpoints.snapshots.snapshot import read_snapshot
 from headgate.checkpoints.snapshots.take import check_name, drop, take
-from headgate.checkpoints.table_record import TableRecord, is_uuid, read_record, record_bytes, record_key, shard_folders
+from headgate.checkpoints.table_record import TableRecord, read_record, record_bytes, record_key, shard_folders
 from headgate.connectors.lance import dataset as lance_connector
 from headgate.connectors.lance.dataset import Base
 from headgate.connectors.lance.filters import Filter
@@ -44,6 +44,7 @@ from headgate.search.build.upkeep import index_base
 from headgate.search.finalize.finalize import Report, no_report
 from headgate.search.query.searcher import Searcher, searcher_of
 from headgate.shards.config import WriterConfig
+from headgate.shards.names import parse_uuid
 from headgate.shards.routed import RoutedWriters
 from headgate.shards.rows.schema import Rows, RowSchema
 from headgate.shards.rows.view import View
@@ -131,7 +132,7 @@ class Table:
 
     def shard(self, shard: uuid.UUID | str) -> Shard:
         """A shard by name or id, whether it was ever written or not. Raises InvalidInput for a name it cannot have."""
-        if isinstance(shard, str) and not is_uuid(shard):
+        if isinstance(shard, str) and parse_uuid(shard) is None:
             try:
                 self.sharding.check_name(shard)
             except InvalidInput as error:

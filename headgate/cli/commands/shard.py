@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -19,13 +18,13 @@ import pyarrow as pa
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.names import list_streams
 from headgate.checkpoints.offline.checkpoint import shard_names
-from headgate.checkpoints.table_record import TableRecord, record_key
+from headgate.checkpoints.table_record import read_record, record_ids, shard_folders
 from headgate.cli import storage_option
 from headgate.cli.commands.release import release
 from headgate.cli.errors import exit_code
 from headgate.cli.output import Column, Output, output_option
-from headgate.connectors.objects import ObjectStore, open_store
-from headgate.errors import Corrupt, DataLoss, HeadgateError, InvalidInput, NotFound
+from headgate.connectors.objects import open_store
+from headgate.errors import DataLoss, HeadgateError, InvalidInput, NotFound
 from headgate.shards import names
 from headgate.shards.manifest.model import Manifest
 from headgate.shards.rows.schema import RowSchema
@@ -113,14 +112,14 @@ def open_place(uri: str, storage_options: Mapping[str, str]) -> Place:
     """
     store = open_store(uri, storage_options)
     nothing = RowSchema.of(pa.schema([]))
-    records = [name for name in store.list_folders("_headgate/") if _shard_id(name)]
+    records = record_ids(store)
     if not records:
         return Place(TableHome.in_store(store, nothing), {})
     if len(records) > 1:
         table = open_table(uri, storage_options)
         home, record = table.home, table.record
     else:
-        record = _read_record(store, uuid.UUID(records[0]))
+        record = read_record(store, records[0])
         record, wal_store = open_wal(store, record, storage_options)
         home = TableHome(nothing, store, wal_store, record.table_id)
     return Place(home, _names_in_logs(home) | {home.shard(name).id: name for name in record.sharding.known_names()})
@@ -138,20 +137,10 @@ def _names_in_logs(home: TableHome) -> dict[uuid.UUID, str]:
     return known
 
 
-def _read_record(store: ObjectStore, table_id: uuid.UUID) -> TableRecord:
-    key = record_key(table_id)
-    try:
-        return TableRecord.from_json(json.loads(bytes(store.get(key))))
-    except (ValueError, RecursionError) as error:
-        raise Corrupt("The table's record is not JSON.", table=store.uri, key=key) from error
-    except HeadgateError as error:
-        raise error.located(table=store.uri, key=key)  # noqa: B904 - the same error, located
-
-
 def shards_of(place: Place) -> list[Shard]:
     """Every shard that has an object, by name and id. Raises NotFound where there is none."""
     home = place.home
-    found = [Shard(home, parsed) for name in home.store.list_folders("_mem_wal/") if (parsed := _shard_id(name))]
+    found = [Shard(home, shard_id) for shard_id in shard_folders(home.store)]
     if not found:
         raise NotFound(
             f"There are no shards at {home.uri}.",
@@ -172,13 +161,6 @@ def find_shard(place: Place, name_or_id: str) -> Shard:
     if wanted not in shards_of(place):
         raise NotFound(f"The table has no shard {name_or_id!r}.", table=home.uri, shard=str(wanted.id), advice=listing)
     return wanted
-
-
-def _shard_id(text: str) -> uuid.UUID | None:
-    try:
-        return uuid.UUID(text)
-    except ValueError:
-        return None
 
 
 # -- looking -------------------------------------------------------------------
