@@ -134,6 +134,8 @@ def test_a_stream_with_memtables_is_refused(tmp_path: Path) -> None:
             expire(table.home, table.shard_ids(), OlderThan(timedelta(0)), **arguments)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="no shard of a WAL-only stream"):
         expire(table.home, table.shard_ids(), OlderThan(timedelta(0)))
+    with pytest.raises(NotFound, match="no stream 'x'"):
+        expire(table.home, table.shard_ids(), OlderThan(timedelta(0)), stream="x")
     assert objects(table) == before
 
 

@@ -15,7 +15,7 @@ import pytest
 from headgate.checkpoints.jobs.advance import close_gap, unseal, without_gap
 from headgate.checkpoints.jobs.flush import run_here
 from headgate.checkpoints.offline.checkpoint import release
-from headgate.errors import Fenced, InvalidInput
+from headgate.errors import Fenced, InvalidInput, NotFound
 from headgate.shards.manifest.model import Manifest, SsTable
 from headgate.table.table import Table
 from tests.support.life import AT_ONCE
@@ -87,8 +87,11 @@ def test_a_shard_with_rows_in_its_wal_alone_is_not_unsealed(table: Table) -> Non
 
 def test_a_stream_that_has_no_shard_cannot_be_released(table: Table) -> None:
     run_batch(open_stream(table, [0]), 0, [0])
-    with pytest.raises(InvalidInput, match=r"No shard belongs to stream 'x'.*known=s"):
+    with pytest.raises(NotFound, match=r"no stream 'x'.*its streams are: s;"):
         release(table.home, table.shard_ids(), "x")
+    release(table.home, table.shard_ids(), "s", forget_owner=True)
+    with pytest.raises(InvalidInput, match="No shard belongs to stream 's'"):
+        release(table.home, table.shard_ids(), "s")
 
 
 def test_a_generation_that_native_noted_is_never_cut_in_two(table: Table) -> None:

@@ -171,7 +171,7 @@ def test_a_released_shard_belongs_to_its_stream_until_that_is_forgotten(headgate
     [
         ((), 2, "Name a SHARD or a --stream"),
         ((SHARD, "--stream", "orders"), 2, "Name a SHARD or a --stream"),
-        (("--stream", "x"), 3, "No shard belongs to stream 'x'"),
+        (("--stream", "x"), 3, "The table has no stream 'x'"),
         (("partition:orders:9",), 3, "The table has no shard"),
         (("bucket-0",), 2, "No shard of this table is named"),
     ],

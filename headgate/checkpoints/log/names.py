@@ -51,8 +51,10 @@ def check_stream(store: ObjectStore, stream: str, table: str) -> None:
         raise no_stream(stream, known, table)
 
 
-def no_stream(stream: str, known: Iterable[str], table: str) -> NotFound:
-    """The one error for a stream that a table does not have."""
+def no_stream(stream: str | None, known: Iterable[str], table: str) -> NotFound:
+    """The one error for a stream that a table does not have, or for a table without any (None)."""
+    if stream is None:
+        return NotFound("No stream has written to this table.", table=table, advice="run `headgate ingest` first")
     advice = f"its streams are: {', '.join(known) or 'none yet'}; nothing was written"
     return NotFound(f"The table has no stream {stream!r}.", table=table, advice=advice)
 

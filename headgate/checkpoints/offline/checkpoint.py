@@ -19,7 +19,7 @@ from headgate.checkpoints.jobs.flush import run_here
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.dead_letters import PREFIX
 from headgate.checkpoints.log.fold import put_fold
-from headgate.checkpoints.log.names import list_streams
+from headgate.checkpoints.log.names import list_streams, no_stream
 from headgate.checkpoints.log.state import LogState
 from headgate.checkpoints.log.visibility import Visible
 from headgate.checkpoints.snapshots.checkpoint import TableCheckpoint
@@ -182,6 +182,17 @@ def checkpoint_stopped(
     return taken
 
 
+def nothing_to_release(home: TableHome, stream: str) -> HeadgateError:
+    """Why no shard is a stream's: it never wrote to the table, or its shards have no owner any more."""
+    if stream not in (known := list_streams(home.records)):
+        return no_stream(stream, known, home.uri)
+    return InvalidInput(
+        f"No shard belongs to stream {stream!r}: there is nothing to release.",
+        table=home.uri,
+        advice="`headgate status` shows who owns what; nothing was written",
+    )
+
+
 def release(
     home: TableHome,
     shard_ids: Iterable[UUID],
@@ -201,12 +212,7 @@ def release(
     holders = Holders.read(home, ids, names or {})
     shards = holders.owned.get(stream, [])
     if not shards:
-        raise InvalidInput(
-            f"No shard belongs to stream {stream!r}.",
-            table=home.uri,
-            known=", ".join(sorted(holders.owned)) or "no stream owns a shard",
-            advice="`headgate status` shows who owns what; nothing was written",
-        )
+        raise nothing_to_release(home, stream)
     driver = StreamDriver.open(home, stream, f"release-{uuid.uuid4().hex}", shards, retry=retry)
     driver.close_gaps(driver.settle(run_here, MAX_BYTES))
     step("fold")

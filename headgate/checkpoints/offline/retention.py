@@ -21,6 +21,7 @@ from uuid import UUID
 from headgate import clock
 from headgate.checkpoints.jobs.advance import close_gap
 from headgate.checkpoints.log import records as codec
+from headgate.checkpoints.log.names import no_stream
 from headgate.checkpoints.offline.checkpoint import Holders
 from headgate.checkpoints.snapshots.checkpoint import CheckpointStore
 from headgate.checkpoints.stream.driver import StreamDriver
@@ -177,11 +178,13 @@ def _expire_shard(shard: Shard, holders: Holders, before: Before, ends: Mapping[
 
 
 def _chosen(home: TableHome, holders: Holders, before: Before, stream: str | None, shard: UUID | None) -> list[UUID]:
-    """The shards that are meant. Raises InvalidInput where that cannot be."""
+    """The shards that are meant. Raises InvalidInput, NotFound for a stream that the table does not have."""
     if isinstance(before, BeforePosition) and shard is None:
         raise InvalidInput(
             "A position belongs to one shard.", advice="name it with --shard, or say an age or a checkpoint"
         )
+    if stream is not None and stream not in holders.logs:
+        raise no_stream(stream, holders.logs, home.uri)
     if shard is not None:
         found = [shard] if shard in holders.manifests else []
     else:

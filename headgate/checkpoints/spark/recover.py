@@ -19,7 +19,7 @@ from headgate.checkpoints.fsck.findings import Finding
 from headgate.checkpoints.fsck.wal import list_wal
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.decisions import late_beginning
-from headgate.checkpoints.log.names import list_streams
+from headgate.checkpoints.log.names import list_streams, no_stream
 from headgate.checkpoints.log.state import Head
 from headgate.checkpoints.spark.compare import SparkLook, Standing, look_at_spark, standing
 from headgate.checkpoints.spark.directory import SparkCheckpoint
@@ -28,7 +28,7 @@ from headgate.checkpoints.spark.rewind import stream_head
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.connectors.objects import ObjectStore
 from headgate.connectors.objects.files import sync_folder
-from headgate.errors import AlreadyExists, DataLoss, InvalidInput, NotFound
+from headgate.errors import AlreadyExists, DataLoss, InvalidInput
 from headgate.retry import Retry
 from headgate.shards.shard import Shard, TableHome
 from headgate.steps import step
@@ -211,7 +211,7 @@ def choose_stream(home: TableHome, spark: SparkLook, given: str | None) -> str:
     if len(own) == 1:
         return own[0]
     if not streams:
-        raise NotFound("No stream has written to this table.", table=home.uri, advice="check the table's URI")
+        raise no_stream(None, (), home.uri)
     what = "The table has several streams, and the checkpoint does not tell which one it belongs to."
     raise InvalidInput(what, table=home.uri, advice=f"name it with --stream: {', '.join(streams)}")
 

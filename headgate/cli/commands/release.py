@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from headgate.checkpoints.offline.checkpoint import nothing_to_release
 from headgate.checkpoints.offline.checkpoint import release as release_stream
 from headgate.cli import storage_option
 from headgate.cli.output import Output, output_option
@@ -62,11 +63,9 @@ def release(
 
 
 def _of_stream(table: Table, stream: str) -> list[ShardInfo]:
-    shards = table.shards()
-    if found := [one for one in shards if one.owner == stream]:
+    if found := [one for one in table.shards() if one.owner == stream]:
         return found
-    owners = ", ".join(sorted({one.owner for one in shards if one.owner})) or "no stream owns one"
-    raise NotFound(f"No shard belongs to stream {stream!r}.", table=table.uri, advice=f"owners of shards: {owners}")
+    raise nothing_to_release(table.home, stream)
 
 
 def _named(table: Table, shard: str) -> ShardInfo:

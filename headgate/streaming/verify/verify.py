@@ -31,6 +31,7 @@ import pyarrow as pa
 
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.dead_letters import DeadEntry, dead_entries, dead_letter_home
+from headgate.checkpoints.log.names import no_stream
 from headgate.checkpoints.log.records import OpenRecord, RewindRecord
 from headgate.checkpoints.log.state import Head
 from headgate.checkpoints.offline.retention import read_expired
@@ -260,9 +261,7 @@ def _check_topics(
     topics: Mapping[str, ConsumerConfig],
 ) -> None:
     if not ranges:
-        raise InvalidInput(
-            "No stream has committed anything to this table.", table=table.uri, advice="run `headgate ingest` first"
-        )
+        raise no_stream(None, (), table.uri)
     committed = {part.topic for part in ranges}
     if unknown := sorted(set(topics) - committed):
         raise InvalidInput(f"No stream has read the topic {unknown[0]!r} into this table.", known=sorted(committed))
