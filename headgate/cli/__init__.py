@@ -8,11 +8,11 @@ next step on stderr, with an exit code by class of error.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import click
 
@@ -21,8 +21,6 @@ from headgate.cli.output import output_asked_for
 from headgate.connectors.extras import needs
 from headgate.connectors.lance.log import quiet_lance
 from headgate.errors import HeadgateError
-
-F = TypeVar("F")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,31 +139,3 @@ Exit codes:
 @click.version_option(package_name="headgate")
 def main() -> None:
     """A Kafka topic flows through Spark into a Lance table, exactly once."""
-
-
-def storage_option(command: F) -> F:
-    """`--storage-option KEY=VALUE`, many times; the command gets a dict as its argument `storage_options`."""
-    return key_value_option(
-        "--storage-option",
-        "storage_options",
-        "An option of S3 under pylance's name (region, endpoint, access_key_id …), for a separate WAL store with wal. "
-        "before it; may be repeated.",
-    )(command)
-
-
-def key_value_option(name: str, argument: str, what: str) -> Callable[[F], F]:
-    """An option KEY=VALUE that may be repeated; the command gets a dict."""
-
-    def decorate(command: F) -> F:
-        option = click.option(name, argument, multiple=True, metavar="KEY=VALUE", callback=_key_values, help=what)
-        return option(command)  # type: ignore[type-var]
-
-    return decorate
-
-
-def _key_values(context: click.Context, option: click.Parameter, given: Sequence[str]) -> dict[str, str]:
-    """A value may be a credential: the message does not repeat what was given."""
-    pairs = [text.partition("=") for text in given]
-    if any(not key or not equals for key, equals, _ in pairs):
-        raise click.BadParameter("it has the form KEY=VALUE.", context, option)
-    return {key: value for key, _, value in pairs}

@@ -9,8 +9,8 @@ import click
 
 from headgate import clock
 from headgate.checkpoints.snapshots.checkpoint import CheckpointStore, Scope, StoredCheckpoint, TableCheckpoint
-from headgate.cli import storage_option
 from headgate.cli.options.duration import duration
+from headgate.cli.options.table import storage_option
 from headgate.cli.output import Column, Output, output_option
 from headgate.table.table import Table, open_table
 

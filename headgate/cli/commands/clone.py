@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from headgate.cli import storage_option
+from headgate.cli.options.table import storage_option
 from headgate.cli.output import Output, output_option
 from headgate.cli.progress import bars
 from headgate.table.table import Table, open_table

@@ -10,8 +10,8 @@ from headgate.checkpoints.gc.collect import MIN_AGE
 from headgate.checkpoints.jobs.policy import BasePolicy
 from headgate.checkpoints.offline.checkpoint import ToFlush
 from headgate.checkpoints.offline.compact import Compacted, Waiting
-from headgate.cli import storage_option
 from headgate.cli.options.duration import duration
+from headgate.cli.options.table import storage_option
 from headgate.cli.output import Output, output_option
 from headgate.cli.progress import bars, stages_on
 from headgate.errors import InvalidInput

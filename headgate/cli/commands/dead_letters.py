@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from headgate.checkpoints.log.dead_letters import read_dead_letters
 from headgate.checkpoints.log.names import check_stream
-from headgate.cli import storage_option
 from headgate.cli.options.decoder import decoder_for, decoder_options
+from headgate.cli.options.table import storage_option
 from headgate.cli.output import Column, Output, output_option
 from headgate.streaming.dead_letter_replay import replay_dead_letters
 from headgate.table.table import Table, open_table

@@ -8,7 +8,7 @@ import click
 
 from headgate.checkpoints.offline.retention import Before, BeforeCheckpoint, BeforePosition, OlderThan, plan_expiry
 from headgate.checkpoints.offline.retention import expire as expire_entries
-from headgate.cli import storage_option
+from headgate.cli.options.table import storage_option
 from headgate.cli.output import Output, output_option
 from headgate.durations import seconds_of
 from headgate.table.table import open_table

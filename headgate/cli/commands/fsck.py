@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from headgate.cli import storage_option
 from headgate.cli.errors import exit_code
+from headgate.cli.options.table import storage_option
 from headgate.cli.output import Output, TextOutput, output_option
 from headgate.cli.progress import bars
 from headgate.cli.text.findings import tell_findings

@@ -7,8 +7,8 @@ from collections import Counter
 import click
 
 from headgate.checkpoints.gc.collect import MIN_AGE, Collection
-from headgate.cli import storage_option
 from headgate.cli.options.duration import duration
+from headgate.cli.options.table import storage_option
 from headgate.cli.output import Output, output_option
 from headgate.cli.progress import bars
 from headgate.errors import InvalidInput

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headgate.cli import storage_option
+from headgate.cli.options.table import storage_option
 from headgate.cli.output import Column, Output, output_option
 from headgate.cli.progress import bars, stages_on
 from headgate.cli.signals import quiet_logs

@@ -16,10 +16,10 @@ from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.names import ROOT, stream_folder
 from headgate.checkpoints.spark.directory import SparkCheckpoint
 from headgate.checkpoints.spark.recover import mend
-from headgate.cli import storage_option
 from headgate.cli.commands.table import parse_sharding
 from headgate.cli.options.decoder import decoder_options, following_decoder
 from headgate.cli.options.kafka import kafka_option
+from headgate.cli.options.table import storage_option
 from headgate.cli.output import Column, Output, output_option
 from headgate.cli.signals import quiet_logs, stop_signals
 from headgate.cli.spark import ledger_settings, own_spark

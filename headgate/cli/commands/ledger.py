@@ -7,7 +7,7 @@ from dataclasses import asdict
 import click
 
 from headgate.checkpoints.log.names import check_stream
-from headgate.cli import storage_option
+from headgate.cli.options.table import storage_option
 from headgate.cli.output import Output, output_option
 from headgate.cli.signals import quiet_logs
 from headgate.cli.spark import ledger_settings, own_spark

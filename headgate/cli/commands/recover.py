@@ -10,9 +10,9 @@ import click
 from headgate.checkpoints.spark.compare import look_at_spark
 from headgate.checkpoints.spark.directory import SparkCheckpoint
 from headgate.checkpoints.spark.recover import Diagnosis, Rebuilt, choose_stream, diagnose, rebuild
-from headgate.cli import storage_option
 from headgate.cli.errors import exit_code
 from headgate.cli.options.kafka import source_option
+from headgate.cli.options.table import storage_option
 from headgate.cli.output import Output, TextOutput, output_option
 from headgate.cli.text.findings import tell_findings
 from headgate.connectors.lance.base.damage import Damaged, damage, settle_base

@@ -8,7 +8,7 @@ import click
 
 from headgate.checkpoints.offline.checkpoint import nothing_to_release
 from headgate.checkpoints.offline.checkpoint import release as release_stream
-from headgate.cli import storage_option
+from headgate.cli.options.table import storage_option
 from headgate.cli.output import Output, output_option
 from headgate.errors import InvalidInput, NotFound
 from headgate.table.table import ShardInfo, Table, open_table

@@ -35,8 +35,8 @@ from headgate.checkpoints.spark.rewind_plan import (
     plan_adoption,
     plan_rewind,
 )
-from headgate.cli import storage_option
 from headgate.cli.options.kafka import kafka_option, source_option
+from headgate.cli.options.table import storage_option
 from headgate.cli.output import Output, output_option
 from headgate.cli.text.rewind import moves_value
 from headgate.connectors.objects import open_store

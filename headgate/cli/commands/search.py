@@ -7,7 +7,7 @@ from typing import Any
 import click
 import pyarrow as pa
 
-from headgate.cli import storage_option
+from headgate.cli.options.table import storage_option
 from headgate.cli.output import Marked, Output, output_option
 from headgate.search.query.searcher import Marker
 from headgate.shards.text.parts import SCORE

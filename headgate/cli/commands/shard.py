@@ -19,9 +19,9 @@ from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.names import list_streams
 from headgate.checkpoints.offline.checkpoint import shard_names
 from headgate.checkpoints.table_record import read_record, record_ids, shard_folders
-from headgate.cli import storage_option
 from headgate.cli.commands.release import release
 from headgate.cli.errors import exit_code
+from headgate.cli.options.table import storage_option
 from headgate.cli.output import Column, Output, output_option
 from headgate.connectors.objects import open_store
 from headgate.errors import DataLoss, HeadgateError, InvalidInput, NotFound

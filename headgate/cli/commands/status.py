@@ -13,9 +13,9 @@ from rich.live import Live
 from headgate import clock
 from headgate.checkpoints.log.pins import PinStore
 from headgate.checkpoints.log.state import Head
-from headgate.cli import storage_option
 from headgate.cli.commands.shard import Place, look_at
 from headgate.cli.options.kafka import kafka_option
+from headgate.cli.options.table import storage_option
 from headgate.cli.output import Output, TextOutput, output_option
 from headgate.cli.text.rewind import rewind_value
 from headgate.cli.text.status import status_tables

@@ -7,7 +7,7 @@ from typing import Any
 import click
 import pyarrow as pa
 
-from headgate.cli import storage_option
+from headgate.cli.options.table import storage_option
 from headgate.cli.output import Output, output_option
 from headgate.errors import InvalidInput
 from headgate.shards.sharding import Sharding, bucket, by_partition, sharding_to_json, single

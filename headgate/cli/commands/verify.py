@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from headgate.cli import storage_option
 from headgate.cli.errors import exit_code
 from headgate.cli.options.decoder import decoder_for, recorded_decoder_options
 from headgate.cli.options.kafka import kafka_option
+from headgate.cli.options.table import storage_option
 from headgate.cli.output import Output, output_option
 from headgate.cli.progress import bars
 from headgate.cli.text.rewind import rewind_value

@@ -13,9 +13,9 @@ from typing import Any
 import click
 
 from headgate import clock
-from headgate.cli import storage_option
 from headgate.cli.commands.expire import expire
 from headgate.cli.commands.shard import find_shard, open_place
+from headgate.cli.options.table import storage_option
 from headgate.cli.output import Column, Output, output_option
 from headgate.errors import DataLoss, NotFound
 from headgate.shards import names

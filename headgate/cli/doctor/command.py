@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import click
 
-from headgate.cli import storage_option
 from headgate.cli.doctor.machine import Check, check_machine
 from headgate.cli.options.kafka import kafka_option
+from headgate.cli.options.table import storage_option
 from headgate.cli.output import Column, Output, TextOutput, output_option
 from headgate.errors import InvalidInput
 

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
-from headgate.cli import key_value_option
+from headgate.cli.options.pairs import key_value_option
 
 F = TypeVar("F")
 
