@@ -18,6 +18,14 @@ _SECONDS = {
 }
 
 
+def timedelta_of(length: str | float | timedelta) -> timedelta:
+    """The length as a timedelta. Raises ValueError as `seconds_of` does, and for more than a timedelta can hold."""
+    try:
+        return timedelta(seconds=seconds_of(length))
+    except OverflowError:
+        raise ValueError(f"{length!r:.80} is not {ALLOWED}") from None
+
+
 def seconds_of(length: str | float | timedelta) -> float:
     """The length in seconds. Raises ValueError for what is none, or negative."""
     if isinstance(length, timedelta):

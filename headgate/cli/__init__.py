@@ -111,15 +111,15 @@ class Root(LazyGroup):
             error.show()
             code = error.exit_code
         except click.ClickException as error:
-            code = _told(usage_error(error), arguments)
+            code = _reported(usage_error(error), arguments)
         except HeadgateError as error:
-            code = _told(error, arguments)
+            code = _reported(error, arguments)
         except click.Abort:
             code = INTERRUPTED
         sys.exit(code if isinstance(code, int) else 0)
 
 
-def _told(error: HeadgateError, arguments: Sequence[str]) -> int:
+def _reported(error: HeadgateError, arguments: Sequence[str]) -> int:
     output_asked_for(arguments).error(error)
     return exit_code(type(error))
 

@@ -42,7 +42,7 @@ class Column:
     def cell(self, row: Value) -> str:
         """The row's value, placed; never cut."""
         item = row.get(self.key)
-        return self._placed(_printable(self.text(item)) if self.text and item else _text(item))
+        return self._placed(printable(self.text(item)) if self.text and item else _text(item))
 
     def _placed(self, text: str) -> str:
         return text.rjust(self.width) if self.right else text.ljust(self.width)
@@ -88,7 +88,7 @@ class TextOutput(Output):
                 table.add_row(_label(key), Text(_text(item)))
         console = _console()
         # Not the table's own title: that would be folded to the width of the table.
-        console.print(Text(_printable(title), style="italic"), soft_wrap=True)
+        console.print(Text(printable(title), style="italic"), soft_wrap=True)
         console.print(table)
         for key, items in inner.items():
             console.print(_table(_label(key), items))
@@ -107,10 +107,10 @@ class TextOutput(Output):
         facts = ", ".join(f"{key}={value}" for key, value in error.fields().items())
         console = _console(stderr=True)
         console.print(
-            Text.assemble(("Error: ", "bold red"), _printable(error.what), _printable(f" [{facts}]") if facts else ""),
+            Text.assemble(("Error: ", "bold red"), printable(error.what), printable(f" [{facts}]") if facts else ""),
             soft_wrap=True,
         )
-        next_step = _printable(error.advice or error.next_step)
+        next_step = printable(error.advice or error.next_step)
         console.print(
             Text.assemble(("Next: ", "bold"), next_step, "" if next_step.endswith(".") else "."), soft_wrap=True
         )
@@ -130,14 +130,14 @@ class JsonOutput(Output):
 
     def error(self, error: HeadgateError) -> None:
         """One object on one line of stderr."""
-        told = {
+        value = {
             "error": type(error).__name__,
             "what": error.what,
             "where": error.fields(),
             "next": error.advice or error.next_step,
             "exit_code": exit_code(type(error)),
         }
-        click.echo(json.dumps(told, default=str), err=True)
+        click.echo(json.dumps(value, default=str), err=True)
 
 
 OUTPUTS: Mapping[str, type[Output]] = {"text": TextOutput, "json": JsonOutput}
@@ -161,6 +161,11 @@ def output_asked_for(arguments: Sequence[str]) -> Output:
     pairs = zip(arguments, [*arguments[1:], ""], strict=True)
     named = any(one == "--output=json" or (one, two) == ("--output", "json") for one, two in pairs)
     return JsonOutput() if named else TextOutput()
+
+
+def not_applied(title: str, done: str = "written") -> str:
+    """The title of what a command would do: it was called without --apply."""
+    return f"{title} (nothing was {done}; --apply does it)"
 
 
 def _console(*, stderr: bool = False) -> Console:
@@ -189,7 +194,7 @@ def _table(title: str, items: Sequence[Value]) -> Table:
 
 def _cell(item: Any) -> Text:
     if isinstance(item, Marked):
-        return Text.assemble(*((_printable(piece), "bold yellow" if on else "") for piece, on in item.pieces))
+        return Text.assemble(*((printable(piece), "bold yellow" if on else "") for piece, on in item.pieces))
     return Text(_text(item))
 
 
@@ -205,9 +210,9 @@ def _text(item: Any) -> str:
         return " ".join(f"{_label(key)}={_text(value)}" for key, value in item.items())
     if isinstance(item, list | tuple):
         return ", ".join(_text(part) for part in item)
-    return _printable(str(item))
+    return printable(str(item))
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Names come from outside: what would move the cursor is shown as an escape."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

@@ -31,13 +31,16 @@ def bars() -> Progress:
     )
 
 
-def stages_on(progress: Progress, what: str) -> Callable[[str, int, int], None]:
-    """Draws one bar per stage that it is told of."""
+def stages_on(progress: Progress, what: str = "") -> Callable[[str, int, int], None]:
+    """Draws one bar per stage that is reported; those of one kind ("entries of …") share theirs. A total of 0 is not
+    known yet.
+    """
     tasks: dict[str, TaskID] = {}
 
     def report(stage: str, done: int, total: int) -> None:
-        if stage not in tasks:
-            tasks[stage] = progress.add_task(f"{what}: {stage.replace('_', ' ')}", total=total)
-        progress.update(tasks[stage], completed=done, total=total)
+        kind, said = stage.partition(" of ")[0], ": ".join(filter(None, (what, stage.replace("_", " "))))
+        if kind not in tasks:
+            tasks[kind] = progress.add_task(said)
+        progress.update(tasks[kind], description=said, completed=done, total=total or None)
 
     return report

@@ -37,6 +37,7 @@ from headgate.connectors.lance.dataset import Base
 from headgate.connectors.lance.filters import Filter
 from headgate.connectors.objects import ObjectStore
 from headgate.connectors.objects.wal_options import joined_options
+from headgate.durations import ALLOWED, seconds_of
 from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound
 from headgate.search.build.build import IndexBuild, build_index
 from headgate.search.build.plan import Limits
@@ -231,10 +232,11 @@ class Table:
         self,
         scope: Scope = "durable",
         name: str | None = None,
-        expires: float | timedelta | None = None,
+        expires: str | float | timedelta | None = None,
         note: str = "",
     ) -> TableCheckpoint:
-        """Name the table as it is now, and keep all of it until the checkpoint is dropped or expires (seconds).
+        """Name the table as it is now, and keep all of it until the checkpoint is dropped or expires: seconds, a
+        timedelta, or "7d".
 
         "durable" records what is: it flushes nothing and fences nobody. "all" flushes everything and leaves no gap in
         the WALs; on a table that nobody runs only: IT FENCES EVERY WRITER AND STREAM (a running stream takes its own,
@@ -244,9 +246,9 @@ class Table:
         self._check_now("take a checkpoint")
         if name is not None:
             check_name(name)
-        after = expires.total_seconds() if isinstance(expires, timedelta) else expires
-        if scope not in ("all", "durable") or (after is not None and not after > 0):
-            raise InvalidInput(f"A checkpoint is all or durable and expires after some time, not {scope!r}, {after!r}.")
+        if scope not in ("all", "durable"):
+            raise InvalidInput(f"scope must be 'all' or 'durable', got {scope!r}.")
+        after = None if expires is None else _seconds(expires)
         if scope == "all":
             self.close()
         taken = checkpoint_stopped if scope == "all" else take
@@ -519,6 +521,16 @@ def open_table(
 def full_text_index(column: str) -> str:
     """The name of a column's full-text index on the base, and on every SSTable."""
     return f"{column}_idx"
+
+
+def _seconds(expires: str | float | timedelta) -> float:
+    try:
+        seconds = seconds_of(expires)
+    except (ValueError, OverflowError):
+        seconds = 0.0
+    if not seconds:
+        raise InvalidInput(f"expires must be {ALLOWED} above 0, got {expires!r}.")
+    return seconds
 
 
 # -- where a table stands ------------------------------------------------------

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import click
 
 from headgate import clock
 from headgate.checkpoints.snapshots.checkpoint import CheckpointStore, Scope, StoredCheckpoint, TableCheckpoint
-from headgate.cli.options.duration import duration
+from headgate.cli.options.duration import DURATION
 from headgate.cli.options.table import storage_option
-from headgate.cli.output import Column, Output, output_option
+from headgate.cli.output import Column, Output, not_applied, output_option
 from headgate.table.table import Table, open_table
 
 _COLUMNS = (
@@ -48,7 +49,7 @@ Example:
     show_default=True,
     help="Record what is; or flush everything first and leave no gap, which fences every writer and stream.",
 )
-@click.option("--expires", metavar="AGE", help="Pin for so long only: 90m, 12h, 7d.")
+@click.option("--expires", type=DURATION, metavar="AGE", help="Pin for so long only: 90m, 12h, 7d.")
 @click.option("--note", default="", metavar="TEXT", help="For people.")
 @click.option("--apply", is_flag=True, help="With --scope all: do it, whoever is fenced.")
 @storage_option
@@ -57,7 +58,7 @@ def create(
     uri: str,
     name: str | None,
     scope: Scope,
-    expires: str | None,
+    expires: timedelta | None,
     note: str,
     apply: bool,
     storage_options: dict[str, str],
@@ -68,14 +69,13 @@ def create(
     A running stream takes its own (checkpointInterval): --scope all is for tables that nobody runs, and a stream that
     runs anyway is fenced. Where that could happen nothing is done without --apply.
     """
-    after = None if expires is None else duration("--expires", expires).total_seconds()
     table = open_table(uri, storage_options)
     fenced = [] if scope == "durable" or apply else _fenced(table)
     if fenced:
         value = {"applied": False, "scope": scope, "would_fence": fenced}
         output.record(f"Nothing was done to {table.uri}: this would fence its writers; --apply does it", value)
         return
-    taken = table.checkpoint(scope, name, after, note)
+    taken = table.checkpoint(scope, name, expires, note)
     output.record(f"Checkpoint {taken.name} of {table.uri}", {"applied": True, **_described(taken)})
 
 
@@ -133,7 +133,7 @@ def drop(uri: str, name: str, apply: bool, storage_options: dict[str, str], outp
     table = open_table(uri, storage_options)
     if not apply:
         pinned = CheckpointStore(table.home.records, table.uri).get(name).checkpoint
-        title = f"Checkpoint {name} of {table.uri} (nothing was dropped; --apply does it)"
+        title = not_applied(f"Checkpoint {name} of {table.uri}", "dropped")
         output.record(title, {"applied": False, **_described(pinned)})
         return
     output.record(f"Dropped {name} of {table.uri}", {"applied": True, **_described(table.drop_checkpoint(name))})

@@ -8,7 +8,7 @@ import click
 
 from headgate.cli.options.table import storage_option
 from headgate.cli.output import Output, output_option
-from headgate.cli.progress import bars
+from headgate.cli.progress import bars, stages_on
 from headgate.table.table import Table, open_table
 
 
@@ -52,14 +52,14 @@ def clone(
     """
     table = open_table(source, storage_options or None)
     with bars() as progress:
-        tasks: dict[str, Any] = {}
-
-        def moved(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = progress.add_task(what)
-            progress.update(tasks[what], completed=done, total=total)
-
-        made = table.clone(target, checkpoint=checkpoint, deep=deep, wal_uri=wal_uri, names=shard_names, progress=moved)
+        made = table.clone(
+            target,
+            checkpoint=checkpoint,
+            deep=deep,
+            wal_uri=wal_uri,
+            names=shard_names,
+            progress=stages_on(progress),
+        )
     output.record(f"Cloned {table.uri}", _described(table, made, checkpoint, deep))
 
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import click
 
-from headgate.checkpoints.gc.collect import MIN_AGE
 from headgate.checkpoints.jobs.policy import BasePolicy
 from headgate.checkpoints.offline.checkpoint import ToFlush
 from headgate.checkpoints.offline.compact import Compacted, Waiting
-from headgate.cli.options.duration import duration
+from headgate.cli.options.age import check_age, nothing_else_runs_option
+from headgate.cli.options.duration import DURATION
 from headgate.cli.options.table import storage_option
-from headgate.cli.output import Output, output_option
+from headgate.cli.output import Output, not_applied, output_option
 from headgate.cli.progress import bars, stages_on
-from headgate.errors import InvalidInput
 from headgate.table.table import open_table
 
 
@@ -31,19 +32,20 @@ Example:
 @click.option("--flush", is_flag=True, help="Flush every shard first. Fences all writers and streams of the table.")
 @click.option(
     "--keep-versions",
+    type=DURATION,
     default="1d",
     show_default=True,
     metavar="AGE",
     help="90m, 12h, 7d: versions of the base that were replaced longer ago go; held ones stay.",
 )
-@click.option("--nothing-else-runs", is_flag=True, help="Allow an age below 1h: nobody reads or writes the table.")
+@nothing_else_runs_option
 @click.option("--apply", is_flag=True, help="Do it. Without this nothing is written, and nobody is fenced.")
 @storage_option
 @output_option
 def compact(
     uri: str,
     flush: bool,
-    keep_versions: str,
+    keep_versions: timedelta,
     nothing_else_runs: bool,
     apply: bool,
     storage_options: dict[str, str],
@@ -57,12 +59,7 @@ def compact(
     and stream is fenced but those of WAL-only streams, which have no SSTables and are left alone; without --apply
     `flush` says what waits in each write-ahead log, and what would be done with it.
     """
-    age = duration("--keep-versions", keep_versions)
-    if age < MIN_AGE and not nothing_else_runs:
-        raise InvalidInput(
-            f"Somebody who reads now may need versions that were replaced less than {MIN_AGE} ago.",
-            advice="use --keep-versions 1h or more, or say --nothing-else-runs; nothing was written",
-        )
+    check_age("--keep-versions", keep_versions, nothing_else_runs)
     table = open_table(uri, storage_options or None)
     if not apply:
         found = [_waiting(one) for one in table.waiting()]
@@ -70,17 +67,16 @@ def compact(
         if flush:
             value["flush"] = [_to_flush(one) for one in table.to_flush()]
         what = "flushed or compacted" if flush else "compacted"
-        output.record(f"{table.uri} (nothing was {what}; --apply does it)", value)
+        output.record(not_applied(table.uri, what), value)
         return
     note = table.flush() if flush else ""
     with bars() as progress:
-        bar = progress.add_task("Compacting", total=None)
         done = table.compact(
-            policy=BasePolicy(keep_versions=age),
-            progress=lambda count, total: progress.update(bar, completed=count, total=total),
+            policy=BasePolicy(keep_versions=keep_versions),
+            progress=partial(stages_on(progress), "Compacting"),
             report=stages_on(progress, "Full-text index"),
         )
-    output.record(f"Compacted {table.uri}", {"applied": True, **_told(done), "note": note or None})
+    output.record(f"Compacted {table.uri}", {"applied": True, **_value(done), "note": note or None})
 
 
 def _waiting(one: Waiting) -> dict[str, Any]:
@@ -109,7 +105,7 @@ def _fences(owner: str | None) -> str:
     return f"stream {owner!r}" if owner else "its writer, if there is one"
 
 
-def _told(done: Compacted) -> dict[str, Any]:
+def _value(done: Compacted) -> dict[str, Any]:
     tidied = done.tidied
     assert tidied is not None
     return {

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from datetime import timedelta
 from typing import Any
 
 import click
 
+from headgate.cli.options.duration import DURATION
 from headgate.cli.output import Output, TextOutput, output_option
 from headgate.cli.text.cost import MONTH, Prices, Requests, Workload, monthly, stored_gb
 
@@ -22,7 +24,7 @@ Example:
 """
 )
 @click.option("--partitions", type=_COUNT, required=True, help="Of the topic: by_partition has a shard for each.")
-@click.option("--trigger", type=_ABOVE, required=True, metavar="SECONDS", help="Between two batches.")
+@click.option("--trigger", type=DURATION, required=True, metavar="TIME", help="Between two batches: 10, 90s, 5m.")
 @click.option("--shards", type=_COUNT, required=True, help="Of bucket(column, n): the other way to shard.")
 @click.option("--rows-per-day", type=click.FloatRange(min=0), metavar="N", help="Without it every batch is full.")
 @click.option("--row-bytes", type=_COUNT, default=Workload.row_bytes, show_default=True, help="Of a stored row.")
@@ -53,7 +55,7 @@ Example:
 @output_option
 def cost(
     partitions: int,
-    trigger: float,
+    trigger: timedelta,
     shards: int,
     rows_per_day: float | None,
     row_bytes: int,
@@ -77,7 +79,7 @@ def cost(
     """
     work = Workload(
         partitions=partitions,
-        trigger=trigger,
+        trigger=trigger.total_seconds(),
         shards=shards,
         rows_per_day=rows_per_day,
         row_bytes=row_bytes,
@@ -90,7 +92,7 @@ def cost(
     )
     prices = Prices(put_price, get_price, list_price, storage_price)
     ways = {"by_partition": replace(work, shards=partitions), "bucket": work}
-    told = [_scenario(name, one, prices) for name, one in ways.items()]
+    scenarios = [_scenario(name, one, prices) for name, one in ways.items()]
     value: dict[str, Any] = {
         "month_hours": MONTH // 3600,
         "prices": asdict(prices),
@@ -98,12 +100,12 @@ def cost(
         "mode": "memtable" if memtable else "wal",
     }
     if isinstance(output, TextOutput):
-        value |= {key: told[0][key] for key in ("storage_gb", "storage_dollars")}
+        value |= {key: scenarios[0][key] for key in ("storage_gb", "storage_dollars")}
         shown = ("sharding", "shards", "puts_per_batch", "put", "get", "list", "dollars")
-        value |= {"all_of_it": [{key: one[key] for key in shown} for one in told]}
-        value |= {f"{one['sharding']}_({one['shards']}_shards)": one["lines"] for one in told}
+        value |= {"all_of_it": [{key: one[key] for key in shown} for one in scenarios]}
+        value |= {f"{one['sharding']}_({one['shards']}_shards)": one["lines"] for one in scenarios}
     else:
-        value |= {"scenarios": told}
+        value |= {"scenarios": scenarios}
     output.record("Requests and dollars per month, estimated", value)
 
 

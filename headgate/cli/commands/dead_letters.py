@@ -13,7 +13,7 @@ from headgate.checkpoints.log.dead_letters import read_dead_letters
 from headgate.checkpoints.log.names import check_stream
 from headgate.cli.options.decoder import decoder_for, decoder_options
 from headgate.cli.options.table import storage_option
-from headgate.cli.output import Column, Output, output_option
+from headgate.cli.output import Column, Output, not_applied, output_option
 from headgate.streaming.dead_letter_replay import replay_dead_letters
 from headgate.table.table import Table, open_table
 
@@ -106,8 +106,8 @@ def replay(
     decoder = decoder_for(table, decode_as, registry, registry_auth)
     report = replay_dead_letters(table, stream, decoder, apply=apply, overwrite=overwrite)
     title = f"{'Replayed' if report.applied else 'Would replay'} dead letters of stream {stream} of {table.uri}"
-    hint = "" if report.applied or apply else " (nothing was written; --apply does it)"
-    output.record(title + hint, {**asdict(report), "examples": [dict(one) for one in report.examples]})
+    title = title if report.applied or apply else not_applied(title)
+    output.record(title, {**asdict(report), "examples": [dict(one) for one in report.examples]})
 
 
 def _letters(

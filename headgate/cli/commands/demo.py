@@ -78,18 +78,18 @@ def _summary(result: Result) -> dict[str, Any]:
         "seconds_to_recover": round(result.seconds_to_recover, 1),
         "rows_per_second": round(result.rows_per_second),
         "seconds": round(result.seconds, 1),
-        **({} if result.holds else {"produced_and_table": _told(result.difference), "topic_and_table": _off(result)}),
+        **({} if result.holds else {"produced_and_table": _counts(result.difference), "topic_and_table": _off(result)}),
     }
 
 
-def _told(difference: Difference) -> dict[str, int]:
+def _counts(difference: Difference) -> dict[str, int]:
     return {"duplicates": difference.duplicates, "lost": difference.lost, "wrong": difference.wrong}
 
 
 def _off(result: Result) -> dict[str, Any]:
     report = result.verified
     return {
-        **_told(report.difference),
+        **_counts(report.difference),
         "dead_letters_lost": report.dead_letters_lost,
         "dead_letters_extra": report.dead_letters_extra,
         "examples": [str(example) for example in report.examples],

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import click
 
 from headgate.checkpoints.offline.retention import Before, BeforeCheckpoint, BeforePosition, OlderThan, plan_expiry
 from headgate.checkpoints.offline.retention import expire as expire_entries
 from headgate.cli.options.table import storage_option
-from headgate.cli.output import Output, output_option
-from headgate.durations import seconds_of
+from headgate.cli.output import Output, not_applied, output_option
+from headgate.durations import timedelta_of
 from headgate.table.table import open_table
 
 
@@ -61,7 +59,7 @@ def expire(
         "shards": [one.to_json() for one in gone],
     }
     title = f"{'Expired from' if apply else 'Would expire from'} {table.uri}"
-    output.record(title + ("" if apply else " (nothing was written; --apply does it)"), value)
+    output.record(title if apply else not_applied(title), value)
 
 
 def parse_before(text: str) -> Before:
@@ -69,6 +67,6 @@ def parse_before(text: str) -> Before:
     if text.strip().isdecimal():
         return BeforePosition(int(text))
     try:
-        return OlderThan(timedelta(seconds=seconds_of(text)))
+        return OlderThan(timedelta_of(text))
     except ValueError:
         return BeforeCheckpoint(text)

@@ -10,7 +10,7 @@ import click
 from headgate.cli.errors import exit_code
 from headgate.cli.options.table import storage_option
 from headgate.cli.output import Output, TextOutput, output_option
-from headgate.cli.progress import bars
+from headgate.cli.progress import bars, stages_on
 from headgate.cli.text.findings import tell_findings
 from headgate.errors import DataLoss, HeadgateError
 from headgate.table.fsck import TableReport
@@ -37,15 +37,7 @@ def fsck(uri: str, storage_options: dict[str, str], output: Output) -> None:
     has a code, says what is lost by it, and what to do. Streams may go on meanwhile. Nothing is written.
     """
     with bars() as progress:
-        tasks: dict[str, Any] = {}
-
-        def moved(what: str, done: int, total: int) -> None:
-            kind = what.partition(" of ")[0]
-            if kind not in tasks:
-                tasks[kind] = progress.add_task(kind)
-            progress.update(tasks[kind], description=what, completed=done, total=total or None)
-
-        report = check(uri, storage_options or None, progress=moved)
+        report = check(uri, storage_options or None, progress=stages_on(progress))
     value = report_value(report)
     if isinstance(output, TextOutput) and report.findings:
         tell_findings(report.findings)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import timedelta
+from functools import partial
 
 import click
 
-from headgate.checkpoints.gc.collect import MIN_AGE, Collection
-from headgate.cli.options.duration import duration
+from headgate.checkpoints.gc.collect import Collection
+from headgate.cli.options.age import check_age, nothing_else_runs_option
+from headgate.cli.options.duration import DURATION
 from headgate.cli.options.table import storage_option
-from headgate.cli.output import Output, output_option
-from headgate.cli.progress import bars
-from headgate.errors import InvalidInput
+from headgate.cli.output import Output, not_applied, output_option
+from headgate.cli.progress import bars, stages_on
 from headgate.table.table import open_table
 
 SHOWN = 1000
@@ -27,35 +29,35 @@ Example:
 """
 )
 @click.argument("uri")
-@click.option("--min-age", default="1h", show_default=True, metavar="AGE", help="90m, 12h, 7d: younger garbage stays.")
-@click.option("--nothing-else-runs", is_flag=True, help="Allow an age below 1h: no writer, stream or job runs.")
+@click.option(
+    "--min-age",
+    type=DURATION,
+    default="1h",
+    show_default=True,
+    metavar="AGE",
+    help="90m, 12h, 7d: younger garbage stays.",
+)
+@nothing_else_runs_option
 @click.option("--apply", is_flag=True, help="Delete it. Without this nothing is written.")
 @storage_option
 @output_option
 def gc(
-    uri: str, min_age: str, nothing_else_runs: bool, apply: bool, storage_options: dict[str, str], output: Output
+    uri: str, min_age: timedelta, nothing_else_runs: bool, apply: bool, storage_options: dict[str, str], output: Output
 ) -> None:
     """Find what no reader, checkpoint, fence or recovery of the table at URI can need any more.
 
     Fence barriers, open records and the tips of logs always stay: they refuse what a stalled writer may still try.
     """
-    age = duration("--min-age", min_age)
-    if age < MIN_AGE and not nothing_else_runs:
-        raise InvalidInput(
-            f"Somebody who reads now may need what became garbage less than {MIN_AGE} ago.",
-            advice="use --min-age 1h or more, or say --nothing-else-runs; nothing was deleted",
-        )
+    check_age("--min-age", min_age, nothing_else_runs)
     table = open_table(uri, storage_options)
     with bars() as progress:
-        bar = progress.add_task("Collecting", total=None)
-        done = table.collect_garbage(
-            min_age=age, apply=apply, progress=lambda count, total: progress.update(bar, completed=count, total=total)
-        )
+        report = partial(stages_on(progress), "Collecting")
+        done = table.collect_garbage(min_age=min_age, apply=apply, progress=report)
     title = f"{'Deleted from' if apply else 'Garbage of'} {table.uri}"
-    output.record(title + ("" if apply else " (nothing was deleted; --apply does it)"), _told(done))
+    output.record(title if apply else not_applied(title, "deleted"), _value(done))
 
 
-def _told(done: Collection) -> dict[str, object]:
+def _value(done: Collection) -> dict[str, object]:
     kinds = Counter(one.kind for one in done.found)
     return {
         "applied": done.applied,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from headgate.checkpoints.spark.directory import SparkCheckpoint
 from headgate.checkpoints.spark.recover import mend
 from headgate.cli.commands.table import parse_sharding
 from headgate.cli.options.decoder import decoder_options, following_decoder
+from headgate.cli.options.duration import DURATION
 from headgate.cli.options.kafka import kafka_option
 from headgate.cli.options.table import storage_option
 from headgate.cli.output import Column, Output, output_option
@@ -89,7 +90,7 @@ Example:
     help="Spark's checkpoint directory. Default, for a table on local disk: a folder beside the table's own records.",
 )
 @click.option("--once", is_flag=True, help="Stop when everything that is in the topic now is in the table.")
-@click.option("--trigger", type=click.FloatRange(min=0), metavar="SECONDS", help="At least so long between batches.")
+@click.option("--trigger", type=DURATION, metavar="TIME", help="At least so long between batches: 10, 90s, 5m.")
 @click.option(
     "--direct/--no-direct",
     default=True,
@@ -184,7 +185,7 @@ def ingest(
     key_is_partitioned: bool,
     checkpoint: str | None,
     once: bool,
-    trigger: float | None,
+    trigger: timedelta | None,
     direct: bool,
     memtable: bool,
     max_base_age: str,
@@ -248,16 +249,21 @@ def ingest(
                 storage_options=options,
             )
             place = checkpoint or default_checkpoint(table, name)
-            schedule = {"availableNow": True} if once else {"processingTime": f"{trigger or 0} seconds"}
+            schedule = {"availableNow": True} if once else {"processingTime": _interval(trigger or timedelta(0))}
             settings = {**reaches(place, options), **for_ledger}
             _mend(table, name, place, options)
             with own_spark(cores, settings, stop.listen) as (spark, log_file):
                 if not stop.asked():
                     frame = wanted.frame(spark)
                     running = RunningStream.start(sink, kafka, frame, place, schedule, log_file)
-                    output.rows(_COLUMNS, (told(done) for done in running.batches(stop.asked)))
+                    output.rows(_COLUMNS, (batch_row(done) for done in running.batches(stop.asked)))
     if stop.interrupted:
         raise click.Abort
+
+
+def _interval(trigger: timedelta) -> str:
+    """As Spark reads it: exact, whatever fraction of a second it has."""
+    return f"{round(trigger.total_seconds() * 1000)} milliseconds"
 
 
 def default_checkpoint(table: Table, stream: str) -> str:
@@ -283,7 +289,7 @@ def _mend(table: Table, stream: str, place: str, storage_options: Mapping[str, s
         _log.warning(f"{mended.why} It was rebuilt from the table.", checkpoint=checkpoint.uri, stream=stream, **kept)
 
 
-def told(done: Done) -> dict[str, Any]:
+def batch_row(done: Done) -> dict[str, Any]:
     """One batch, for an Output."""
     return {**batch_value(done.record), "seconds": round(done.seconds, 3), "skipped": done.skipped}
 

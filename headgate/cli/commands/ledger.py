@@ -8,7 +8,7 @@ import click
 
 from headgate.checkpoints.log.names import check_stream
 from headgate.cli.options.table import storage_option
-from headgate.cli.output import Output, output_option
+from headgate.cli.output import Output, not_applied, output_option
 from headgate.cli.signals import quiet_logs
 from headgate.cli.spark import ledger_settings, own_spark
 from headgate.streaming.delta.ledger import rebuild_ledger, told
@@ -54,4 +54,4 @@ def rebuild(uri: str, stream: str, target: str, apply: bool, storage_options: di
         except PySparkException as error:
             raise SparkFailed(f"The ledger could not be rebuilt: {told(error)}", log=str(log_file)) from error
     title = f"{'Rebuilt' if apply else 'Would rebuild'} the ledger of stream {stream} of {table.uri}"
-    output.record(title + ("" if apply else " (nothing was written; --apply does it)"), asdict(done))
+    output.record(title if apply else not_applied(title), asdict(done))

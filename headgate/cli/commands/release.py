@@ -9,7 +9,7 @@ import click
 from headgate.checkpoints.offline.checkpoint import nothing_to_release
 from headgate.checkpoints.offline.checkpoint import release as release_stream
 from headgate.cli.options.table import storage_option
-from headgate.cli.output import Output, output_option
+from headgate.cli.output import Output, not_applied, output_option
 from headgate.errors import InvalidInput, NotFound
 from headgate.table.table import ShardInfo, Table, open_table
 
@@ -50,15 +50,20 @@ def release(
     chosen = _of_stream(table, stream) if stream is not None else [_named(table, str(shard))]
     owner = chosen[0].owner
     assert owner is not None
-    value = {"applied": apply, "stream": owner, "forgets_owner": forget_owner, "shards": [_told(one) for one in chosen]}
+    value = {
+        "applied": apply,
+        "stream": owner,
+        "forgets_owner": forget_owner,
+        "shards": [_value(one) for one in chosen],
+    }
     if not apply:
-        output.record(f"Stream {owner} of {table.uri} (nothing was released; --apply does it)", value)
+        output.record(not_applied(f"Stream {owner} of {table.uri}", "released"), value)
         return
     only = None if shard is None else [chosen[0].id]
     names = {table.home.shard(name).id: name for name in table.sharding.known_names()}
     taken = release_stream(table.home, table.shard_ids(), owner, only, names=names, forget_owner=forget_owner)
     after = {one.id: one for one in table.shards()}
-    value |= {"checkpoint": taken.name, "shards": [_told(after[one.id]) for one in chosen]}
+    value |= {"checkpoint": taken.name, "shards": [_value(after[one.id]) for one in chosen]}
     output.record(f"Released stream {owner} of {table.uri}", value)
 
 
@@ -84,7 +89,7 @@ def _named(table: Table, shard: str) -> ShardInfo:
     return found
 
 
-def _told(one: ShardInfo) -> dict[str, Any]:
+def _value(one: ShardInfo) -> dict[str, Any]:
     return {
         "shard": str(one.id),
         "name": one.name,

@@ -37,13 +37,11 @@ from headgate.checkpoints.spark.rewind_plan import (
 )
 from headgate.cli.options.kafka import kafka_option, source_option
 from headgate.cli.options.table import storage_option
-from headgate.cli.output import Output, output_option
+from headgate.cli.output import Output, not_applied, output_option
 from headgate.cli.text.rewind import moves_value
 from headgate.connectors.objects import open_store
 from headgate.errors import InvalidInput
 from headgate.table.table import Table, open_table
-
-_NOT_YET = " (nothing was written; --apply does it)"
 
 
 @click.command(
@@ -140,7 +138,8 @@ def _adopt(table: Table, stream: str, spark: SparkCheckpoint, reason: str, apply
     moves, after = (moves, head if there else head_after(head, moves)) if done is None else (done.moves, done.head)
     title = _title(table, stream, moves, done, None)
     if head.last is None and not there:
-        title = f"Adopt {spark.uri} for stream {stream!r} of {table.uri}" + ("" if apply else _NOT_YET)
+        title = f"Adopt {spark.uri} for stream {stream!r} of {table.uri}"
+        title = title if apply else not_applied(title)
     value = _value(table, after, moves, done, None, spark, checked=False)
     output.record(title, value)
 
@@ -227,7 +226,7 @@ def _title(table: Table, stream: str, moves: Iterable[Moved], done: Rewound | No
         what = "nothing was written" if rebuilt is None else "its Spark checkpoint was rebuilt"
         return f"Stream {stream!r} of {table.uri} stands there already; {what}"
     if done is None:
-        return f"Rewind of stream {stream!r} of {table.uri}{_NOT_YET}"
+        return not_applied(f"Rewind of stream {stream!r} of {table.uri}")
     return f"Rewound stream {stream!r} of {table.uri}"
 
 
@@ -264,17 +263,17 @@ def _value(
 
 
 def _means(table: Table, again: int, skipped: int, new: Sequence[Moved]) -> str:
-    told = []
+    said = []
     if again and table.primary_key:
-        told.append(f"{again:,} offsets come again and replace their rows; until then keys may show older values.")
+        said.append(f"{again:,} offsets come again and replace their rows; until then keys may show older values.")
     elif again:
-        told.append(f"{again:,} offsets come again: the table has no key, so THEIR ROWS WILL BE THERE TWICE.")
+        said.append(f"{again:,} offsets come again: the table has no key, so THEIR ROWS WILL BE THERE TWICE.")
     if skipped:
-        told.append(f"{skipped:,} offsets are skipped: THEIR ROWS WILL NEVER BE IN THE TABLE.")
+        said.append(f"{skipped:,} offsets are skipped: THEIR ROWS WILL NEVER BE IN THE TABLE.")
     if new:
         named = ", ".join(f"{one.topic}/{one.partition} at {one.after}" for one in new)
-        told.append(f"Partitions that the stream has not read yet begin there: {named}; NOTHING OF BEFORE IS READ.")
-    return " ".join(told) or "Nothing moves."
+        said.append(f"Partitions that the stream has not read yet begin there: {named}; NOTHING OF BEFORE IS READ.")
+    return " ".join(said) or "Nothing moves."
 
 
 def _next(applied: bool, rebuilt: Rebuilt | None, spark: SparkCheckpoint | None, offsets: str, own: str | None) -> str:

@@ -57,12 +57,12 @@ def search(
     searcher = table.searcher()
     column = column or searcher.only_column()
     found = searcher.search(text, column, k, match=match, filter=filter, columns=columns)
-    hits = _told(found, column, searcher.marker(text, column))
+    hits = _hits(found, column, searcher.marker(text, column))
     what = {"table": table.uri, "column": column, "text": text, "match": match, "filter": filter}
     output.record(f"{len(hits)} hits for {text!r} in {table.uri}", {**what, "hits": hits})
 
 
-def _told(found: pa.Table, column: str, marked: Marker) -> list[dict[str, Any]]:
+def _hits(found: pa.Table, column: str, marked: Marker) -> list[dict[str, Any]]:
     rows = []
     for row in found.to_pylist():
         score = round(row.pop(SCORE), 4)

@@ -254,8 +254,7 @@ def _look_once(place: Place, shard: Shard) -> ShardLook:
         problems.append(DataLoss(f"The WAL has a hole: {what} missing."))
     if len(wal.holes) > HOLES_SHOWN:
         problems.append(DataLoss(f"The WAL has {len(wal.holes) - HOLES_SHOWN} more holes."))
-    told = tuple(Problem.of(error) for error in problems)
-    return ShardLook(shard, place.names.get(shard.id), manifest, wal, told)
+    return ShardLook(shard, place.names.get(shard.id), manifest, wal, tuple(map(Problem.of, problems)))
 
 
 def look_at_wal(shard: Shard, manifest: Manifest | None) -> WalLook:

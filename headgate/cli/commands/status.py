@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from datetime import timedelta
 from typing import Any
 
 import click
@@ -14,6 +15,7 @@ from headgate import clock
 from headgate.checkpoints.log.pins import PinStore
 from headgate.checkpoints.log.state import Head
 from headgate.cli.commands.shard import Place, look_at
+from headgate.cli.options.duration import Duration
 from headgate.cli.options.kafka import kafka_option
 from headgate.cli.options.table import storage_option
 from headgate.cli.output import Output, TextOutput, output_option
@@ -40,7 +42,12 @@ Example:
 @click.option("--batches", type=click.IntRange(min=0), default=5, show_default=True, metavar="N", help="Last batches.")
 @click.option("--watch", is_flag=True, help="Look again and again, until Ctrl-C.")
 @click.option(
-    "--every", type=click.FloatRange(min=0.1), default=2.0, show_default=True, metavar="SECONDS", help="With --watch."
+    "--every",
+    type=Duration(timedelta(milliseconds=100)),
+    default="2s",
+    show_default=True,
+    metavar="TIME",
+    help="With --watch.",
 )
 @kafka_option
 @storage_option
@@ -50,7 +57,7 @@ def status(
     servers: str | None,
     batches: int,
     watch: bool,
-    every: float,
+    every: timedelta,
     kafka_options: dict[str, str],
     storage_options: dict[str, str],
     output: Output,
@@ -71,7 +78,7 @@ def status(
             return source(address, topic, None, **kafka_options).consumer
 
     if watch:
-        _watch(output, table, consumer, batches, every)
+        _watch(output, table, consumer, batches, every.total_seconds())
         return
     found = status_of(table, consumer, batches)
     if isinstance(output, TextOutput):

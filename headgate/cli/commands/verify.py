@@ -11,7 +11,7 @@ from headgate.cli.options.decoder import decoder_for, recorded_decoder_options
 from headgate.cli.options.kafka import kafka_option
 from headgate.cli.options.table import storage_option
 from headgate.cli.output import Output, output_option
-from headgate.cli.progress import bars
+from headgate.cli.progress import bars, stages_on
 from headgate.cli.text.rewind import rewind_value
 from headgate.errors import DataLoss, InvalidInput
 from headgate.streaming.decode.contract import Decoder
@@ -93,14 +93,7 @@ def run_verify(
     """Compare, with progress bars on a terminal."""
     options = {topic: source(servers, topic, None, **(kafka_options or {})).consumer for topic in topics}
     with bars() as progress:
-        tasks: dict[str, Any] = {}
-
-        def moved(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = progress.add_task(what)
-            progress.update(tasks[what], completed=done, total=total or None)
-
-        return verify_table(table, options, decode, moved, registry_auth)
+        return verify_table(table, options, decode, stages_on(progress), registry_auth)
 
 
 def report_value(report: Report) -> dict[str, Any]:

@@ -50,13 +50,19 @@ def doctor(
         raise InvalidInput("--topic and --kafka-option need --servers.", advice="add --servers HOST:PORT")
     checks = list(_checks(uri, prefix, servers, topics, kafka_options, storage_options))
     counts = Counter(check.state for check in checks)
-    told = {"ok": counts["ok"], "warn": counts["warn"], "bad": counts["bad"]}
     if isinstance(output, TextOutput):
         output.rows(_COLUMNS, (_line(one) for one in checks))
         fit = "Fit" if not counts["bad"] else "NOT fit, see what is bad"
         click.echo(f"{fit}: {counts['ok']} ok, {counts['warn']} warnings, {counts['bad']} bad")
     else:
-        output.record("doctor", {"fit": not counts["bad"], **told, "checks": [one.value() for one in checks]})
+        output.record(
+            "doctor",
+            {
+                "fit": not counts["bad"],
+                **{state: counts[state] for state in ("ok", "warn", "bad")},
+                "checks": [one.value() for one in checks],
+            },
+        )
     click.get_current_context().exit(1 if counts["bad"] else 0)
 
 

@@ -1,16 +1,32 @@
-"""Options that take a length of time: `--min-age 2w`, `--expires 90m`."""
+"""Options that take a length of time: `--min-age 2w`, `--expires 90m`, `--trigger 10`."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
-from headgate.durations import ALLOWED, seconds_of
-from headgate.errors import InvalidInput
+import click
+
+from headgate.durations import ALLOWED, timedelta_of
 
 
-def duration(option: str, text: str) -> timedelta:
-    """The length of time that an option was given. Raises InvalidInput, which names the option."""
-    try:
-        return timedelta(seconds=seconds_of(text))
-    except (ValueError, OverflowError):
-        raise InvalidInput(f"{option} must be {ALLOWED}, got {text[:40]!r}.") from None
+class Duration(click.ParamType):  # type: ignore[type-arg]  # click 8.2 has none
+    """A length of time as `durations` reads it; the command gets a timedelta."""
+
+    name = "time"
+
+    def __init__(self, least: timedelta = timedelta(0)) -> None:
+        self._least = least
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
+        """Raises BadParameter."""
+        assert isinstance(value, str | timedelta)
+        try:
+            length = timedelta_of(value)
+        except ValueError:
+            self.fail(f"it must be {ALLOWED}, got {str(value)[:40]!r}.", param, ctx)
+        if length < self._least:
+            self.fail(f"it must be at least {self._least.total_seconds():g} seconds.", param, ctx)
+        return length
+
+
+DURATION = Duration()

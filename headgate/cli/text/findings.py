@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headgate.checkpoints.fsck.findings import Finding
+from headgate.cli.output import printable
 
 
 def tell_findings(findings: Iterable[Finding]) -> None:
@@ -20,11 +21,6 @@ def tell_findings(findings: Iterable[Finding]) -> None:
         grid.add_column(style="bold")
         grid.add_column(overflow="fold")
         for name, text in (("at", one.place), ("lost", one.lost), ("do", one.do)):
-            grid.add_row(f"  {name}", Text(_printable(text)))
-        console.print(Text.assemble((f"{one.severity} {one.code}: ", style), _printable(one.what)), soft_wrap=True)
+            grid.add_row(f"  {name}", Text(printable(text)))
+        console.print(Text.assemble((f"{one.severity} {one.code}: ", style), printable(one.what)), soft_wrap=True)
         console.print(grid)
-
-
-def _printable(text: str) -> str:
-    """Names come from outside: what would move the cursor is shown as an escape."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

@@ -14,6 +14,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from headgate.cli.output import printable
+
 Value = Mapping[str, Any]
 
 
@@ -22,7 +24,7 @@ def status_tables(status: Value) -> RenderableType:
     title = Text(f"{status['uri']}  ({', '.join(status['primary_key']) or 'no key'}, {status['sharding']['kind']})")
     parts: list[RenderableType] = [title, Text()]
     parts.append(_streams(status["streams"]) if status["streams"] else Text("No stream has written to it yet."))
-    parts += [_cell(told_rewind(one["stream"], one["rewound"])) for one in status["streams"] if one["rewound"]]
+    parts += [_cell(rewind_line(one["stream"], one["rewound"])) for one in status["streams"] if one["rewound"]]
     parts += [
         _cell(f"{one['stream']}: WAL only, so plain Lance readers see none of its rows.")
         for one in status["streams"]
@@ -59,12 +61,12 @@ def batches_table(batches: Sequence[Value], title: str = "Batches") -> Table:
 
 
 def _shard_lines(batch: Value) -> Iterable[tuple[str, str, str]]:
-    """A partition's shard has that partition's offsets; other shards share all of them, told once."""
-    told = False
+    """A partition's shard has that partition's offsets; other shards share all of them, shown once."""
+    shown = False
     for shard, positions in sorted(batch["positions"].items()):
         own = [part for part in batch["offsets"] if shard == f"partition:{part['topic']}:{part['partition']}"]
-        ranges = _ranges(own or ([] if told else batch["offsets"]))
-        told = told or not own
+        ranges = _ranges(own or ([] if shown else batch["offsets"]))
+        shown = shown or not own
         yield shard, runs(positions), ranges
 
 
@@ -87,7 +89,7 @@ def _streams(streams: Sequence[Value]) -> Padding:
     return _filled("Streams", columns, keys, [{**one, **_shortened(one)} for one in streams])
 
 
-def told_rewind(stream: str, rewound: Value) -> str:
+def rewind_line(stream: str, rewound: Value) -> str:
     """One line of the last rewind, with who, when and why."""
     who = f" by {rewound['by']}" if rewound["by"] else ""
     why = f" ({rewound['reason']})" if rewound["reason"] else ""
@@ -122,8 +124,8 @@ def _shards(shards: Sequence[Value]) -> Padding:
 
 def _maintenance(states: Sequence[Value]) -> Padding:
     counts = ("sstables", "flushes", "compactions", "indexed", "checkpoints")
-    told = (">SSTables", ">flushes", ">compactions", ">indexed", ">checkpoints")
-    columns = ["stream", ">unflushed B", *told, "garbage collected", "running", "as of"]
+    heads = (">SSTables", ">flushes", ">compactions", ">indexed", ">checkpoints")
+    columns = ["stream", ">unflushed B", *heads, "garbage collected", "running", "as of"]
     keys = ("stream", "unflushed_bytes", *counts, "collected", "running", "at")
     rows = [{**one, "running": list(one["running"]), "collected": _collected(one["collected"])} for one in states]
     return _filled("Maintenance", columns, keys, rows)
@@ -181,5 +183,4 @@ def _number(item: Any) -> str:
 
 
 def _cell(text: str) -> Text:
-    """Names come from outside: what would move the cursor is shown as an escape."""
-    return Text("".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text))
+    return Text(printable(text))
