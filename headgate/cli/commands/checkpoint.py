@@ -11,7 +11,7 @@ import click
 from headgate import clock
 from headgate.checkpoints.snapshots.checkpoint import CheckpointStore, Scope, StoredCheckpoint, TableCheckpoint
 from headgate.cli.options.duration import DURATION
-from headgate.cli.options.table import storage_option
+from headgate.cli.options.table import apply_option, storage_option, table_argument
 from headgate.cli.output import Column, Output, not_applied, output_option
 from headgate.table.table import Table, open_table
 
@@ -40,7 +40,7 @@ Example:
   headgate checkpoint create ./orders --scope all --apply --output json
 """
 )
-@click.argument("uri")
+@table_argument
 @click.option("--name", metavar="NAME", help="Default: by the time.")
 @click.option(
     "--scope",
@@ -51,7 +51,7 @@ Example:
 )
 @click.option("--expires", type=DURATION, metavar="AGE", help="Pin for so long only: 90m, 12h, 7d.")
 @click.option("--note", default="", metavar="TEXT", help="For people.")
-@click.option("--apply", is_flag=True, help="With --scope all: do it, whoever is fenced.")
+@apply_option("With --scope all: do it, whoever is fenced.")
 @storage_option
 @output_option
 def create(
@@ -64,7 +64,7 @@ def create(
     storage_options: dict[str, str],
     output: Output,
 ) -> None:
-    """Take a checkpoint of the table at URI.
+    """Take a checkpoint of the TABLE.
 
     A running stream takes its own (checkpointInterval): --scope all is for tables that nobody runs, and a stream that
     runs anyway is fenced. Where that could happen nothing is done without --apply.
@@ -86,11 +86,11 @@ Example:
   headgate checkpoint list ./orders --output json
 """,
 )
-@click.argument("uri")
+@table_argument
 @storage_option
 @output_option
 def list_(uri: str, storage_options: dict[str, str], output: Output) -> None:
-    """List the checkpoints of the table at URI, oldest first. Expired ones are gone after the next `headgate gc`."""
+    """List the checkpoints of the TABLE, oldest first. Expired ones are gone after the next `headgate gc`."""
 
     def rows() -> Iterator[dict[str, Any]]:
         for one in open_table(uri, storage_options).checkpoints():
@@ -105,12 +105,12 @@ Example:
   headgate checkpoint show ./orders before-migration
 """
 )
-@click.argument("uri")
+@table_argument
 @click.argument("name")
 @storage_option
 @output_option
 def show(uri: str, name: str, storage_options: dict[str, str], output: Output) -> None:
-    """Show what the checkpoint NAME of the table at URI names: base, shards, streams and their offsets."""
+    """Show what the checkpoint NAME of the TABLE names: base, shards, streams and their offsets."""
     table = open_table(uri, storage_options)
     stored = CheckpointStore(table.home.records, table.uri).get(name)
     output.record(f"Checkpoint {name} of {table.uri}", {**_times(stored), **_described(stored.checkpoint)})
@@ -123,13 +123,13 @@ Example:
   headgate checkpoint drop ./orders before-migration --apply
 """
 )
-@click.argument("uri")
+@table_argument
 @click.argument("name")
-@click.option("--apply", is_flag=True, help="Drop it. Without this nothing is written.")
+@apply_option("Drop it. Without this nothing is written.")
 @storage_option
 @output_option
 def drop(uri: str, name: str, apply: bool, storage_options: dict[str, str], output: Output) -> None:
-    """Drop the checkpoint NAME of the table at URI: what only it names may be collected from then on."""
+    """Drop the checkpoint NAME of the TABLE: what only it names may be collected from then on."""
     table = open_table(uri, storage_options)
     if not apply:
         pinned = CheckpointStore(table.home.records, table.uri).get(name).checkpoint

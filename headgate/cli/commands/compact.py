@@ -13,7 +13,7 @@ from headgate.checkpoints.offline.checkpoint import ToFlush
 from headgate.checkpoints.offline.compact import Compacted, Waiting
 from headgate.cli.options.age import check_age, nothing_else_runs_option
 from headgate.cli.options.duration import DURATION
-from headgate.cli.options.table import storage_option
+from headgate.cli.options.table import apply_option, storage_option, table_argument
 from headgate.cli.output import Output, not_applied, output_option
 from headgate.cli.progress import bars, stages_on
 from headgate.table.table import open_table
@@ -28,7 +28,7 @@ Example:
   headgate compact s3://bucket/orders --keep-versions 7d --apply --output json
 """
 )
-@click.argument("uri", metavar="TABLE")
+@table_argument
 @click.option("--flush", is_flag=True, help="Flush every shard first. Fences all writers and streams of the table.")
 @click.option(
     "--keep-versions",
@@ -39,7 +39,7 @@ Example:
     help="90m, 12h, 7d: versions of the base that were replaced longer ago go; held ones stay.",
 )
 @nothing_else_runs_option
-@click.option("--apply", is_flag=True, help="Do it. Without this nothing is written, and nobody is fenced.")
+@apply_option("Do it. Without this nothing is written, and nobody is fenced.")
 @storage_option
 @output_option
 def compact(

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from headgate.checkpoints.log.dead_letters import read_dead_letters
 from headgate.checkpoints.log.names import check_stream
 from headgate.cli.options.decoder import decoder_for, decoder_options
-from headgate.cli.options.table import storage_option
+from headgate.cli.options.table import apply_option, storage_option, table_argument
 from headgate.cli.output import Column, Output, not_applied, output_option
 from headgate.streaming.dead_letter_replay import replay_dead_letters
 from headgate.table.table import Table, open_table
@@ -44,7 +44,7 @@ Example:
   headgate dead-letters show ./orders --stream orders --full --output json
 """
 )
-@click.argument("uri", metavar="TABLE")
+@table_argument
 @click.option("--stream", metavar="NAME", help="Only of this stream.")
 @click.option("--waiting", is_flag=True, help="Only those that no replay has made rows of.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N of them.")
@@ -78,11 +78,11 @@ Example:
   headgate dead-letters replay ./orders --stream cdc --decode debezium --apply --output json
 """
 )
-@click.argument("uri", metavar="TABLE")
+@table_argument
 @click.option("--stream", required=True, metavar="NAME", help="Whose dead letters.")
 @decoder_options
 @click.option("--overwrite", is_flag=True, help="Also where the table has a row with the same key.")
-@click.option("--apply", is_flag=True, help="Do it. Without this nothing is written.")
+@apply_option()
 @storage_option
 @output_option
 def replay(

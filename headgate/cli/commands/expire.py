@@ -6,7 +6,7 @@ import click
 
 from headgate.checkpoints.offline.retention import Before, BeforeCheckpoint, BeforePosition, OlderThan, plan_expiry
 from headgate.checkpoints.offline.retention import expire as expire_entries
-from headgate.cli.options.table import storage_option
+from headgate.cli.options.table import apply_option, storage_option, table_argument
 from headgate.cli.output import Output, not_applied, output_option
 from headgate.durations import timedelta_of
 from headgate.table.table import open_table
@@ -20,7 +20,7 @@ Example:
   headgate wal expire ./events --before 4200 --shard partition:clicks:0 --apply --output json
 """
 )
-@click.argument("uri")
+@table_argument
 @click.option(
     "--before",
     required=True,
@@ -29,7 +29,7 @@ Example:
 )
 @click.option("--stream", metavar="NAME", help="Only the shards of this stream.")
 @click.option("--shard", metavar="NAME|ID", help="Only this shard.")
-@click.option("--apply", is_flag=True, help="Do it. Without this nothing is written.")
+@apply_option()
 @storage_option
 @output_option
 def expire(

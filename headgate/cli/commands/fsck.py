@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from headgate.cli.errors import exit_code
-from headgate.cli.options.table import storage_option
+from headgate.cli.options.table import storage_option, table_argument
 from headgate.cli.output import Output, TextOutput, output_option
 from headgate.cli.progress import bars, stages_on
 from headgate.cli.text.findings import tell_findings
@@ -27,7 +27,7 @@ Example:
 Exit codes: 0 nothing found, 1 warnings only, 6 something durable is missing or damaged.
 """
 )
-@click.argument("uri", metavar="TABLE")
+@table_argument
 @storage_option
 @output_option
 def fsck(uri: str, storage_options: dict[str, str], output: Output) -> None:

@@ -11,7 +11,7 @@ import click
 from headgate.checkpoints.gc.collect import Collection
 from headgate.cli.options.age import check_age, nothing_else_runs_option
 from headgate.cli.options.duration import DURATION
-from headgate.cli.options.table import storage_option
+from headgate.cli.options.table import apply_option, storage_option, table_argument
 from headgate.cli.output import Output, not_applied, output_option
 from headgate.cli.progress import bars, stages_on
 from headgate.table.table import open_table
@@ -28,7 +28,7 @@ Example:
   headgate gc s3://bucket/orders --min-age 7d --apply --output json
 """
 )
-@click.argument("uri")
+@table_argument
 @click.option(
     "--min-age",
     type=DURATION,
@@ -38,13 +38,13 @@ Example:
     help="90m, 12h, 7d: younger garbage stays.",
 )
 @nothing_else_runs_option
-@click.option("--apply", is_flag=True, help="Delete it. Without this nothing is written.")
+@apply_option("Delete it. Without this nothing is written.")
 @storage_option
 @output_option
 def gc(
     uri: str, min_age: timedelta, nothing_else_runs: bool, apply: bool, storage_options: dict[str, str], output: Output
 ) -> None:
-    """Find what no reader, checkpoint, fence or recovery of the table at URI can need any more.
+    """Find what no reader, checkpoint, fence or recovery of the TABLE can need any more.
 
     Fence barriers, open records and the tips of logs always stay: they refuse what a stalled writer may still try.
     """

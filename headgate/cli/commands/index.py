@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headgate.cli.options.table import storage_option
+from headgate.cli.options.table import storage_option, table_argument
 from headgate.cli.output import Column, Output, output_option
 from headgate.cli.progress import bars, stages_on
 from headgate.cli.signals import quiet_logs
@@ -61,7 +61,7 @@ Example:
   headgate index build ./orders --column note --rebuild --parameter stem=false --parameter with_position=true
 """
 )
-@click.argument("uri")
+@table_argument
 @click.option("--column", "columns", multiple=True, help="A column; may be repeated. Default: all of the table's own.")
 @click.option("--spark", "on_spark", is_flag=True, help="On a Spark of this machine, not in this process.")
 @click.option("--cores", type=click.IntRange(min=1), metavar="N", help="With --spark: cores for it. Default: all.")
@@ -94,7 +94,7 @@ def build(
     storage_options: dict[str, str],
     output: Output,
 ) -> None:
-    """Cover every row of the base of the table at URI by its full-text index.
+    """Cover every row of the base of the TABLE by its full-text index.
 
     Rows that are covered are left alone, so that a second run does nothing, and the same command goes on after a
     crash. Fresh rows are found without it; they get their index when they are flushed and compacted.
@@ -128,12 +128,12 @@ Example:
   headgate index show ./orders --column note --output json
 """
 )
-@click.argument("uri")
+@table_argument
 @click.option("--column", "columns", multiple=True, help="A column; may be repeated. Default: all of the table's own.")
 @storage_option
 @output_option
 def show(uri: str, columns: tuple[str, ...], storage_options: dict[str, str], output: Output) -> None:
-    """What the full-text indexes of the table at URI cover; of one column, with its segments. Writes nothing."""
+    """What the full-text indexes of the TABLE cover; of one column, with its segments. Writes nothing."""
     quiet_logs()
     table = open_table(uri, storage_options)
     if len(columns) == 1:

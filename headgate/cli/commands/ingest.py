@@ -19,7 +19,7 @@ from headgate.checkpoints.spark.recover import mend
 from headgate.cli.commands.table import parse_sharding
 from headgate.cli.options.decoder import decoder_options, following_decoder
 from headgate.cli.options.duration import DURATION
-from headgate.cli.options.kafka import kafka_option
+from headgate.cli.options.kafka import kafka_option, servers_option
 from headgate.cli.options.table import storage_option
 from headgate.cli.output import Column, Output, output_option
 from headgate.cli.signals import quiet_logs, stop_signals
@@ -70,7 +70,7 @@ Example:
   headgate ingest --servers 127.0.0.1:9092 --topic orders --table ./orders --once --output json
 """
 )
-@click.option("--servers", required=True, metavar="HOST:PORT", help="Kafka's bootstrap addresses.")
+@servers_option(required=True)
 @click.option("--topic", "topics", multiple=True, help="A topic to read; may be repeated.")
 @click.option("--topic-pattern", metavar="REGEX", help="Or all topics whose whole names match, later ones included.")
 @click.option(

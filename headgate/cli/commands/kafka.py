@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from headgate.cli.options.kafka import servers_option
 from headgate.cli.output import Output, TextOutput, output_option
 from headgate.connectors.extras import needs
 from headgate.connectors.jars.lists import cache_directory
@@ -87,7 +88,7 @@ def stop(directory: Path, output: Output) -> None:
 
 @kafka.command()
 @click.argument("name")
-@click.option("--servers", required=True, metavar="HOST:PORT", help="Kafka's bootstrap addresses.")
+@servers_option(required=True)
 @click.option("--partitions", type=click.IntRange(min=1), default=1, show_default=True, metavar="N")
 @click.option("--replication", type=click.IntRange(min=1), default=1, show_default=True, metavar="N")
 @output_option

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import click
 
 from headgate.checkpoints.log.names import check_stream
-from headgate.cli.options.table import storage_option
+from headgate.cli.options.table import apply_option, storage_option, table_argument
 from headgate.cli.output import Output, not_applied, output_option
 from headgate.cli.signals import quiet_logs
 from headgate.cli.spark import ledger_settings, own_spark
@@ -29,10 +29,10 @@ Example:
   headgate ledger rebuild ./orders --stream orders --ledger ./ledger --apply --output json
 """
 )
-@click.argument("uri", metavar="TABLE")
+@table_argument
 @click.option("--stream", required=True, metavar="NAME", help="Whose commit log.")
 @click.option("--ledger", "target", required=True, metavar="PATH", help="The Delta table.")
-@click.option("--apply", is_flag=True, help="Do it. Without this nothing is written.")
+@apply_option()
 @storage_option
 @output_option
 def rebuild(uri: str, stream: str, target: str, apply: bool, storage_options: dict[str, str], output: Output) -> None:

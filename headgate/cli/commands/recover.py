@@ -12,7 +12,7 @@ from headgate.checkpoints.spark.directory import SparkCheckpoint
 from headgate.checkpoints.spark.recover import Diagnosis, Rebuilt, choose_stream, diagnose, rebuild
 from headgate.cli.errors import exit_code
 from headgate.cli.options.kafka import source_option
-from headgate.cli.options.table import storage_option
+from headgate.cli.options.table import apply_option, storage_option, table_argument
 from headgate.cli.output import Output, TextOutput, output_option
 from headgate.cli.text.findings import tell_findings
 from headgate.connectors.lance.base.damage import Damaged, damage, settle_base
@@ -29,11 +29,11 @@ Example:
   headgate recover ./orders --apply                                    mend the base alone, after a power cut
 """
 )
-@click.argument("uri", metavar="TABLE")
+@table_argument
 @click.option("--checkpoint", metavar="DIR", help="The query's checkpointLocation: a path or URI.")
 @click.option("--stream", metavar="NAME", help="The stream, where the table has several.")
 @source_option
-@click.option("--apply", is_flag=True, help="Rebuild it. This fences a query that still runs the stream.")
+@apply_option("Rebuild it. This fences a query that still runs the stream.")
 @storage_option
 @output_option
 def recover(

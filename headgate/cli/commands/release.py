@@ -8,7 +8,7 @@ import click
 
 from headgate.checkpoints.offline.checkpoint import nothing_to_release
 from headgate.checkpoints.offline.checkpoint import release as release_stream
-from headgate.cli.options.table import storage_option
+from headgate.cli.options.table import apply_option, storage_option, table_argument
 from headgate.cli.output import Output, not_applied, output_option
 from headgate.errors import InvalidInput, NotFound
 from headgate.table.table import ShardInfo, Table, open_table
@@ -22,11 +22,11 @@ Example:
   headgate shard release ./orders bucket-00003 --forget-owner --apply --output json
 """
 )
-@click.argument("uri")
+@table_argument
 @click.argument("shard", required=False)
 @click.option("--stream", metavar="NAME", help="All shards of this stream.")
 @click.option("--forget-owner", is_flag=True, help="Let any other stream or writer of headgate open them as well.")
-@click.option("--apply", is_flag=True, help="Do it. Without this nothing is written.")
+@apply_option()
 @storage_option
 @output_option
 def release(
@@ -38,7 +38,7 @@ def release(
     storage_options: dict[str, str],
     output: Output,
 ) -> None:
-    """Flush the stream that owns SHARD (its id or name), or --stream, of the table at URI, and unseal the shards.
+    """Flush the stream that owns SHARD (its id or name), or --stream, of the TABLE, and unseal the shards.
 
     The stream is taken over for it: one that still runs is fenced and stops. A checkpoint of scope all is taken, which
     expires after seven days. Afterwards native Lance may open the shards; the stream seals them again at its next

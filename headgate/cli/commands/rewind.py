@@ -35,8 +35,8 @@ from headgate.checkpoints.spark.rewind_plan import (
     plan_adoption,
     plan_rewind,
 )
-from headgate.cli.options.kafka import kafka_option, source_option
-from headgate.cli.options.table import storage_option
+from headgate.cli.options.kafka import kafka_option, servers_option, source_option
+from headgate.cli.options.table import apply_option, storage_option, table_argument
 from headgate.cli.output import Output, not_applied, output_option
 from headgate.cli.text.rewind import moves_value
 from headgate.connectors.objects import open_store
@@ -54,16 +54,16 @@ Example:
   headgate rewind ./orders orders --adopt --checkpoint checkpoints/orders       the table was made anew
 """
 )
-@click.argument("uri", metavar="TABLE")
+@table_argument
 @click.argument("stream")
 @click.option("--to-offsets", metavar="JSON", help="Where to go on, as Spark's startingOffsets; others stay.")
 @click.option("--to-timestamp", metavar="TIME", help="Go on at the first records since then. Needs --servers.")
 @click.option("--adopt", is_flag=True, help="Go on where --checkpoint stands, though it was made for another table.")
-@click.option("--servers", metavar="HOST:PORT", help="Kafka's addresses: then the offsets are looked for.")
+@servers_option(": then the offsets are looked for.")
 @click.option("--checkpoint", metavar="DIR", help="The query's checkpointLocation, to be rebuilt for the new offsets.")
 @source_option
 @click.option("--reason", default="", metavar="TEXT", help="Why. It is kept in the record.")
-@click.option("--apply", is_flag=True, help="Do it. This fences a query that still runs the stream.")
+@apply_option("Do it. This fences a query that still runs the stream.")
 @kafka_option
 @storage_option
 @output_option

@@ -7,7 +7,7 @@ from typing import Any
 import click
 import pyarrow as pa
 
-from headgate.cli.options.table import storage_option
+from headgate.cli.options.table import storage_option, table_argument
 from headgate.cli.output import Marked, Output, output_option
 from headgate.search.query.searcher import Marker
 from headgate.shards.text.parts import SCORE
@@ -22,7 +22,7 @@ Example:
   headgate search s3://bucket/orders refund --column note --output json
 """
 )
-@click.argument("uri")
+@table_argument
 @click.argument("text")
 @click.option("--column", help="The column to search. Default: the one that has a full-text index.")
 @click.option("-k", "k", type=click.IntRange(min=1), default=10, show_default=True, help="How many rows at most.")
@@ -48,7 +48,7 @@ def search(
     storage_options: dict[str, str],
     output: Output,
 ) -> None:
-    """Find the rows of the table at URI that fit TEXT best, fresh ones included.
+    """Find the rows of the TABLE that fit TEXT best, fresh ones included.
 
     Ranked by BM25 over everything that counts: base, SSTables and what is committed in the WALs. Writes nothing.
     """

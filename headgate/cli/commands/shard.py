@@ -21,7 +21,7 @@ from headgate.checkpoints.offline.checkpoint import shard_names
 from headgate.checkpoints.table_record import read_record, record_ids, shard_folders
 from headgate.cli.commands.release import release
 from headgate.cli.errors import exit_code
-from headgate.cli.options.table import storage_option
+from headgate.cli.options.table import storage_option, table_argument
 from headgate.cli.output import Column, Output, output_option
 from headgate.connectors.objects import open_store
 from headgate.errors import DataLoss, HeadgateError, InvalidInput, NotFound
@@ -59,12 +59,12 @@ shard.add_command(release)
 
 
 @shard.command()
-@click.argument("uri")
+@table_argument
 @click.argument("shard", required=False)
 @storage_option
 @output_option
 def show(uri: str, shard: str | None, storage_options: dict[str, str], output: Output) -> None:
-    """Show one shard of the table at URI, or all of them.
+    """Show one shard of the TABLE, or all of them.
 
     SHARD is its id, or its name in a table of headgate; without it every shard is one row. Missing
     entries and damaged manifests are named, and the command then exits 6.

@@ -16,8 +16,8 @@ from headgate.checkpoints.log.pins import PinStore
 from headgate.checkpoints.log.state import Head
 from headgate.cli.commands.shard import Place, look_at
 from headgate.cli.options.duration import Duration
-from headgate.cli.options.kafka import kafka_option
-from headgate.cli.options.table import storage_option
+from headgate.cli.options.kafka import kafka_option, servers_option
+from headgate.cli.options.table import storage_option, table_argument
 from headgate.cli.output import Output, TextOutput, output_option
 from headgate.cli.text.rewind import rewind_value
 from headgate.cli.text.status import status_tables
@@ -37,8 +37,8 @@ Example:
   headgate status s3://bucket/orders --storage-option region=eu-west-1 --output json
 """
 )
-@click.argument("uri", metavar="TABLE")
-@click.option("--servers", metavar="HOST:PORT", help="Kafka's bootstrap addresses: then the lag is shown too.")
+@table_argument
+@servers_option(": then the lag is shown too.")
 @click.option("--batches", type=click.IntRange(min=0), default=5, show_default=True, metavar="N", help="Last batches.")
 @click.option("--watch", is_flag=True, help="Look again and again, until Ctrl-C.")
 @click.option(

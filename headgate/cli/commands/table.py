@@ -7,7 +7,7 @@ from typing import Any
 import click
 import pyarrow as pa
 
-from headgate.cli.options.table import storage_option
+from headgate.cli.options.table import storage_option, table_argument
 from headgate.cli.output import Output, output_option
 from headgate.errors import InvalidInput
 from headgate.shards.sharding import Sharding, bucket, by_partition, sharding_to_json, single
@@ -72,11 +72,11 @@ Example:
   headgate table show s3://bucket/orders --storage-option region=eu-west-1 --output json
 """
 )
-@click.argument("uri")
+@table_argument
 @storage_option
 @output_option
 def show(uri: str, storage_options: dict[str, str], output: Output) -> None:
-    """What the table at URI is: its columns, its routing, and its shards. Writes nothing."""
+    """What the TABLE is: its columns, its routing, and its shards. Writes nothing."""
     found = open_table(uri, storage_options)
     shards = [{key: getattr(shard, key) for key in _OF_A_SHARD} for shard in found.shards()]
     output.record(found.uri, {**_described(found), "shards": shards})

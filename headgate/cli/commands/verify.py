@@ -8,8 +8,8 @@ import click
 
 from headgate.cli.errors import exit_code
 from headgate.cli.options.decoder import decoder_for, recorded_decoder_options
-from headgate.cli.options.kafka import kafka_option
-from headgate.cli.options.table import storage_option
+from headgate.cli.options.kafka import kafka_option, servers_option
+from headgate.cli.options.table import storage_option, table_argument
 from headgate.cli.output import Output, output_option
 from headgate.cli.progress import bars, stages_on
 from headgate.cli.text.rewind import rewind_value
@@ -28,8 +28,8 @@ Example:
   headgate verify ./old --servers 127.0.0.1:9092 --topic orders --decode debezium
 """
 )
-@click.argument("uri", metavar="TABLE")
-@click.option("--servers", required=True, metavar="HOST:PORT", help="Kafka's bootstrap addresses.")
+@table_argument
+@servers_option(required=True)
 @click.option("--topic", "topics", required=True, multiple=True, help="A topic that streams read; all of them.")
 @recorded_decoder_options
 @kafka_option

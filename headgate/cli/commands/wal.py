@@ -15,7 +15,7 @@ import click
 from headgate import clock
 from headgate.cli.commands.expire import expire
 from headgate.cli.commands.shard import find_shard, open_place
-from headgate.cli.options.table import storage_option
+from headgate.cli.options.table import storage_option, table_argument
 from headgate.cli.output import Column, Output, output_option
 from headgate.errors import DataLoss, NotFound
 from headgate.shards import names
@@ -51,7 +51,7 @@ wal.add_command(expire)
 
 
 @wal.command()
-@click.argument("uri")
+@table_argument
 @click.argument("shard")
 @click.option(
     "--from",
@@ -73,7 +73,7 @@ def tail(
     storage_options: dict[str, str],
     output: Output,
 ) -> None:
-    """List the entries of SHARD (its id, or its name in a table of headgate) of the table at URI, up to the tip.
+    """List the entries of SHARD (its id, or its name in a table of headgate) of the TABLE, up to the tip.
 
     Every entry is read and checked. A missing or damaged one ends the list with exit code 6.
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import click
 
 from headgate.cli.doctor.machine import Check, check_machine
-from headgate.cli.options.kafka import kafka_option
+from headgate.cli.options.kafka import kafka_option, servers_option
 from headgate.cli.options.table import storage_option
 from headgate.cli.output import Column, Output, TextOutput, output_option
 from headgate.errors import InvalidInput
@@ -26,7 +26,7 @@ Example:
 )
 @click.option("--table", "uri", metavar="URI", help="A table: whether it opens, and what its store allows.")
 @click.option("--store", "prefix", metavar="URI", help="A place without a table yet: what the store allows there.")
-@click.option("--servers", metavar="HOST:PORT", help="Kafka's bootstrap addresses: whether it answers.")
+@servers_option(": whether it answers.")
 @click.option("--topic", "topics", multiple=True, help="With --servers: a topic that should be there; may be repeated.")
 @kafka_option
 @storage_option

@@ -1,7 +1,8 @@
-"""`--kafka-option KEY=VALUE`, for commands that read topics, and `--source`, for those that rebuild a checkpoint."""
+"""`--servers` and `--kafka-option`, for commands that read topics; `--source`, for those that rebuild a checkpoint."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
@@ -18,6 +19,12 @@ def kafka_option(command: F) -> F:
         "kafka_options",
         "An option of Spark's Kafka source (startingOffsets, kafka.security.protocol …); may be repeated.",
     )(command)
+
+
+def servers_option(why: str = ".", *, required: bool = False) -> Callable[[F], F]:
+    """`--servers`; `why` goes on with its help."""
+    help = f"Kafka's bootstrap addresses{why}"
+    return click.option("--servers", required=required, metavar="HOST:PORT", help=help)  # type: ignore[return-value]
 
 
 def source_option(command: Any) -> Any:
