@@ -36,7 +36,7 @@ from headgate.errors import InvalidInput, Transient
 from headgate.shards.config import WriterConfig
 from headgate.steps import step
 from headgate.streaming.decode.contract import Decoder
-from headgate.streaming.decode.recorded import recorded
+from headgate.streaming.decode.provenance import provenance_value
 from headgate.streaming.spark.checks import check_decoder
 from headgate.streaming.write.rows import Made, RowMaker
 from headgate.streaming.write.task import Attempt, WritePlan
@@ -135,7 +135,7 @@ def replay_dead_letters(
     opened = state.head.opened
     assert opened is not None, "a stream with dead letters was opened"
     query_id = f"{REPLAY}{uuid.uuid4()}"
-    described = recorded(decode, table.home.schema, changed=False)
+    described = provenance_value(decode, table.home.schema, changed=False)
     driver = StreamDriver.open(table.home, stream, query_id, opened.shards, decoder=described)
     _check_columns(table)
     done = ReplayReport(stream, applied=True, present=looked.present)

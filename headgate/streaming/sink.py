@@ -26,9 +26,8 @@ from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.errors import Fenced, HeadgateError, InvalidInput
 from headgate.shards.sharding import ByPartition
 from headgate.steps import step
-from headgate.streaming.decode.contract import Decoder
-from headgate.streaming.decode.following import Following, decoder_of
-from headgate.streaming.decode.recorded import recorded
+from headgate.streaming.decode.contract import Decoder, TableDecoder, decoder_of
+from headgate.streaming.decode.provenance import provenance_value
 from headgate.streaming.kafka import offsets as topic_offsets
 from headgate.streaming.kafka.source import KafkaSource
 from headgate.streaming.maintenance.flush import flush
@@ -89,7 +88,7 @@ class ShardSink:
         self,
         table: Table | str,
         *,
-        decode: Decoder | Following | None = None,
+        decode: Decoder | TableDecoder | None = None,
         source: KafkaSource | None = None,
         **options: Any,
     ) -> None:
@@ -325,7 +324,7 @@ class ShardSink:
         Raises Fenced where another table is in its place, InvalidInput for a column that the decoder cannot fill.
         """
         self._columns_at = driver.head.changed
-        if not isinstance(self._decode, Following):
+        if not isinstance(self._decode, TableDecoder):
             return False
         before = self.table.home.schema
         now = run.options.retry.run(partial(stream_schema, self.table.home))
@@ -364,7 +363,7 @@ class ShardSink:
         )
 
     def _recorded(self, bare: bool) -> dict[str, Any]:
-        return recorded(self._decoder, self.table.home.schema, changed=not bare)
+        return provenance_value(self._decoder, self.table.home.schema, changed=not bare)
 
     def _append(
         self, frame: DataFrame, driver: StreamDriver, decision: Write, run: _Run, bare: bool
@@ -408,7 +407,7 @@ class ShardSink:
     def _maintained(self, driver: StreamDriver, run: _Run) -> Maintenance:
         """Threads that flush, compact, checkpoint and collect garbage beside the batches from now on."""
         take = partial(self._take, driver, run, tasks_on(run.session, run.options, run.facts))
-        follows = isinstance(self._decode, Following)
+        follows = isinstance(self._decode, TableDecoder)
         maintenance = maintenance_on(run.session, driver, run.options, run.facts, take, self._collect, follows=follows)
         return maintenance.start()
 

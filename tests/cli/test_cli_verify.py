@@ -16,7 +16,7 @@ from headgate.checkpoints.stream.checkpoint import stop_stream
 from headgate.shards.sharding import by_partition
 from headgate.streaming.dead_letter_replay import replay_dead_letters
 from headgate.streaming.decode import api as decode
-from headgate.streaming.decode.recorded import recorded
+from headgate.streaming.decode.provenance import provenance_value
 from headgate.table.create import create_table
 from headgate.table.table import Table
 from tests.cli.command_line import Headgate
@@ -64,7 +64,7 @@ def keyed(tmp_path: Path) -> Table:
 
 def json_of(table: Table) -> dict[str, Any]:
     """What a stream records that reads JSON by the table's columns."""
-    return recorded(decode.json(table.schema), table.home.schema, changed=False)
+    return provenance_value(decode.json(table.schema), table.home.schema, changed=False)
 
 
 def row(number: int, note: str = "n") -> bytes:
@@ -260,7 +260,7 @@ def test_records_are_decoded_as_their_stream_recorded_it(tmp_path: Path, send: S
         else:
             made = decode.raw("payload") if kind == "raw" else decode.json(table.schema)
         topic, records = send([(None, value) for value in values])
-        told = recorded(made, table.home.schema, changed=False)
+        told = provenance_value(made, table.home.schema, changed=False)
         Stream(table, topic, decode=made, decoder=told).commit([(0, 0, len(values))], records)
         code, report = verify(table, topic, more=() if secret is None else ("--registry-auth", secret))
     assert (code, report["holds"], report["unjudged"]) == (0, True, []), report
@@ -280,7 +280,7 @@ def test_a_stream_that_did_not_record_its_decoder_is_not_called_lost_and_takes_o
     assert "--decode" in told["doubts"][0]
     assert verify(table, topic, more=("--decode", "debezium"))[0] == 0
     # From here on it says it, and what came before is still as told.
-    more = recorded(decode.debezium(table.schema), table.home.schema, changed=False)
+    more = provenance_value(decode.debezium(table.schema), table.home.schema, changed=False)
     Stream(table, topic, decode=decode.debezium(table.schema), decoder=more).commit([(0, 2, 2)], [])
     assert verify(table, topic)[0] == 0
 
@@ -315,7 +315,7 @@ def test_of_rows_that_spark_made_offsets_and_counts_are_judged_and_that_is_said(
     table = keyless(tmp_path)
     topic, records = send([(None, b"one"), (None, b"two"), (None, b"three")])
     made = [Record(0, one.offset, row(len(one.value or b""))) for one in records]
-    spark = recorded(None, table.home.schema, changed=True)
+    spark = provenance_value(None, table.home.schema, changed=True)
     Stream(table, topic, decoder=spark).commit([(0, 0, 3)], made)
     code, told = verify(table, topic)
     assert (code, told["holds"], told["rows"]) == (0, True, 3)

@@ -9,18 +9,18 @@ from headgate.checkpoints.log.records import OpenRecord
 from headgate.errors import Corrupt
 from headgate.shards.rows.schema import RowSchema
 from headgate.streaming.decode import api as decode
-from headgate.streaming.decode.recorded import Recorded, recorded, restored
+from headgate.streaming.decode.provenance import Provenance, provenance_of, provenance_value
 from headgate.streaming.verify.compare import Prints, beside, compare
 from headgate.streaming.verify.history import CommittedRange, Era, eras_of
 
 COLUMNS = RowSchema.of(pa.schema([("id", pa.int64())]))
-OTHERWISE = Era(0, 0, Recorded("nobody said", COLUMNS, None), True)
+OTHERWISE = Era(0, 0, Provenance("nobody said", COLUMNS, None), True)
 
 
-def said(sequence: int, kind: str, end: int | None) -> tuple[OpenRecord, Recorded]:
+def said(sequence: int, kind: str, end: int | None) -> tuple[OpenRecord, Provenance]:
     ends = () if end is None else (("t", 0, end), ("t", 1, 1000))
     record = OpenRecord(record_id="r", sequence=sequence, stream="s", query_id="q", shards={}, decoder={}, ends=ends)
-    return record, Recorded(kind, COLUMNS, None)
+    return record, Provenance(kind, COLUMNS, None)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def said(sequence: int, kind: str, end: int | None) -> tuple[OpenRecord, Recorde
     ],
 )
 def test_a_record_was_decoded_as_the_last_open_record_below_it_says(
-    part: tuple[int, int, int, int | None], opens: list[tuple[OpenRecord, Recorded]], expected: list[object]
+    part: tuple[int, int, int, int | None], opens: list[tuple[OpenRecord, Provenance]], expected: list[object]
 ) -> None:
     start, until, after, ended_by = part
     eras = eras_of(CommittedRange("s", "t", 0, start, until, True, after, ended_by), opens, OTHERWISE)
@@ -53,12 +53,12 @@ def test_a_decoder_of_somebody_s_own_is_recorded_by_name_and_never_made_again() 
         def decode(self, values: pa.Array) -> decode.Decoded:
             raise NotImplementedError
 
-    told = recorded(Own(), COLUMNS, changed=False)
-    found = restored(told)
+    told = provenance_value(Own(), COLUMNS, changed=False)
+    found = provenance_of(told)
     assert (found.kind.endswith("Own"), found.decoder, found.can_judge) == (True, None, False)
     assert "--decode" in found.why_not
     with pytest.raises(Corrupt, match="decoder cannot be understood"):
-        restored({**told, "columns": "no schema"})
+        provenance_of({**told, "columns": "no schema"})
 
 
 @pytest.mark.parametrize(
@@ -89,5 +89,5 @@ def test_metadata_in_another_order_is_the_same_decoder() -> None:
     for keys in (("x", "y"), ("y", "x")):
         metadata = dict.fromkeys(keys, "1")
         schema = pa.schema([pa.field("id", pa.int64(), metadata=metadata)], metadata)
-        texts.append(recorded(decode.json(schema), RowSchema.of(schema), changed=False))
+        texts.append(provenance_value(decode.json(schema), RowSchema.of(schema), changed=False))
     assert texts[0] == texts[1]

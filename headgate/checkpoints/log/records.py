@@ -134,7 +134,7 @@ class OpenRecord:
     opened_at: str = ""
     """For people. Nothing depends on it."""
     decoder: Mapping[str, Any] | None = None
-    """How records become rows from here on, as `streaming.decode.recorded` says it; None: as the record before said."""
+    """How records become rows from here on, see `streaming.decode.provenance`; None: as the record before said."""
     ends: tuple[tuple[str, int, int], ...] = ()
     """With a decoder: per topic and partition, where the first batch that it decodes starts."""
 

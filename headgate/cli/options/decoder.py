@@ -9,8 +9,7 @@ import click
 
 from headgate.errors import InvalidInput
 from headgate.streaming.decode import api as decode
-from headgate.streaming.decode.contract import Decoder
-from headgate.streaming.decode.following import Following
+from headgate.streaming.decode.contract import Decoder, TableDecoder
 from headgate.table.table import Table
 
 F = TypeVar("F")
@@ -55,12 +54,12 @@ def _with_options(command: F, default: str | None, help: str) -> F:
 
 def following_decoder(
     table: Table, decode_as: str, registry: str | None, registry_auth: str | None
-) -> Decoder | Following:
+) -> Decoder | TableDecoder:
     """The same for a stream: its columns are the table's, also after somebody changed them (R22)."""
     decoder = decoder_for(table, decode_as, registry, registry_auth)
     if decode_as == "raw":
         return decoder
-    return Following(partial(decoder_for, decode_as=decode_as, registry=registry, registry_auth=registry_auth))
+    return TableDecoder(partial(decoder_for, decode_as=decode_as, registry=registry, registry_auth=registry_auth))
 
 
 def decoder_for(table: Table, decode_as: str, registry: str | None, registry_auth: str | None) -> Decoder:

@@ -26,7 +26,7 @@ from headgate.shards.shard import TableHome
 from headgate.streaming.datasource.memory import Held, Hold
 from headgate.streaming.datasource.settings import Settings
 from headgate.streaming.decode import api as decode
-from headgate.streaming.decode.recorded import recorded
+from headgate.streaming.decode.provenance import provenance_value
 from headgate.streaming.kafka import offsets as topic_offsets
 from headgate.streaming.options import as_option
 from headgate.streaming.spark.checks import check_columns
@@ -117,7 +117,7 @@ def plan_batch(settings: Settings, columns: Sequence[str], root: str) -> BatchPl
     hold = Hold.of(root, query_id, table.uri, settings.stream)
     before = hold.held()
     # What was done to the frame before it came here is not known.
-    told = recorded(decoder, table.home.schema, changed=None)
+    told = provenance_value(decoder, table.home.schema, changed=None)
     driver = _held(table, settings, hold, before, query_id, names, decide, told)
     decision = decide(driver.head)
     known = None if before is None else before.changed
@@ -134,7 +134,7 @@ def plan_batch(settings: Settings, columns: Sequence[str], root: str) -> BatchPl
             check_columns(columns, decoder, settings.options.sequence_by, table, as_option)
             driver.use_columns(table.home.schema)
             # Either may put an open record, which may step over one more schema record.
-            driver.describe(recorded(decoder, table.home.schema, changed=None))
+            driver.describe(provenance_value(decoder, table.home.schema, changed=None))
             planned = driver.plan({*names, *driver.claims})
         meant = shards_of(table.sharding, decision.ranges)
         write = write_plan(table, settings.options, decoder, planned, meant, decision.ranges)

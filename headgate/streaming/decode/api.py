@@ -47,10 +47,9 @@ from typing import TYPE_CHECKING, Any, overload
 import pyarrow as pa
 
 from headgate.streaming.decode.avro.decoder import AvroDecoder, WriterSchemas
-from headgate.streaming.decode.contract import BadRecords, Decoded, Decoder, KeyDecoder
+from headgate.streaming.decode.contract import BadRecords, Decoded, Decoder, KeyDecoder, TableDecoder
 from headgate.streaming.decode.ddl import arrow_schema
 from headgate.streaming.decode.debezium import DebeziumDecoder, key_of
-from headgate.streaming.decode.following import Following
 from headgate.streaming.decode.json.decoder import JsonDecoder
 from headgate.streaming.decode.raw import RawDecoder
 
@@ -61,7 +60,7 @@ __all__ = [
     "BadRecords",
     "Decoded",
     "Decoder",
-    "Following",
+    "TableDecoder",
     "JsonDecoder",
     "KeyDecoder",
     "avro",
@@ -72,10 +71,10 @@ __all__ = [
 
 
 @overload
-def json(schema: None = None) -> Following: ...
+def json(schema: None = None) -> TableDecoder: ...
 @overload
 def json(schema: Any) -> JsonDecoder: ...
-def json(schema: Any = None) -> JsonDecoder | Following:
+def json(schema: Any = None) -> JsonDecoder | TableDecoder:
     """A decoder for JSON objects.
 
     `schema` is a pyarrow Schema, a pyspark StructType or a Spark DDL string
@@ -85,7 +84,7 @@ def json(schema: Any = None) -> JsonDecoder | Following:
     Without a schema, for ShardSink, it follows the table: a column that is added while the stream runs is filled from
     the next batch on that commits, and nobody need restart the query.
     """
-    return Following(_json_of) if schema is None else JsonDecoder(arrow_schema(schema))
+    return TableDecoder(_json_of) if schema is None else JsonDecoder(arrow_schema(schema))
 
 
 def _json_of(table: Table) -> JsonDecoder:

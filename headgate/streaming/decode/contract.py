@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from headgate.errors import InvalidInput
 from headgate.shards.rows.schema import RowSchema
+
+if TYPE_CHECKING:
+    from headgate.table.table import Table
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +64,23 @@ class Decoder(Protocol):
     def decode(self, values: pa.Array) -> Decoded:
         """The rows of the values (binary or string). Never raises for what a value holds."""
         ...
+
+
+@dataclass(frozen=True)
+class TableDecoder:
+    """Makes the decoder of a table. Picklable where `make` is; for ShardSink's `decode=`."""
+
+    make: Callable[[Table], Decoder] = field(repr=False)
+    """May hold credentials."""
+
+    def of(self, table: Table) -> Decoder:
+        """The decoder for the columns that the table has. Raises InvalidInput for one that it cannot fill."""
+        return self.make(table)
+
+
+def decoder_of(decode: Decoder | TableDecoder | None, table: Table) -> Decoder | None:
+    """What turns records into rows of the table as it is now. Raises InvalidInput."""
+    return decode.of(table) if isinstance(decode, TableDecoder) else decode
 
 
 def bad_records(errors: Mapping[int, str]) -> BadRecords:

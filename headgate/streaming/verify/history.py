@@ -14,7 +14,7 @@ from headgate.checkpoints.log.state import Head
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.connectors.kafka.reading import offsets
 from headgate.errors import NotFound
-from headgate.streaming.decode.recorded import Recorded
+from headgate.streaming.decode.provenance import Provenance
 from headgate.table.table import Table
 
 
@@ -80,14 +80,14 @@ class Era:
 
     start: int
     until: int
-    made: Recorded
+    made: Provenance
     assumed: bool
     """The log does not say how, and nobody else did."""
 
 
-def eras_of(part: CommittedRange, said: Sequence[tuple[OpenRecord, Recorded]], otherwise: Era) -> tuple[Era, ...]:
+def eras_of(part: CommittedRange, said: Sequence[tuple[OpenRecord, Provenance]], otherwise: Era) -> tuple[Era, ...]:
     """How the records of a range were decoded, from its start to its end; `otherwise` where no record says it."""
-    marks: list[tuple[int, Recorded | None]] = [(part.start, None)]
+    marks: list[tuple[int, Provenance | None]] = [(part.start, None)]
     for record, made in said:
         if record.sequence <= part.after:
             marks = [(part.start, made)]

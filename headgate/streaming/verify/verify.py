@@ -43,7 +43,7 @@ from headgate.shards.sharding import ByPartition, single
 from headgate.streaming.dead_letter_replay import REPLAY
 from headgate.streaming.decode import api as decoders
 from headgate.streaming.decode.contract import Decoder
-from headgate.streaming.decode.recorded import Recorded, restored
+from headgate.streaming.decode.provenance import Provenance, provenance_of
 from headgate.streaming.verify.compare import Difference, Prints, beside, compare, newest
 from headgate.streaming.verify.differences import Differences
 from headgate.streaming.verify.history import (
@@ -198,9 +198,9 @@ class _Log:
 
     head: Head
     history: History
-    said: tuple[tuple[OpenRecord, Recorded], ...]
+    said: tuple[tuple[OpenRecord, Provenance], ...]
     """Of its query's starts, the decoders."""
-    replays: tuple[tuple[OpenRecord, Recorded], ...]
+    replays: tuple[tuple[OpenRecord, Provenance], ...]
     """Of replays of its dead letters."""
     otherwise: Era
     """Where no record says how."""
@@ -211,14 +211,14 @@ class _Log:
     def of(cls, table: Table, head: Head, decode: Decoder | None, registry_auth: str | None) -> _Log:
         home = table.home
         history = history_of(table, head)
-        said: list[tuple[OpenRecord, Recorded]] = []
+        said: list[tuple[OpenRecord, Provenance]] = []
         for record in history.said:
-            made = restored(record.decoder or {}, registry_auth)
+            made = provenance_of(record.decoder or {}, registry_auth)
             said.append((record, replace(made, decoder=made.decoder or decode)))
         replays = tuple(one for one in said if one[0].query_id.startswith(REPLAY))
         said = [one for one in said if one not in replays]
         if decode is not None:
-            otherwise = Era(0, 0, Recorded("as told", home.schema, decode), False)
+            otherwise = Era(0, 0, Provenance("as told", home.schema, decode), False)
         elif said:
             otherwise = Era(0, 0, said[0][1], True)
         else:
@@ -247,11 +247,11 @@ class _Log:
         return rows if self.history.complete or not cannot else None
 
 
-def _json_of(table: Table) -> Recorded:
+def _json_of(table: Table) -> Provenance:
     try:
-        return Recorded("json", table.home.schema, decoders.json(table.schema))
+        return Provenance("json", table.home.schema, decoders.json(table.schema))
     except InvalidInput:
-        return Recorded("(not recorded)", table.home.schema, None)
+        return Provenance("(not recorded)", table.home.schema, None)
 
 
 def _check_topics(

@@ -20,8 +20,8 @@ from headgate.errors import InvalidInput
 from headgate.shards.bucket import bucket_ids
 from headgate.shards.rows.schema import RowSchema
 from headgate.shards.sharding import Bucket, ByPartition, Sharding
+from headgate.streaming.decode.cast import cast_column
 from headgate.streaming.decode.contract import Decoded, Decoder, KeyDecoder
-from headgate.streaming.decode.fitting import fitted
 from headgate.streaming.decode.keys import decode_keys
 from headgate.streaming.write.ordering import ORDER, SEQUENCE
 
@@ -88,7 +88,7 @@ class RowMaker:
         names = [name for name in batch.schema.names if name not in ORDER]
         if self.sequence_by is not None and self.sequence_by not in self.schema.logical.names:
             names.remove(self.sequence_by)
-        columns = [fitted(batch.column(name), self.schema, name) for name in names]
+        columns = [cast_column(batch.column(name), self.schema, name) for name in names]
         origin = _typed_origin(batch, self.sequence_by)
         for stored in self.schema.stored_rows(pa.RecordBatch.from_arrays(columns, names=names)):
             yield from self._route(stored, origin)

@@ -20,8 +20,7 @@ import pyarrow.types as kinds
 
 from headgate.errors import InvalidInput
 from headgate.streaming.decode.avro.schema import Enum, Fixed, Items, Node, Pairs, Primitive, Record, Union
-from headgate.streaming.decode.cast import cast_each
-from headgate.streaming.decode.fitting import keeps_values
+from headgate.streaming.decode.cast import cast_each, keeps_values
 
 Numbers = npt.NDArray[np.int64]
 

@@ -1,6 +1,6 @@
 """A decoder as the open record of a stream says it, so that `headgate verify` can make the same rows again.
 
-Recorded are the kind, the decoder's columns and options, the table's columns of that time with their field ids, and
+Provenance are the kind, the decoder's columns and options, the table's columns of that time with their field ids, and
 whether Spark made the rows. Credentials are not: a registry's are given again. Nothing recorded is ever executed: a
 decoder of somebody's own is known by its name alone, and cannot be made again from the record.
 """
@@ -31,7 +31,7 @@ _KINDS: Mapping[type, str] = {JsonDecoder: "json", RawDecoder: "raw", DebeziumDe
 
 
 @dataclass(frozen=True)
-class Recorded:
+class Provenance:
     """How a stream made rows at some time."""
 
     kind: str
@@ -55,7 +55,7 @@ class Recorded:
         return f"its decoder {self.kind} is not one of headgate's, and --decode does not name one"
 
 
-def recorded(decode: Decoder | None, columns: RowSchema, *, changed: bool | None) -> dict[str, Any]:
+def provenance_value(decode: Decoder | None, columns: RowSchema, *, changed: bool | None) -> dict[str, Any]:
     """For the open record: JSON values, equal whenever the rows would be."""
     told: dict[str, Any] = {"kind": SPARK, "spark_made_rows": True if decode is None else changed}
     if decode is not None:
@@ -66,7 +66,7 @@ def recorded(decode: Decoder | None, columns: RowSchema, *, changed: bool | None
     return {**told, "columns": _schema_text(columns.logical), "field_ids": list(columns.field_ids)}
 
 
-def restored(told: Mapping[str, Any], registry_auth: str | None = None) -> Recorded:
+def provenance_of(told: Mapping[str, Any], registry_auth: str | None = None) -> Provenance:
     """What `recorded` said. Raises Corrupt."""
     try:
         kind, changed = str(told["kind"]), told["spark_made_rows"]
@@ -74,7 +74,7 @@ def restored(told: Mapping[str, Any], registry_auth: str | None = None) -> Recor
         decoder = None if kind not in _KINDS.values() else _decoder(kind, told, registry_auth)
     except (KeyError, TypeError, ValueError, binascii.Error, pa.ArrowException, HeadgateError) as error:
         raise Corrupt(f"An open record's decoder cannot be understood: {error!r:.200}.") from error
-    return Recorded(kind, columns, decoder, None if changed is None else bool(changed))
+    return Provenance(kind, columns, decoder, None if changed is None else bool(changed))
 
 
 def _options(decode: Decoder) -> dict[str, Any]:

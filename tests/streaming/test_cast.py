@@ -10,13 +10,13 @@ import pytest
 
 from headgate.errors import InvalidInput
 from headgate.shards.rows.schema import RowSchema
-from headgate.streaming.decode.fitting import fitted
+from headgate.streaming.decode.cast import cast_column
 
 UTC = pa.timestamp("us", "UTC")
 
 
 def fit(values: list[Any], old: pa.DataType, new: pa.DataType) -> pa.Array:
-    return fitted(pa.array(values, old), RowSchema.of(pa.schema([pa.field("c", new)])), "c")
+    return cast_column(pa.array(values, old), RowSchema.of(pa.schema([pa.field("c", new)])), "c")
 
 
 @pytest.mark.parametrize(
