@@ -18,6 +18,7 @@ from headgate.durations import ALLOWED, seconds_of
 from headgate.errors import InvalidInput, nearest
 from headgate.retry import Retry
 from headgate.shards.wal.entry import Compression
+from headgate.streaming.decode.kinds import KINDS
 
 CONF_PREFIX = "spark.headgate."
 
@@ -356,7 +357,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "decode",
         "decode",
-        _one_of("json"),
+        _one_of(*(kind.name for kind in KINDS.values() if kind.in_format)),
         None,
         "How Kafka's values become rows of the table's columns; without it the frame's columns are the table's.",
         "query",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import pyarrow as pa
 import pytest
 
 from headgate.checkpoints.log.records import OpenRecord
 from headgate.errors import Corrupt
-from headgate.shards.rows.schema import RowSchema
+from headgate.shards.rows.schema import PRIMARY_KEY, RowSchema
 from headgate.streaming.decode import api as decode
+from headgate.streaming.decode.kinds import KINDS
 from headgate.streaming.decode.provenance import Provenance, provenance_of, provenance_value
 from headgate.streaming.verify.compare import Prints, beside, compare
 from headgate.streaming.verify.history import CommittedRange, Era, eras_of
@@ -57,8 +60,24 @@ def test_a_decoder_of_somebody_s_own_is_recorded_by_name_and_never_made_again() 
     found = provenance_of(told)
     assert (found.kind.endswith("Own"), found.decoder, found.can_judge) == (True, None, False)
     assert "--decode" in found.why_not
-    with pytest.raises(Corrupt, match="decoder cannot be understood"):
+    with pytest.raises(Corrupt, match="decoder in an open record is invalid"):
         provenance_of({**told, "columns": "no schema"})
+
+
+KEYED = pa.schema([pa.field("id", pa.int64(), False, {PRIMARY_KEY: b"true"}), pa.field("note", pa.string())])
+MADE = {
+    "json": decode.json(KEYED),
+    "debezium": decode.debezium(KEYED, "id"),
+    "avro": decode.avro(KEYED, "http://registry:8081", schemas={7: '"long"'}),
+    "raw": decode.raw("payload", pa.string()),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_decoder_of_headgate_is_made_again_from_its_record(kind: str) -> None:
+    value = json.loads(json.dumps(provenance_value(MADE[kind], COLUMNS, changed=False)))
+    found = provenance_of(value)
+    assert (found.kind, found.decoder, found.columns) == (kind, MADE[kind], COLUMNS)
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def verify(
     table = open_table(uri, storage_options or None)
     decode = None if decode_as is None else decoder_for(table, decode_as, registry, registry_auth)
     if registry is not None and decode is None:
-        raise InvalidInput("--registry belongs to --decode avro; a recorded registry is known.")
+        raise InvalidInput("--registry needs --decode; a recorded registry is known.")
     report = run_verify(table, servers, topics, kafka_options, decode, registry_auth)
     output.record(_title(report), report_value(report))
     unsure = report.may_be_expired or report.doubts

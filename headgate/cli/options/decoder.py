@@ -8,18 +8,18 @@ from typing import Any, TypeVar
 import click
 
 from headgate.errors import InvalidInput
-from headgate.streaming.decode import api as decode
 from headgate.streaming.decode.contract import Decoder, TableDecoder
+from headgate.streaming.decode.kinds import DEFAULT, KINDS
 from headgate.table.table import Table
 
 F = TypeVar("F")
 
-DECODERS = ("json", "debezium", "avro", "raw")
+_WITH_REGISTRY = " or ".join(kind.name for kind in KINDS.values() if kind.takes_registry)
 
 
 def decoder_options(command: F) -> F:
     """The command gets `decode_as`, `registry` and `registry_auth`; see `decoder_for`."""
-    return _with_options(command, "json", "What the values are. raw keeps them in the table's one column.")
+    return _with_options(command, DEFAULT.name, "What the values are. raw keeps them in the table's one column.")
 
 
 def recorded_decoder_options(command: F) -> F:
@@ -34,12 +34,12 @@ def _with_options(command: F, default: str | None, help: str) -> F:
         click.option(
             "--decode",
             "decode_as",
-            type=click.Choice(DECODERS),
+            type=click.Choice(list(KINDS)),
             default=default,
             show_default=default is not None,
             help=help,
         ),
-        click.option("--registry", metavar="URL", help="With --decode avro: the schema registry."),
+        click.option("--registry", metavar="URL", help=f"With --decode {_WITH_REGISTRY}: the schema registry."),
         click.option(
             "--registry-auth",
             envvar="HEADGATE_REGISTRY_AUTH",
@@ -57,21 +57,14 @@ def following_decoder(
 ) -> Decoder | TableDecoder:
     """The same for a stream: its columns are the table's, also after somebody changed them (R22)."""
     decoder = decoder_for(table, decode_as, registry, registry_auth)
-    if decode_as == "raw":
+    if not KINDS[decode_as].follows_table:
         return decoder
     return TableDecoder(partial(decoder_for, decode_as=decode_as, registry=registry, registry_auth=registry_auth))
 
 
 def decoder_for(table: Table, decode_as: str, registry: str | None, registry_auth: str | None) -> Decoder:
     """The decoder that makes rows of the table. Raises InvalidInput."""
-    if registry is not None and decode_as != "avro":
-        raise InvalidInput("--registry belongs to --decode avro.")
-    if decode_as == "debezium":
-        return decode.debezium(table.home.schema.logical)
-    if decode_as == "avro":
-        return decode.avro(table.schema, registry, auth=registry_auth)
-    if decode_as == "raw":
-        if len(table.schema) != 1:
-            raise InvalidInput(f"--decode raw is for a table of one column; this has {table.schema.names}.")
-        return decode.raw(table.schema.names[0], table.schema.types[0])
-    return decode.JsonDecoder(table.schema)
+    kind = KINDS[decode_as]
+    if registry is not None and not kind.takes_registry:
+        raise InvalidInput(f"--registry belongs to --decode {_WITH_REGISTRY}.")
+    return kind.for_table(table, registry, registry_auth)

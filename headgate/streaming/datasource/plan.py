@@ -25,7 +25,8 @@ from headgate.retry import Retry
 from headgate.shards.shard import TableHome
 from headgate.streaming.datasource.memory import Held, Hold
 from headgate.streaming.datasource.settings import Settings
-from headgate.streaming.decode import api as decode
+from headgate.streaming.decode.contract import Decoder
+from headgate.streaming.decode.kinds import KINDS
 from headgate.streaming.decode.provenance import provenance_value
 from headgate.streaming.kafka import offsets as topic_offsets
 from headgate.streaming.options import as_option
@@ -102,7 +103,7 @@ def plan_batch(settings: Settings, columns: Sequence[str], root: str) -> BatchPl
     Raises Fenced, InvalidInput, NotFound, DataLoss; the query ends with it, and nothing of the batch is visible.
     """
     table = open_table(settings.table, dict(settings.options.storage_options or {}) or None)
-    decoder = decode.json(table.schema) if settings.decodes else None
+    decoder = _decoder(settings, table)
     check_columns(columns, decoder, settings.options.sequence_by, table, as_option)
     checkpoint = SparkCheckpoint(settings.checkpoint, settings.options.storage_options)
     batch_id = max(checkpoint.planned(), default=None)
@@ -117,20 +118,20 @@ def plan_batch(settings: Settings, columns: Sequence[str], root: str) -> BatchPl
     hold = Hold.of(root, query_id, table.uri, settings.stream)
     before = hold.held()
     # What was done to the frame before it came here is not known.
-    told = provenance_value(decoder, table.home.schema, changed=None)
-    driver = _held(table, settings, hold, before, query_id, names, decide, told)
+    provenance = provenance_value(decoder, table.home.schema, changed=None)
+    driver = _held(table, settings, hold, before, query_id, names, decide, provenance)
     decision = decide(driver.head)
     known = None if before is None else before.changed
     batch = Batch(query_id=query_id, batch_id=batch_id, mode="wal")
     planned, write = Planned({}, {}), None
     if isinstance(decision, Write):
         batch = replace(batch, sources=decision.ranges, opaque=decision.opaque)
-        driver.describe(told)
+        driver.describe(provenance)
         planned = driver.plan({*names, *driver.claims})
         while driver.head.changed != known:
             known = driver.head.changed
             table = settings.options.retry.run(table.refreshed)
-            decoder = decode.json(table.schema) if settings.decodes else None
+            decoder = _decoder(settings, table)
             check_columns(columns, decoder, settings.options.sequence_by, table, as_option)
             driver.use_columns(table.home.schema)
             # Either may put an open record, which may step over one more schema record.
@@ -195,6 +196,10 @@ def commit_batch(results: Sequence[TaskResult], batch_id: int) -> BatchRecord | 
 
 
 # -- planning ----------------------------------------------------------------------
+
+
+def _decoder(settings: Settings, table: Table) -> Decoder | None:
+    return None if settings.decode is None else KINDS[settings.decode].for_table(table, None, None)
 
 
 def _held(

@@ -18,7 +18,8 @@ class Settings:
     checkpoint: str
     stream: str
     options: SinkOptions
-    decodes: bool
+    decode: str | None
+    """The kind of decoder; None: the frame's columns are the table's."""
     kafka: Mapping[str, str] = field(repr=False)
 
     @classmethod
@@ -39,7 +40,7 @@ class Settings:
             )
         table, checkpoint = known.pop("table", None), known.pop("checkpoint_location", None)
         query_name, kafka = known.pop("query_name", None), known.pop("kafka", {})
-        decodes = known.pop("decode", None) is not None
+        decode = known.pop("decode", None)
         stream = known.get("stream") or query_name or DEFAULT_STREAM
         options = SinkOptions(**{**known, "enable_memtable": False, "checkpoint_location": checkpoint})
         return cls(
@@ -47,7 +48,7 @@ class Settings:
             absolute(checkpoint, "checkpoint", ".option('checkpointLocation', uri)"),
             stream,
             options,
-            decodes,
+            decode,
             {f"kafka.{name}": value for name, value in kafka.items()},
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -64,6 +64,25 @@ class Decoder(Protocol):
     def decode(self, values: pa.Array) -> Decoded:
         """The rows of the values (binary or string). Never raises for what a value holds."""
         ...
+
+
+@dataclass(frozen=True)
+class DecoderKind:
+    """A decoder of headgate's own: how it is made for a table, and again from what an open record says of it."""
+
+    name: str
+    decoder: type
+    for_table: Callable[[Table, str | None, str | None], Decoder]
+    """Takes the table, the URL of a schema registry and its credentials. Raises InvalidInput."""
+    remake: Callable[[pa.Schema, Mapping[str, Any], str | None], Decoder]
+    """Takes the decoder's columns, what `options` gave, and a registry's credentials."""
+    options: Callable[[Any], dict[str, Any]] = lambda decoder: {}
+    """What the record holds of it beside the columns, as JSON values: no credentials, and nothing that is executed."""
+    takes_registry: bool = False
+    follows_table: bool = True
+    """False: its columns stay what they are when the table gains one."""
+    in_format: bool = False
+    """Whether `format("headgate")` has it: it needs nothing but the table's columns."""
 
 
 @dataclass(frozen=True)

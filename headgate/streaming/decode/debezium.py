@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,9 +32,12 @@ import pyarrow.compute as pc
 
 from headgate.errors import InvalidInput
 from headgate.shards.rows.schema import PRIMARY_KEY, RowSchema
-from headgate.streaming.decode.contract import Decoded, as_bytes, bad_records
+from headgate.streaming.decode.contract import Decoded, DecoderKind, as_bytes, bad_records
 from headgate.streaming.decode.json.decoder import JsonDecoder
 from headgate.streaming.decode.keys import decode_keys as plain_keys
+
+if TYPE_CHECKING:
+    from headgate.table.table import Table
 
 UNAVAILABLE = "__debezium_unavailable_value"
 """Debezium's default for `unavailable.value.placeholder`."""
@@ -76,7 +79,7 @@ class DebeziumDecoder:
 
         1. all envelopes are parsed in one go, as one column each for op, before and after.
         2. op says which of them are rows, deletes, or neither.
-        3. deletes without a key in `before` are told as tombstones: the record's key decides.
+        3. deletes without a key in `before` count as tombstones: the record's key decides.
         """
         values = as_bytes(values)
         parsed = self._parser.decode(values)
@@ -174,3 +177,17 @@ def _no_change(op: str | None) -> str:
     if op is None:
         return "no change event: the value has no 'op'"
     return f"op {op[:_SHOWN]!r} says nothing of one row"
+
+
+def _for_table(table: Table, registry: str | None, auth: str | None) -> DebeziumDecoder:
+    columns = table.home.schema.logical
+    return DebeziumDecoder(columns, key_of(columns))
+
+
+KIND = DecoderKind(
+    "debezium",
+    DebeziumDecoder,
+    for_table=_for_table,
+    remake=lambda schema, options, auth: DebeziumDecoder(schema, tuple(options["primary_key"])),
+    options=lambda decoder: {"primary_key": list(decoder.primary_key)},
+)

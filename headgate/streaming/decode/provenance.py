@@ -17,17 +17,11 @@ import pyarrow as pa
 
 from headgate.errors import Corrupt, HeadgateError
 from headgate.shards.rows.schema import RowSchema
-from headgate.streaming.decode import api as decoders
-from headgate.streaming.decode.avro.decoder import AvroDecoder
 from headgate.streaming.decode.contract import Decoder
-from headgate.streaming.decode.debezium import DebeziumDecoder
-from headgate.streaming.decode.json.decoder import JsonDecoder
-from headgate.streaming.decode.raw import RawDecoder
+from headgate.streaming.decode.kinds import KINDS, kind_of
 
 SPARK = "spark"
 """The kind where there is no decoder: the frame's columns are the table's."""
-
-_KINDS: Mapping[type, str] = {JsonDecoder: "json", RawDecoder: "raw", DebeziumDecoder: "debezium", AvroDecoder: "avro"}
 
 
 @dataclass(frozen=True)
@@ -57,47 +51,25 @@ class Provenance:
 
 def provenance_value(decode: Decoder | None, columns: RowSchema, *, changed: bool | None) -> dict[str, Any]:
     """For the open record: JSON values, equal whenever the rows would be."""
-    told: dict[str, Any] = {"kind": SPARK, "spark_made_rows": True if decode is None else changed}
+    value: dict[str, Any] = {"kind": SPARK, "spark_made_rows": True if decode is None else changed}
     if decode is not None:
-        own = type(decode)
-        told["kind"] = _KINDS.get(own, f"{own.__module__}.{own.__qualname__}")
-        if own in _KINDS:
-            told |= {"schema": _schema_text(decode.schema), "options": _options(decode)}
-    return {**told, "columns": _schema_text(columns.logical), "field_ids": list(columns.field_ids)}
+        kind, own = kind_of(decode), type(decode)
+        value["kind"] = f"{own.__module__}.{own.__qualname__}" if kind is None else kind.name
+        if kind is not None:
+            value |= {"schema": _schema_text(decode.schema), "options": kind.options(decode)}
+    return {**value, "columns": _schema_text(columns.logical), "field_ids": list(columns.field_ids)}
 
 
-def provenance_of(told: Mapping[str, Any], registry_auth: str | None = None) -> Provenance:
-    """What `recorded` said. Raises Corrupt."""
+def provenance_of(value: Mapping[str, Any], registry_auth: str | None = None) -> Provenance:
+    """What `provenance_value` wrote. Raises Corrupt."""
     try:
-        kind, changed = str(told["kind"]), told["spark_made_rows"]
-        columns = RowSchema(_schema(told["columns"]), tuple(int(one) for one in told["field_ids"]))
-        decoder = None if kind not in _KINDS.values() else _decoder(kind, told, registry_auth)
+        name, changed = str(value["kind"]), value["spark_made_rows"]
+        columns = RowSchema(_schema(value["columns"]), tuple(int(one) for one in value["field_ids"]))
+        kind = KINDS.get(name)
+        decoder = None if kind is None else kind.remake(_schema(value["schema"]), value["options"], registry_auth)
     except (KeyError, TypeError, ValueError, binascii.Error, pa.ArrowException, HeadgateError) as error:
-        raise Corrupt(f"An open record's decoder cannot be understood: {error!r:.200}.") from error
-    return Provenance(kind, columns, decoder, None if changed is None else bool(changed))
-
-
-def _options(decode: Decoder) -> dict[str, Any]:
-    if isinstance(decode, DebeziumDecoder):
-        return {"primary_key": list(decode.primary_key)}
-    if isinstance(decode, AvroDecoder):
-        registry = decode.schemas.registry
-        given = {str(number): text for number, text in decode.schemas.given}
-        return {"registry": None if registry is None else registry.url, "schemas": given}
-    return {}
-
-
-def _decoder(kind: str, told: Mapping[str, Any], registry_auth: str | None) -> Decoder:
-    schema, options = _schema(told["schema"]), told["options"]
-    if kind == "raw":
-        return decoders.raw(schema.names[0], schema.types[0])
-    if kind == "debezium":
-        return decoders.debezium(schema, options["primary_key"])
-    if kind == "avro":
-        given = {int(number): text for number, text in options["schemas"].items()}
-        return decoders.avro(schema, options["registry"], schemas=given, auth=registry_auth)
-    made: Decoder = decoders.json(schema)
-    return made
+        raise Corrupt(f"The decoder in an open record is invalid: {error!r:.200}.") from error
+    return Provenance(name, columns, decoder, None if changed is None else bool(changed))
 
 
 def _schema_text(schema: pa.Schema) -> str:

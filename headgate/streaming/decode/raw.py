@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from headgate.errors import InvalidInput
 from headgate.streaming.decode.cast import cast_each
-from headgate.streaming.decode.contract import Decoded, as_bytes, bad_records
+from headgate.streaming.decode.contract import Decoded, DecoderKind, as_bytes, bad_records
 from headgate.streaming.decode.ddl import check_unicode
+
+if TYPE_CHECKING:
+    from headgate.table.table import Table
 
 _KINDS = (pa.binary(), pa.large_binary(), pa.string(), pa.large_string())
 
@@ -43,3 +47,22 @@ class RawDecoder:
         return Decoded(
             rows, pa.array(at[fits], pa.int64()), bad_records(bad), pa.array(np.flatnonzero(is_null), pa.int64())
         )
+
+
+def _for_table(table: Table, registry: str | None, auth: str | None) -> RawDecoder:
+    if len(table.schema) != 1:
+        raise InvalidInput(f"The decoder raw is for a table of one column; this has {table.schema.names}.")
+    return _of_column(table.schema)
+
+
+def _of_column(schema: pa.Schema) -> RawDecoder:
+    return RawDecoder(schema.names[0], schema.types[0])
+
+
+KIND = DecoderKind(
+    "raw",
+    RawDecoder,
+    for_table=_for_table,
+    remake=lambda schema, options, auth: _of_column(schema),
+    follows_table=False,
+)

@@ -41,8 +41,8 @@ from headgate.errors import InvalidInput, Transient
 from headgate.shards.rows.schema import TOMBSTONE
 from headgate.shards.sharding import ByPartition, single
 from headgate.streaming.dead_letter_replay import REPLAY
-from headgate.streaming.decode import api as decoders
 from headgate.streaming.decode.contract import Decoder
+from headgate.streaming.decode.kinds import DEFAULT
 from headgate.streaming.decode.provenance import Provenance, provenance_of
 from headgate.streaming.verify.compare import Difference, Prints, beside, compare, newest
 from headgate.streaming.verify.differences import Differences
@@ -249,7 +249,7 @@ class _Log:
 
 def _json_of(table: Table) -> Provenance:
     try:
-        return Provenance("json", table.home.schema, decoders.json(table.schema))
+        return Provenance(DEFAULT.name, table.home.schema, DEFAULT.for_table(table, None, None))
     except InvalidInput:
         return Provenance("(not recorded)", table.home.schema, None)
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +34,7 @@ from headgate.errors import InvalidInput, NotFound
 from headgate.shards.rows.schema import RowSchema
 from headgate.streaming.decode.avro.columns import Cursors
 from headgate.streaming.decode.avro.schema import Node, Record, parse
-from headgate.streaming.decode.contract import Decoded, as_bytes, bad_records
+from headgate.streaming.decode.contract import Decoded, DecoderKind, as_bytes, bad_records
 from headgate.streaming.decode.json.screen import layout
 from headgate.streaming.decode.keys import decode_keys as plain_keys
 
@@ -82,7 +83,7 @@ class AvroDecoder:
         """The rows of the values. Raises Transient or PermissionDenied where the registry does not answer.
 
         1. null values are tombstones; the header of the others says which schema they have.
-        2. the values of each schema are read side by side; what is wrong with one is told of that one.
+        2. the values of each schema are read side by side; what is wrong with one is said of that one.
         """
         return _decoded(as_bytes(values), self.schema, self.schemas)
 
@@ -154,3 +155,24 @@ def _bytes_at(data: npt.NDArray[np.uint8], places: npt.NDArray[np.int64]) -> npt
     if not len(data):
         return np.full(len(places), -1, np.int64)
     return data[np.minimum(places, len(data) - 1)].astype(np.int64)
+
+
+def _options(decoder: AvroDecoder) -> dict[str, Any]:
+    registry = decoder.schemas.registry
+    given = {str(number): text for number, text in decoder.schemas.given}
+    return {"registry": None if registry is None else registry.url, "schemas": given}
+
+
+def _remake(schema: pa.Schema, options: Mapping[str, Any], auth: str | None) -> AvroDecoder:
+    given = {int(number): text for number, text in options["schemas"].items()}
+    return AvroDecoder(schema, WriterSchemas.of(options["registry"], given, auth))
+
+
+KIND = DecoderKind(
+    "avro",
+    AvroDecoder,
+    for_table=lambda table, registry, auth: AvroDecoder(table.schema, WriterSchemas.of(registry, None, auth)),
+    remake=_remake,
+    options=_options,
+    takes_registry=True,
+)

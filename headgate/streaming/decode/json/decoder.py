@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from headgate.streaming.decode.contract import Decoded, as_bytes, bad_records
+from headgate.streaming.decode.contract import Decoded, DecoderKind, as_bytes, bad_records
 from headgate.streaming.decode.json.columns import Pass
 from headgate.streaming.decode.json.types import check_types
 
@@ -39,3 +39,12 @@ class JsonDecoder:
             bad_records(found.bad),
             pa.array(np.flatnonzero(is_null), pa.int64()),
         )
+
+
+KIND = DecoderKind(
+    "json",
+    JsonDecoder,
+    for_table=lambda table, registry, auth: JsonDecoder(table.schema),
+    remake=lambda schema, options, auth: JsonDecoder(schema),
+    in_format=True,
+)
