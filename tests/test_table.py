@@ -24,8 +24,9 @@ from headgate.shards.shard import TABLE_ID
 from headgate.shards.sharding import ByPartition, Sharding, bucket, by_partition, single
 from headgate.shards.writer import ShardWriter
 from headgate.steps import watching
+from headgate.table.base import full_text_index
 from headgate.table.create import CREATE_STEPS, create_table
-from headgate.table.table import Table, full_text_index, open_table
+from headgate.table.table import Table, open_table
 from tests.support.services import S3_SECRETS
 
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("note", pa.string())], metadata={"made by": "a test"})

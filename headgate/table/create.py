@@ -19,8 +19,9 @@ from headgate.shards.rows.schema import PRIMARY_KEY, RESERVED_METADATA, RowSchem
 from headgate.shards.shard import TABLE_ID
 from headgate.shards.sharding import Sharding, check_columns, single
 from headgate.steps import step
+from headgate.table.base import full_text_index
 from headgate.table.stores import table_store, wal_store_of
-from headgate.table.table import Table, full_text_index, open_table
+from headgate.table.table import Table, open_table
 
 CREATE_STEPS = ("looked", "intended", "retired", "base", "full_text", "mem_wal", "created")
 """Where `create_table` pauses, in order."""

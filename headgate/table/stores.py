@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from uuid import UUID
 
+from headgate.checkpoints.clone.build import CloneTarget
 from headgate.checkpoints.clone.wal_choice import UndecidedWal, choose, mismatch, read_choice
-from headgate.checkpoints.table_record import TableRecord
+from headgate.checkpoints.table_record import TableRecord, record_bytes, record_key
 from headgate.connectors.objects import ObjectStore, open_store, redact
 from headgate.connectors.objects.wal_options import own_options, wal_options
 from headgate.errors import InvalidInput
+from headgate.shards.shard import TABLE_ID
 from headgate.shards.wal.moved import MovedWal
 
 
@@ -66,3 +69,29 @@ def open_wal(
         return record, store
     moved = MovedWal(store, new, partial(choose, store, record.table_id, new.uri))
     return replace(record, wal_uri=noted), moved
+
+
+def clone_target(
+    source: TableRecord,
+    uri: str,
+    storage_options: Mapping[str, str] | None,
+    wal_uri: str | None,
+    wal_storage_options: Mapping[str, str] | None,
+    *,
+    deep: bool,
+) -> CloneTarget:
+    """Where a clone of a table is made, and the record that it gets: the table's own, with the clone's id and WAL."""
+    store = table_store(uri, storage_options)
+    wal_store = wal_store_of(store, wal_uri, wal_storage_options)
+
+    def record(table_id: UUID) -> tuple[str, bytes]:
+        made = replace(
+            source,
+            table_id=table_id,
+            wal_uri=None if wal_store is store else wal_store.uri,
+            wal_undecided=wal_uri is None,
+            leftover_shards=frozenset(),
+        )
+        return record_key(table_id), record_bytes(made)
+
+    return CloneTarget(store, wal_store, deep, TABLE_ID, record)

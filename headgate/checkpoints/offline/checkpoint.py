@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from headgate import parallel
+from headgate.checkpoints.gc.collect import MIN_AGE
 from headgate.checkpoints.jobs.advance import close_gap
 from headgate.checkpoints.jobs.flush import run_here
 from headgate.checkpoints.log.commit_log import CommitLog
@@ -23,7 +24,7 @@ from headgate.checkpoints.log.names import list_streams, no_stream
 from headgate.checkpoints.log.state import LogState
 from headgate.checkpoints.log.visibility import Visible
 from headgate.checkpoints.snapshots.checkpoint import TableCheckpoint
-from headgate.checkpoints.snapshots.take import take
+from headgate.checkpoints.snapshots.take import drop, take
 from headgate.checkpoints.stream.checkpoint import WAL_ONLY
 from headgate.checkpoints.stream.driver import Settled, StreamDriver
 from headgate.errors import HeadgateError, InvalidInput
@@ -142,9 +143,30 @@ def checkpoint_stopped(
     A stream that runs elsewhere is Fenced by its next batch. A crash anywhere leaves a table that is the same to
     every reader. Raises Fenced where somebody else came later, InvalidInput, DataLoss, Transient, Poisoned.
     """
+    return _pinned(home, shard_ids, name, expires_after, note, names or {}, retry)[0]
+
+
+def flush_stopped(home: TableHome, shard_ids: Iterable[UUID], *, names: Mapping[UUID, str] | None = None) -> str:
+    """The same without a checkpoint that stays; says what could not be flushed, or nothing."""
+    note = "a flush, which drops it"
+    taken, idle = _pinned(home, shard_ids, None, MIN_AGE.total_seconds(), note, names or {}, Retry())
+    drop(home, taken.name)
+    return idle
+
+
+def _pinned(
+    home: TableHome,
+    shard_ids: Iterable[UUID],
+    name: str | None,
+    expires_after: float | None,
+    note: str,
+    names: Mapping[UUID, str],
+    retry: Retry,
+) -> tuple[TableCheckpoint, str]:
+    """The checkpoint, and which streams have no SSTables."""
     ids = frozenset(shard_ids)
     step("look")
-    holders = Holders.read(home, ids, names or {})
+    holders = Holders.read(home, ids, names)
     idle = holders.wal_only
     with ExitStack() as stack:
         drivers = [
@@ -166,20 +188,20 @@ def checkpoint_stopped(
         for driver in drivers:
             driver.fold()
         _fold_others(home, holders, [driver.stream for driver in drivers])
-        told = "; ".join(text for text in (note, _wal_only_note(idle)) if text)
+        left = _wal_only_note(idle)
         taken = take(
             home,
             ids,
             scope="all",
             name=name,
             expires_after=expires_after,
-            note=told,
+            note="; ".join(filter(None, (note, left))),
             names=holders.names,
         )
         step("unseal")
         for driver in drivers:
             driver.unseal()
-    return taken
+    return taken, left
 
 
 def nothing_to_release(home: TableHome, stream: str) -> HeadgateError:

@@ -21,7 +21,8 @@ from headgate.errors import InvalidInput
 from headgate.search.build.plan import Limits, uncovered
 from headgate.search.finalize.marker import read_segment
 from headgate.search.finalize.segment import IndexFolder
-from headgate.table.table import Table, full_text_index, open_table
+from headgate.table.base import full_text_index
+from headgate.table.table import Table, open_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

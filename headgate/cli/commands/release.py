@@ -11,7 +11,8 @@ from headgate.checkpoints.offline.checkpoint import release as release_stream
 from headgate.cli.options.table import apply_option, storage_option, table_argument
 from headgate.cli.output import Output, not_applied, output_option
 from headgate.errors import InvalidInput, NotFound
-from headgate.table.table import ShardInfo, Table, open_table
+from headgate.table.shards import ShardInfo
+from headgate.table.table import Table, open_table
 
 
 @click.command(

@@ -1,0 +1,46 @@
+"""What a base says of the table that lives in it."""
+
+from __future__ import annotations
+
+import uuid
+
+from headgate.checkpoints.table_record import TableRecord
+from headgate.connectors.lance.dataset import Base
+from headgate.connectors.objects import ObjectStore
+from headgate.errors import Corrupt, InvalidInput
+from headgate.shards.shard import TABLE_ID
+
+
+def full_text_index(column: str) -> str:
+    """The name of a column's full-text index on the base, and on every SSTable."""
+    return f"{column}_idx"
+
+
+def table_id_of(store: ObjectStore, base: Base) -> uuid.UUID:
+    """The id of a table that exists. Raises InvalidInput for one that does not."""
+    named = base.config.get(TABLE_ID)
+    if named is None:
+        what = f"The Lance dataset at {store.uri} is no headgate table, or its creation was not finished."
+        raise InvalidInput(what, advice="create the table first; the same create_table call completes a creation")
+    if not named or base.mem_wal is None:
+        raise InvalidInput(
+            f"The table at {store.uri} was overwritten by native Lance, which dropped its MemWAL.",
+            advice="call create_table again: the base's rows stay, and a new id keeps the old shards away",
+        )
+    try:
+        return uuid.UUID(named)
+    except ValueError:
+        raise Corrupt(f"The base of {store.uri} names {named[:80]!r}, which is no table id.") from None
+
+
+def check_own_mem_wal(store: ObjectStore, base: Base, record: TableRecord) -> None:
+    """Raises InvalidInput where someone overwrote the base and initialised MemWAL anew: old shards would come back.
+
+    Ours always names the indexes it maintains; native's default is all of them. (Columns
+    are not compared: they may have been renamed.)
+    """
+    if base.mem_wal is None or base.mem_wal.maintained != tuple(map(full_text_index, record.full_text)):
+        raise InvalidInput(
+            f"MemWAL of the table at {store.uri} was initialised anew by native Lance: {base.mem_wal}.",
+            advice="drop the index __lance_mem_wal with native Lance, then call create_table again",
+        )

@@ -1,0 +1,42 @@
+"""The shards of a table, as its face shows them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from headgate.shards.manifest.model import Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class ShardInfo:
+    """One shard as its latest manifest shows it."""
+
+    name: str | None
+    """None where it cannot be told from the id: native's shards, and those of partitions."""
+    id: UUID
+    epoch: int
+    replay_after: int
+    last_seen: int
+    generation: int
+    sstables: int
+    owner: str | None
+    sealed: bool
+    native_safe: bool
+    """Whether native Lance may open it: no stream owns it, and its WAL lies where native looks."""
+
+    @classmethod
+    def of(cls, shard_id: UUID, name: str | None, manifest: Manifest, *, is_native_wal: bool) -> ShardInfo:
+        """What a manifest says; `is_native_wal`: the WALs of the table lie where native looks."""
+        return cls(
+            name=name,
+            id=shard_id,
+            epoch=manifest.epoch,
+            replay_after=manifest.replay_after,
+            last_seen=manifest.last_seen,
+            generation=manifest.generation,
+            sstables=len(manifest.sstables),
+            owner=manifest.owner,
+            sealed=manifest.sealed,
+            native_safe=not manifest.sealed and is_native_wal,
+        )

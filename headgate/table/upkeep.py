@@ -1,0 +1,135 @@
+"""What keeps a table in order that nobody runs; a running stream does it by itself."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from importlib import import_module
+from typing import Any
+from uuid import UUID
+
+from headgate.checkpoints.gc.collect import MIN_AGE, Collection, collect
+from headgate.checkpoints.jobs.columns import current_home
+from headgate.checkpoints.jobs.policy import BasePolicy, CompactLimits
+from headgate.checkpoints.offline.checkpoint import ToFlush, flush_stopped, to_flush
+from headgate.checkpoints.offline.compact import Compacted, compact_stopped
+from headgate.errors import HeadgateError
+from headgate.search.build.build import IndexBuild, build_index
+from headgate.search.build.plan import Limits
+from headgate.search.build.upkeep import index_base
+from headgate.search.finalize.finalize import Report, no_report
+from headgate.shards.shard import TableHome
+from headgate.steps import step
+from headgate.table.base import full_text_index
+
+
+class Upkeep:
+    """Flushing, compacting, collecting and indexing by hand."""
+
+    home: TableHome
+
+    @abstractmethod
+    def shard_ids(self) -> frozenset[UUID]:
+        """Every shard that has an object. One LIST."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the table's own writers."""
+
+    @abstractmethod
+    def _shard_names(self, names: Sequence[str] = ()) -> dict[UUID, str]: ...
+
+    @abstractmethod
+    def _check_now(self, what: str) -> None: ...
+
+    def flush(self) -> str:
+        """Let SSTables cover everything in the WALs of a table that nobody runs: IT FENCES EVERY WRITER AND STREAM.
+
+        Says what could not be done: WAL-only streams have no SSTables. Raises as `checkpoint` of scope "all" does.
+        """
+        self._check_now("be flushed")
+        self.close()
+        return flush_stopped(current_home(self.home), self.shard_ids(), names=self._shard_names())
+
+    def to_flush(self) -> list[ToFlush]:
+        """The shards that `flush` would open, what waits in their WALs, and whom it would fence. Writes nothing."""
+        return to_flush(self.home, self.shard_ids(), self._shard_names())
+
+    def compact(
+        self,
+        *,
+        limits: CompactLimits = CompactLimits(),  # noqa: B008
+        policy: BasePolicy = BasePolicy(),  # noqa: B008
+        progress: Callable[[int, int], None] = lambda done, total: None,
+        report: Report = no_report,
+    ) -> Compacted:
+        """Take all SSTables into the base, tidy it (small fragments merged, old versions removed by policy), and let
+        its full-text indexes cover what is new, in this process; `report` gets their stages.
+
+        Of a table that nobody runs (a running stream does it by itself): IT FENCES THE WRITERS AND STREAMS of every
+        shard that has SSTables. Rows in the WALs alone stay there; `flush` first. A crash anywhere, then again: the
+        same table. See `compact_stopped`, `index_base`.
+        """
+        self._check_now("be compacted")
+        self.close()
+        done = compact_stopped(
+            self.home,
+            self.shard_ids(),
+            limits=limits,
+            policy=policy,
+            names=self._shard_names(),
+            progress=progress,
+        )
+        step("index")
+        try:
+            return replace(done, indexed=index_base(self.home.store, report=report).segments)
+        except HeadgateError as error:
+            compacted = "the SSTables are in the base, and its full-text index is not complete"
+            error.located(compacted=compacted, advice="compact again, or build the index by `headgate index build`")
+            raise
+
+    def collect_garbage(
+        self,
+        *,
+        min_age: timedelta = MIN_AGE,
+        apply: bool = False,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> Collection:
+        """What no reader, checkpoint, fence or recovery can need any more; with `apply` it is deleted. See `collect`.
+
+        A `min_age` below MIN_AGE may take what somebody who reads without a checkpoint still needs.
+        """
+        return collect(self.home, self.shard_ids(), min_age=min_age, apply=apply, progress=progress)
+
+    def build_index(
+        self,
+        column: str,
+        spark: Any = None,
+        *,
+        parameters: Mapping[str, Any] | None = None,
+        rebuild: bool = False,
+        limits: Limits | None = None,
+        report: Report = no_report,
+    ) -> IndexBuild:
+        """Cover the base's rows by the column's full-text index, in this process or on the executors of a SparkSession.
+
+        What is covered already is left alone. See `search.build.build.build_index`.
+        """
+        self._check_now("be indexed")
+        runner = None
+        if spark is not None:
+            # Named, not imported: who has no Spark has no use for that room, and it stands above this one.
+            job = import_module("headgate.streaming.maintenance.index")
+            runner, limits = job.on_spark(spark, self.home.uri), limits or job.limits_on(spark)
+        return build_index(
+            self.home.store,
+            column,
+            full_text_index(column),
+            parameters=parameters,
+            rebuild=rebuild,
+            runner=runner,
+            limits=limits,
+            report=report,
+        )
