@@ -70,8 +70,8 @@ def watched(spark: SparkSession, folder: Path, key: str | None) -> dict[str, Any
         passed[kind] = committed() - before
         (gates / kind).unlink()
     # A batch that the stop breaks off takes the sink's driver and its maintenance with it.
-    maintenance = sink._maintenance
-    assert maintenance is not None
+    assert sink._run is not None
+    maintenance = sink._run._maintenance
     query.stop()
     assert maintenance.wait_until_idle(PATIENCE)
     state, read = maintenance.state, list(READ_BY_DRIVER)

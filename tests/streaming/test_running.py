@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -112,7 +113,7 @@ def test_a_query_that_is_always_in_the_way_of_another_ends(watched: _Watched) ->
 def test_whoever_ran_the_stream_waits_for_the_newcomer_and_is_fenced(watched: _Watched) -> None:
     home = watched._sink.table.home
     first = StreamDriver.open(home, "s", "q", ())
-    watched._sink._driver = first
+    watched._sink._run = SimpleNamespace(driver=first, table=watched._sink.table)  # type: ignore[assignment]
 
     def successor_comes() -> None:
         watched.has_committed = True

@@ -457,8 +457,8 @@ def test_a_flush_that_fails_does_not_fail_the_stream(spark: SparkSession, tmp_pa
         sink = stream.run(max_memtable_size=1 << 10)
     assert sink.last is not None
     assert sink.last.batch_id == 3
-    assert sink._maintenance is not None
-    sink._maintenance.stop()  # else it tries again
+    assert sink._run is not None
+    sink._run.end(wait=False)  # else it tries again
     hidden.with_name("hidden").rename(hidden)
     assert [info.sstables for info in table.shards()] == [0]
     check_table(table, topic)

@@ -1,0 +1,152 @@
+"""What a run of a query begins with, found out and checked at its first batch. Nothing is claimed or written yet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from headgate.checkpoints.jobs.columns import stream_schema
+from headgate.checkpoints.spark.directory import SparkCheckpoint
+from headgate.connectors.kafka.options import ConsumerConfig
+from headgate.errors import InvalidInput
+from headgate.shards.sharding import ByPartition
+from headgate.streaming.decode.contract import Decoder
+from headgate.streaming.decode.contract import TableDecoder, decoder_of
+from headgate.streaming.kafka import offsets as topic_offsets
+from headgate.streaming.kafka.source import KafkaSource
+from headgate.streaming.maintenance.spark import schedule_of
+from headgate.streaming.observe.reporting import Reporting
+from headgate.streaming.options import DEFAULT_STREAM, SinkOptions
+from headgate.streaming.spark import checks
+from headgate.streaming.spark.query import QueryFacts, is_untouched
+from headgate.streaming.write.routing import Ranges
+from headgate.table.table import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One start of the query: what does not change between its batches."""
+
+    facts: QueryFacts
+    options: SinkOptions
+    table: Table
+    """As it was when the run began."""
+    decode: Decoder | TableDecoder | None
+    decoder: Decoder | None
+    """For the columns of `table`."""
+    source: KafkaSource | None
+    """Kafka as the tasks read it themselves; None: they get Spark's rows."""
+    checkpoint: SparkCheckpoint
+    query_id: str
+    group: ConsumerConfig | None
+    """The cluster of the consumer group that follows the stream; None: there is none."""
+    session: SparkSession
+    """Of the run's batches; maintenance runs its jobs there."""
+
+    @classmethod
+    def of(
+        cls,
+        frame: DataFrame,
+        facts: QueryFacts,
+        options: SinkOptions,
+        table: Table,
+        decode: Decoder | TableDecoder | None,
+        source: KafkaSource | None,
+    ) -> Setup:
+        """Of the query whose batch the frame is. Raises InvalidInput for what cannot work, and Fenced where another
+        table is in the place of this one (R23).
+        """
+        # Somebody may have changed the columns since the table was opened: a start takes them as they are.
+        options.retry.run(partial(stream_schema, table.home))
+        table = options.retry.run(table.refreshed)
+        decoder = decoder_of(decode, table)
+        checks.check_query(facts)
+        if source is None:
+            checks.check_columns(frame.columns, decoder, options.sequence_by, table)
+        else:
+            assert decoder is not None
+            checks.check_direct(facts, source)
+            checks.check_decoder(decoder, table)
+        schedule_of(options)
+        Reporting.check(options, frame.sparkSession)
+        checkpoint = _checkpoint(facts, options)
+        query_id = checkpoint.query_id() if options.checkpoint_location or facts.query_id is None else facts.query_id
+        checks.check_checkpoint(facts, query_id, checkpoint.uri)
+        group = None if options.commit_to_kafka is None else _cluster(facts, source)
+        return cls(facts, options, table, decode, decoder, source, checkpoint, query_id, group, frame.sparkSession)
+
+    @property
+    def key(self) -> str:
+        """The run's id; where Spark does not report one, the query's."""
+        return self.facts.run_id or self.query_id
+
+    @property
+    def stream(self) -> str:
+        """The stream's name in the table."""
+        return self.options.stream or self.facts.name or DEFAULT_STREAM
+
+    @property
+    def consumer(self) -> ConsumerConfig | None:
+        """For tasks that read Kafka themselves."""
+        return None if self.source is None else self.source.consumer
+
+    @property
+    def shares_shards(self) -> bool:
+        """Spark may give partitions that share a shard to different tasks; our own reading never does."""
+        sharding = self.table.sharding
+        return self.source is None and isinstance(sharding, ByPartition) and sharding.max_shards is not None
+
+    def is_bare(self, frame: DataFrame) -> bool:
+        """Whether the batch is what Kafka has, record by record. Asked for every batch: what the query passes on is
+        known, what its caller does to a batch is not.
+        """
+        bare = bool(self.facts.bare_kafka) and is_untouched(frame)
+        if self.source is not None:
+            checks.check_bare(bare)
+        return bare
+
+    def earliest(self, topic: str, partition: int) -> int:
+        """The first offset that Kafka still has."""
+        return topic_offsets.earliest(self._reader(), topic, partition)
+
+    def explain(self, ranges: Ranges, cause: Exception) -> None:
+        """A job failed. Where Kafka no longer has what the batch should read, that is why. Raises DataLoss."""
+        try:
+            consumer = self._reader()
+        except InvalidInput:
+            # Spark's client may understand options that ours does not.
+            return
+        lost = topic_offsets.loss(consumer, ranges) if consumer is not None else None
+        if lost is not None:
+            raise lost from cause
+
+    def _reader(self) -> ConsumerConfig | None:
+        if self.source is not None:
+            return self.source.consumer
+        return None if self.facts.kafka_options is None else ConsumerConfig.from_spark(self.facts.kafka_options)
+
+
+def _checkpoint(facts: QueryFacts, options: SinkOptions) -> SparkCheckpoint:
+    location = options.checkpoint_location or facts.checkpoint
+    if location is None:
+        raise InvalidInput(
+            "The query's checkpoint location is not known here.",
+            advice="pass checkpoint_location= to ShardSink (Spark Connect does not tell it)",
+        )
+    return SparkCheckpoint(location, options.storage_options)
+
+
+def _cluster(facts: QueryFacts, source: KafkaSource | None) -> ConsumerConfig:
+    """Where the offsets of `commit_to_kafka` go. Raises InvalidInput where that is not known here."""
+    if source is not None:
+        return source.consumer
+    if facts.cluster_options is None:
+        raise InvalidInput(
+            "commit_to_kafka= needs to know the cluster, and the query does not tell it.",
+            advice="read the topic with headgate.kafka.source(…) and pass source=, or leave out commit_to_kafka=",
+        )
+    return ConsumerConfig.from_spark(facts.cluster_options)
