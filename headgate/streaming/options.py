@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeAlias
 from headgate.durations import ALLOWED, seconds_of
 from headgate.errors import InvalidInput, nearest
 from headgate.retry import Retry
+from headgate.shards.config import WriterConfig
 from headgate.shards.wal.entry import Compression
 from headgate.streaming.decode.kinds import KINDS
 
@@ -209,7 +210,7 @@ class SinkOptions:
     max_memtable_size: int = _option(
         "maxMemtableSize",
         _SIZE_IN_BYTES,
-        256 << 20,
+        WriterConfig.max_memtable_size,
         "With MemTables: a shard is flushed to an SSTable when its unflushed entries pass this size.",
     )
     max_memtable_age: float | str | timedelta = _option(  # noqa: RUF009 - it makes a field
@@ -221,7 +222,7 @@ class SinkOptions:
     max_unflushed_memtable_bytes: int = _option(
         "maxUnflushedMemtableBytes",
         _SIZE_IN_BYTES,
-        1 << 30,
+        WriterConfig.max_unflushed_memtable_bytes,
         "With MemTables: batches wait while the stream has so many unflushed bytes.",
     )
     compact_sstables: int = _option(

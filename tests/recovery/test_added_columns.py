@@ -66,8 +66,8 @@ def test_a_decoder_that_follows_the_table_loses_no_value_of_an_added_column(
     # By native, which tells nobody, as a changer that died: the next look heals it.
     lance.dataset(table.uri).add_columns(pa.field("native", pa.int64()))
     assert sink._run is not None
-    beside = sink._run._maintenance
-    beside._looked = float("-inf")  # the next look is due now, not in a minute
+    beside = sink._run._maintenance._look
+    beside._last = float("-inf")  # the next look is due now, not in a minute
     until(lambda: beside._other_columns, query)
     batch(3)
     steps["commit"] = lambda: table.rename_column("native", "renamed")

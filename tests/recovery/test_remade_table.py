@@ -43,8 +43,8 @@ def test_a_stream_ends_with_its_table_and_goes_on_in_another_only_where_that_was
     shutil.rmtree(old.uri)
     table = stream.table = make_table(tmp_path, headgate.by_partition())
     assert sink._run is not None
-    beside = sink._run._maintenance
-    beside._looked = float("-inf")  # the next look is due now, not in a minute
+    beside = sink._run._maintenance._look
+    beside._last = float("-inf")  # the next look is due now, not in a minute
     until(lambda: beside._another_table is not None, query)
     topic.put_numbers(range(10, 15))
     with pytest.raises(Fenced, match="another one was made in its place"):

@@ -9,7 +9,8 @@ from datetime import timedelta
 from headgate.checkpoints.jobs.policy import BasePolicy
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.streaming.maintenance.rules import MaintenanceLimits
-from headgate.streaming.maintenance.threads import Maintenance, Schedule
+from headgate.streaming.maintenance.schedule import Schedule
+from headgate.streaming.maintenance.threads import Maintenance
 from tests.support.tables import run_batch
 
 PATIENCE = 180.0

@@ -27,8 +27,9 @@ from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import DataLoss, Fenced, InvalidInput, Transient
 from headgate.steps import watching
 from headgate.streaming.maintenance.cores import CoreTurns
+from headgate.streaming.maintenance.schedule import Jobs, Schedule
 from headgate.streaming.maintenance.state import MaintenanceState, put_state, read_state
-from headgate.streaming.maintenance.threads import Jobs, Maintenance, Schedule
+from headgate.streaming.maintenance.threads import Maintenance
 from headgate.table.table import Table
 from tests.streaming.maintained import EAGER, KINDS, PATIENCE, batch, schedule, until
 from tests.support.closing import Background, Steps
@@ -164,16 +165,16 @@ def test_rows_are_in_the_base_before_they_are_older_than_is_promised_and_the_lag
     until(lambda: maintenance.state.flushes == 2, "both shards")
     batch(driver, maintenance, 1)
     assert lance.dataset(table.uri).count_rows() == 0
-    assert maintenance.base_lag == 50.0
+    assert maintenance._standing.base_lag == 50.0
     assert maintenance.state.base_since is not None
     now[0] = 80.0
     maintenance.batch_done()
     until(lambda: not any(one.sstables for one in driver.loads()), "the SSTables are in the base")
-    until(lambda: maintenance.base_lag == 30.0, "what came later is younger")
+    until(lambda: maintenance._standing.base_lag == 30.0, "what came later is younger")
     assert Counter(lance.dataset(table.uri).to_table()["id"].to_pylist()) == rows_of(range(1))
     now[0] = 150.0
     maintenance.batch_done()
-    until(lambda: maintenance.base_lag == 0.0, "nothing waits")
+    until(lambda: maintenance._standing.base_lag == 0.0, "nothing waits")
     assert Counter(lance.dataset(table.uri).to_table()["id"].to_pylist()) == ids(table) == rows_of(range(2))
     assert maintenance.state.base_since is None
 
@@ -274,7 +275,7 @@ def test_only_one_thread_at_a_time_changes_shards_and_only_one_compacts(table: T
 def test_garbage_is_collected_beside_the_stream_and_what_it_did_is_told(table: Table, started: Started) -> None:
     driver, told = open_stream(table), []
     collect = partial(collect_at_once, table)
-    maintenance = started(driver, Jobs(collect=collect), schedule(gc_seconds=0.0), tell=told.append)
+    maintenance = started(driver, Jobs(collect=collect), schedule(gc_seconds=0.0), report=told.append)
     for number in range(3):
         batch(driver, maintenance, number)
     until(lambda: maintenance.state.collected and maintenance.state.collected.objects, "garbage is collected")
@@ -332,7 +333,7 @@ def test_a_job_that_fails_never_fails_the_stream_and_is_tried_again(
     gate.error = error
     gate.open.set()
     told: list[MaintenanceState] = []
-    maintenance = started(driver, Jobs(gate.flush), tell=told.append)
+    maintenance = started(driver, Jobs(gate.flush), report=told.append)
     for number in range(3):
         batch(driver, maintenance, number)
     until(lambda: any(one.times > 2 for one in maintenance.state.failures), "it fails again and again")
@@ -409,7 +410,7 @@ def test_batches_wait_for_the_budget_visibly_and_for_as_long_as_it_is_used_up(ta
     driver, gate = open_stream(table), Gate()
     told: list[MaintenanceState] = []
     limits = replace(EAGER, max_unflushed_bytes=1)
-    maintenance = started(driver, Jobs(gate.flush), schedule(limits), tell=told.append)
+    maintenance = started(driver, Jobs(gate.flush), schedule(limits), report=told.append)
     batch(driver, maintenance, 0)
     waiting = Background(lambda: batch(driver, maintenance, 1))
     until(lambda: maintenance.state.delayed, "the state says that a batch waits")
@@ -518,7 +519,7 @@ def test_a_table_that_was_dropped_and_made_anew_ends_its_stream(
     anew = make(tmp_path, key="id")
     assert anew.table_id != table.table_id
 
-    until(lambda: maintenance._another_table, "a look finds the other id")
+    until(lambda: maintenance._look._another_table, "a look finds the other id")
     with pytest.raises(Fenced, match="another one was made in its place") as ended:
         maintenance.wait_for_room()
     assert ended.value.detail["stored_table_id"] == str(anew.table_id)
@@ -540,10 +541,10 @@ def test_what_is_told_last_is_the_newest(table: Table, started: Started) -> None
             assert go_on.wait(PATIENCE)
         told.append(state)
 
-    maintenance = started(driver, Jobs(gate.flush), tell=tell)
+    maintenance = started(driver, Jobs(gate.flush), report=tell)
     batch(driver, maintenance, 0)
     assert reached.wait(PATIENCE)
-    noting = Background(lambda: maintenance.note("restart the query"))
+    noting = Background(lambda: maintenance._standing.note("restart the query"))
     until(lambda: maintenance.state.notes, "it is noted")
     time.sleep(0.3)  # time to overtake, for one that may
     go_on.set()
@@ -559,11 +560,11 @@ def test_the_state_is_left_for_people_and_a_damaged_hint_is_none(table: Table, s
     driver, gate = open_stream(table), Gate()
     gate.error = Transient("Away.")
     gate.open.set()
-    maintenance = started(driver, Jobs(gate.flush), tell=lambda state: put_state(records, state))
+    maintenance = started(driver, Jobs(gate.flush), report=lambda state: put_state(records, state))
     batch(driver, maintenance, 0)
     until(lambda: (found := read_state(records, "s")) and found.failures, "the hint shows the failure")
-    maintenance.note("restart the query")
-    maintenance.note("restart the query")
+    maintenance._standing.note("restart the query")
+    maintenance._standing.note("restart the query")
     maintenance.stop()
     found = read_state(records, "s")
     assert found is not None

@@ -20,8 +20,9 @@ from headgate.search.build.plan import Limits
 from headgate.search.build.upkeep import neglected
 from headgate.search.finalize.finalize import Report
 from headgate.search.finalize.segment import Segment
+from headgate.streaming.maintenance.schedule import Jobs
 from headgate.streaming.maintenance.state import MaintenanceState
-from headgate.streaming.maintenance.threads import Jobs, Maintenance
+from headgate.streaming.maintenance.threads import Maintenance
 from headgate.table.table import Table
 from tests.streaming.maintained import EAGER, KINDS, PATIENCE, batch, schedule, until
 from tests.support.life import SCHEMA
@@ -137,7 +138,7 @@ def test_an_index_that_fails_is_tried_again_and_shown_and_stream_and_compaction_
     driver, gate = open_stream(table), Gate(open=True)
     gate.error = Transient("Spark gave up on a task.")
     told: list[MaintenanceState] = []
-    maintenance = started(driver, Jobs(index=gate), tell=told.append)
+    maintenance = started(driver, Jobs(index=gate), report=told.append)
     compacted(driver, maintenance, range(2))
     until(lambda: any(one.times > 1 for one in maintenance.state.failures), "it fails again and again")
     (failure,) = maintenance.state.failures
@@ -177,7 +178,7 @@ def test_a_stream_that_is_over_begins_no_further_round(table: Table, started: St
     maintenance = Maintenance(driver, Jobs(index=gate), plan).start()
     assert gate.reached.wait(PATIENCE)
     if how == "fenced":
-        maintenance._fenced = headgate.errors.Fenced("A successor has it.")
+        maintenance._standing.fence(headgate.errors.Fenced("A successor has it."))
     else:
         maintenance.stop(wait=False)
     gate.open.set()
@@ -205,7 +206,7 @@ def test_a_table_without_full_text_says_nothing_of_indexing(tmp_path: Path, star
     table = headgate.create_table(str(tmp_path / "plain"), SCHEMA, primary_key="id", sharding=sharding)
     told: list[MaintenanceState] = []
     driver = open_stream(table)
-    maintenance = started(driver, tell=told.append)
+    maintenance = started(driver, report=told.append)
     compacted(driver, maintenance, range(2))
     assert maintenance.wait_until_idle(PATIENCE)
     assert not any("indexing" in state.running for state in told)

@@ -12,8 +12,9 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from headgate.checkpoints.log.fold import FOLD_EVERY
+from headgate.checkpoints.stream.backlog import MAX_ENTRIES
 from headgate.errors import InvalidInput
-from headgate.streaming.maintenance.rules import MAX_ENTRIES, MaintenanceLimits
+from headgate.streaming.options import SinkOptions
 
 MONTH = 730 * 3600
 """Seconds: 730 hours, as AWS counts."""
@@ -92,6 +93,10 @@ def collection(shards: int) -> Requests:
     return Requests(get=2, list=8) + Requests(get=5, list=2).times(shards)
 
 
+_SINK = SinkOptions()
+"""Its defaults."""
+
+
 @dataclass(frozen=True)
 class Workload:
     """What a stream does. The defaults of its options are the sink's own."""
@@ -105,13 +110,13 @@ class Workload:
     row_bytes: int = 200
     """As they are stored in an entry."""
     memtable: bool = True
-    flush_bytes: int = MaintenanceLimits.flush_bytes
-    flush_seconds: float = MaintenanceLimits.flush_seconds
-    compact_sstables: int = MaintenanceLimits.compact_sstables
-    checkpoint_seconds: float = 600.0
-    max_entry_bytes: int = 256 << 20
+    flush_bytes: int = _SINK.max_memtable_size
+    flush_seconds: float = _SINK.memtable_seconds
+    compact_sstables: int = _SINK.compact_sstables
+    checkpoint_seconds: float = _SINK.checkpoint_seconds
+    max_entry_bytes: int = _SINK.max_entry_bytes
     starts_per_month: float = 10.0
-    gc_per_day: float = 24.0
+    gc_per_day: float = 86_400 / _SINK.gc_seconds
     keep_days: float = 30.0
     """How long the rows of a day are stored."""
 

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from headgate.checkpoints.stream.backlog import MAX_ENTRIES
 from headgate.checkpoints.stream.driver import ShardLoad
 from headgate.errors import InvalidInput
+from headgate.streaming.options import SinkOptions
 
-MAX_ENTRIES = 512
-"""So many small entries make replay slow, whatever their size."""
+DEFAULTS = SinkOptions()
+"""Of the options that set the thresholds."""
 
 BASE_START = 0.8
 """Rows start on their way into the base at this share of the age that they may have: the rest is for the jobs."""
@@ -25,17 +27,17 @@ Reason = Literal["unflushed bytes", "sstables"]
 class MaintenanceLimits:
     """The thresholds. Sizes in bytes, times in seconds."""
 
-    flush_bytes: int = 256 << 20
+    flush_bytes: int = DEFAULTS.max_memtable_size
     """A shard with so many unflushed bytes is flushed."""
-    flush_seconds: float = 300.0
+    flush_seconds: float = DEFAULTS.memtable_seconds
     """A shard whose oldest unflushed entry is so old is flushed."""
-    max_unflushed_bytes: int = 1 << 30
+    max_unflushed_bytes: int = DEFAULTS.max_unflushed_memtable_bytes
     """With so many in all shards together, batches wait."""
-    compact_sstables: int = 8
+    compact_sstables: int = DEFAULTS.compact_sstables
     """A shard with so many SSTables is compacted."""
-    max_sstables: int = 64
+    max_sstables: int = DEFAULTS.max_sstables
     """While a shard has more, batches wait."""
-    base_seconds: float = 900.0
+    base_seconds: float = DEFAULTS.base_seconds
     """Rows that are so old should be in the base, where plain Lance readers see them."""
 
     def __post_init__(self) -> None:

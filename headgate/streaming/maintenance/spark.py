@@ -14,8 +14,9 @@ from headgate.streaming.maintenance.compact import merge_on, take_in_on
 from headgate.streaming.maintenance.flush import flush
 from headgate.streaming.maintenance.index import on_spark
 from headgate.streaming.maintenance.rules import MaintenanceLimits, tasks_beside
+from headgate.streaming.maintenance.schedule import Collect, Jobs, Schedule
 from headgate.streaming.maintenance.state import put_state, read_state
-from headgate.streaming.maintenance.threads import Collect, Jobs, Maintenance, Schedule
+from headgate.streaming.maintenance.threads import Maintenance
 from headgate.streaming.options import SinkOptions
 from headgate.streaming.spark.jobs import is_remote, named, turn_on
 from headgate.streaming.spark.query import QueryFacts
@@ -56,7 +57,7 @@ def maintenance_on(
         schedule_of(options, tasks),
         follows=follows,
         is_active=partial(_is_active, facts),
-        tell=partial(put_state, driver.home.records),
+        report=partial(put_state, driver.home.records),
         before=read_state(driver.home.records, driver.stream),
     )
 

@@ -82,15 +82,15 @@ class MaintenanceState:
     at: str = field(default="")
 
 
-def now_told(ago: float = 0.0) -> str:
+def timestamp(ago: float = 0.0) -> str:
     """The time, or so many seconds ago, for people."""
     return (clock.now() - timedelta(seconds=ago)).isoformat(timespec="seconds")
 
 
-def seconds_since(told: str) -> float | None:
+def seconds_since(time: str) -> float | None:
     """How long ago that was, by this machine's clock; None where it is no time."""
     try:
-        return max(0.0, (clock.now() - datetime.fromisoformat(told)).total_seconds())
+        return max(0.0, (clock.now() - datetime.fromisoformat(time)).total_seconds())
     except (ValueError, TypeError):
         return None
 

@@ -1,0 +1,258 @@
+"""What maintenance does, and when it is due: for the shards, the base, the table's columns, its garbage."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from headgate.checkpoints.gc.base import tidy_base
+from headgate.checkpoints.jobs.columns import difference, stream_schema
+from headgate.checkpoints.snapshots.checkpoint import TableCheckpoint
+from headgate.checkpoints.stream.driver import StreamDriver
+from headgate.errors import Fenced
+from headgate.search.build.jobs import Job
+from headgate.search.build.upkeep import index_base, neglected
+from headgate.search.finalize.finalize import Report
+from headgate.search.finalize.segment import Segment
+from headgate.streaming.maintenance.cores import CalledOff
+from headgate.streaming.maintenance.loop import Chore
+from headgate.streaming.maintenance.rules import is_compaction_due, to_flush
+from headgate.streaming.maintenance.schedule import Collect, Jobs, Schedule
+from headgate.streaming.maintenance.standing import Standing
+from headgate.streaming.maintenance.state import Collected, seconds_since, timestamp
+
+_log = structlog.get_logger("headgate.streaming")
+
+_NOW = float("-inf")
+
+
+class ShardUpkeep:
+    """Flushes, checkpoints, folds of the log."""
+
+    def __init__(
+        self, driver: StreamDriver, jobs: Jobs, schedule: Schedule, standing: Standing, clock: Callable[[], float]
+    ) -> None:
+        self._driver = driver
+        self._jobs = jobs
+        self._schedule = schedule
+        self._standing = standing
+        self._clock = clock
+        self._turn = threading.Lock()
+        """Who works on the shards: the thread, or somebody who asked for a checkpoint."""
+        self._batches = 0
+        """Since the last checkpoint."""
+        self._checkpointed = clock()
+
+    def chores(self) -> list[Chore]:
+        """Of the thread of the shards."""
+        chores = [Chore("checkpoint", self._checkpoint_due, self._checkpoint)]
+        if self._schedule.memtables:
+            chores.append(Chore("flush", lambda: bool(self._to_flush()), self._flush))
+        chores.append(Chore("fold of the log", lambda: self._driver.fold_is_due, self._fold, quiet=True))
+        return chores
+
+    def batch_done(self) -> None:
+        """A batch was committed."""
+        with self._standing.changed:
+            self._batches += 1
+
+    def checkpoint_now(self, take: Callable[[], TableCheckpoint]) -> TableCheckpoint:
+        """Take a checkpoint in this thread, once the shards are free."""
+        with self._turn:
+            taken = take()
+        with self._standing.changed:
+            self._checkpointed, self._batches = self._clock(), 0
+        return taken
+
+    def _to_flush(self) -> list[str]:
+        return to_flush(self._driver.loads(), self._standing.unflushed_ages(), self._schedule.limits)
+
+    def _flush(self) -> None:
+        with (
+            self._jobs.turn(self._standing.is_over),
+            self._turn,
+            self._driver.maintenance("a flush"),
+        ):
+            jobs = self._driver.flush_jobs(self._schedule.limits.flush_bytes, self._to_flush())
+            done = self._jobs.flush(jobs)
+            self._driver.flushed(done)
+        self._standing.see_ages(flushed=done)
+        self._standing.count(flushes=len(done))
+
+    def _checkpoint_due(self) -> bool:
+        with self._standing.changed:
+            waited = self._clock() - self._checkpointed >= self._schedule.checkpoint_seconds
+            return self._jobs.checkpoint is not None and self._batches > 0 and waited
+
+    def _checkpoint(self) -> None:
+        assert self._jobs.checkpoint is not None
+        with self._jobs.turn(self._standing.is_over):
+            taken = self.checkpoint_now(self._jobs.checkpoint)
+        self._standing.see_ages()
+        self._standing.count(checkpoints=1)
+        _log.info("checkpoint taken", stream=self._driver.stream, checkpoint=taken.name, note=taken.note or None)
+
+    def _fold(self) -> None:
+        with self._turn:
+            self._driver.fold_if_due()
+
+
+class BaseUpkeep:
+    """Compaction into the base, tidying and indexing of it."""
+
+    def __init__(
+        self, driver: StreamDriver, jobs: Jobs, schedule: Schedule, standing: Standing, clock: Callable[[], float]
+    ) -> None:
+        self._driver = driver
+        self._jobs = jobs
+        self._schedule = schedule
+        self._standing = standing
+        self._clock = clock
+        self._tidied = clock()
+        self._untidied = 0
+        """Compactions since the base was tidied."""
+        self._indexes_seen = _NOW
+        """An earlier driver may have compacted, and not indexed any more."""
+        self._stale_indexes: tuple[str, ...] = ()
+        """Columns whose index misses rows."""
+
+    def chores(self) -> list[Chore]:
+        """Of the thread of the base. What follows a compaction comes before the next one, else it would never come
+        while SSTables pile up.
+        """
+        return [
+            Chore("tidying of the base", self._tidy_due, self._tidy),
+            Chore("look at the indexes", self._index_look_due, self._look_at_indexes, quiet=True),
+            Chore("indexing", lambda: bool(self._stale_indexes), self._index),
+            Chore("compaction", self._compaction_due, self._compact),
+        ]
+
+    def _compaction_due(self) -> bool:
+        return is_compaction_due(self._driver.loads(), self._standing.sstable_ages(), self._schedule.limits)
+
+    def _compact(self) -> None:
+        with self._jobs.turn(self._standing.is_over):
+            done = self._driver.compact(self._schedule.rounds, self._jobs.compact)
+        self._standing.see_ages()
+        if done is not None:
+            self._untidied += 1
+            self._indexes_seen = _NOW
+            self._standing.count(compactions=1, sstables_compacted=done.sstables)
+
+    def _tidy_due(self) -> bool:
+        return self._untidied > 0 and self._clock() - self._tidied >= self._schedule.tidy_seconds
+
+    def _tidy(self) -> None:
+        with self._jobs.turn(self._standing.is_over):
+            tidy_base(self._driver.home, self._schedule.base, self._jobs.merge)
+        self._tidied, self._untidied = self._clock(), 0
+        self._indexes_seen = _NOW
+
+    def _index_look_due(self) -> bool:
+        return self._clock() - self._indexes_seen >= self._schedule.index_seconds
+
+    def _look_at_indexes(self) -> None:
+        self._stale_indexes = neglected(self._driver.home.store, self._schedule.segments)
+        self._indexes_seen = self._clock()
+
+    def _index(self) -> None:
+        """New fragments become segments, and segments that are too many become few, in rounds; each has its turn."""
+
+        def in_turn(jobs: Sequence[Job], report: Report) -> Sequence[Segment]:
+            with self._jobs.turn(self._standing.is_over):
+                return self._jobs.index(jobs, report)
+
+        done = index_base(self._driver.home.store, runner=in_turn, limits=self._schedule.segments)
+        self._standing.count(indexed=done.segments)
+        self._stale_indexes = ()
+
+
+class TableLook:
+    """Whether it is still the same table, and whether somebody has changed its columns."""
+
+    def __init__(
+        self,
+        driver: StreamDriver,
+        schedule: Schedule,
+        standing: Standing,
+        clock: Callable[[], float],
+        *,
+        follows: bool,
+    ) -> None:
+        """`follows`: batches take over columns that a look finds changed."""
+        self._driver = driver
+        self._seconds = schedule.columns_seconds
+        self._standing = standing
+        self._clock = clock
+        self._follows = follows
+        self._last = clock()
+        self._another_table: Fenced | None = None
+        self._other_columns = False
+
+    def chore(self) -> Chore:
+        """Of the thread of the shards."""
+        return Chore("look at the table", lambda: self._clock() - self._last >= self._seconds, self._look, quiet=True)
+
+    def check_table(self) -> None:
+        """Raises Fenced where a look has found another table in the place of the stream's (R23). Reads nothing."""
+        with self._standing.changed:
+            if self._another_table is not None:
+                raise self._another_table
+
+    def saw_other_columns(self) -> bool:
+        """Whether a look since the last call has found other columns than the driver writes. Reads nothing."""
+        with self._standing.changed:
+            seen, self._other_columns = self._other_columns, False
+        return seen
+
+    def _look(self) -> None:
+        self._last = self._clock()
+        try:
+            columns = stream_schema(self._driver.home)
+        except Fenced as error:
+            with self._standing.changed:
+                self._another_table = error
+            raise
+        changed = difference(self._driver.home.schema, columns)
+        if changed is not None and self._follows:
+            with self._standing.changed:
+                self._other_columns = True
+        elif changed is not None:
+            self._standing.note(
+                f"The table's columns changed since the query started: {changed}. Rows are stored as before: an added "
+                "column is null in them, a dropped one is left out wherever they are read, flushed or compacted. "
+                "Restart the query with the new columns, and without dropped ones, in its decoder or frame."
+            )
+
+
+class GarbageUpkeep:
+    """Collections of the table's garbage. The time between two counts over restarts."""
+
+    def __init__(
+        self, driver: StreamDriver, collect: Collect, schedule: Schedule, standing: Standing, clock: Callable[[], float]
+    ) -> None:
+        self._stream = driver.stream
+        self._collect = collect
+        self._seconds = schedule.gc_seconds
+        self._standing = standing
+        self._clock = clock
+        self._last = clock() - (seconds_since(standing.state.collects_since) or 0.0)
+
+    def chores(self) -> list[Chore]:
+        """Of the thread of garbage."""
+        return [Chore("garbage collection", lambda: self._clock() - self._last >= self._seconds, self._run)]
+
+    def _run(self) -> None:
+        def go_on(done: int, total: int) -> None:
+            if self._standing.is_over():
+                raise CalledOff
+
+        done = self._collect(go_on)
+        self._last = self._clock()
+        collected = Collected(timestamp(), len(done.found), done.nbytes, done.kept)
+        self._standing.update(collected=collected, collects_since=collected.at)
+        _log.info("garbage collected", stream=self._stream, objects=collected.objects, bytes=collected.nbytes)
+        for one in collected.kept:
+            _log.warning("garbage collection kept what it could not judge", stream=self._stream, kept=one)

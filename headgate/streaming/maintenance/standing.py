@@ -1,0 +1,157 @@
+"""How the maintenance of one driver stands, and whether it goes on: shared by its threads and the batches."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Container
+from dataclasses import replace
+
+import structlog
+
+from headgate.checkpoints.stream.driver import StreamDriver
+from headgate.errors import Fenced
+from headgate.streaming.maintenance.state import Failure, MaintenanceState, timestamp
+
+_log = structlog.get_logger("headgate.streaming")
+
+
+class Standing:
+    """Any thread may read and change it. `changed` guards it, and wakes whoever waits for something to do."""
+
+    def __init__(
+        self,
+        driver: StreamDriver,
+        state: MaintenanceState,
+        report: Callable[[MaintenanceState], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self.changed = threading.Condition()
+        self.stopping = False
+        self.fenced: Fenced | None = None
+        self._driver = driver
+        self._state = state
+        self._report = report
+        self._clock = clock
+        self._reporting = threading.Lock()
+        """From a look at the state until it is reported."""
+        self._unflushed: dict[str, float] = {}
+        """Per shard, when its oldest unflushed entry was first seen."""
+        self._in_sstables: dict[str, float] = {}
+        """Per shard, when the oldest row that only its SSTables hold was first seen."""
+
+    # -- whether it goes on ----------------------------------------------------------
+
+    def is_over(self) -> bool:
+        """Whether no further job is to begin."""
+        with self.changed:
+            return self.stopping or self.fenced is not None
+
+    def stop(self) -> None:
+        """No further job begins."""
+        with self.changed:
+            self.stopping = True
+            self.changed.notify_all()
+
+    def fence(self, error: Fenced) -> None:
+        """The stream is not this driver's any more."""
+        with self.changed:
+            self.fenced = error
+            self.changed.notify_all()
+
+    def wake(self) -> None:
+        """There may be something to do."""
+        with self.changed:
+            self.changed.notify_all()
+
+    # -- how it stands ---------------------------------------------------------------
+
+    @property
+    def state(self) -> MaintenanceState:
+        """For people, as it is now."""
+        loads, lag = self._driver.loads(), self.base_lag
+        with self.changed:
+            return replace(
+                self._state,
+                unflushed_bytes=sum(load.nbytes for load in loads),
+                sstables=max((load.sstables for load in loads), default=0),
+                base_since=timestamp(lag) if lag else None,
+                at=timestamp(),
+            )
+
+    def update(self, **changes: object) -> None:
+        """Change some of its fields."""
+        with self.changed:
+            self._state = replace(self._state, **changes)  # type: ignore[arg-type]
+
+    def count(self, **more: int) -> None:
+        """Add to its counts."""
+        with self.changed:
+            self.update(**{name: getattr(self._state, name) + number for name, number in more.items()})
+
+    def began(self, job: str) -> None:
+        """A job runs."""
+        with self.changed:
+            self.update(running=(*self._state.running, job))
+
+    def ended(self, job: str) -> None:
+        """It runs no more."""
+        with self.changed:
+            self.update(running=tuple(one for one in self._state.running if one != job))
+            self.changed.notify_all()
+
+    def failed(self, job: str, failure: Failure | None) -> None:
+        """How a job failed last; None: it works."""
+        with self.changed:
+            others = tuple(one for one in self._state.failures if one.job != job)
+            self.update(failures=others if failure is None else (*others, failure))
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a job runs."""
+        with self.changed:
+            return bool(self._state.running)
+
+    def note(self, text: str) -> None:
+        """Something that the stream's operator should do; shown once."""
+        with self.changed:
+            if text in self._state.notes:
+                return
+            self._state = replace(self._state, notes=(*self._state.notes, text))
+        _log.warning(text, stream=self._driver.stream)
+        self.report()
+
+    def report(self) -> None:
+        """Show how it stands. One at a time: what is shown last is the newest."""
+        with self._reporting:
+            self._report(self.state)
+
+    # -- how old rows are ------------------------------------------------------------
+
+    def see_ages(self, flushed: Container[str] = ()) -> None:
+        """What is left of shards that were just flushed came while they were."""
+        now, loads = self._clock(), self._driver.loads()
+        with self.changed:
+            rows = {one.name: self._in_sstables.get(one.name, self._unflushed.get(one.name, now)) for one in loads}
+            self._in_sstables = {one.name: rows[one.name] for one in loads if one.sstables}
+            self._unflushed = {
+                one.name: now if one.name in flushed else self._unflushed.get(one.name, now)
+                for one in loads
+                if one.entries or not one.known
+            }
+
+    def unflushed_ages(self) -> dict[str, float]:
+        """Per shard, of its oldest unflushed entry."""
+        now = self._clock()
+        with self.changed:
+            return {name: now - since for name, since in self._unflushed.items()}
+
+    def sstable_ages(self) -> dict[str, float]:
+        """Per shard, of the oldest row that only its SSTables hold."""
+        now = self._clock()
+        with self.changed:
+            return {name: now - since for name, since in self._in_sstables.items()}
+
+    @property
+    def base_lag(self) -> float:
+        """Seconds since the oldest row was seen that plain Lance readers do not see yet; 0 where there is none."""
+        return max((0.0, *self.unflushed_ages().values(), *self.sstable_ages().values()))
