@@ -19,7 +19,6 @@ from uuid import UUID
 
 from headgate import parallel
 from headgate.checkpoints.jobs.advance import close_gap, unseal
-from headgate.checkpoints.jobs.claims import check_held, check_owners, claim_all, told
 from headgate.checkpoints.jobs.compact import Round, RunCompaction, compact_round
 from headgate.checkpoints.jobs.flush import Flushed, FlushJob, RunJobs
 from headgate.checkpoints.jobs.policy import CompactLimits
@@ -30,6 +29,7 @@ from headgate.checkpoints.log.fold import Folding
 from headgate.checkpoints.log.records import Batch, BatchRecord, Fold, Mode, Moved, RewindRecord
 from headgate.checkpoints.log.state import Head, LogState, Positions
 from headgate.checkpoints.stream.backlog import Unflushed
+from headgate.checkpoints.stream.claims import check_held, check_owners, claim_all, told
 from headgate.connectors.lance.base.damage import settle_base
 from headgate.errors import Fenced, HeadgateError, InvalidInput
 from headgate.retry import Retry
