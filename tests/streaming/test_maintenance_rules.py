@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headgate.checkpoints.stream.backlog import MAX_ENTRIES
-from headgate.checkpoints.stream.driver import ShardLoad
+from headgate.checkpoints.stream.shards import ShardLoad
 from headgate.errors import InvalidInput
 from headgate.streaming.maintenance.rules import (
     LONGEST_PAUSE,

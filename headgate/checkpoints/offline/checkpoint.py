@@ -26,7 +26,8 @@ from headgate.checkpoints.log.visibility import Visible
 from headgate.checkpoints.snapshots.checkpoint import TableCheckpoint
 from headgate.checkpoints.snapshots.take import drop, take
 from headgate.checkpoints.stream.checkpoint import WAL_ONLY
-from headgate.checkpoints.stream.driver import Settled, StreamDriver
+from headgate.checkpoints.stream.driver import StreamDriver
+from headgate.checkpoints.stream.shards import Settled
 from headgate.errors import HeadgateError, InvalidInput
 from headgate.retry import Retry
 from headgate.shards.config import WriterConfig

@@ -69,8 +69,8 @@ def check_held(claims: Iterable[Claim], retry: Retry) -> dict[UUID, Manifest]:
     return {manifest.shard_id: manifest for manifest in parallel.each("claim", check, claims)}
 
 
-def told(claims: Mapping[str, Claim]) -> dict[str, ShardClaim]:
-    """As an open record says it."""
+def as_recorded(claims: Mapping[str, Claim]) -> dict[str, ShardClaim]:
+    """As an open record has them."""
     return {
         name: ShardClaim(claim.shard.id, claim.epoch, claim.claim_id, claim.next_position - 1)
         for name, claim in claims.items()

@@ -5,38 +5,27 @@ Lives in the driver process for as long as its query runs. Promises:
    listed by then ever counts.
 2. A batch becomes visible whole, by one record, or not at all.
 3. Per batch the driver reads nothing of the table and writes one record.
-4. replay_after passes nothing that is visible and in no SSTable, and no batch is planned at or below it (R1, R4).
+What `shards` promises holds as well.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 from uuid import UUID
 
-from headgate import parallel
-from headgate.checkpoints.jobs.advance import close_gap, unseal
-from headgate.checkpoints.jobs.compact import Round, RunCompaction, compact_round
-from headgate.checkpoints.jobs.flush import Flushed, FlushJob, RunJobs
-from headgate.checkpoints.jobs.policy import CompactLimits
 from headgate.checkpoints.log.commit_log import CommitLog, OpenedLog
 from headgate.checkpoints.log.dead_letters import PREFIX, dead_letter_shard
-from headgate.checkpoints.log.decisions import checkpoint_limit, holds_log, next_plan, settled_position
-from headgate.checkpoints.log.fold import Folding
-from headgate.checkpoints.log.records import Batch, BatchRecord, Fold, Mode, Moved, RewindRecord
-from headgate.checkpoints.log.state import Head, LogState, Positions
-from headgate.checkpoints.stream.backlog import Unflushed
-from headgate.checkpoints.stream.claims import check_held, check_owners, claim_all, told
+from headgate.checkpoints.log.decisions import holds_log
+from headgate.checkpoints.log.records import Batch, BatchRecord, Moved, RewindRecord
+from headgate.checkpoints.log.state import Head
+from headgate.checkpoints.stream.claims import as_recorded, check_held, check_owners, claim_all
+from headgate.checkpoints.stream.shards import StreamShards
 from headgate.connectors.lance.base.damage import settle_base
-from headgate.errors import Fenced, HeadgateError, InvalidInput
+from headgate.errors import Fenced
 from headgate.retry import Retry
-from headgate.shards.manifest.model import Manifest
-from headgate.shards.rows.schema import RowSchema
 from headgate.shards.shard import Claim, Shard, TableHome
-from headgate.shards.wal.tip import find_tip
 from headgate.steps import step
 
 
@@ -48,65 +37,8 @@ class Planned:
     dead_letters: Mapping[str, Claim]
 
 
-@dataclass(frozen=True, slots=True)
-class ShardLoad:
-    """What waits in one shard."""
-
-    name: str
-    nbytes: int
-    """Of the unflushed entries whose size is known."""
-    entries: int
-    """Unflushed ones, as far as they are known one by one."""
-    known: bool
-    """False: there are more, of which this driver knows neither number nor size."""
-    sstables: int
-    """That the base has not taken in."""
-
-
-Settled: TypeAlias = Mapping[str, tuple[Manifest, int]]
-"""Per shard the manifest that the last flush left, and up to where nothing visible is in the WAL alone."""
-
-
-class StreamDriver:
-    """One stream in the hands of one query. One thread runs its batches, others maintain its shards beside it.
-
-    What they share is guarded; the guard is never held while something is read or written.
-    """
-
-    def __init__(
-        self,
-        home: TableHome,
-        stream: str,
-        log: OpenedLog,
-        claims: dict[str, Claim],
-        retry: Retry,
-        state: LogState | None = None,
-        manifests: Mapping[UUID, Manifest] | None = None,
-    ) -> None:
-        """Use `open`. `state` is the whole log, None where only its head is known."""
-        self.home = home
-        self.stream = stream
-        self._log = log
-        self._claims = claims
-        self.retry = retry
-        """How patiently it waits for its store."""
-        self._floor: dict[UUID, int] = {}
-        """Per shard the replay_after that this driver has written, or is about to: no batch is planned there (R4)."""
-        manifests = manifests or {}
-        self._covered = {shard_id: manifest.replay_after for shard_id, manifest in manifests.items()}
-        """Per shard a replay_after that is known to be committed."""
-        self._in_flight: Mapping[UUID, int] = {}
-        """Per shard, where the batch starts that is planned and not committed yet."""
-        self._unflushed = {name: Unflushed.of(log.state, claim.shard.id) for name, claim in claims.items()}
-        self._folding = Folding(home.records, log.log, state, retry)
-        log.on_record = self._folding.add
-        self._stored = {
-            name: manifests[claim.shard.id] for name, claim in claims.items() if claim.shard.id in manifests
-        }
-        """Per shard the manifest as this driver last read or wrote it."""
-        self._maintenance = threading.Lock()
-        self._compaction = threading.Lock()
-        self._guard = threading.RLock()
+class StreamDriver(StreamShards):
+    """One stream in the hands of one query."""
 
     @classmethod
     def open(
@@ -143,7 +75,7 @@ class StreamDriver:
         check_owners(home, stream, names, retry)
         settle_base(home.store)
         claims = claim_all(home, stream, names, head.listed, retry)
-        opened = log.open(query_id, told(claims), state, decoder)
+        opened = log.open(query_id, as_recorded(claims), state, decoder)
         step("re-read")
         manifests = check_held(claims.values(), retry)
         driver = cls(home, stream, opened, claims, retry, opened.state, manifests)
@@ -169,40 +101,13 @@ class StreamDriver:
         }
         return cls(home, stream, log, claims, retry)
 
-    @property
-    def head(self) -> Head:
-        """Where the stream stands, own commits included."""
-        return self._log.head
-
-    @property
-    def mode(self) -> Mode | None:
-        """Whether the last batch was for MemTables or for the WAL alone; None before the first."""
-        last = self.head.last
-        return None if last is None else last.mode
-
-    @property
-    def claims(self) -> Mapping[str, Claim]:
-        """Per shard, what this driver holds."""
-        with self._guard:
-            return dict(self._claims)
-
-    def use_columns(self, schema: RowSchema) -> None:
-        """Batches that are planned from now on have these columns."""
-        with self._guard:
-            self.home = replace(self.home, schema=schema)
-            self._claims = {
-                name: replace(claim, shard=Shard(self.home, claim.shard.id)) for name, claim in self._claims.items()
-            }
-
-    # -- batches -------------------------------------------------------------------
-
     def describe(self, decoder: Mapping[str, Any]) -> None:
         """Say how the batches from here on become rows: one more open record, unless the last one says the same.
 
         Call it before `plan`, not while a batch is in flight that is to count. Raises Fenced, Poisoned.
         """
         if self._log.record.decoder != decoder:
-            self._log.extend(told(self.claims), decoder)
+            self._log.extend(as_recorded(self.claims), decoder)
 
     def plan(self, shards: Iterable[str]) -> Planned:
         """Where the next batch goes. Shards that the stream has not had before are claimed first."""
@@ -249,137 +154,6 @@ class StreamDriver:
         """Let the stream go on at other offsets: one PUT. Not while a batch runs. Raises Fenced or Poisoned."""
         return self._log.rewind(offsets, by=by, reason=reason)
 
-    # -- maintenance ---------------------------------------------------------------
-
-    @contextmanager
-    def maintenance(self, what: str) -> Iterator[None]:
-        """One at a time: raises InvalidInput where another thread is at it. (Compaction is apart: it moves no
-        replay_after, and a flush may land beside it.)
-        """
-        with self._alone(self._maintenance, "changing the stream's shards", what):
-            yield
-
-    @contextmanager
-    def _alone(self, lock: threading.Lock, doing: str, what: str) -> Iterator[None]:
-        if not lock.acquire(blocking=False):
-            raise InvalidInput(
-                f"Another thread is {doing}; {what} cannot begin.",
-                table=self.home.uri,
-                stream=self.stream,
-                advice="wait for it to end, then try again; nothing was written",
-            )
-        try:
-            yield
-        finally:
-            lock.release()
-
-    def loads(self) -> list[ShardLoad]:
-        """What waits in each shard, as far as this driver knows. Reads nothing."""
-        with self._guard:
-            return [
-                ShardLoad(
-                    name,
-                    held.nbytes,
-                    held.entries,
-                    held.is_known,
-                    len(self._stored[name].sstables) if name in self._stored else 0,
-                )
-                for name, held in self._unflushed.items()
-            ]
-
-    def flush_jobs(self, max_bytes: int, names: Iterable[str] | None = None) -> list[FlushJob]:
-        """The shards named, as far as they have unflushed entries; or those whose entries have passed the size, or are
-        many. The plan is raised above what they will cover (R4).
-        """
-        with self._guard:
-            due = [name for name, held in self._unflushed.items() if held.is_due(max_bytes)]
-        jobs = []
-        for name in due if names is None else names:
-            manifest = self._claims[name].shard.manifests_retried(self.retry).latest()
-            assert manifest is not None, "a claim is a manifest"
-            self._note(name, manifest)
-            with self._guard:
-                held = self._unflushed[name]
-                held.forget(manifest.replay_after)
-                if held.last is not None and (names is not None or held.is_due(max_bytes)):
-                    jobs.append(
-                        FlushJob(name, self._claims[name], manifest, held.positions(name), held.last, max_bytes)
-                    )
-                    self._raise_plan(name, held.last)
-        return jobs
-
-    def flushed(self, done: Mapping[str, Flushed]) -> None:
-        """Manifests that this driver has just written."""
-        for name, one in done.items():
-            self._passed(name, one.manifest)
-
-    def compact(self, limits: CompactLimits, run: RunCompaction | None = None) -> Round | None:
-        """Take the oldest SSTables of the stream's shards into the base, see `compact_round`. None: there are none.
-
-        Flushes may run beside it. Raises InvalidInput where another thread compacts.
-        """
-        with self._alone(self._compaction, "compacting", "a compaction"):
-            with self._guard:
-                claims = dict(self._claims)
-            done = compact_round(claims, limits, run, retry=self.retry)
-            for name, manifest in (self._latest(claims) if done is None else done.manifests).items():
-                self._note(name, manifest)
-            return done
-
-    def settle(self, run: RunJobs, max_bytes: int) -> Settled:
-        """Flush everything decided; replay_after goes to the last row of each shard and no further:
-
-        1. look where the WAL of each shard ends, and then that its claim still stands: a successor's barrier below
-           that end must go on fencing this driver's batches, so that it must not raise their plan.
-        2. at one instant: how far everything is decided (R1), to there, never to the planned position of a batch in
-           flight; and the plan is raised above it (R4), so that no batch is planned in between.
-        3. flush every visible row up to there, in rounds of `max_bytes` per shard. The error of one that fails says
-           which shard; what others have flushed stays.
-
-        Raises Fenced, DataLoss, Transient.
-        """
-        step("limits")
-        tips = self._tips()
-        self._latest(tips)
-        step("plan")
-        limits = self._raised_to(tips)
-        step("flush")
-        return {name: (manifest, limits[name]) for name, manifest in self._flush_up_to(limits, run, max_bytes).items()}
-
-    def close_gaps(self, settled: Settled) -> dict[str, Manifest]:
-        """Let replay_after pass barriers and dead entries: no gap is left. Only after every flush has committed.
-
-        Twice equals once. Per shard the manifest as it stands. Raises Fenced, Transient.
-        """
-        step("gaps")
-
-        def close(name: str) -> Manifest:
-            flushed, limit = settled[name]
-            try:
-                return close_gap(self._claims[name], flushed, limit, self.retry)
-            except HeadgateError as error:
-                error.located(stream=self.stream, name=name)
-                raise
-
-        closed = dict(zip(settled, parallel.each("claim", close, settled), strict=True))
-        for name, manifest in closed.items():
-            self._passed(name, manifest)
-        return closed
-
-    def pass_over(self, upto: Mapping[str, int]) -> dict[str, Manifest]:
-        """Let replay_after pass entries that no SSTable covers, up to the settled position (R1, R18): THEIR ROWS ARE
-        NO LONGER PART OF THE TABLE. Per shard the manifest as it stands. Raises Fenced, Transient.
-        """
-        latest = self._latest(upto)
-        limits = {}
-        for name, position in upto.items():
-            claim = self._claims[name]
-            settled = settled_position(self.head, claim.shard.id, barrier=claim.next_position - 1)
-            assert settled is not None, "every shard of a driver has its barrier"
-            limits[name] = max(latest[name].replay_after, min(position, settled))
-            self._raise_plan(name, limits[name])
-        return self.close_gaps({name: (latest[name], limit) for name, limit in limits.items()})
-
     def renew(self) -> None:
         """Claim all shards anew, and note it in the log: THIS FENCES this driver's own tasks, wherever they stall.
 
@@ -388,115 +162,6 @@ class StreamDriver:
         """
         self._claim(sorted(self._claims))
         self._in_flight = {}
-
-    def unseal(self, names: Iterable[str] | None = None, *, forget_owner: bool = False) -> None:
-        """Let native open the shards; see `unseal` in `gap`. Call `renew`, `settle` and `close_gaps` before."""
-
-        def let_in(name: str) -> None:
-            unseal(self._claims[name], self.retry, forget_owner=forget_owner)
-
-        parallel.each("claim", let_in, self._claims if names is None else names)
-
-    def fold(self) -> Fold:
-        """Fold the log as it is now, and tidy it."""
-        with self._guard:
-            covered = dict(self._covered)
-        return self._folding.fold(covered)
-
-    @property
-    def fold_is_due(self) -> bool:
-        """Whether the log has grown by so many records."""
-        return self._folding.is_due
-
-    def fold_if_due(self) -> Fold | None:
-        """The same, once the log has grown by so many records."""
-        return self.fold() if self._folding.is_due else None
-
-    # -- what the above is made of ---------------------------------------------------
-
-    def _next_position(self, claim: Claim) -> int:
-        advanced = self._floor.get(claim.shard.id)
-        return next_plan(self.head, claim.shard.id, barrier=claim.next_position - 1, advanced=advanced)
-
-    def _tips(self) -> dict[str, int]:
-        """Per shard the first position that is free."""
-        with self._guard:
-            starts = {name: (claim, self._next_position(claim)) for name, claim in self._claims.items()}
-
-        def tip(name: str) -> int:
-            claim, start = starts[name]
-            return self.retry.run(lambda: find_tip(claim.shard, start))
-
-        return dict(zip(starts, parallel.each("claim", tip, starts), strict=True))
-
-    def _raised_to(self, tips: Mapping[str, int]) -> dict[str, int]:
-        """Per shard how far replay_after may go; from here on no batch is planned there."""
-        limits = {}
-        with self._guard:
-            for name, tip in tips.items():
-                claim = self._claims[name]
-                limit = checkpoint_limit(
-                    self.head,
-                    claim.shard.id,
-                    next_position=tip,
-                    planned=self._in_flight.get(claim.shard.id),
-                    barrier=claim.next_position - 1,
-                )
-                assert limit is not None, "every shard of a driver has its barrier"
-                limits[name] = limit
-                self._raise_plan(name, limit)
-        return limits
-
-    def _flush_up_to(self, limits: Mapping[str, int], run: RunJobs, max_bytes: int) -> dict[str, Manifest]:
-        """Per shard the manifest once no visible row up to its limit is left in the WAL alone."""
-
-        def visible(name: str, claim: Claim) -> Positions:
-            # The log and not what this driver remembers of it: batches without MemTables are not remembered.
-            return self._folding.state().shards.get(claim.shard.id) or Positions(name)
-
-        manifests = self._latest(limits)
-        left = [name for name, limit in limits.items() if manifests[name].replay_after < limit]
-        while left:
-            jobs = [
-                FlushJob(name, claim, manifests[name], visible(name, claim), limits[name], max_bytes)
-                for name, claim in ((name, self._claims[name]) for name in left)
-            ]
-            done = run(jobs)
-            self.flushed(done)
-            manifests.update({name: one.manifest for name, one in done.items()})
-            left = [name for name in left if not done[name].complete]
-        return manifests
-
-    def _latest(self, names: Iterable[str]) -> dict[str, Manifest]:
-        """The manifests as they stand. Raises Fenced where a claim is lost."""
-
-        def latest(name: str) -> Manifest:
-            claim = self._claims[name]
-            stored = claim.shard.manifests_retried(self.retry).check_fenced(claim.epoch, claim.claim_id)
-            assert stored is not None
-            return stored
-
-        names = list(names)
-        return dict(zip(names, parallel.each("claim", latest, names), strict=True))
-
-    def _passed(self, name: str, manifest: Manifest) -> None:
-        """A manifest that this driver has written."""
-        shard_id, replay_after = manifest.shard_id, manifest.replay_after
-        self._note(name, manifest)
-        with self._guard:
-            self._unflushed[name].forget(replay_after)
-            self._covered[shard_id] = max(replay_after, self._covered.get(shard_id, 0))
-            self._raise_plan(name, replay_after)
-
-    def _raise_plan(self, name: str, replay_after: int) -> None:
-        with self._guard:
-            shard_id = self._claims[name].shard.id
-            self._floor[shard_id] = max(replay_after, self._floor.get(shard_id, 0))
-
-    def _note(self, name: str, manifest: Manifest) -> None:
-        with self._guard:
-            if name not in self._stored or manifest.version >= self._stored[name].version:
-                self._stored[name] = manifest
 
     def _claim(self, names: list[str]) -> None:
         """The log first: a driver that was fenced meanwhile must not fence its successor's shards."""
@@ -511,14 +176,9 @@ class StreamDriver:
         check_owners(self.home, self.stream, names, self.retry)
         more = claim_all(self.home, self.stream, names, head.listed, self.retry)
         step("extend")
-        self._log.extend(told({**self._claims, **more}))
+        self._log.extend(as_recorded({**self._claims, **more}))
         manifests = check_held(more.values(), self.retry)
-        with self._guard:
-            self._covered.update({shard_id: manifest.replay_after for shard_id, manifest in manifests.items()})
-            self._claims.update(more)
-            for name, claim in more.items():
-                self._stored[name] = manifests[claim.shard.id]
-                self._unflushed.setdefault(name, Unflushed.of(self._log.state, claim.shard.id))
+        self._hold(more, manifests)
 
 
 def _distinct(home: TableHome, names: Iterable[str]) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headgate.checkpoints.stream.backlog import MAX_ENTRIES
-from headgate.checkpoints.stream.driver import ShardLoad
+from headgate.checkpoints.stream.shards import ShardLoad
 from headgate.errors import InvalidInput
 from headgate.streaming.options import SinkOptions
 
