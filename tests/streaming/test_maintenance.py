@@ -165,16 +165,16 @@ def test_rows_are_in_the_base_before_they_are_older_than_is_promised_and_the_lag
     until(lambda: maintenance.state.flushes == 2, "both shards")
     batch(driver, maintenance, 1)
     assert lance.dataset(table.uri).count_rows() == 0
-    assert maintenance._standing.base_lag == 50.0
+    assert maintenance._board.base_lag == 50.0
     assert maintenance.state.base_since is not None
     now[0] = 80.0
     maintenance.batch_done()
     until(lambda: not any(one.sstables for one in driver.loads()), "the SSTables are in the base")
-    until(lambda: maintenance._standing.base_lag == 30.0, "what came later is younger")
+    until(lambda: maintenance._board.base_lag == 30.0, "what came later is younger")
     assert Counter(lance.dataset(table.uri).to_table()["id"].to_pylist()) == rows_of(range(1))
     now[0] = 150.0
     maintenance.batch_done()
-    until(lambda: maintenance._standing.base_lag == 0.0, "nothing waits")
+    until(lambda: maintenance._board.base_lag == 0.0, "nothing waits")
     assert Counter(lance.dataset(table.uri).to_table()["id"].to_pylist()) == ids(table) == rows_of(range(2))
     assert maintenance.state.base_since is None
 
@@ -544,7 +544,7 @@ def test_what_is_told_last_is_the_newest(table: Table, started: Started) -> None
     maintenance = started(driver, Jobs(gate.flush), report=tell)
     batch(driver, maintenance, 0)
     assert reached.wait(PATIENCE)
-    noting = Background(lambda: maintenance._standing.note("restart the query"))
+    noting = Background(lambda: maintenance._board.note("restart the query"))
     until(lambda: maintenance.state.notes, "it is noted")
     time.sleep(0.3)  # time to overtake, for one that may
     go_on.set()
@@ -563,8 +563,8 @@ def test_the_state_is_left_for_people_and_a_damaged_hint_is_none(table: Table, s
     maintenance = started(driver, Jobs(gate.flush), report=lambda state: put_state(records, state))
     batch(driver, maintenance, 0)
     until(lambda: (found := read_state(records, "s")) and found.failures, "the hint shows the failure")
-    maintenance._standing.note("restart the query")
-    maintenance._standing.note("restart the query")
+    maintenance._board.note("restart the query")
+    maintenance._board.note("restart the query")
     maintenance.stop()
     found = read_state(records, "s")
     assert found is not None

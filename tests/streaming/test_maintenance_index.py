@@ -178,7 +178,7 @@ def test_a_stream_that_is_over_begins_no_further_round(table: Table, started: St
     maintenance = Maintenance(driver, Jobs(index=gate), plan).start()
     assert gate.reached.wait(PATIENCE)
     if how == "fenced":
-        maintenance._standing.fence(headgate.errors.Fenced("A successor has it."))
+        maintenance._board.fence(headgate.errors.Fenced("A successor has it."))
     else:
         maintenance.stop(wait=False)
     gate.open.set()

@@ -16,11 +16,11 @@ from headgate.search.build.jobs import Job
 from headgate.search.build.upkeep import index_base, neglected
 from headgate.search.finalize.finalize import Report
 from headgate.search.finalize.segment import Segment
+from headgate.streaming.maintenance.board import Board
 from headgate.streaming.maintenance.cores import CalledOff
 from headgate.streaming.maintenance.loop import Chore
 from headgate.streaming.maintenance.rules import is_compaction_due, to_flush
 from headgate.streaming.maintenance.schedule import Collect, Jobs, Schedule
-from headgate.streaming.maintenance.standing import Standing
 from headgate.streaming.maintenance.state import Collected, seconds_since, timestamp
 
 _log = structlog.get_logger("headgate.streaming")
@@ -32,12 +32,12 @@ class ShardUpkeep:
     """Flushes, checkpoints, folds of the log."""
 
     def __init__(
-        self, driver: StreamDriver, jobs: Jobs, schedule: Schedule, standing: Standing, clock: Callable[[], float]
+        self, driver: StreamDriver, jobs: Jobs, schedule: Schedule, board: Board, clock: Callable[[], float]
     ) -> None:
         self._driver = driver
         self._jobs = jobs
         self._schedule = schedule
-        self._standing = standing
+        self._board = board
         self._clock = clock
         self._turn = threading.Lock()
         """Who works on the shards: the thread, or somebody who asked for a checkpoint."""
@@ -55,43 +55,43 @@ class ShardUpkeep:
 
     def batch_done(self) -> None:
         """A batch was committed."""
-        with self._standing.changed:
+        with self._board.changed:
             self._batches += 1
 
     def checkpoint_now(self, take: Callable[[], TableCheckpoint]) -> TableCheckpoint:
         """Take a checkpoint in this thread, once the shards are free."""
         with self._turn:
             taken = take()
-        with self._standing.changed:
+        with self._board.changed:
             self._checkpointed, self._batches = self._clock(), 0
         return taken
 
     def _to_flush(self) -> list[str]:
-        return to_flush(self._driver.loads(), self._standing.unflushed_ages(), self._schedule.limits)
+        return to_flush(self._driver.loads(), self._board.unflushed_ages(), self._schedule.limits)
 
     def _flush(self) -> None:
         with (
-            self._jobs.turn(self._standing.is_over),
+            self._jobs.turn(self._board.is_over),
             self._turn,
             self._driver.maintenance("a flush"),
         ):
             jobs = self._driver.flush_jobs(self._schedule.limits.flush_bytes, self._to_flush())
             done = self._jobs.flush(jobs)
             self._driver.flushed(done)
-        self._standing.see_ages(flushed=done)
-        self._standing.count(flushes=len(done))
+        self._board.see_ages(flushed=done)
+        self._board.count(flushes=len(done))
 
     def _checkpoint_due(self) -> bool:
-        with self._standing.changed:
+        with self._board.changed:
             waited = self._clock() - self._checkpointed >= self._schedule.checkpoint_seconds
             return self._jobs.checkpoint is not None and self._batches > 0 and waited
 
     def _checkpoint(self) -> None:
         assert self._jobs.checkpoint is not None
-        with self._jobs.turn(self._standing.is_over):
+        with self._jobs.turn(self._board.is_over):
             taken = self.checkpoint_now(self._jobs.checkpoint)
-        self._standing.see_ages()
-        self._standing.count(checkpoints=1)
+        self._board.see_ages()
+        self._board.count(checkpoints=1)
         _log.info("checkpoint taken", stream=self._driver.stream, checkpoint=taken.name, note=taken.note or None)
 
     def _fold(self) -> None:
@@ -103,12 +103,12 @@ class BaseUpkeep:
     """Compaction into the base, tidying and indexing of it."""
 
     def __init__(
-        self, driver: StreamDriver, jobs: Jobs, schedule: Schedule, standing: Standing, clock: Callable[[], float]
+        self, driver: StreamDriver, jobs: Jobs, schedule: Schedule, board: Board, clock: Callable[[], float]
     ) -> None:
         self._driver = driver
         self._jobs = jobs
         self._schedule = schedule
-        self._standing = standing
+        self._board = board
         self._clock = clock
         self._tidied = clock()
         self._untidied = 0
@@ -130,22 +130,22 @@ class BaseUpkeep:
         ]
 
     def _compaction_due(self) -> bool:
-        return is_compaction_due(self._driver.loads(), self._standing.sstable_ages(), self._schedule.limits)
+        return is_compaction_due(self._driver.loads(), self._board.sstable_ages(), self._schedule.limits)
 
     def _compact(self) -> None:
-        with self._jobs.turn(self._standing.is_over):
+        with self._jobs.turn(self._board.is_over):
             done = self._driver.compact(self._schedule.rounds, self._jobs.compact)
-        self._standing.see_ages()
+        self._board.see_ages()
         if done is not None:
             self._untidied += 1
             self._indexes_seen = _NOW
-            self._standing.count(compactions=1, sstables_compacted=done.sstables)
+            self._board.count(compactions=1, sstables_compacted=done.sstables)
 
     def _tidy_due(self) -> bool:
         return self._untidied > 0 and self._clock() - self._tidied >= self._schedule.tidy_seconds
 
     def _tidy(self) -> None:
-        with self._jobs.turn(self._standing.is_over):
+        with self._jobs.turn(self._board.is_over):
             tidy_base(self._driver.home, self._schedule.base, self._jobs.merge)
         self._tidied, self._untidied = self._clock(), 0
         self._indexes_seen = _NOW
@@ -161,11 +161,11 @@ class BaseUpkeep:
         """New fragments become segments, and segments that are too many become few, in rounds; each has its turn."""
 
         def in_turn(jobs: Sequence[Job], report: Report) -> Sequence[Segment]:
-            with self._jobs.turn(self._standing.is_over):
+            with self._jobs.turn(self._board.is_over):
                 return self._jobs.index(jobs, report)
 
         done = index_base(self._driver.home.store, runner=in_turn, limits=self._schedule.segments)
-        self._standing.count(indexed=done.segments)
+        self._board.count(indexed=done.segments)
         self._stale_indexes = ()
 
 
@@ -176,7 +176,7 @@ class TableLook:
         self,
         driver: StreamDriver,
         schedule: Schedule,
-        standing: Standing,
+        board: Board,
         clock: Callable[[], float],
         *,
         follows: bool,
@@ -184,7 +184,7 @@ class TableLook:
         """`follows`: batches take over columns that a look finds changed."""
         self._driver = driver
         self._seconds = schedule.columns_seconds
-        self._standing = standing
+        self._board = board
         self._clock = clock
         self._follows = follows
         self._last = clock()
@@ -197,13 +197,13 @@ class TableLook:
 
     def check_table(self) -> None:
         """Raises Fenced where a look has found another table in the place of the stream's (R23). Reads nothing."""
-        with self._standing.changed:
+        with self._board.changed:
             if self._another_table is not None:
                 raise self._another_table
 
     def saw_other_columns(self) -> bool:
         """Whether a look since the last call has found other columns than the driver writes. Reads nothing."""
-        with self._standing.changed:
+        with self._board.changed:
             seen, self._other_columns = self._other_columns, False
         return seen
 
@@ -212,15 +212,15 @@ class TableLook:
         try:
             columns = stream_schema(self._driver.home)
         except Fenced as error:
-            with self._standing.changed:
+            with self._board.changed:
                 self._another_table = error
             raise
         changed = difference(self._driver.home.schema, columns)
         if changed is not None and self._follows:
-            with self._standing.changed:
+            with self._board.changed:
                 self._other_columns = True
         elif changed is not None:
-            self._standing.note(
+            self._board.note(
                 f"The table's columns changed since the query started: {changed}. Rows are stored as before: an added "
                 "column is null in them, a dropped one is left out wherever they are read, flushed or compacted. "
                 "Restart the query with the new columns, and without dropped ones, in its decoder or frame."
@@ -231,14 +231,14 @@ class GarbageUpkeep:
     """Collections of the table's garbage. The time between two counts over restarts."""
 
     def __init__(
-        self, driver: StreamDriver, collect: Collect, schedule: Schedule, standing: Standing, clock: Callable[[], float]
+        self, driver: StreamDriver, collect: Collect, schedule: Schedule, board: Board, clock: Callable[[], float]
     ) -> None:
         self._stream = driver.stream
         self._collect = collect
         self._seconds = schedule.gc_seconds
-        self._standing = standing
+        self._board = board
         self._clock = clock
-        self._last = clock() - (seconds_since(standing.state.collects_since) or 0.0)
+        self._last = clock() - (seconds_since(board.state.collects_since) or 0.0)
 
     def chores(self) -> list[Chore]:
         """Of the thread of garbage."""
@@ -246,13 +246,13 @@ class GarbageUpkeep:
 
     def _run(self) -> None:
         def go_on(done: int, total: int) -> None:
-            if self._standing.is_over():
+            if self._board.is_over():
                 raise CalledOff
 
         done = self._collect(go_on)
         self._last = self._clock()
         collected = Collected(timestamp(), len(done.found), done.nbytes, done.kept)
-        self._standing.update(collected=collected, collects_since=collected.at)
+        self._board.update(collected=collected, collects_since=collected.at)
         _log.info("garbage collected", stream=self._stream, objects=collected.objects, bytes=collected.nbytes)
         for one in collected.kept:
             _log.warning("garbage collection kept what it could not judge", stream=self._stream, kept=one)

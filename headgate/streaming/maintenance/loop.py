@@ -10,8 +10,8 @@ from structlog.contextvars import bind_contextvars
 
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import Fenced, HeadgateError
+from headgate.streaming.maintenance.board import Board
 from headgate.streaming.maintenance.cores import CalledOff
-from headgate.streaming.maintenance.standing import Standing
 from headgate.streaming.maintenance.state import Failure, timestamp
 
 IDLE_SECONDS = 1.0
@@ -42,7 +42,7 @@ class Loop:
         self,
         chores: Sequence[Chore],
         driver: StreamDriver,
-        standing: Standing,
+        board: Board,
         is_active: Callable[[], bool],
         clock: Callable[[], float],
         pause_after: Callable[[int], float],
@@ -50,7 +50,7 @@ class Loop:
         """Of two chores that are due the first comes first."""
         self._chores = chores
         self._driver = driver
-        self._standing = standing
+        self._board = board
         self._is_active = is_active
         self._clock = clock
         self._pause_after = pause_after
@@ -58,45 +58,45 @@ class Loop:
     def __call__(self) -> None:
         opened = self._driver.head.opened
         bind_contextvars(stream=self._driver.stream, query=None if opened is None else opened.query_id)
-        standing = self._standing
-        while not standing.is_over():
+        board = self._board
+        while not board.is_over():
             active = self._is_active()
             if (chore := self.next()) is not None:
                 self._run(chore)
             elif not active:
                 return
             else:
-                with standing.changed:
-                    if not standing.stopping:
-                        standing.changed.wait(IDLE_SECONDS)
+                with board.changed:
+                    if not board.stopping:
+                        board.changed.wait(IDLE_SECONDS)
 
     def next(self) -> Chore | None:
         """What is due, unless it pauses after a failure."""
         return next((one for one in self._chores if one.not_before <= self._clock() and one.is_due()), None)
 
     def _run(self, chore: Chore) -> None:
-        self._standing.began(chore.name)
+        self._board.began(chore.name)
         failed = bool(chore.failures)
         if not chore.quiet:
-            self._standing.report()
+            self._board.report()
         try:
             chore.run()
         except CalledOff:
             _log.debug("the stream is over: what was due is for the next run", stream=self._driver.stream)
         except Fenced as error:
             _log.info("maintenance ends: the stream is not this driver's", stream=self._driver.stream, error=error.what)
-            self._standing.fence(error)
+            self._board.fence(error)
         except Exception as error:
             self._note_failure(chore, error)
         else:
             if chore.failures:
                 _log.info("a maintenance job works again", stream=self._driver.stream, job=chore.name)
             chore.failures, chore.not_before = 0, float("-inf")
-            self._standing.failed(chore.name, None)
+            self._board.failed(chore.name, None)
         finally:
-            self._standing.ended(chore.name)
+            self._board.ended(chore.name)
             if not chore.quiet or failed or chore.failures:
-                self._standing.report()
+                self._board.report()
 
     def _note_failure(self, chore: Chore, error: Exception) -> None:
         chore.failures += 1
@@ -105,7 +105,7 @@ class Loop:
         chore.since = chore.since if chore.failures > 1 else timestamp()
         # What Spark or Lance says may quote options, hence credentials.
         why = str(error) if isinstance(error, HeadgateError) else type(error).__name__
-        self._standing.failed(chore.name, Failure(chore.name, chore.failures, why, chore.since, f"in {pause:.0f} s"))
+        self._board.failed(chore.name, Failure(chore.name, chore.failures, why, chore.since, f"in {pause:.0f} s"))
         _log.warning(
             "a maintenance job failed; it is tried again",
             stream=self._driver.stream,

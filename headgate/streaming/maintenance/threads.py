@@ -23,11 +23,11 @@ from headgate import clock, parallel
 from headgate.checkpoints.snapshots.checkpoint import TableCheckpoint
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import Transient
+from headgate.streaming.maintenance.board import Board
 from headgate.streaming.maintenance.chores import BaseUpkeep, GarbageUpkeep, ShardUpkeep, TableLook
 from headgate.streaming.maintenance.loop import IDLE_SECONDS, Chore, Loop
 from headgate.streaming.maintenance.rules import Delay, delay, pause_after
 from headgate.streaming.maintenance.schedule import Jobs, Schedule
-from headgate.streaming.maintenance.standing import Standing
 from headgate.streaming.maintenance.state import Delayed, MaintenanceState, seconds_since, timestamp
 
 COMPLAIN_SECONDS = 30.0
@@ -66,28 +66,28 @@ class Maintenance:
             collected=None if before is None else before.collected,
             collects_since=timestamp() if seconds_since(since) is None else since,
         )
-        self._standing = standing = Standing(driver, state, report, clock)
-        self._shards = ShardUpkeep(driver, jobs, schedule, standing, clock)
-        self._look = TableLook(driver, schedule, standing, clock, follows=follows)
+        self._board = board = Board(driver, state, report, clock)
+        self._shards = ShardUpkeep(driver, jobs, schedule, board, clock)
+        self._look = TableLook(driver, schedule, board, clock, follows=follows)
         chores: dict[str, list[Chore]] = {"shards": [*self._shards.chores(), self._look.chore()]}
         if schedule.memtables:
-            chores["base"] = BaseUpkeep(driver, jobs, schedule, standing, clock).chores()
+            chores["base"] = BaseUpkeep(driver, jobs, schedule, board, clock).chores()
         if jobs.collect is not None:
-            chores["garbage"] = GarbageUpkeep(driver, jobs.collect, schedule, standing, clock).chores()
-        loops = {name: Loop(some, driver, standing, is_active, clock, pause_after) for name, some in chores.items()}
+            chores["garbage"] = GarbageUpkeep(driver, jobs.collect, schedule, board, clock).chores()
+        loops = {name: Loop(some, driver, board, is_active, clock, pause_after) for name, some in chores.items()}
         self._loops = list(loops.values())
         self._threads = [parallel.thread(name, loop) for name, loop in loops.items()]
 
     def start(self) -> Maintenance:
         """Begin."""
-        self._standing.see_ages()
+        self._board.see_ages()
         for thread in self._threads:
             thread.start()
         return self
 
     def stop(self, *, wait: bool = True) -> None:
         """Start no further job; `wait` for those that run."""
-        self._standing.stop()
+        self._board.stop()
         for thread in self._threads if wait else ():
             if thread.is_alive() and thread is not threading.current_thread():
                 thread.join()
@@ -95,7 +95,7 @@ class Maintenance:
     @property
     def state(self) -> MaintenanceState:
         """How it stands."""
-        return self._standing.state
+        return self._board.state
 
     # -- for batches -----------------------------------------------------------------
 
@@ -128,9 +128,9 @@ class Maintenance:
 
     def batch_done(self) -> None:
         """A batch was committed: there may be something to do."""
-        self._standing.see_ages()
+        self._board.see_ages()
         self._shards.batch_done()
-        self._standing.wake()
+        self._board.wake()
 
     def check_table(self) -> None:
         """Raises Fenced where a look has found another table in the place of the stream's (R23). Reads nothing."""
@@ -152,27 +152,27 @@ class Maintenance:
         while not self._is_idle():
             if end is not None and clock.monotonic() >= end:
                 return False
-            with self._standing.changed:
-                self._standing.changed.notify_all()
-                self._standing.changed.wait(0.05)
+            with self._board.changed:
+                self._board.changed.notify_all()
+                self._board.changed.wait(0.05)
         return True
 
     def _is_idle(self) -> bool:
-        if self._standing.is_over() or not any(thread.is_alive() for thread in self._threads):
-            return not self._standing.is_busy
-        return not self._standing.is_busy and all(loop.next() is None for loop in self._loops)
+        if self._board.is_over() or not any(thread.is_alive() for thread in self._threads):
+            return not self._board.is_busy
+        return not self._board.is_busy and all(loop.next() is None for loop in self._loops)
 
     def _delay(self) -> Delay | None:
         return delay(self._driver.loads(), self._schedule.limits)
 
     def _wait_a_little(self) -> None:
-        standing = self._standing
-        with standing.changed:
-            if standing.fenced is not None:
-                raise standing.fenced
-            standing.changed.notify_all()
-            standing.changed.wait(IDLE_SECONDS)
-            stopping = standing.stopping
+        board = self._board
+        with board.changed:
+            if board.fenced is not None:
+                raise board.fenced
+            board.changed.notify_all()
+            board.changed.wait(IDLE_SECONDS)
+            stopping = board.stopping
         if stopping or not self._is_active():
             raise Transient(
                 "The query was stopped while a batch waited for maintenance.",
@@ -182,5 +182,5 @@ class Maintenance:
             )
 
     def _note_delay(self, found: Delay | None) -> None:
-        self._standing.update(delayed=None if found is None else Delayed(found.reason, str(found), timestamp()))
-        self._standing.report()
+        self._board.update(delayed=None if found is None else Delayed(found.reason, str(found), timestamp()))
+        self._board.report()

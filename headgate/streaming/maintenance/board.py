@@ -15,7 +15,7 @@ from headgate.streaming.maintenance.state import Failure, MaintenanceState, time
 _log = structlog.get_logger("headgate.streaming")
 
 
-class Standing:
+class Board:
     """Any thread may read and change it. `changed` guards it, and wakes whoever waits for something to do."""
 
     def __init__(
