@@ -16,7 +16,7 @@ from headgate.cli.text.rewind import rewind_value
 from headgate.errors import DataLoss, InvalidInput
 from headgate.streaming.decode.contract import Decoder
 from headgate.streaming.kafka.source import source
-from headgate.streaming.verify.verify import Report, verify_table
+from headgate.streaming.verify.verify import Verification, verify_table
 from headgate.table.table import Table, open_table
 
 
@@ -69,7 +69,7 @@ def verify(
     click.get_current_context().exit(0 if report.holds else 1 if unsure else exit_code(DataLoss))
 
 
-def _title(report: Report) -> str:
+def _title(report: Verification) -> str:
     if report.holds:
         judged = ", as far as it can be judged" if report.unjudged else ""
         return "Every row is there, once" + (" in each pass: the stream was rewound" if report.rewinds else "") + judged
@@ -89,14 +89,14 @@ def run_verify(
     kafka_options: dict[str, str] | None = None,
     decode: Decoder | None = None,
     registry_auth: str | None = None,
-) -> Report:
+) -> Verification:
     """Compare, with progress bars on a terminal."""
     options = {topic: source(servers, topic, None, **(kafka_options or {})).consumer for topic in topics}
     with bars() as progress:
         return verify_table(table, options, decode, stages_on(progress), registry_auth)
 
 
-def report_value(report: Report) -> dict[str, Any]:
+def report_value(report: Verification) -> dict[str, Any]:
     """The report as plain values."""
     return {
         "holds": report.holds,

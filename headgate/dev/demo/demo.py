@@ -40,7 +40,7 @@ from headgate.streaming.kafka.source import source
 from headgate.streaming.observe.status import batch_value
 from headgate.streaming.verify.compare import Difference, Prints, compare
 from headgate.streaming.verify.history import heads_of
-from headgate.streaming.verify.verify import Report, verify_table
+from headgate.streaming.verify.verify import Verification, verify_table
 from headgate.table.create import create_table
 from headgate.table.table import Table
 
@@ -89,7 +89,7 @@ class Result:
     """Between what was produced and what the table holds."""
     dead_letters: int
     dead_letters_expected: int
-    verified: Report
+    verified: Verification
     """Between the topic and the table."""
     after: After
     """Plain Lance, search and a checkpoint."""
@@ -304,7 +304,7 @@ def _compared(table: Table, produced: pa.Table) -> tuple[Difference, int]:
     return compare(expected, found, keyed=True), len(found)
 
 
-def _verified(table: Table, consumer: ConsumerConfig) -> Report:
+def _verified(table: Table, consumer: ConsumerConfig) -> Verification:
     return verify_table(table, {TOPIC: consumer}, json_decoder(table.schema))
 
 

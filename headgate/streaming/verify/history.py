@@ -53,7 +53,7 @@ class History:
     complete: bool
     late: str | None = None
     """What is wrong where the log begins with a later batch than the first of its query (R23)."""
-    said: tuple[OpenRecord, ...] = ()
+    opens: tuple[OpenRecord, ...] = ()
     """The open records that say a decoder, oldest first: none of them is ever deleted."""
 
 
@@ -70,8 +70,8 @@ def history_of(table: Table, head: Head) -> History:
 
     found = parallel.each("log", record, range(1, head.sequence + 1))
     batches = tuple(one for one in found if isinstance(one, BatchRecord))
-    said = tuple(one for one in found if isinstance(one, OpenRecord) and one.decoder is not None)
-    return History(batches, None not in found, late_beginning(log.beginning(), head), said)
+    opens = tuple(one for one in found if isinstance(one, OpenRecord) and one.decoder is not None)
+    return History(batches, None not in found, late_beginning(log.beginning(), head), opens)
 
 
 @dataclass(frozen=True)

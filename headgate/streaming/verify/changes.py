@@ -1,0 +1,163 @@
+"""What the records of a topic come to: the rows that a table should hold, and the dead letters, as fingerprints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.connectors.kafka.options import ConsumerConfig
+from headgate.connectors.kafka.reading import read_range
+from headgate.shards.rows.schema import TOMBSTONE
+from headgate.shards.sharding import ByPartition, single
+from headgate.streaming.verify.compare import Prints, newest
+from headgate.streaming.verify.history import CommittedRange, Era
+from headgate.streaming.verify.streams import StreamLog
+from headgate.streaming.write.ordering import ORDER
+from headgate.streaming.write.rows import RowMaker
+from headgate.table.table import Table
+
+ReadProgress = Callable[[str, int, int], None]
+"""Called with what is read, how much of it was, and how much there is (0: not known)."""
+
+_COLUMNS = ("key", "value", "partition", "offset")
+
+
+@dataclass(frozen=True)
+class Change:
+    """Rows in storage form and today's columns, or dead letters."""
+
+    sequence: int
+    """Of the commit record that lists them, as far as that matters."""
+    rows: pa.RecordBatch
+    dead: bool
+    place: Mapping[str, Any]
+    offsets: pa.Array
+
+
+@dataclass
+class Changes:
+    """The changes that the records come to, as fingerprints, in the order in which they count."""
+
+    table: Table
+    logs: Mapping[str, StreamLog]
+    parts: Sequence[tuple[CommittedRange, Sequence[Era]]]
+    topics: Mapping[str, ConsumerConfig]
+    progress: ReadProgress
+    records: int = 0
+    letters_unread: int = 0
+    """Replayed dead letters that no decoder that is known here reads."""
+    dead: dict[tuple[str, str, int], list[int]] = field(default_factory=dict)
+    """Per stream, topic and partition, the offsets of the records that cannot be rows."""
+    _prints: list[Prints] = field(default_factory=list)
+    _deleted: list[np.ndarray[Any, Any]] = field(default_factory=list)
+    _sequences: list[np.ndarray[Any, Any]] = field(default_factory=list)
+
+    def read(self) -> None:
+        """Everything, once."""
+        for change in self.changes():
+            if change.dead:
+                where = change.place
+                found = self.dead.setdefault((where["stream"], where["topic"], where["partition"]), [])
+                found += change.offsets.to_pylist()
+            else:
+                self._prints.append(Prints.of(self.table.home.schema, [change.rows]))
+                self._deleted.append(np.asarray(change.rows.column(TOMBSTONE)))
+                self._sequences.append(np.full(change.rows.num_rows, change.sequence, np.int64))
+
+    def changes(self) -> Iterator[Change]:
+        """Range by range, then what replays made of dead letters."""
+        self.records = self.letters_unread = 0
+        for part, eras in self.parts:
+            for era in eras:
+                if era.made.can_judge:
+                    yield from self._of_range(part, era)
+        for stream, log in self.logs.items():
+            yield from self._of_replays(stream, log)
+
+    def unread(self) -> Iterator[str]:
+        """What replays made of dead letters and nobody can make again, as a sentence."""
+        if self.letters_unread:
+            yield (
+                f"The values of {self.letters_unread} replayed dead letters cannot be judged, because no decoder that "
+                "the log records reads them; they were counted."
+            )
+
+    def _of_range(self, part: CommittedRange, era: Era) -> Iterator[Change]:
+        maker = RowMaker(era.made.columns, single(), era.made.decoder, topic=part.topic)
+        cuts = self._cuts(part)
+        what = f"{part.topic}/{part.partition}"
+        place = {"stream": part.stream, "topic": part.topic, "partition": part.partition}
+        read = read_range(self.topics[part.topic], part.topic, part.partition, era.start, era.until, columns=_COLUMNS)
+        for batch in read:
+            for sequence, piece in _pieces(batch, cuts, part.after):
+                for routed in maker.from_kafka(piece):
+                    assert routed.order is not None
+                    rows = routed.rows if routed.dead else self.table.home.schema.adopted(routed.rows)
+                    yield Change(sequence, rows, routed.dead, place, routed.order.column(ORDER[-1]))
+            self.records += batch.num_rows
+            last = int(batch.column("offset")[-1].as_py())
+            self.progress(what, last + 1 - part.start, part.until - part.start)
+
+    def _of_replays(self, stream: str, log: StreamLog) -> Iterator[Change]:
+        """The letters that are rows by now, by the first replay whose decoder reads them."""
+        ways = [(record.sequence, made) for record, made in log.replays if made.can_judge]
+        for entry in log.letters if log.replays else ():
+            left = entry.rows.filter(pa.array(~entry.waiting)).combine_chunks()
+            for sequence, made in ways:
+                for batch in left.to_batches():
+                    done = RowMaker(made.columns, single(), made.decoder).made(batch)
+                    for routed in done.parts:
+                        assert routed.order is not None
+                        rows = self.table.home.schema.adopted(routed.rows)
+                        yield Change(sequence, rows, False, {"stream": stream}, routed.order.column(ORDER[-1]))
+                    left = pa.Table.from_batches([batch]).take(pa.array(sorted(done.bad), pa.int64())).combine_chunks()
+            self.letters_unread += left.num_rows
+
+    def expected(self) -> Prints:
+        """What the table should hold."""
+        prints = Prints.joined(self._prints)
+        if not self.table.primary_key:
+            return prints
+        # Batches in the order of their records; within one by topic, partition and offset, as they were read here.
+        order = np.argsort(np.concatenate([np.zeros(0, np.int64), *self._sequences]), kind="stable")
+        deleted = np.concatenate([np.zeros(0, np.bool_), *self._deleted])
+        return newest(prints.take(order), deleted[order])
+
+    def _cuts(self, part: CommittedRange) -> list[tuple[int, int]]:
+        """Where batches end, with their sequences. It matters only where a key may come from several partitions, or
+        from a replay; what replays followed is known even where the batches' records are gone.
+        """
+        log = self.logs[part.stream]
+        if not self.table.primary_key or (isinstance(self.table.sharding, ByPartition) and not log.replays):
+            return []
+        # A replay's clean stop repeats its open record: the first of them comes before the rows that it replayed.
+        found = {
+            end: record.sequence - 1
+            for record, _ in reversed(log.replays)
+            if part.is_of(record.sequence)
+            for topic, partition, end in record.ends
+            if (topic, partition) == (part.topic, part.partition) and end > part.start
+        }
+        for batch in log.history.batches:
+            for one in batch.sources if part.is_of(batch.sequence) else ():
+                if (one.topic, one.partition) == (part.topic, part.partition) and one.until > one.start:
+                    found[one.until] = batch.sequence
+        return sorted(found.items())
+
+
+def _pieces(batch: pa.RecordBatch, cuts: Sequence[tuple[int, int]], began: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """`began` is the sequence that the pass began with: of more than that nothing is known without cuts."""
+    if not cuts:
+        yield began, batch
+        return
+    # What follows the last one was committed by a record that is gone since, after a replay if that was the last one.
+    cuts = [*cuts, (np.iinfo(np.int64).max, cuts[-1][1] + 2)]
+    numbers = np.searchsorted(np.array([until for until, _ in cuts]), batch.column("offset").to_numpy(), side="right")
+    edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), batch.num_rows]
+    for begin, end in pairwise(edges):
+        yield cuts[numbers[begin]][1], batch.slice(begin, end - begin)
