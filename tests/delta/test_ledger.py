@@ -61,7 +61,7 @@ def test_sql_says_where_an_offset_lies_after_failures_crashes_and_over_buckets(
     ledger.parent.unlink()
     # As a driver leaves it that is killed here; the follower may be there first.
     (ledger / "_delta_log" / "_staged_commits").mkdir(parents=True, exist_ok=True)
-    until(lambda: following.is_told)
+    until(lambda: following.is_current)
     sink.close()
     check_ledger(spark, straight.table, ledger)
     (reader,) = status_of(straight.table)["readers"]

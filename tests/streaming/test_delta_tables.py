@@ -90,19 +90,30 @@ def test_a_follower_never_holds_its_stream_up_and_tries_the_newest_again(monkeyp
 
     one: Follower[int] = Follower("test-follower", work, say, {"query": "q", "stream": "s"})
     before = threading.active_count()
-    assert (one.is_told, before) == (True, threading.active_count())
+    assert (one.is_current, before) == (True, threading.active_count())
     for number in range(100):
-        one.tell(number)
+        one.update(number)
     _until(lambda: one.failures > 3)
-    assert not one.is_told
+    assert not one.is_current
+
+    def fail(_: int) -> None:
+        raise OSError("away")
+
+    failing: Follower[int] = Follower("failing", fail, lambda failed, first: None)
+    failing.update(1)
+    _until(lambda: failing.is_failing)
+    began = time.monotonic()
+    assert not failing.stop()
+    assert time.monotonic() - began < failing.patience / 2, "one that fails is not waited for"
     away.clear()
-    assert one.stop(60)
+    _until(lambda: not one.is_failing)
+    assert one.stop()
     assert done == [99]
     assert said[0] == ("OSError", True)
     assert [first for _, first in said].count(True) == 1
     assert said[-1] == ("NoneType", False)
     assert all(facts == {"query": "q", "stream": "s"} for facts in known), "every log line of the thread has them"
-    assert Follower("never", work, say).stop(0)
+    assert Follower("never", work, say).stop()
 
     # Stopped while it works: what fails then is said to nobody, since nobody tries again.
     begun, go, late = threading.Event(), threading.Event(), []
@@ -113,9 +124,9 @@ def test_a_follower_never_holds_its_stream_up_and_tries_the_newest_again(monkeyp
         raise OSError("its Spark is gone")
 
     two: Follower[int] = Follower("slow", slow, lambda failed, first: late.append(failed))
-    two.tell(1)
+    two.update(1)
     assert begun.wait(60)
-    assert not two.stop(0)
+    assert not two.stop(wait=False)
     go.set()
     _until(lambda: two.failures == 1)
     assert two._thread is not None

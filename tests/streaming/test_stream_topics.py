@@ -21,9 +21,8 @@ from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.connectors.kafka.groups import group_offsets
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.connectors.kafka.topics import QUIET, create_topic
-from headgate.streaming.observe import reporting
-from headgate.streaming.sink import ShardSink
-from headgate.streaming.spark.query import QueryFacts
+from headgate.streaming import setup
+from headgate.streaming.observe.group import KafkaProgress
 from tests.support.registry import AUTH, serving, wire
 from tests.support.runs import NOW, SCHEMA, Topic, until, wait
 
@@ -50,7 +49,9 @@ def test_topics_of_a_pattern_since_an_instant_flow_into_one_table_and_kafka_sees
     pattern = "|".join(map(re.escape, [*names, later.name]))
     source = headgate.kafka.source(kafka_servers, pattern=pattern, max_offsets_per_trigger=7, start=since)
     group = f"lag-{time.monotonic_ns()}"
-    sink = ShardSink(table, source=source, decode=headgate.decode.json(SCHEMA), stream="s", commit_to_kafka=group)
+    sink = headgate.ShardSink(
+        table, source=source, decode=headgate.decode.json(SCHEMA), stream="s", commit_to_kafka=group
+    )
     parts = [(names[0], 0), (names[0], 1), (names[1], 0), (later.name, 0)]
     seen: list[dict[tuple[str, int], int]] = []
 
@@ -93,7 +94,7 @@ def test_topics_of_a_pattern_since_an_instant_flow_into_one_table_and_kafka_sees
         until(lambda: progress.failures > 0)
         assert group_offsets(source.consumer, group, parts) != seen[-1]
         member.close()
-        until(lambda: progress.is_told)
+        until(lambda: progress.is_current)
         until(lambda: len(query.recentProgress) > 1, query)
         assert [one for one in query.recentProgress if "headgate" in one.observedMetrics] == []
     finally:
@@ -133,7 +134,7 @@ def test_avro_by_a_registry_and_raw_bytes_flow_through_a_stream(
         avro = headgate.decode.avro(SCHEMA, registry, auth=AUTH)
         for table, decode in ((rows, avro), (raw, headgate.decode.raw("value"))):
             source = headgate.kafka.source(kafka_servers, topic.name)
-            sink = ShardSink(table, source=source, decode=decode, stream="s")
+            sink = headgate.ShardSink(table, source=source, decode=decode, stream="s")
             writer = source.read(spark).writeStream.foreachBatch(sink).trigger(**NOW)
             wait(writer.option("checkpointLocation", f"{table.uri}-checkpoint").start(), sink)
             sink.close()
@@ -145,17 +146,13 @@ def test_avro_by_a_registry_and_raw_bytes_flow_through_a_stream(
     assert list(headgate.checkpoints.log.dead_letters.read_dead_letters(raw.home)) == []
 
 
-class DeadGroup(ShardSink):
-    """A sink whose consumer group belongs to a broker that is not there."""
-
-    def _cluster(self, facts: QueryFacts) -> ConsumerConfig:
-        return ConsumerConfig.from_spark({"kafka.bootstrap.servers": "127.0.0.1:1"})
-
-
 def test_change_events_of_two_topics_become_one_table_with_a_key_exactly_once_though_the_groups_broker_is_away(
     spark: SparkSession, kafka_servers: str, make_topic: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reporting, "LAST_TRY", 0.1)
+    # The consumer group belongs to a broker that is not there.
+    away = ConsumerConfig.from_spark({"kafka.bootstrap.servers": "127.0.0.1:1"})
+    monkeypatch.setattr(setup, "_cluster", lambda facts, source: away)
+    monkeypatch.setattr(KafkaProgress, "patience", 0.1)
     topic = Topic(kafka_servers, make_topic(2), 2)  # type: ignore[operator]
     other = Topic(kafka_servers, make_topic(1), 1)  # type: ignore[operator]
     table = headgate.create_table(str(tmp_path / "t"), SCHEMA, "id", headgate.bucket("id", 2))
@@ -186,12 +183,12 @@ def test_change_events_of_two_topics_become_one_table_with_a_key_exactly_once_th
     put("d", 100, None)
     source = headgate.kafka.source(kafka_servers, [topic.name, other.name], max_offsets_per_trigger=9)
     decode = headgate.decode.debezium(table.schema)
-    sink = DeadGroup(table, source=source, decode=decode, stream="cdc", commit_to_kafka="away")
+    sink = headgate.ShardSink(table, source=source, decode=decode, stream="cdc", commit_to_kafka="away")
     writer = source.read(spark).writeStream.foreachBatch(sink).trigger(**NOW)
     wait(writer.option("checkpointLocation", str(tmp_path / "c")).start(), sink)
     progress = sink.reporting._progress
     assert progress is not None
-    assert not progress.is_told, "nobody took the offsets, and no batch waited for that"
+    assert not progress.is_current, "nobody took the offsets, and no batch waited for that"
     rows = {row["id"]: row["note"] for row in table.scan().read_all().to_pylist()}
     kept = {0: "snapshot", 1: "updated", 3: "again", 4: "snapshot", 5: "snapshot"}
     assert rows == {**kept, 101: "other again"}

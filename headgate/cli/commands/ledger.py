@@ -11,7 +11,7 @@ from headgate.cli.options.table import apply_option, storage_option, table_argum
 from headgate.cli.output import Output, not_applied, output_option
 from headgate.cli.signals import quiet_logs
 from headgate.cli.spark import ledger_settings, own_spark
-from headgate.streaming.delta.ledger import rebuild_ledger, told
+from headgate.streaming.delta.ledger import rebuild_ledger, short
 from headgate.streaming.spark.session import SparkFailed
 from headgate.table.table import open_table
 
@@ -52,6 +52,6 @@ def rebuild(uri: str, stream: str, target: str, apply: bool, storage_options: di
         try:
             done = rebuild_ledger(spark, table, stream, target, apply=apply)
         except PySparkException as error:
-            raise SparkFailed(f"The ledger could not be rebuilt: {told(error)}", log=str(log_file)) from error
+            raise SparkFailed(f"The ledger could not be rebuilt: {short(error)}", log=str(log_file)) from error
     title = f"{'Rebuilt' if apply else 'Would rebuild'} the ledger of stream {stream} of {table.uri}"
     output.record(title if apply else not_applied(title), asdict(done))

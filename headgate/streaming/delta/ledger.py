@@ -36,18 +36,17 @@ _log = structlog.get_logger("headgate.streaming")
 CHUNK = 1000
 """Records that one Delta transaction takes at most while a ledger catches up or is made anew; see `LedgerFeed.read`."""
 
-LAST_ROWS = 30.0
-"""Seconds that a clean stop waits for the last rows."""
-
 
 class Ledger(Follower[int]):
-    """Follows one stream. `tell` takes the sequence of the last record."""
+    """Follows one stream. `update` takes the sequence of the last record."""
+
+    patience = 30.0
 
     def __init__(
         self, spark: SparkSession, table: Table, stream: str, name: DeltaName, query: str | None = None
     ) -> None:
         facts = {"stream": stream, "query": query, "ledger": name.shown}
-        super().__init__("ledger", self._catch_up, self._say_how, facts)
+        super().__init__("ledger", self._catch_up, self._log_try, facts)
         self._table = table
         self._stream = stream
         self._rows = LedgerTable(spark, name, _key(table, stream))
@@ -61,17 +60,15 @@ class Ledger(Follower[int]):
         """Records of the commit log that it does not have yet."""
         return max(0, (self._wanted or 0) - (self._at or 0))
 
-    def stop(self, seconds: float = LAST_ROWS) -> bool:
-        """End the thread, after the last rows or so many seconds; one that fails now is not waited for. Whether they
-        are in the ledger.
-        """
-        told = super().stop(0.0 if self.is_failing else seconds)
-        if not told and seconds:
+    def stop(self, *, wait: bool = True) -> bool:
+        """As of any follower, with a word about what is left."""
+        current = super().stop(wait=wait)
+        if wait and not current:
             _log.warning("the stream ended before its ledger; a start goes on", behind=self.behind, **self._facts)
-        if told and self._at is not None:
+        if current and self._at is not None:
             with suppress(HeadgateError):
                 self._pin.move(self._at, now=True)
-        return told
+        return current
 
     def _catch_up(self, sequence: int) -> None:
         try:
@@ -97,12 +94,12 @@ class Ledger(Follower[int]):
         self._pin.move(chunk.upto)
         return chunk.upto
 
-    def _say_how(self, failed: Exception | None, first: bool) -> None:
+    def _log_try(self, failed: Exception | None, first: bool) -> None:
         if failed is None:
             if self.is_failing:
                 _log.info("the ledger has caught up again", sequence=self._at)
         else:
-            why = told(failed)
+            why = short(failed)
             if first:
                 _log.warning("the ledger was not written; tried again", behind=self.behind, error=why)
             with suppress(HeadgateError):
@@ -169,7 +166,7 @@ def rebuild_ledger(spark: SparkSession, table: Table, stream: str, ledger: str, 
     return Rebuilt(stream, name.shown, apply, records, made, replaced, all_rows - replaced, lost)
 
 
-def told(error: Exception) -> str:
+def short(error: Exception) -> str:
     """An error in one line, without credentials."""
     if isinstance(error, HeadgateError):
         return str(error)

@@ -1,7 +1,7 @@
 """A thread that brings something outside up to date with a stream, and never holds the stream up.
 
-Promises: `tell` notes and returns; what failed is tried again after a pause that doubles, and only the newest is tried;
-no thread before the first `tell`.
+Promises: `update` notes and returns; what failed is tried again after a pause that doubles, and only the newest is
+tried; no thread before the first `update`.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ Wanted = TypeVar("Wanted")
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 """Seconds between tries: doubled from the first to the longest."""
 
-LAST_TRY = 15.0
-"""Seconds that a clean stop waits for the last news."""
-
 
 class Follower(Generic[Wanted]):
-    """`work` is done with what was told last, in the thread; whatever it raises is told to `say`, and tried again.
+    """`work` is done in the thread with what `update` got last; what it raises goes to `report`, and is tried again.
 
-    `say` gets None after a success, and the error after a failure, with whether it is the first in a row.
+    `report` gets None after a success, and the error after a failure, with whether it is the first in a row.
     Every log line of the thread has the `facts`.
     """
+
+    patience = 15.0
+    """Seconds that a clean stop waits for the last news."""
 
     def __init__(
         self,
         name: str,
         work: Callable[[Wanted], None],
-        say: Callable[[Exception | None, bool], None],
+        report: Callable[[Exception | None, bool], None],
         facts: Mapping[str, Any] | None = None,
     ) -> None:
         self._name = name
         self._work = work
-        self._say = say
+        self._report = report
         self._facts = dict(facts or {})
         self._wanted: Wanted | None = None
         self._done: Wanted | None = None
@@ -51,7 +51,7 @@ class Follower(Generic[Wanted]):
         self.failures = 0
         """Tries that failed since the start."""
 
-    def tell(self, wanted: Wanted) -> None:
+    def update(self, wanted: Wanted) -> None:
         """What the outside should know. Returns at once."""
         with self._changed:
             self._wanted = wanted
@@ -61,8 +61,8 @@ class Follower(Generic[Wanted]):
             self._changed.notify_all()
 
     @property
-    def is_told(self) -> bool:
-        """Whether the outside has what was told last."""
+    def is_current(self) -> bool:
+        """Whether the outside has the last news."""
         with self._changed:
             return self._done == self._wanted
 
@@ -71,8 +71,11 @@ class Follower(Generic[Wanted]):
         """Whether nothing more is tried."""
         return self._stopped
 
-    def stop(self, seconds: float = LAST_TRY) -> bool:
-        """End the thread, after the last news or so many seconds. Whether the outside has them."""
+    def stop(self, *, wait: bool = True) -> bool:
+        """End the thread. `wait`: its patience for the last news, unless its last try failed. Whether the outside has
+        them.
+        """
+        seconds = self.patience if wait and not self.is_failing else 0.0
         until = clock.monotonic() + seconds
         with self._changed:
             self._changed.wait_for(lambda: self._thread is None or self._stopped or self._done == self._wanted, seconds)
@@ -80,7 +83,7 @@ class Follower(Generic[Wanted]):
             self._changed.notify_all()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(max(0.0, until - clock.monotonic()))
-        return self.is_told
+        return self.is_current
 
     def give_up(self) -> None:
         """From the work itself: nothing more is to be tried."""
@@ -102,7 +105,7 @@ class Follower(Generic[Wanted]):
                 return  # nothing is tried again, and what the work needs may be gone: whoever stopped it knows
             first = failed is not None and not pause
             pause = 0.0 if failed is None else min(LONGEST_PAUSE, max(FIRST_PAUSE, 2 * pause))
-            self._say(failed, first)
+            self._report(failed, first)
             self.is_failing = failed is not None
 
     def _next(self, pause: float) -> Wanted | None:

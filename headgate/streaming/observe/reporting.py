@@ -1,4 +1,4 @@
-"""What a sink tells the outside: its counts, Prometheus, Kafka's consumer group, a ledger. Never a reason for a batch
+"""What a sink shows the outside: its counts, Prometheus, Kafka's consumer group, a ledger. Never a reason for a batch
 to fail.
 
 Nothing listens and no thread runs before the first batch of a run; what was started is the process's that runs the
@@ -20,7 +20,6 @@ from headgate.shards.wal.entry import SourceRange
 from headgate.streaming.delta.ledger import Ledger
 from headgate.streaming.delta.tables import DeltaName, check_delta
 from headgate.streaming.maintenance.state import MaintenanceState
-from headgate.streaming.observe.follower import LAST_TRY
 from headgate.streaming.observe.group import KafkaProgress
 from headgate.streaming.observe.listener import listen
 from headgate.streaming.observe.metrics import StreamMetrics
@@ -75,10 +74,10 @@ class Reporting:
         query = None if opened is None else opened.query_id
         if group is not None:
             self._progress = KafkaProgress(group, str(options.commit_to_kafka), driver.stream, query)
-            self._progress.tell(driver.head.ends)
+            self._progress.update(driver.head.ends)
         if options.ledger is not None:
             self._ledger = Ledger(session, table, driver.stream, DeltaName(options.ledger, "ledger"), query)
-            self._ledger.tell(driver.head.sequence)
+            self._ledger.update(driver.head.sequence)
         self.metrics.watch(
             driver.home.uri,
             driver,
@@ -107,9 +106,9 @@ class Reporting:
         """A batch has its record."""
         self.metrics.committed(record)
         if self._progress is not None:
-            self._progress.tell(driver.head.ends)
+            self._progress.update(driver.head.ends)
         if self._ledger is not None:
-            self._ledger.tell(record.sequence)
+            self._ledger.update(record.sequence)
 
     @property
     def ledger(self) -> Ledger | None:
@@ -123,12 +122,10 @@ class Reporting:
 
     def end_run(self, *, wait: bool) -> None:
         """A run has lost its stream, or another follows. `wait`: a while, until Kafka and the ledger have it all."""
-        progress, self._progress = self._progress, None
-        if progress is not None:
-            progress.stop(LAST_TRY if wait and not progress.is_failing else 0.0)
-        ledger, self._ledger = self._ledger, None
-        if ledger is not None:
-            ledger.stop() if wait else ledger.stop(0.0)
+        followers = [one for one in (self._progress, self._ledger) if one is not None]
+        self._progress = self._ledger = None
+        for follower in followers:
+            follower.stop(wait=wait)
         unlisten, self._unlisten = self._unlisten, None
         if unlisten is not None:
             unlisten()
@@ -148,7 +145,7 @@ class Reporting:
 
 
 def _listening(run: Any, metrics: StreamMetrics) -> Callable[[], None] | None:
-    """None where Spark takes no listener; what it would have told is then missing, and nothing else."""
+    """None where Spark takes no listener; what it would have shown is then missing, and nothing else."""
     try:
         return listen(run, metrics.progress)
     except Exception as error:

@@ -45,20 +45,20 @@ def test_a_broker_that_is_away_is_no_matter_and_gets_the_newest_offsets_when_it_
     own_broker.create_topic("t")
     cluster = config(own_broker.servers)
     progress = KafkaProgress(cluster, "lag", "orders")
-    progress.tell({("t", 0): 1})
+    progress.update({("t", 0): 1})
     until = time.monotonic() + 30
-    while not progress.is_told and time.monotonic() < until:
+    while not progress.is_current and time.monotonic() < until:
         time.sleep(0.05)
     own_broker.kill()
     began = time.monotonic()
     for end in range(2, 100):
-        progress.tell({("t", 0): end})
+        progress.update({("t", 0): end})
     assert time.monotonic() - began < 20, "a broker that is away is waited for longer, each time"
     with pytest.raises(Transient):
         group_offsets(cluster, "lag", [("t", 0)], deadline=1.0)
     own_broker.restart()
     until = time.monotonic() + 60
-    while not progress.is_told and time.monotonic() < until:
+    while not progress.is_current and time.monotonic() < until:
         time.sleep(0.1)
     assert group_offsets(cluster, "lag", [("t", 0)]) == {("t", 0): 99}
     assert progress.stop()
