@@ -13,7 +13,7 @@ deleted meanwhile is not known to have been there.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -26,7 +26,7 @@ from headgate.checkpoints.jobs.flush import run_here
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.dead_letters import DeadEntry, dead_entries
 from headgate.checkpoints.log.names import check_stream
-from headgate.checkpoints.log.records import Batch, OpaqueRange, ShardPart
+from headgate.checkpoints.log.records import Batch, OpaqueRange
 from headgate.checkpoints.log.replayed import Replayed
 from headgate.checkpoints.log.state import LogState
 from headgate.checkpoints.offline.checkpoint import MAX_BYTES
@@ -38,6 +38,7 @@ from headgate.steps import step
 from headgate.streaming.decode.contract import Decoder
 from headgate.streaming.decode.provenance import provenance_value
 from headgate.streaming.spark.checks import check_decoder
+from headgate.streaming.write.answers import Parts, shard_parts
 from headgate.streaming.write.rows import Made, RowMaker
 from headgate.streaming.write.task import Attempt, WritePlan
 from headgate.table.table import Table, open_table
@@ -228,7 +229,7 @@ def _present(table: Table, made: Made) -> int:
     return int(table.get(distinct.select(keys)).num_rows)
 
 
-def _appended(table: Table, driver: StreamDriver, maker: RowMaker, made: Made) -> dict[str, ShardPart]:
+def _appended(table: Table, driver: StreamDriver, maker: RowMaker, made: Made) -> Parts:
     planned = driver.plan({part.shard for part in made.parts})
     plan = WritePlan(
         maker=maker,
@@ -241,14 +242,5 @@ def _appended(table: Table, driver: StreamDriver, maker: RowMaker, made: Made) -
     with Attempt(plan) as attempt:
         for part in made.parts:
             attempt.add(part)
-        written: Sequence[dict[str, Any]] = [told for told in attempt.finish() if "shard" in told]
-    return {
-        told["shard"]: ShardPart(
-            planned.claims[told["shard"]].shard.id,
-            told["attempt"],
-            tuple(told["positions"]),
-            told["rows"],
-            told["nbytes"],
-        )
-        for told in written
-    }
+        written = [answer for answer in attempt.finish() if "shard" in answer]
+    return shard_parts(written, plan.shard_ids, plan.dead_letter_ids)[0]

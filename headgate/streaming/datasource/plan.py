@@ -5,6 +5,7 @@ The two run in different processes. All that the commit must know is in the plan
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,9 +14,8 @@ from uuid import UUID, uuid4
 
 from headgate.checkpoints.jobs.columns import another_table, gained, stream_schema
 from headgate.checkpoints.log.commit_log import CommitLog, OpenedLog
-from headgate.checkpoints.log.dead_letters import dead_letter_name
 from headgate.checkpoints.log.decisions import Skip, Write, is_another_table
-from headgate.checkpoints.log.records import Batch, BatchRecord, ShardPart
+from headgate.checkpoints.log.records import Batch, BatchRecord
 from headgate.checkpoints.log.state import Head, LogState
 from headgate.checkpoints.spark.directory import SparkCheckpoint
 from headgate.checkpoints.stream.driver import Planned, StreamDriver
@@ -31,6 +31,7 @@ from headgate.streaming.decode.provenance import provenance_value
 from headgate.streaming.kafka import offsets as topic_offsets
 from headgate.streaming.options import as_option
 from headgate.streaming.spark.checks import check_columns
+from headgate.streaming.write.answers import shard_parts
 from headgate.streaming.write.plan import decided, shard_names, write_plan
 from headgate.streaming.write.routing import shards_of
 from headgate.streaming.write.task import WritePlan
@@ -149,8 +150,8 @@ def plan_batch(settings: Settings, columns: Sequence[str], root: str) -> BatchPl
         head=replace(driver.head, recent={}),
         batch=batch,
         attempt_id=uuid4().hex,
-        shards={name: claim.shard.id for name, claim in planned.claims.items()},
-        dead_letters={name: claim.shard.id for name, claim in planned.dead_letters.items()},
+        shards={} if write is None else write.shard_ids,
+        dead_letters={} if write is None else write.dead_letter_ids,
         ordered=bool(table.primary_key),
         skip=isinstance(decision, Skip),
         retry=settings.options.retry,
@@ -178,7 +179,9 @@ def commit_batch(results: Sequence[TaskResult], batch_id: int) -> BatchRecord | 
                 raise from_json(dict(result.error)).located(batch=batch_id, stream=head.stream)
         if commitment.skip:
             return None
-        shards, dead = _parts(commitment, results)
+        written = [one for result in results for one in result.written]
+        _check_tasks(commitment, written)
+        shards, dead = shard_parts(written, commitment.shards, commitment.dead_letters)
         log = CommitLog(commitment.home.records, head.stream, commitment.home.uri, commitment.retry)
         assert head.opened is not None
         opened = OpenedLog(log, head.opened, LogState(head, {}))
@@ -256,32 +259,18 @@ def _agreed(results: Sequence[TaskResult], batch_id: int) -> Commitment:
     return commitment
 
 
-def _parts(commitment: Commitment, results: Sequence[TaskResult]) -> tuple[dict[str, ShardPart], dict[str, ShardPart]]:
-    """Per shard and dead-letter log all that the tasks wrote to it, by position."""
-    written: dict[tuple[str, bool], list[Mapping[str, Any]]] = {}
-    for result in results:
-        for log in result.written:
-            written.setdefault((log["shard"], log["dead"]), []).append(log)
-    shards: dict[str, ShardPart] = {}
-    dead: dict[str, ShardPart] = {}
-    for (name, is_dead), logs in written.items():
-        if commitment.ordered and not is_dead and len(logs) > 1:
-            raise InvalidInput(
-                f"Rows of shard {name!r} came from {len(logs)} tasks, and the order of rows with one key is not known.",
-                table=commitment.home.uri,
-                stream=commitment.head.stream,
-                batch=commitment.batch.batch_id,
-                advice=f"{_MEETING}; nothing of the batch is visible",
-            )
-        part = ShardPart(
-            shard_id=(commitment.dead_letters if is_dead else commitment.shards)[name],
-            attempt_id=commitment.attempt_id,
-            positions=tuple(sorted(position for log in logs for position in log["positions"])),
-            rows=sum(log["rows"] for log in logs),
-            nbytes=sum(log["nbytes"] for log in logs),
+def _check_tasks(commitment: Commitment, written: Sequence[Mapping[str, Any]]) -> None:
+    """Raises InvalidInput where several tasks wrote to a shard whose rows have an order."""
+    tasks = Counter(one["shard"] for one in written if not one["dead"])
+    name, times = max(tasks.items(), key=lambda one: one[1], default=("", 0))
+    if commitment.ordered and times > 1:
+        raise InvalidInput(
+            f"Rows of shard {name!r} came from {times} tasks, and the order of rows with one key is not known.",
+            table=commitment.home.uri,
+            stream=commitment.head.stream,
+            batch=commitment.batch.batch_id,
+            advice=f"{_MEETING}; nothing of the batch is visible",
         )
-        (dead if is_dead else shards)[dead_letter_name(name) if is_dead else name] = part
-    return shards, dead
 
 
 def _check_columns(commitment: Commitment) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 
 from headgate.streaming.datasource.plan import BatchPlan, TaskResult
-from headgate.streaming.write.ordering import in_order
 from headgate.streaming.write.rows import Routed
+from headgate.streaming.write.shuffle import Payloads, placed
 from headgate.streaming.write.task import FINAL, Attempt, WritePlan
 
 
@@ -36,10 +36,7 @@ def _routed(plan: WritePlan, batches: Iterable[pa.RecordBatch], *, ordered: bool
         yield from parts
         return
     # The frame may have been shuffled: a row can be placed only when all of its shard are there.
-    held: dict[tuple[str, bool], list[tuple[pa.RecordBatch, pa.RecordBatch | None]]] = {}
+    arrived: Payloads = {}
     for part in parts:
-        held.setdefault((part.shard, part.dead), []).append((part.rows, part.order))
-    while held:
-        (shard, dead), found = held.popitem()
-        for rows in in_order(found):
-            yield Routed(shard, rows, dead)
+        arrived.setdefault((part.shard, part.dead), []).append((part.rows, part.order))
+    yield from placed(arrived)

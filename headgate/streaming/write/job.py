@@ -1,4 +1,4 @@
-"""One batch as a Spark job: which frame, which tasks, one stage or two, and what the tasks say they wrote."""
+"""One batch as a Spark job: which frame, which tasks, one stage or two, and what the tasks wrote."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from headgate.checkpoints.log.dead_letters import dead_letter_name
-from headgate.checkpoints.log.records import ShardPart
 from headgate.errors import Poisoned, from_json
 from headgate.shards.sharding import Bucket, ByPartition, Single
 from headgate.streaming.observe.timers import Phases
 from headgate.streaming.write import task
+from headgate.streaming.write.answers import Parts, shard_parts
 from headgate.streaming.write.routing import Ranges, balanced, shards_of, size, task_count
 from headgate.streaming.write.shuffle import PAYLOAD
 from headgate.streaming.write.task import RESULT, WritePlan
@@ -50,22 +49,11 @@ class Written:
             seen.add(place)
         return None
 
-    def parts(self, plan: WritePlan) -> tuple[dict[str, ShardPart], dict[str, ShardPart]]:
+    def parts(self, plan: WritePlan) -> tuple[Parts, Parts]:
         """What a commit record lists: shards, and dead-letter logs. Raises Poisoned where no record could."""
         if (name := self.out_of_place) is not None:
             raise Poisoned(f"Rows of shard {name!r} did not meet in one task, after a shuffle as well.", shard=name)
-        shards: dict[str, ShardPart] = {}
-        dead: dict[str, ShardPart] = {}
-        for result in self.results:
-            name = result["shard"]
-            claim = (plan.dead_letters if result["dead"] else plan.claims)[name]
-            positions = tuple(result["positions"])
-            part = ShardPart(claim.shard.id, result["attempt"], positions, result["rows"], result["nbytes"])
-            if result["dead"]:
-                dead[dead_letter_name(name)] = part
-            else:
-                shards[name] = part
-        return shards, dead
+        return shard_parts(self.results, plan.shard_ids, plan.dead_letter_ids)
 
 
 @dataclass(frozen=True)
@@ -140,13 +128,13 @@ def _written(frame: DataFrame) -> Written:
     errors = [from_json(line["error"]) for line in lines if "error" in line]
     if errors:
         raise next((error for error in errors if isinstance(error, task.FINAL)), errors[0])
-    told = [line for line in lines if "operations" in line]
+    totals = [line for line in lines if "operations" in line]
     phases = Phases()
-    for line in told:
+    for line in totals:
         phases.add(line.get("seconds"))
     return Written(
         tuple(line for line in lines if "shard" in line),
-        dict(sum((Counter(line["operations"]) for line in told), Counter[str]())),
+        dict(sum((Counter(line["operations"]) for line in totals), Counter[str]())),
         phases.seconds,
-        dict(sum((Counter(line.get("retries", {})) for line in told), Counter[str]())),
+        dict(sum((Counter(line.get("retries", {})) for line in totals), Counter[str]())),
     )

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 
@@ -71,6 +72,16 @@ class WritePlan:
     tries: int | None = None
     """How often Spark tries a task; None where that is not known."""
 
+    @property
+    def shard_ids(self) -> dict[str, UUID]:
+        """By name."""
+        return {name: claim.shard.id for name, claim in self.claims.items()}
+
+    @property
+    def dead_letter_ids(self) -> dict[str, UUID]:
+        """Of the dead-letter logs, by the shard's name."""
+        return {name: claim.shard.id for name, claim in self.dead_letters.items()}
+
 
 @dataclass
 class _ShardRows:
@@ -105,11 +116,11 @@ class _ShardRows:
             return self.writer.append(batches, self.tags)
         except Fenced as error:
             if error.stored_epoch is None:
-                # The slot was told to be taken and is not. A log without a manifest cannot say why: another try can.
+                # The slot was said to be taken and is not. A log without a manifest cannot say why: another try can.
                 raise Transient("An entry met a conflict that left nothing.", **error.fields()) from error
             raise
 
-    def told(self) -> dict[str, Any]:
+    def answer(self) -> dict[str, Any]:
         return {
             "positions": self.positions,
             "rows": self.rows,
@@ -125,7 +136,7 @@ class Attempt:
     """
 
     def __init__(self, plan: WritePlan, attempt_id: str | None = None) -> None:
-        """`attempt_id` where several tasks may write to one shard: what counts is then told by positions alone."""
+        """`attempt_id` where several tasks may write to one shard: what counts is then said by positions alone."""
         self._plan = plan
         self._id = attempt_id or uuid.uuid4().hex
         self._logs: dict[tuple[str, bool], _ShardRows] = {}
@@ -154,7 +165,7 @@ class Attempt:
             parallel.each("append", _ShardRows.append, logs, workers=APPENDERS)
         return [
             *(
-                {"shard": shard, "dead": dead, "attempt": self._id, **log.told()}
+                {"shard": shard, "dead": dead, "attempt": self._id, **log.answer()}
                 for (shard, dead), log in self._logs.items()
             ),
             {
@@ -265,10 +276,10 @@ def _error_line(error: HeadgateError) -> str:
 
 
 def _ends_here(error: HeadgateError, plan: WritePlan) -> bool:
-    """Whether the driver is to be told, because no other try follows that might fare better.
+    """Whether the driver must hear of it, because no other try follows that might fare better.
 
     Spark counts failures and this counts tries: where executors were lost or attempts ran side by side, the two
-    differ, and the driver is told of a passing error a little earlier than Spark would have given up.
+    differ, and the driver hears of a passing error a little earlier than Spark would have given up.
     """
     if isinstance(error, FINAL):
         return True
