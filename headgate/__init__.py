@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from headgate.shards.writer import ShardWriter
     from headgate.streaming.datasource.log_reader import read_log
     from headgate.streaming.datasource.source import HeadgateDataSource, register
-    from headgate.streaming.dead_letter_replay import replay_dead_letters
     from headgate.streaming.decode import api as decode
     from headgate.streaming.delta.ledger import rebuild_ledger
     from headgate.streaming.delta.mirror import DeltaMirror
     from headgate.streaming.kafka import source as kafka
     from headgate.streaming.observe.logs import configure_logs
+    from headgate.streaming.replay import replay_dead_letters
     from headgate.streaming.sink import ShardSink
     from headgate.streaming.spark.search import search_df
     from headgate.table.create import create_table
@@ -64,7 +64,7 @@ _PLACES = {
     "read_log": "headgate.streaming.datasource.log_reader:read_log",
     "rebuild_ledger": "headgate.streaming.delta.ledger:rebuild_ledger",
     "register": "headgate.streaming.datasource.source:register",
-    "replay_dead_letters": "headgate.streaming.dead_letter_replay:replay_dead_letters",
+    "replay_dead_letters": "headgate.streaming.replay:replay_dead_letters",
     "search_df": "headgate.streaming.spark.search:search_df",
     "single": "headgate.shards.sharding:single",
 }

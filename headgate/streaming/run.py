@@ -26,14 +26,14 @@ from headgate.streaming.decode.provenance import provenance_value
 from headgate.streaming.maintenance.flush import flush
 from headgate.streaming.maintenance.spark import maintenance_on, tasks_on
 from headgate.streaming.maintenance.state import MaintenanceState
-from headgate.streaming.observe.reporting import Reporting
-from headgate.streaming.observe.timers import Phases
+from headgate.streaming.reporting import Reporting
 from headgate.streaming.setup import Setup
-from headgate.streaming.spark import checks
+from headgate.streaming.write import checks
 from headgate.streaming.write.job import BatchJob, Written
 from headgate.streaming.write.plan import decided, shard_names, write_plan
 from headgate.streaming.write.routing import shards_of, shards_of_made_rows
 from headgate.streaming.write.task import WritePlan
+from headgate.streaming.write.timers import Phases
 from headgate.table.table import Table
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from headgate.streaming.decode.contract import TableDecoder, decoder_of
 from headgate.streaming.kafka import offsets as topic_offsets
 from headgate.streaming.kafka.source import KafkaSource
 from headgate.streaming.maintenance.spark import schedule_of
-from headgate.streaming.observe.reporting import Reporting
 from headgate.streaming.options import DEFAULT_STREAM, SinkOptions
-from headgate.streaming.spark import checks
+from headgate.streaming.reporting import Reporting
 from headgate.streaming.spark.query import QueryFacts, is_untouched
+from headgate.streaming.write import checks
 from headgate.streaming.write.routing import Ranges
 from headgate.table.table import Table
 

@@ -17,13 +17,13 @@ from headgate.streaming.decode.contract import Decoder, TableDecoder, decoder_of
 from headgate.streaming.decode.provenance import provenance_value
 from headgate.streaming.kafka.source import KafkaSource
 from headgate.streaming.maintenance.state import MaintenanceState
-from headgate.streaming.observe.reporting import Reporting
-from headgate.streaming.observe.timers import Phases
 from headgate.streaming.options import DEFAULT_STREAM, sink_options
+from headgate.streaming.reporting import Reporting
 from headgate.streaming.run import MicroBatch, Run
 from headgate.streaming.setup import Setup
 from headgate.streaming.spark.exit import exit_after_native_calls
 from headgate.streaming.spark.query import query_facts
+from headgate.streaming.write.timers import Phases
 from headgate.table.table import Table, open_table
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from headgate.errors import InvalidInput, Transient
 from headgate.shards.sharding import by_partition
 from headgate.shards.wal.entry import SourceRange
 from headgate.steps import watching
-from headgate.streaming.dead_letter_replay import replay_dead_letters
 from headgate.streaming.decode import api as decode
+from headgate.streaming.replay import replay_dead_letters
 from headgate.table.create import create_table
 from headgate.table.table import Table
 from tests.cli.command_line import Headgate, files_of

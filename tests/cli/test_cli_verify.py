@@ -14,9 +14,9 @@ from headgate.checkpoints.offline.retention import BeforePosition, expire
 from headgate.checkpoints.spark.rewind import rewind
 from headgate.checkpoints.stream.checkpoint import stop_stream
 from headgate.shards.sharding import by_partition
-from headgate.streaming.dead_letter_replay import replay_dead_letters
 from headgate.streaming.decode import api as decode
 from headgate.streaming.decode.provenance import provenance_value
+from headgate.streaming.replay import replay_dead_letters
 from headgate.table.create import create_table
 from headgate.table.table import Table
 from tests.cli.command_line import Headgate

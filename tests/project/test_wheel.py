@@ -51,7 +51,7 @@ from headgate.streaming.kafka.source import KafkaSource
 from headgate.streaming.spark.session import local_session
 from headgate.streaming.kafka.offsets import earliest
 from headgate.streaming.options import SinkOptions
-from headgate.streaming.observe.reporting import Reporting
+from headgate.streaming.reporting import Reporting
 print(json.dumps({
     "status": command("status", "t"),
     "fsck": command("fsck", "t"),

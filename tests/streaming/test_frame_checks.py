@@ -12,8 +12,8 @@ from headgate.errors import InvalidInput
 from headgate.streaming.decode.api import json as json_decoder
 from headgate.streaming.kafka.source import source
 from headgate.streaming.options import Spelling, as_argument, as_option
-from headgate.streaming.spark import checks as frame_checks
 from headgate.streaming.spark.query import KAFKA_COLUMNS, QueryFacts
+from headgate.streaming.write import checks as frame_checks
 from headgate.table.table import Table
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("note", pa.string())])

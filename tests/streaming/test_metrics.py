@@ -26,7 +26,7 @@ from headgate.shards.sharding import Sharding
 from headgate.shards.wal.entry import SourceRange
 from headgate.streaming.observe.metrics import METRICS, StreamMetrics, lag_of
 from headgate.streaming.observe.server import serve
-from headgate.streaming.observe.timers import Phases
+from headgate.streaming.write.timers import Phases
 from tests.support.logs import batch_record
 from tests.support.runs import SCHEMA, Stream, Topic, until
 

@@ -16,8 +16,8 @@ from headgate.checkpoints.log.records import BatchRecord
 from headgate.checkpoints.spark.directory import SparkCheckpoint
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import Fenced, PermissionDenied, StoreFull
+from headgate.streaming.running import Done, RunningStream, _Watched
 from headgate.streaming.sink import ShardSink
-from headgate.streaming.spark.running import Done, RunningStream, _Watched
 from headgate.streaming.spark.session import SparkFailed
 from tests.support.disk import filled, small_disk
 from tests.support.runs import make_table

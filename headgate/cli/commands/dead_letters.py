@@ -14,7 +14,7 @@ from headgate.checkpoints.log.names import check_stream
 from headgate.cli.options.decoder import decoder_for, decoder_options
 from headgate.cli.options.table import apply_option, storage_option, table_argument
 from headgate.cli.output import Column, Output, not_applied, output_option
-from headgate.streaming.dead_letter_replay import replay_dead_letters
+from headgate.streaming.replay import replay_dead_letters
 from headgate.table.table import Table, open_table
 
 SHOWN_BYTES = 120

@@ -33,8 +33,8 @@ from headgate.streaming.kafka.source import MAX_OFFSETS_PER_TRIGGER, KafkaSource
 from headgate.streaming.kafka.source import read as kafka_frame
 from headgate.streaming.observe.logs import Form, configure_logs
 from headgate.streaming.observe.status import batch_value
+from headgate.streaming.running import Done, RunningStream
 from headgate.streaming.sink import ShardSink
-from headgate.streaming.spark.running import Done, RunningStream
 from headgate.streaming.spark.s3a import reaches
 from headgate.table.create import create_table
 from headgate.table.table import Table, open_table

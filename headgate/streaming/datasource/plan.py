@@ -30,8 +30,8 @@ from headgate.streaming.decode.kinds import KINDS
 from headgate.streaming.decode.provenance import provenance_value
 from headgate.streaming.kafka import offsets as topic_offsets
 from headgate.streaming.options import as_option
-from headgate.streaming.spark.checks import check_columns
 from headgate.streaming.write.answers import shard_parts
+from headgate.streaming.write.checks import check_columns
 from headgate.streaming.write.plan import decided, shard_names, write_plan
 from headgate.streaming.write.routing import shards_of
 from headgate.streaming.write.task import WritePlan

@@ -40,7 +40,7 @@ from headgate.streaming.datasource.settings import Settings
 from headgate.streaming.datasource.task import write_batch
 from headgate.streaming.datasource.upkeep import maintain
 from headgate.streaming.options import session_defaults
-from headgate.streaming.spark.checks import refuse_complete
+from headgate.streaming.write.checks import refuse_complete
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

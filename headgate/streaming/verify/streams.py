@@ -9,10 +9,10 @@ from headgate.checkpoints.log.dead_letters import DeadEntry, dead_entries, dead_
 from headgate.checkpoints.log.records import OpenRecord
 from headgate.checkpoints.log.state import Head
 from headgate.errors import InvalidInput
-from headgate.streaming.dead_letter_replay import REPLAY
 from headgate.streaming.decode.contract import Decoder
 from headgate.streaming.decode.kinds import DEFAULT
 from headgate.streaming.decode.provenance import Provenance, provenance_of
+from headgate.streaming.replay import REPLAY
 from headgate.streaming.verify.history import CommittedRange, Era, History, eras_of, history_of
 from headgate.table.table import Table
 

@@ -29,10 +29,10 @@ from headgate.shards.shard import Claim
 from headgate.shards.wal.entry import SourceRange, Tags
 from headgate.shards.wal.flusher import Put
 from headgate.shards.writer import ShardWriter
-from headgate.streaming.observe.timers import Phases
 from headgate.streaming.write.ordering import OrderWatch
 from headgate.streaming.write.rows import Routed, RowMaker
 from headgate.streaming.write.shuffle import gathered, payload_of, payload_of_error, payload_of_seconds, placed
+from headgate.streaming.write.timers import Phases
 
 RESULT = "result string"
 """Spark schema of what a writing task returns: one line of JSON per log that it wrote to and one with what it

@@ -37,8 +37,8 @@ from headgate.shards.config import WriterConfig
 from headgate.steps import step
 from headgate.streaming.decode.contract import Decoder
 from headgate.streaming.decode.provenance import provenance_value
-from headgate.streaming.spark.checks import check_decoder
 from headgate.streaming.write.answers import Parts, shard_parts
+from headgate.streaming.write.checks import check_decoder
 from headgate.streaming.write.rows import Made, RowMaker
 from headgate.streaming.write.task import Attempt, WritePlan
 from headgate.table.table import Table, open_table
