@@ -201,7 +201,7 @@ def logged_jobs(log: Path) -> tuple[dict[int, tuple[str, str | None]], list[tupl
 def test_a_session_that_does_not_schedule_fairly_is_told_once(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spark_jobs, "_told", set())
+    monkeypatch.setattr(spark_jobs, "_logged", set())
     structlog.reset_defaults()  # a command that another test called may have raised the level
     with structlog.testing.capture_logs() as logs:
         for _ in range(3):

@@ -20,8 +20,8 @@ from headgate.search.build.jobs import Job, Runner
 from headgate.search.build.plan import Limits
 from headgate.search.finalize.finalize import Report
 from headgate.search.finalize.segment import Segment
-from headgate.streaming.spark.jobs import described, is_remote
-from headgate.streaming.write.task import FINAL, RESULT
+from headgate.streaming.spark.jobs import RESULT, described, is_remote
+from headgate.streaming.write.task import FINAL
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,18 +12,23 @@ from headgate.checkpoints.snapshots.checkpoint import TableCheckpoint
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.search.build.plan import Limits
 from headgate.streaming.maintenance.compact import merge_on, take_in_on
+from headgate.streaming.maintenance.cores import CoreTurns, at_once
 from headgate.streaming.maintenance.flush import flush
 from headgate.streaming.maintenance.index import on_spark
-from headgate.streaming.maintenance.rules import MaintenanceLimits, tasks_beside
+from headgate.streaming.maintenance.rules import MaintenanceLimits, cores_beside, tasks_beside
 from headgate.streaming.maintenance.schedule import Collect, Jobs, Schedule
 from headgate.streaming.maintenance.state import put_state, read_state
 from headgate.streaming.maintenance.threads import Maintenance
 from headgate.streaming.options import SinkOptions
-from headgate.streaming.spark.jobs import is_remote, named, turn_on
+from headgate.streaming.spark.jobs import is_remote, named
 from headgate.streaming.spark.query import QueryFacts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+_turns: dict[str, CoreTurns] = {}
+"""Per application: streams that share a Spark share its cores."""
 
 
 def maintenance_on(
@@ -66,6 +72,17 @@ def tasks_on(spark: SparkSession, options: SinkOptions, facts: QueryFacts) -> in
     """Tasks of one job at once: those that the options say, as far as batches keep a core. Spark Connect tells none."""
     asked = options.maintenance_tasks
     return asked if is_remote(spark) else tasks_beside(asked, facts.cores)
+
+
+def turn_on(spark: SparkSession, tasks: int, is_over: Callable[[], bool]) -> AbstractContextManager[None]:
+    """The turn of a maintenance job with so many tasks. At once on Spark Connect, which does not tell its cores. Raises
+    CalledOff where it is over before its turn comes.
+    """
+    if is_remote(spark):
+        return at_once(is_over)
+    context = spark.sparkContext
+    turns = _turns.setdefault(str(context.applicationId), CoreTurns())
+    return turns.turn(tasks, cores_beside(int(context.defaultParallelism)), is_over)
 
 
 def schedule_of(options: SinkOptions, tasks: int | None = None) -> Schedule:

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.names import list_streams
 from headgate.checkpoints.log.records import BatchRecord
 from headgate.checkpoints.log.state import Head
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.connectors.kafka.reading import offsets
-from headgate.streaming.verify.history import heads_of
 from headgate.table.table import Table
 
 Consumer = Callable[[str], ConsumerConfig]
@@ -43,6 +44,12 @@ class StreamStatus:
         """Over all partitions; None where Kafka was not asked."""
         known = [part.lag for part in self.partitions if part.lag is not None]
         return sum(known) if known else None
+
+
+def heads_of(table: Table) -> tuple[Head, ...]:
+    """Where every stream of the table stands, by name."""
+    home = table.home
+    return tuple(CommitLog(home.records, name, home.uri).read().head for name in list_streams(home.records))
 
 
 def stream_statuses(table: Table, consumer: Consumer | None = None) -> tuple[StreamStatus, ...]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,21 +14,19 @@ import pyarrow as pa
 import structlog
 
 from headgate.errors import HeadgateError, Poisoned, from_json
-from headgate.streaming.maintenance.cores import CoreTurns, at_once
-from headgate.streaming.maintenance.rules import cores_beside
-from headgate.streaming.write.task import RESULT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+RESULT = "result string"
+"""Spark schema of what tasks answer: lines of JSON."""
 
 POOL = "headgate"
 """The scheduler pool of maintenance, where the session schedules fairly."""
 
 _log = structlog.get_logger("headgate.streaming")
-_told: set[str] = set()
-"""Applications that were told that their session does not schedule fairly."""
-_turns: dict[str, CoreTurns] = {}
-"""Per application: streams that share a Spark share its cores."""
+_logged: set[str] = set()
+"""Applications whose log says that their session does not schedule fairly."""
 
 Work = Callable[[int], dict[str, Any]]
 """On an executor: does piece number n, and says what it did as plain values. Picklable."""
@@ -38,30 +36,19 @@ def run_pieces(spark: SparkSession, name: str, pieces: int, work: Work, tasks: i
     """Run all pieces as one named Spark job of at most `tasks` tasks; None where no batch is beside it: as many as
     there are pieces. Per piece what it said, or the error it met.
 
-    Errors of ours are told, not raised: whoever wants the work asks for it again. Raises what Spark raises, and
+    Errors of ours are returned, not raised: whoever wants the work asks for it again. Raises what Spark raises, and
     Poisoned where it says nothing of a piece.
     """
     count = pieces if tasks is None else max(1, min(pieces, tasks))
     frame = spark.range(0, pieces, 1, count).mapInArrow(partial(_run, work), RESULT)
     with named(spark, name):
-        told = [json.loads(row[0]) for row in frame.collect()]
+        lines = [json.loads(row[0]) for row in frame.collect()]
     found: dict[int, Any] = {}
-    for line in told:
+    for line in lines:
         found[line["piece"]] = from_json(line["error"]) if "error" in line else line["done"]
     if missing := set(range(pieces)) - found.keys():
         raise Poisoned(f"Spark ran {name!r} and says nothing of piece {min(missing)} of {pieces}.")
     return [found[number] for number in range(pieces)]
-
-
-def turn_on(spark: SparkSession, tasks: int, is_over: Callable[[], bool]) -> AbstractContextManager[None]:
-    """The turn of a maintenance job with so many tasks. At once on Spark Connect, which does not tell its cores. Raises
-    CalledOff where it is over before its turn comes.
-    """
-    if is_remote(spark):
-        return at_once(is_over)
-    context = spark.sparkContext
-    turns = _turns.setdefault(str(context.applicationId), CoreTurns())
-    return turns.turn(tasks, cores_beside(int(context.defaultParallelism)), is_over)
 
 
 @contextmanager
@@ -72,8 +59,8 @@ def named(spark: SparkSession, name: str) -> Iterator[None]:
         return
     context = spark.sparkContext
     fair = context.getConf().get("spark.scheduler.mode", "FIFO") == "FAIR"
-    if not fair and context.applicationId not in _told:
-        _told.add(str(context.applicationId))
+    if not fair and context.applicationId not in _logged:
+        _logged.add(str(context.applicationId))
         _log.info(
             "maintenance jobs queue with the batches' own: the session does not schedule fairly",
             setting="spark.scheduler.mode=FAIR",

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from headgate import parallel
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.decisions import late_beginning
-from headgate.checkpoints.log.names import list_streams
 from headgate.checkpoints.log.records import BatchRecord, OpenRecord, Pass, Record
 from headgate.checkpoints.log.state import Head
 from headgate.connectors.kafka.options import ConsumerConfig
@@ -37,12 +36,6 @@ class CommittedRange:
     def is_of(self, sequence: int) -> bool:
         """Whether a record is of this pass."""
         return self.after < sequence and (self.ended_by is None or sequence < self.ended_by)
-
-
-def heads_of(table: Table) -> tuple[Head, ...]:
-    """Where every stream of the table stands, by name."""
-    home = table.home
-    return tuple(CommitLog(home.records, name, home.uri).read().head for name in list_streams(home.records))
 
 
 @dataclass(frozen=True)

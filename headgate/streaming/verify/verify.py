@@ -35,6 +35,7 @@ from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.connectors.kafka.reading import offsets
 from headgate.errors import InvalidInput, Transient
 from headgate.streaming.decode.contract import Decoder
+from headgate.streaming.observe.status import heads_of
 from headgate.streaming.verify.changes import Changes, ReadProgress
 from headgate.streaming.verify.compare import Difference, Prints, beside, compare
 from headgate.streaming.verify.differences import Differences
@@ -42,7 +43,6 @@ from headgate.streaming.verify.history import (
     CommittedRange,
     Era,
     committed_ranges,
-    heads_of,
 )
 from headgate.streaming.verify.streams import StreamLog
 from headgate.table.table import Table

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from headgate.errors import Poisoned, from_json
 from headgate.shards.sharding import Bucket, ByPartition, Single
+from headgate.streaming.spark.jobs import RESULT
 from headgate.streaming.write import task
 from headgate.streaming.write.answers import Parts, shard_parts
 from headgate.streaming.write.routing import Ranges, balanced, shards_of, size, task_count
 from headgate.streaming.write.shuffle import PAYLOAD
-from headgate.streaming.write.task import RESULT, WritePlan
+from headgate.streaming.write.task import WritePlan
 from headgate.streaming.write.timers import Phases
 
 if TYPE_CHECKING:

@@ -34,10 +34,6 @@ from headgate.streaming.write.rows import Routed, RowMaker
 from headgate.streaming.write.shuffle import gathered, payload_of, payload_of_error, payload_of_seconds, placed
 from headgate.streaming.write.timers import Phases
 
-RESULT = "result string"
-"""Spark schema of what a writing task returns: one line of JSON per log that it wrote to and one with what it
-asked of the store, or one error."""
-
 FINAL = (Fenced, InvalidInput, DataLoss)
 """Errors that another attempt would meet again: returned to the driver instead of being raised to Spark's retries.
 So is any other of ours on the last try, since the driver would only see Spark's own error instead."""
