@@ -7,44 +7,26 @@ lower case, so they are looked up in any case; a name that is not here is refuse
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any, Literal, TypeAlias
 
-from headgate.durations import ALLOWED, seconds_of
+from headgate.durations import seconds_of
 from headgate.errors import InvalidInput, nearest
 from headgate.retry import Retry
 from headgate.shards.config import WriterConfig
 from headgate.shards.wal.entry import Compression
 from headgate.streaming.decode.kinds import KINDS
+from headgate.streaming.values import COUNT, FLAG, GROUP, INTERVAL, LENGTH, MAPPING, PERIOD, PORT, SIZE, TEXT, ValueKind, interval, one_of
 
 CONF_PREFIX = "spark.headgate."
 
 DEFAULT_STREAM = "default"
 """The stream's name where neither it nor the query has one."""
 
-NEVER = "never"
-"""The interval of what a stream does not do by itself."""
-
 Spelling: TypeAlias = Callable[[str], str]
 """How a face of the product calls an option, for messages: see `as_argument` and `as_option`."""
-
-_SIZE = re.compile(r"([0-9]+)\s*(?:([kmgt])i?)?b?", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """Which values an option takes."""
-
-    allowed: str
-    """In words."""
-    parse: Callable[[str], Any]
-    """From text. Raises ValueError."""
-    accepts: Callable[[Any], bool]
-    """Whether a value given in Python is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +37,7 @@ class Option:
     """In Python."""
     name: str
     """In `writeStream.option(name, …)`. One that ends in '.' is a family: what follows is the caller's."""
-    kind: Kind
+    kind: ValueKind
     default: Any
     doc: str
     scope: Literal["stream", "query"] = "stream"
@@ -72,104 +54,17 @@ class Option:
         return self.name.endswith(".")
 
 
-# -- kinds of values ---------------------------------------------------------------
-
-
-def _parse_flag(text: str) -> bool:
-    if text.strip().lower() not in ("true", "false"):
-        raise ValueError
-    return text.strip().lower() == "true"
-
-
-def _parse_size(text: str) -> int:
-    match = _SIZE.fullmatch(text.strip())
-    if match is None or not int(match[1]):
-        raise ValueError
-    return int(match[1]) << 10 * (" kmgt".index(match[2].lower()) if match[2] else 0)
-
-
-def _parse_group(text: str) -> str:
-    if not text.strip():
-        raise ValueError
-    return text
-
-
-def _parse_port(text: str) -> int:
-    if not text.strip().isdecimal() or int(text) >= 1 << 16:
-        raise ValueError
-    return int(text)
-
-
-def _parse_count(text: str) -> int:
-    if not text.strip().isdecimal() or not int(text):
-        raise ValueError
-    return int(text)
-
-
-def _interval(value: Any) -> float:
-    """In seconds; infinite for never."""
-    never = value == math.inf or (isinstance(value, str) and value.strip().lower() == NEVER)
-    return math.inf if never else seconds_of(value)
-
-
-def _is_interval(value: Any) -> bool:
-    try:
-        _interval(value)
-    except (TypeError, ValueError):
-        return False
-    return True
-
-
-def _period(value: Any) -> float:
-    """The same, above zero."""
-    seconds = _interval(value)
-    if not seconds > 0:
-        raise ValueError
-    return seconds
-
-
-def _one_of(*known: str) -> Kind:
-    def parse(text: str) -> str:
-        if text not in known:
-            raise ValueError
-        return text
-
-    return Kind(" or ".join(known), parse, lambda value: value in known)
-
-
-_TEXT = Kind("text", str, lambda value: isinstance(value, str))
-_GROUP = Kind(
-    "the name of a consumer group", _parse_group, lambda value: isinstance(value, str) and bool(value.strip())
-)
-_FLAG = Kind("true or false", _parse_flag, lambda value: isinstance(value, bool))
-_SIZE_IN_BYTES = Kind(
-    "a number of bytes above zero, such as 268435456 or 256m",
-    _parse_size,
-    lambda value: isinstance(value, int) and not isinstance(value, bool) and value > 0,
-)
-_PORT = Kind(
-    "a port number, or 0",
-    _parse_port,
-    lambda value: isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 16,
-)
-_COUNT = Kind(
-    "a number of at least 1",
-    _parse_count,
-    lambda value: isinstance(value, int) and not isinstance(value, bool) and value > 0,
-)
-_INTERVAL = Kind(f"{ALLOWED}, or {NEVER!r}", _interval, _is_interval)
-_PERIOD = Kind(
-    f"{ALLOWED} above zero, or {NEVER!r}", _period, lambda value: _is_interval(value) and _interval(value) > 0
-)
-_LENGTH = Kind(ALLOWED, seconds_of, lambda value: _is_interval(value) and _interval(value) < math.inf)
-_NAMED = Kind("a mapping of names to values", str, lambda value: isinstance(value, Mapping))
-
-
 # -- the table ---------------------------------------------------------------------
 
 
 def _option(
-    name: str, kind: Kind, default: Any, doc: str, scope: Literal["stream", "query"] = "stream", *, secret: bool = False
+    name: str,
+    kind: ValueKind,
+    default: Any,
+    doc: str,
+    scope: Literal["stream", "query"] = "stream",
+    *,
+    secret: bool = False,
 ) -> Any:
     """A row of the table: the field's own name is the Python argument."""
     return field(default=default, repr=not secret, metadata={"option": (name, kind, default, doc, scope)})
@@ -182,104 +77,104 @@ _STORAGE = "For the object store, under pylance's names; `wal.` before a name is
 class SinkOptions:
     """How a stream writes: one value, merged once, and the table of the options by which it is told.
 
-    Raises InvalidInput for a value that cannot be.
+    Raises InvalidInput for an invalid value.
     """
 
     stream: str | None = _option(
-        "streamName", _TEXT, None, f"Its name in the table; else the query's name, or {DEFAULT_STREAM!r}."
+        "streamName", TEXT, None, f"Its name in the table; else the query's name, or {DEFAULT_STREAM!r}."
     )
     enable_memtable: bool = _option(
         "enableMemtable",
-        _FLAG,
+        FLAG,
         True,
         "Whether maintenance flushes the stream's shards to SSTables; the entries are the same either way. "
         "format('headgate') cannot: it writes WAL only.",
     )
     on_bad_record: Literal["dead_letter", "fail"] = _option(
         "onBadRecord",
-        _one_of("dead_letter", "fail"),
+        one_of("dead_letter", "fail"),
         "dead_letter",
         "What a record that cannot become a row does: dead_letter keeps it aside, fail stops the stream.",
     )
     sequence_by: str | None = _option(
-        "sequenceBy", _TEXT, None, "For typed frames on tables with a key: the column that orders rows of one key."
+        "sequenceBy", TEXT, None, "For typed frames on tables with a key: the column that orders rows of one key."
     )
     compression: Compression | None = _option(  # noqa: RUF009 - it makes a field
-        "compression", _one_of("lz4", "zstd"), None, "Of the entries."
+        "compression", one_of("lz4", "zstd"), None, "Compression codec of WAL entries."
     )
     max_memtable_size: int = _option(
         "maxMemtableSize",
-        _SIZE_IN_BYTES,
+        SIZE,
         WriterConfig.max_memtable_size,
         "With MemTables: a shard is flushed to an SSTable when its unflushed entries pass this size.",
     )
     max_memtable_age: float | str | timedelta = _option(  # noqa: RUF009 - it makes a field
         "maxMemtableAge",
-        _INTERVAL,
+        INTERVAL,
         300.0,
         "With MemTables: a shard is flushed when its oldest unflushed entry is so old.",
     )
     max_unflushed_memtable_bytes: int = _option(
         "maxUnflushedMemtableBytes",
-        _SIZE_IN_BYTES,
+        SIZE,
         WriterConfig.max_unflushed_memtable_bytes,
         "With MemTables: batches wait while the stream has so many unflushed bytes.",
     )
     compact_sstables: int = _option(
-        "compactSstables", _COUNT, 8, "With MemTables: SSTables go into the base when a shard has so many."
+        "compactSstables", COUNT, 8, "With MemTables: SSTables go into the base when a shard has so many."
     )
     max_sstables: int = _option(
-        "maxSstables", _COUNT, 64, "With MemTables: batches wait while a shard has more SSTables."
+        "maxSstables", COUNT, 64, "With MemTables: batches wait while a shard has more SSTables."
     )
     max_base_age: float | str | timedelta = _option(  # noqa: RUF009 - it makes a field
         "maxBaseAge",
-        _INTERVAL,
+        INTERVAL,
         900.0,
         "With MemTables: rows go into the base, where plain Lance readers see them, before they are this old.",
     )
     compact_on_stop: bool = _option(
         "compactOnStop",
-        _FLAG,
+        FLAG,
         True,
         "With MemTables: a clean stop takes all rows into the base, where plain Lance readers see them.",
     )
     stop_timeout: float | str | timedelta = _option(  # noqa: RUF009 - it makes a field
         "stopTimeout",
-        _LENGTH,
+        LENGTH,
         20.0,
         "How long compactOnStop may take; SSTables that are left are reported, and stay readable through headgate.",
     )
-    maintenance_tasks: int = _option("maintenanceTasks", _COUNT, 2, "So many tasks of a maintenance job run at once.")
+    maintenance_tasks: int = _option("maintenanceTasks", COUNT, 2, "So many tasks of a maintenance job run at once.")
     max_entry_bytes: int = _option(
-        "maxEntryBytes", _SIZE_IN_BYTES, 256 << 20, "A shard's rows of one batch become one entry up to this size."
+        "maxEntryBytes", SIZE, 256 << 20, "A shard's rows of one batch become one entry up to this size."
     )
     checkpoint_interval: float | str | timedelta = _option(  # noqa: RUF009 - it makes a field
         "checkpointInterval",
-        _INTERVAL,
+        INTERVAL,
         600.0,
         "A checkpoint of the table is taken after a batch when so much time has passed since the last one. 0: after "
         "every batch.",
     )
     keep_checkpoints: int = _option(
-        "keepCheckpoints", _COUNT, 2, "So many of the checkpoints that the stream takes by itself stay."
+        "keepCheckpoints", COUNT, 2, "So many of the checkpoints that the stream takes by itself stay."
     )
     gc_interval: float | str | timedelta = _option(  # noqa: RUF009 - it makes a field
         "gcInterval",
-        _PERIOD,
+        PERIOD,
         3600.0,
         "The stream collects the table's garbage, beside its batches, when so much time has passed since it last did. "
         "'never': it does not.",
     )
     store_patience: float | str | timedelta = _option(  # noqa: RUF009 - it makes a field
         "storePatience",
-        _LENGTH,
+        LENGTH,
         30.0,
         "How long each step of a batch waits for a store that is away or busy. Then the query ends with an error; a "
         "restart goes on.",
     )
     commit_to_kafka: str | None = _option(
         "commitToKafka",
-        _GROUP,
+        GROUP,
         None,
         "A consumer group whose offsets follow the stream in Kafka, for lag tools: written after each commit record, "
         "never ahead of it. For ShardSink.",
@@ -287,7 +182,7 @@ class SinkOptions:
     )
     ledger: str | None = _option(
         "ledger",
-        _TEXT,
+        TEXT,
         None,
         "A Delta table, by path or as schema.table, that gets each commit record as rows: which WAL positions hold "
         "which offsets. Written beside the batches, never a reason for one to fail. For ShardSink.",
@@ -295,38 +190,38 @@ class SinkOptions:
     )
     metrics_port: int | None = _option(
         "metricsPort",
-        _PORT,
+        PORT,
         None,
         "Show the stream's counts to Prometheus at this port of the process that runs the sink; 0: any free one. "
         "Without it nothing listens. For ShardSink.",
     )
-    metrics_host: str = _option("metricsHost", _TEXT, "127.0.0.1", "The address that the port is of.")
+    metrics_host: str = _option("metricsHost", TEXT, "127.0.0.1", "Address the metrics server binds to.")
     checkpoint_location: str | None = _option(
         "checkpointLocation",
-        _TEXT,
+        TEXT,
         None,
         "Spark's checkpoint. A ShardSink finds it by itself, except on Spark Connect.",
         "query",
     )
-    storage_options: Mapping[str, str] | None = _option("storage.", _NAMED, None, _STORAGE, "query", secret=True)
+    storage_options: Mapping[str, str] | None = _option("storage.", MAPPING, None, _STORAGE, "query", secret=True)
 
     def __post_init__(self) -> None:
         for option in SINK_OPTIONS:
             value = getattr(self, option.argument)
             if value == option.default or option.kind.accepts(value):
                 continue
-            shown = "" if option.is_family else f", not {value!r}"
-            raise InvalidInput(f"{option.argument} is {option.kind.allowed}{shown}.")
+            got = "" if option.is_family else f", got {value!r}"
+            raise InvalidInput(f"{option.argument} must be {option.kind.allowed}{got}.")
 
     @property
     def memtable_seconds(self) -> float:
         """The age at which a shard is flushed; infinite where age does not count."""
-        return _interval(self.max_memtable_age)
+        return interval(self.max_memtable_age)
 
     @property
     def base_seconds(self) -> float:
         """The age at which rows should be in the base; infinite where age does not count."""
-        return _interval(self.max_base_age)
+        return interval(self.max_base_age)
 
     @property
     def stop_seconds(self) -> float:
@@ -341,24 +236,24 @@ class SinkOptions:
     @property
     def checkpoint_seconds(self) -> float:
         """Between two checkpoints that the stream takes by itself; infinite where it takes none while it runs."""
-        return _interval(self.checkpoint_interval)
+        return interval(self.checkpoint_interval)
 
     @property
     def gc_seconds(self) -> float:
         """Between two collections by the stream itself; infinite where it does none."""
-        return _interval(self.gc_interval)
+        return interval(self.gc_interval)
 
 
 SINK_OPTIONS = tuple(Option(one.name, *one.metadata["option"]) for one in fields(SinkOptions))
 """What a ShardSink and `format("headgate")` both take."""
 
 OPTIONS: tuple[Option, ...] = (
-    Option("table", "path", _TEXT, None, "The table's URI, as in start(uri): absolute.", "query"),
-    Option("query_name", "queryName", _TEXT, None, "The query's name, as Spark passes it on.", "query"),
+    Option("table", "path", TEXT, None, "The table's URI, as in start(uri): absolute.", "query"),
+    Option("query_name", "queryName", TEXT, None, "The query's name, as Spark passes it on.", "query"),
     Option(
         "decode",
         "decode",
-        _one_of(*(kind.name for kind in KINDS.values() if kind.in_format)),
+        one_of(*(kind.name for kind in KINDS.values() if kind.in_format)),
         None,
         "How Kafka's values become rows of the table's columns; without it the frame's columns are the table's.",
         "query",
@@ -367,7 +262,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "kafka",
         "kafka.",
-        _NAMED,
+        MAPPING,
         None,
         "The cluster, as Spark's Kafka source takes it (kafka.bootstrap.servers …): needed only when a topic grows.",
         "query",
@@ -380,58 +275,54 @@ OPTIONS: tuple[Option, ...] = (
 class ReadOptions:
     """How `spark.read` and `spark.readStream` of `format("headgate")` read; see docs/reading.md.
 
-    Raises InvalidInput for a value that cannot be.
+    Raises InvalidInput for an invalid value.
     """
 
-    table: str | None = _option("path", _TEXT, None, "The table's URI, as in load(uri): absolute.", "query")
+    table: str | None = _option("path", TEXT, None, "The table's URI, as in load(uri): absolute.", "query")
     checkpoint: str | None = _option(
-        "checkpoint", _TEXT, None, "read: the table as that checkpoint has it. readStream: what came after it.", "query"
+        "checkpoint", TEXT, None, "read: the table as that checkpoint has it. readStream: what came after it.", "query"
     )
-    filter: str | None = _option("filter", _TEXT, None, "read: SQL as Lance takes it; other rows stay away.", "query")
+    filter: str | None = _option("filter", TEXT, None, "read: SQL as Lance takes it; other rows stay away.", "query")
     pin_for: float | str | timedelta | None = _option(  # noqa: RUF009 - it makes a field
         "pinFor",
-        _INTERVAL,
+        INTERVAL,
         None,
         "How long what was planned (read: 6 hours) or not read yet (readStream: 1 day) is held. read takes never: "
         "nothing is written, and only the age that garbage collection waits for holds it.",
         "query",
     )
-    log: bool = _option(
-        "log", _FLAG, False, "Whether the columns of the commit log are shown; for readStream.", "query"
-    )
+    log: bool = _option("log", FLAG, False, "Whether the columns of the commit log are shown; for readStream.", "query")
     consumer: str | None = _option(
-        "consumer", _TEXT, None, "readStream: the name its pin has; one query at a time has it.", "query"
+        "consumer", TEXT, None, "readStream: the name its pin has; one query at a time has it.", "query"
     )
     starting_from: Literal["earliest", "latest"] = _option(
         "startingFrom",
-        _one_of("earliest", "latest"),
+        one_of("earliest", "latest"),
         "earliest",
         "readStream, where the query has no checkpoint yet: with all that the log still has, or with what comes.",
         "query",
     )
     max_rows: int | None = _option(
-        "maxRowsPerTrigger", _COUNT, None, "readStream: rows of one batch; committed batches go whole.", "query"
+        "maxRowsPerTrigger", COUNT, None, "readStream: rows of one batch; committed batches go whole.", "query"
     )
-    max_bytes: int | None = _option(
-        "maxBytesPerTrigger", _SIZE_IN_BYTES, None, "readStream: the same in bytes.", "query"
-    )
+    max_bytes: int | None = _option("maxBytesPerTrigger", SIZE, None, "readStream: the same in bytes.", "query")
     max_batches: int | None = _option(
-        "maxBatchesPerTrigger", _COUNT, None, "readStream: the same in committed batches.", "query"
+        "maxBatchesPerTrigger", COUNT, None, "readStream: the same in committed batches.", "query"
     )
     poll_interval: float | str | timedelta = _option(  # noqa: RUF009 - it makes a field
-        "pollInterval", _INTERVAL, 1.0, "readStream: how often the logs are looked at, at most.", "query"
+        "pollInterval", INTERVAL, 1.0, "readStream: how often the logs are looked at, at most.", "query"
     )
-    storage_options: Mapping[str, str] | None = _option("storage.", _NAMED, None, _STORAGE, "query", secret=True)
+    storage_options: Mapping[str, str] | None = _option("storage.", MAPPING, None, _STORAGE, "query", secret=True)
 
     @property
     def hold_seconds(self) -> float | None:
         """None: as long as is usual; infinite: nothing is held."""
-        return None if self.pin_for is None else _interval(self.pin_for)
+        return None if self.pin_for is None else interval(self.pin_for)
 
     @property
     def poll_seconds(self) -> float:
         """Between two looks at the logs."""
-        return _interval(self.poll_interval)
+        return interval(self.poll_interval)
 
 
 READ_OPTIONS = tuple(Option(one.name, *one.metadata["option"]) for one in fields(ReadOptions))
@@ -444,7 +335,7 @@ READ_OPTIONS = tuple(Option(one.name, *one.metadata["option"]) for one in fields
 def sink_options(given: Mapping[str, Any], defaults: Mapping[str, str] | None = None) -> SinkOptions:
     """Arguments of Python over session defaults (by option name, see `session_defaults`) over our own.
 
-    Raises InvalidInput for an unknown argument, with the nearest known one, and for a value that cannot be.
+    Raises InvalidInput for an unknown argument, with the nearest known one, and for an invalid value.
     """
     known = [option.argument for option in SINK_OPTIONS]
     for argument in given:
@@ -459,7 +350,7 @@ def parse_options(
     """The Python arguments that options of a table say; what nobody said is left out.
 
     `defaults` are session defaults by option name, see `session_defaults`. Raises InvalidInput for an unknown
-    name, with the nearest known one, and for a value that cannot be; the values of families are never shown.
+    name, with the nearest known one, and for an invalid value; the values of families are never shown.
     """
     found: dict[str, Any] = {}
     for name, text in {**_lowered(defaults or {}), **_lowered(given)}.items():
@@ -474,7 +365,9 @@ def parse_options(
         try:
             found[option.argument] = option.kind.parse(text)
         except ValueError:
-            raise InvalidInput(f"The option {option.name!r} is {option.kind.allowed}, not {text[:80]!r}.") from None
+            raise InvalidInput(
+                f"The option {option.name!r} must be {option.kind.allowed}, got {text[:80]!r}."
+            ) from None
     return found
 
 
@@ -523,4 +416,4 @@ def _unknown(name: str, known: Mapping[str, str], kind: str) -> InvalidInput:
     near = nearest(name.lower(), spelled)
     names = dict.fromkeys(known.values())
     advice = f"did you mean {spelled[near]!r}?" if near else f"the {kind}s are {', '.join(names)}"
-    return InvalidInput(f"There is no {kind} {name[:80]!r}.", advice=advice)
+    return InvalidInput(f"Unknown {kind} {name[:80]!r}.", advice=advice)

@@ -119,9 +119,9 @@ def test_a_sink_refuses_unknown_options_and_a_source_without_a_decoder(tmp_path:
         headgate.ShardSink(str(tmp_path), max_entry=3)
     with pytest.raises(InvalidInput, match="needs a decoder"):
         headgate.ShardSink(str(tmp_path), source=source("host:1", "t"))
-    with pytest.raises(InvalidInput, match="on_bad_record is dead_letter or fail, not 'ignore'"):
+    with pytest.raises(InvalidInput, match="on_bad_record must be dead_letter or fail, got 'ignore'"):
         headgate.ShardSink(str(tmp_path), on_bad_record="ignore")
-    with pytest.raises(InvalidInput, match="enable_memtable is true or false, not 'false'"):
+    with pytest.raises(InvalidInput, match="enable_memtable must be true or false, got 'false'"):
         headgate.ShardSink(str(tmp_path), enable_memtable="false")
     with pytest.raises(InvalidInput, match="storage_options is a mapping") as error:
         headgate.ShardSink(str(tmp_path), storage_options=["secret"])

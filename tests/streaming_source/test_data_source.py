@@ -137,7 +137,7 @@ def test_a_batch_that_the_table_has_and_spark_lost_is_skipped(
 @pytest.mark.parametrize(
     ("options", "mode", "message"),
     [
-        ({"streamNam": "x"}, "append", "There is no option 'streamnam'.*did you mean 'streamName'"),
+        ({"streamNam": "x"}, "append", "Unknown option 'streamnam'.*did you mean 'streamName'"),
         ({"enableMemtable": "true"}, "append", "writes the WAL only"),
         ({}, "complete", "outputMode complete writes"),
         ({}, "update", "does not support Update mode"),

@@ -40,7 +40,7 @@ def test_arguments_come_before_the_session_and_the_session_before_our_defaults()
 
 def test_what_a_query_reads_and_where_it_writes_has_no_session_default() -> None:
     for name in ("path", "decode", "checkpointLocation", "queryName", "storage.region", "kafka.bootstrap.servers"):
-        with pytest.raises(InvalidInput, match="no Spark setting"):
+        with pytest.raises(InvalidInput, match="Unknown Spark setting"):
             session_defaults({f"spark.headgate.{name}": "x"})
 
 

@@ -159,7 +159,7 @@ Example:
     default="127.0.0.1",
     show_default=True,
     metavar="ADDRESS",
-    help="The address that the port is of; 0.0.0.0 for those on other machines.",
+    help="Address the metrics server binds to; 0.0.0.0: all of them.",
 )
 @click.option(
     "--log",

@@ -1,0 +1,110 @@
+"""Which values an option takes: in words, from text, and as Python has them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headgate.durations import ALLOWED, seconds_of
+
+NEVER = "never"
+"""The interval of what a stream does not do by itself."""
+
+_BYTES = re.compile(r"([0-9]+)\s*(?:([kmgt])i?)?b?", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class ValueKind:
+    """One kind of values."""
+
+    allowed: str
+    """In words."""
+    parse: Callable[[str], Any]
+    """From text. Raises ValueError."""
+    accepts: Callable[[Any], bool]
+    """Whether a value given in Python is one."""
+
+
+def _parse_flag(text: str) -> bool:
+    if text.strip().lower() not in ("true", "false"):
+        raise ValueError
+    return text.strip().lower() == "true"
+
+
+def _parse_size(text: str) -> int:
+    match = _BYTES.fullmatch(text.strip())
+    if match is None or not int(match[1]):
+        raise ValueError
+    return int(match[1]) << 10 * (" kmgt".index(match[2].lower()) if match[2] else 0)
+
+
+def _parse_group(text: str) -> str:
+    if not text.strip():
+        raise ValueError
+    return text
+
+
+def _whole(allowed: str, least: int, most: float = math.inf) -> ValueKind:
+    def accepts(value: Any) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+    def parse(text: str) -> int:
+        if not text.strip().isdecimal() or not accepts(int(text)):
+            raise ValueError
+        return int(text)
+
+    return ValueKind(allowed, parse, accepts)
+
+
+def interval(value: Any) -> float:
+    """In seconds; infinite for never."""
+    never = value == math.inf or (isinstance(value, str) and value.strip().lower() == NEVER)
+    return math.inf if never else seconds_of(value)
+
+
+def _is_interval(value: Any) -> bool:
+    try:
+        interval(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _period(value: Any) -> float:
+    """The same, above zero."""
+    seconds = interval(value)
+    if not seconds > 0:
+        raise ValueError
+    return seconds
+
+
+def one_of(*known: str) -> ValueKind:
+    def parse(text: str) -> str:
+        if text not in known:
+            raise ValueError
+        return text
+
+    return ValueKind(" or ".join(known), parse, lambda value: value in known)
+
+
+TEXT = ValueKind("text", str, lambda value: isinstance(value, str))
+GROUP = ValueKind(
+    "the name of a consumer group", _parse_group, lambda value: isinstance(value, str) and bool(value.strip())
+)
+FLAG = ValueKind("true or false", _parse_flag, lambda value: isinstance(value, bool))
+SIZE = ValueKind(
+    "a number of bytes above zero, such as 268435456 or 256m",
+    _parse_size,
+    lambda value: isinstance(value, int) and not isinstance(value, bool) and value > 0,
+)
+PORT = _whole("a port number, or 0", 0, (1 << 16) - 1)
+COUNT = _whole("a number of at least 1", 1)
+INTERVAL = ValueKind(f"{ALLOWED}, or {NEVER!r}", interval, _is_interval)
+PERIOD = ValueKind(
+    f"{ALLOWED} above zero, or {NEVER!r}", _period, lambda value: _is_interval(value) and interval(value) > 0
+)
+LENGTH = ValueKind(ALLOWED, seconds_of, lambda value: _is_interval(value) and interval(value) < math.inf)
+MAPPING = ValueKind("a mapping of names to values", str, lambda value: isinstance(value, Mapping))
