@@ -75,7 +75,7 @@ _STORAGE = "For the object store, under pylance's names; `wal.` before a name is
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """How a stream writes: one value, merged once, and the table of the options by which it is told.
+    """How a stream writes: one value, merged once, and the table of its options.
 
     Raises InvalidInput for an invalid value.
     """

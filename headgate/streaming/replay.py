@@ -39,7 +39,7 @@ from headgate.streaming.decode.contract import Decoder
 from headgate.streaming.decode.provenance import provenance_value
 from headgate.streaming.write.answers import Parts, shard_parts
 from headgate.streaming.write.checks import check_decoder
-from headgate.streaming.write.rows import Made, RowMaker
+from headgate.streaming.write.rows import MadeRows, RowMaker
 from headgate.streaming.write.task import Attempt, WritePlan
 from headgate.table.table import Table, open_table
 
@@ -76,11 +76,11 @@ class ReplayReport:
 
 
 @dataclass
-class _Chunk:
+class _LetterBatch:
     """Entries that are replayed by one record."""
 
     entries: list[DeadEntry] = field(default_factory=list)
-    made: Made = field(default_factory=lambda: Made((), {}))
+    made: MadeRows = field(default_factory=lambda: MadeRows((), {}))
 
     @property
     def letters(self) -> int:
@@ -183,7 +183,7 @@ def _looked(table: Table, maker: RowMaker, state: LogState) -> ReplayReport:
     return found
 
 
-def _counted(report: ReplayReport, chunk: _Chunk) -> ReplayReport:
+def _counted(report: ReplayReport, chunk: _LetterBatch) -> ReplayReport:
     places: list[dict[str, Any]] = []
     for entry, refused in chunk.refused():
         if refused.any() and len(places) < EXAMPLES:
@@ -200,27 +200,27 @@ def _counted(report: ReplayReport, chunk: _Chunk) -> ReplayReport:
     )
 
 
-def _chunks(maker: RowMaker, entries: Iterable[DeadEntry]) -> Iterator[_Chunk]:
-    chunk, held = _Chunk(), 0
+def _chunks(maker: RowMaker, entries: Iterable[DeadEntry]) -> Iterator[_LetterBatch]:
+    chunk, held = _LetterBatch(), 0
     for entry in entries:
         if entry.waiting.any():
             chunk.entries.append(entry)
             held += entry.rows.nbytes
         if held >= BATCH_BYTES:
             yield _made(maker, chunk)
-            chunk, held = _Chunk(), 0
+            chunk, held = _LetterBatch(), 0
     if chunk.entries:
         yield _made(maker, chunk)
 
 
-def _made(maker: RowMaker, chunk: _Chunk) -> _Chunk:
+def _made(maker: RowMaker, chunk: _LetterBatch) -> _LetterBatch:
     waiting = pa.concat_tables([one.rows.filter(pa.array(one.waiting)) for one in chunk.entries])
     (batch,) = waiting.combine_chunks().to_batches()
     chunk.made = maker.made(batch)
     return chunk
 
 
-def _present(table: Table, made: Made) -> int:
+def _present(table: Table, made: MadeRows) -> int:
     keys = list(table.primary_key)
     named = [pa.Table.from_batches([part.rows]).select(keys) for part in made.parts]
     if not named:
@@ -229,7 +229,7 @@ def _present(table: Table, made: Made) -> int:
     return int(table.get(distinct.select(keys)).num_rows)
 
 
-def _appended(table: Table, driver: StreamDriver, maker: RowMaker, made: Made) -> Parts:
+def _appended(table: Table, driver: StreamDriver, maker: RowMaker, made: MadeRows) -> Parts:
     planned = driver.plan({part.shard for part in made.parts})
     plan = WritePlan(
         maker=maker,

@@ -1,7 +1,7 @@
 """A stream that runs in this process: started, watched batch by batch, stopped.
 
 Promises:
-1. Every batch that the query finishes is told once, in order.
+1. Every batch that the query finishes is reported once, in order.
 2. Whatever ends the query is a typed error: the sink's own, DataLoss where Kafka no longer has what
    comes next, PermissionDenied or StoreFull where Spark could not write its checkpoint, and SparkFailed for the rest.
 3. After a stop the batch in flight is committed or abandoned; a restart goes on either way. A clean stop ends in a
@@ -234,7 +234,7 @@ class _Watched:
     def __init__(self, sink: ShardSink) -> None:
         self._sink = sink
         self._done: queue.SimpleQueue[Done] = queue.SimpleQueue()
-        self._told = 0
+        self._reported = 0
         self.error: BaseException | None = None
         self.has_committed = False
         """Whether this start of the query has committed a batch of its own."""
@@ -268,9 +268,9 @@ class _Watched:
         record = self._sink.last
         assert record is not None
         self.has_committed |= not self._sink.skipped
-        if record.sequence > self._told:
-            # One that a query started again comes to once more was told.
-            self._told = record.sequence
+        if record.sequence > self._reported:
+            # One that a query started again comes to once more was reported.
+            self._reported = record.sequence
             self._done.put(Done(record, clock.monotonic() - began, skipped=self._sink.skipped))
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from headgate.checkpoints.log.pins import PinStore
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import Fenced
 from headgate.streaming.delta import ledger_feed
-from headgate.streaming.delta.ledger_feed import Chunk, LedgerFeed, LedgerPin
+from headgate.streaming.delta.ledger_feed import LedgerFeed, LedgerPin, LogChunk
 from headgate.streaming.delta.ledger_rows import Folded, LedgerRecord, rows_of
 from headgate.table.fsck import fsck
 from headgate.table.table import Table
@@ -33,7 +33,7 @@ def feed_of(table: Table) -> LedgerFeed:
     return LedgerFeed(table.home, "s", AT_ONCE)
 
 
-def batches(chunk: Chunk) -> list[int]:
+def batches(chunk: LogChunk) -> list[int]:
     return [part.record.batch_id for part in chunk.parts if isinstance(part, LedgerRecord)]
 
 
@@ -47,7 +47,7 @@ def grown(driver: StreamDriver, numbers: range, fold: bool = False) -> None:
 
 def test_records_come_once_in_order_with_epochs_and_times(table: Table) -> None:
     driver, feed = open_stream(table), feed_of(table)
-    assert feed.read(0) == Chunk(1)
+    assert feed.read(0) == LogChunk(1)
     grown(driver, range(3))
     first = feed.read(0, most=2)
     assert (batches(first), first.upto) == ([0], 2)
@@ -55,7 +55,7 @@ def test_records_come_once_in_order_with_epochs_and_times(table: Table) -> None:
     grown(driver, range(3, 5))
     rest = feed.read(first.upto)
     assert batches(rest) == [1, 2, 3, 4]
-    assert feed.read(rest.upto) == Chunk(rest.upto)
+    assert feed.read(rest.upto) == LogChunk(rest.upto)
     dated = [part for part in (*first.parts, *rest.parts) if isinstance(part, LedgerRecord)]
     shard = shard_of(table, 0).id
     assert [one.epochs[shard] for one in dated] == [1, 1, 1, 2, 2]

@@ -15,7 +15,7 @@ import pytest
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.search.build.build import BUILD_STAGES
 from headgate.shards.sharding import by_partition
-from headgate.streaming.maintenance.state import Delayed, Failure, MaintenanceState, put_state
+from headgate.streaming.maintenance.state import Delayed, JobFailure, MaintenanceState, put_state
 from headgate.table.create import create_table
 from headgate.table.table import Table
 from tests.cli.command_line import Headgate
@@ -170,7 +170,7 @@ def test_help_has_an_example_and_a_missing_table_a_next_step(headgate: Headgate,
 
 def test_status_shows_what_fails_what_waits_and_what_to_do(headgate: Headgate, table: Table) -> None:
     StreamDriver.open(table.home, "orders", "query", ["single"])
-    failure = Failure("compaction", 3, "The base is away.", "2024-01-01T00:00:00+00:00", "in 4 s")
+    failure = JobFailure("compaction", 3, "The base is away.", "2024-01-01T00:00:00+00:00", "in 4 s")
     delayed = Delayed("sstables", "70 SSTables of a shard wait, and at most 64 may", "2024-01-01T00:00:00+00:00")
     state = MaintenanceState("orders", flushes=7, failures=(failure,), delayed=delayed, notes=("Restart the query.",))
     put_state(table.home.records, state)

@@ -43,7 +43,7 @@ class Unflushed:
         return flush_limit(self.attempts, self.folded)
 
     def positions(self, name: str) -> Positions:
-        """The same, as a flush is told it."""
+        """The same, for a flush."""
         return Positions(name, dict(self.attempts), self.folded)
 
     def add(self, part: ShardPart) -> None:

@@ -62,7 +62,7 @@ class DemoFailed(HeadgateError):
 
 
 class Steps(Protocol):
-    """Who is told how far the demo is."""
+    """Shows how far the demo is."""
 
     def step(self, what: str, total: int | None = None) -> None:
         """The next step begins."""
@@ -174,9 +174,9 @@ def run_demo(records: int, steps: Steps, directory: Path | None = None) -> Resul
 
 
 def _all_batches(known: list[dict[str, Any]], more: list[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
-    """What the log had when the driver died, and what its successor told: a clean stop folds the log."""
-    told = [{key: value for key, value in one.items() if key not in ("seconds", "skipped")} for one in more]
-    return tuple({one["batch"]: one for one in (*known, *told)}.values())
+    """What the log had when the driver died, and what its successor reported: a clean stop folds the log."""
+    later = [{key: value for key, value in one.items() if key not in ("seconds", "skipped")} for one in more]
+    return tuple({one["batch"]: one for one in (*known, *later)}.values())
 
 
 # -- streaming -----------------------------------------------------------------------
@@ -195,7 +195,7 @@ def _until_killed(table: Table, broker: LocalBroker, steps: Steps, records: int)
                 driver.kill()
                 break
         else:
-            raise DemoFailed("The driver ended before it could be killed.", told=driver.last_words())
+            raise DemoFailed("The driver ended before it could be killed.", stderr=driver.last_words())
     steps.done(f"killed the driver (kill -9) after batch {batches[-1]['batch']}")
     return batches, clock.monotonic()
 
@@ -224,7 +224,7 @@ def _to_the_end(table: Table, broker: LocalBroker, steps: Steps, records: int) -
             steps.moved(_reached(batches))
         code = driver.wait()
         if code != 0 or not batches:
-            raise DemoFailed(f"The second driver ended with exit code {code}.", told=driver.last_words())
+            raise DemoFailed(f"The second driver ended with exit code {code}.", stderr=driver.last_words())
     steps.done(f"went on with batch {batches[0]['batch']}, and reached the end with batch {batches[-1]['batch']}")
     return batches, recovered
 
@@ -257,7 +257,7 @@ class _Driver:
         os.close(number)
 
     def batches(self) -> Iterator[dict[str, Any]]:
-        """Each batch as it is told. A driver that says nothing for long is killed, which ends the batches."""
+        """Each batch as it is reported. A driver that says nothing for long is killed, which ends the batches."""
         assert self._process.stdout is not None
         while True:
             watchdog = parallel.timer(_PATIENCE, self.kill)

@@ -22,7 +22,7 @@ _FOLDER = ".headgate-streams"
 """Below Spark's own folder of the application, which is on Python's path: no package may have this name."""
 
 
-class Held(NamedTuple):
+class HeldStream(NamedTuple):
     """What a run knows of its stream."""
 
     open_id: str
@@ -44,14 +44,14 @@ class Hold:
         """`root` is the folder of the Spark application."""
         return cls(_folder(root, query_id) / _name(table_uri, stream))
 
-    def held(self) -> Held | None:
+    def held(self) -> HeldStream | None:
         """What the run's last batch left. None: this run has not opened the stream yet."""
         try:
-            return Held(*json.loads(self.path.read_text()))
+            return HeldStream(*json.loads(self.path.read_text()))
         except FileNotFoundError:
             return None
 
-    def keep(self, held: Held) -> None:
+    def keep(self, held: HeldStream) -> None:
         """Written anew for every batch, so that what tidies temporary folders by age finds it young."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         fresh = self.path.with_suffix(f".{os.getpid()}")
@@ -59,7 +59,7 @@ class Hold:
         fresh.replace(self.path)
 
     def forget(self) -> None:
-        """The run was told that it lost the stream, which ends it: whoever comes next was started on purpose."""
+        """The run lost the stream, and ends: whoever comes next was started on purpose."""
         self.path.unlink(missing_ok=True)
 
 

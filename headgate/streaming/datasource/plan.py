@@ -23,7 +23,7 @@ from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.errors import Fenced, InvalidInput, NotFound, Poisoned, Transient, from_json
 from headgate.retry import Retry
 from headgate.shards.shard import TableHome
-from headgate.streaming.datasource.memory import Held, Hold
+from headgate.streaming.datasource.memory import HeldStream, Hold
 from headgate.streaming.datasource.settings import Settings
 from headgate.streaming.decode.contract import Decoder
 from headgate.streaming.decode.kinds import KINDS
@@ -142,7 +142,7 @@ def plan_batch(settings: Settings, columns: Sequence[str], root: str) -> BatchPl
         write = write_plan(table, settings.options, decoder, planned, meant, decision.ranges)
     assert driver.head.opened is not None
     # A batch that is skipped reads no columns: whatever came since is for the next one.
-    hold.keep(Held(driver.head.opened.record_id, str(table.table_id), known or 0))
+    hold.keep(HeldStream(driver.head.opened.record_id, str(table.table_id), known or 0))
     commitment = Commitment(
         hold=hold,
         home=table.home,
@@ -209,7 +209,7 @@ def _held(
     table: Table,
     settings: Settings,
     hold: Hold,
-    mine: Held | None,
+    mine: HeldStream | None,
     query_id: str,
     names: Iterable[str],
     accept: Callable[[Head], object],

@@ -51,7 +51,7 @@ class TableReader(DataSourceReader):
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
-    """What a read was told. Raises InvalidInput."""
+    """The options of a read. Raises InvalidInput."""
     return ReadOptions(**parse_options(given, table=READ_OPTIONS))
 
 
@@ -80,8 +80,8 @@ def table_reader(options: ReadOptions, schema: StructType) -> TableReader:
         check_filter(table.home.schema.logical, options.filter)
     if table.at is not None:
         return TableReader(plan_at(table.home, table.at), schema, options.filter)
-    told = options.hold_seconds
-    hold = HOLD if told is None else None if told == math.inf else told
+    seconds = options.hold_seconds
+    hold = HOLD if seconds is None else None if seconds == math.inf else seconds
     return TableReader(plan_read(table.home, table.shard_ids(), hold), schema, options.filter)
 
 

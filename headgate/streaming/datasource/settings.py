@@ -1,4 +1,4 @@
-"""What a stream of `format("headgate")` was told, checked before anything is opened."""
+"""The options of a stream of `format("headgate")`, checked before anything is opened."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ class HeadgateDataSource(DataSource):
 class _Starts(StreamingQueryListener):
     """Tells a restart from a paused run: within one application only Spark's events can.
 
-    Without it a restart after another driver had the stream is told once that it lost it.
+    Without it a restart after another driver had the stream fails once with Fenced.
     """
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
@@ -168,13 +168,13 @@ class BatchWriter(DataSourceStreamArrowWriter):
 
 
 def _check_task(plan: BatchPlan) -> None:
-    """Planning learns query and batch from Spark's checkpoint; the task is told by Spark itself."""
+    """Planning learns query and batch from Spark's checkpoint; the task by Spark itself."""
     context = TaskContext.get()
     assert context is not None
-    told = context.getLocalProperty("sql.streaming.queryId"), context.getLocalProperty("streaming.sql.batchId")
+    found = context.getLocalProperty("sql.streaming.queryId"), context.getLocalProperty("streaming.sql.batchId")
     batch = plan.commitment.batch
-    if told != (batch.query_id, str(batch.batch_id)):
+    if found != (batch.query_id, str(batch.batch_id)):
         raise Poisoned(
-            f"Batch {batch.batch_id} of query {batch.query_id} was planned; this is batch {told[1]} of {told[0]}.",
+            f"Batch {batch.batch_id} of query {batch.query_id} was planned; this is batch {found[1]} of {found[0]}.",
             advice="check that the option checkpointLocation is this query's own",
         )

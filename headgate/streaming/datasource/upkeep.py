@@ -23,7 +23,7 @@ _log = structlog.get_logger("headgate.streaming")
 
 
 def maintain(settings: Settings, hold: Hold, sequence: int) -> None:
-    """After a batch whose record has that sequence. Errors are told to the log: a later batch tries again."""
+    """After a batch whose record has that sequence. Errors are logged: a later batch tries again."""
     try:
         if _is_time(hold.path.with_suffix(".checkpoint"), settings.options.checkpoint_seconds):
             table = _opened(settings)

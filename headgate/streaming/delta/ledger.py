@@ -6,7 +6,7 @@ Promises:
 2. The commit log stays the truth. A ledger has the rows of each record once, whatever crashed: it goes on above the
    last sequence that the Delta table has. Records that leave the log are archived from a ledger's first run on (see
    `ledger_feed`), so that a ledger that was dropped, or rows that were deleted, are made anew to the row.
-3. What it cannot have (records that were folded before the first ledger began) it tells as rows of the kind `folded`;
+3. What it cannot have (records that were folded before the first ledger began) it shows as rows of the kind `folded`;
    no offset that the stream has read is outside all rows.
 """
 
@@ -21,7 +21,7 @@ import structlog
 
 from headgate.connectors.objects import scrubbed
 from headgate.errors import Fenced, HeadgateError, Transient
-from headgate.streaming.delta.ledger_feed import Chunk, LedgerFeed, LedgerPin
+from headgate.streaming.delta.ledger_feed import LedgerFeed, LedgerPin, LogChunk
 from headgate.streaming.delta.ledger_rows import LedgerKey, ledger_table
 from headgate.streaming.delta.ledger_table import LedgerTable
 from headgate.streaming.delta.tables import DeltaName, check_delta
@@ -107,7 +107,7 @@ class Ledger(Follower[int]):
 
 
 @dataclass(frozen=True)
-class Rebuilt:
+class LedgerRebuild:
     """What a rebuild did, or would do."""
 
     stream: str
@@ -125,7 +125,9 @@ class Rebuilt:
     """The last sequence that neither the log, nor its archive, nor the ledger has; 0: none."""
 
 
-def rebuild_ledger(spark: SparkSession, table: Table, stream: str, ledger: str, *, apply: bool = False) -> Rebuilt:
+def rebuild_ledger(
+    spark: SparkSession, table: Table, stream: str, ledger: str, *, apply: bool = False
+) -> LedgerRebuild:
     """Make the rows of a stream in a ledger anew from its commit log and the log's archive. Without `apply` it only
     says what it would do.
 
@@ -163,7 +165,7 @@ def rebuild_ledger(spark: SparkSession, table: Table, stream: str, ledger: str, 
         records, made, at = records + chunk.records, made + new.num_rows, chunk.upto
         ends |= chunk.ends()
     lost = gone if gone > above else 0
-    return Rebuilt(stream, name.shown, apply, records, made, replaced, all_rows - replaced, lost)
+    return LedgerRebuild(stream, name.shown, apply, records, made, replaced, all_rows - replaced, lost)
 
 
 def short(error: Exception) -> str:
@@ -180,5 +182,5 @@ def _key(table: Table, stream: str) -> LedgerKey:
     return LedgerKey(str(table.table_id), table.uri, stream)
 
 
-def _rows_of(table: Table, stream: str, chunk: Chunk) -> pa.Table:
+def _rows_of(table: Table, stream: str, chunk: LogChunk) -> pa.Table:
     return ledger_table(_key(table, stream), table.sharding, chunk.parts)

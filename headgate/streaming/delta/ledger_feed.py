@@ -6,7 +6,7 @@ Promises:
    log or from the archive, however late, and as often as somebody wants all of them again.
 2. A pin (R15) holds the records that the ledger does not have yet, and no entry, so that the log itself has them. It
    expires so many seconds after its last renewal; what is collected then is in the archive.
-3. Records that were collected before that are told as Folded, with the offsets that they had read as far as those are
+3. Records that were collected before that are read as Folded, with the offsets that they had read as far as those are
    known (see `ledger_lost`). None is passed in silence.
 4. What is read is a function of the log and its archive alone: whoever reads the same records makes the same rows.
 """
@@ -45,7 +45,7 @@ Ends = Callable[[], Mapping[TopicPartition, int]]
 
 
 @dataclass(frozen=True)
-class Chunk:
+class LogChunk:
     """What follows a place of the log."""
 
     upto: int
@@ -56,7 +56,7 @@ class Chunk:
 
     @property
     def lost_upto(self) -> int:
-        """The last sequence that it tells as Folded; 0: none."""
+        """The last sequence that it gives as Folded; 0: none."""
         return max((part.sequence for part in self.parts if isinstance(part, Folded)), default=0)
 
     @property
@@ -88,14 +88,14 @@ class LedgerFeed:
         self.log = self.archive.log
         self._opens: dict[str, OpenRecord] = {}
 
-    def read(self, done: int, ends: Ends = dict, most: int | None = None) -> Chunk:
+    def read(self, done: int, ends: Ends = dict, most: int | None = None) -> LogChunk:
         """The records after `done`, at most so many, and fewer where they make more than ROWS. Raises Corrupt,
         Transient.
 
         1. LIST: which are in the log, and since when.
         2. where some were collected, read the archive: that comes second, because a record is archived before it goes.
         3. GET the rest. One that is gone meanwhile: once more from 1.
-        4. what neither has is told as Folded.
+        4. what neither has becomes Folded.
         """
         while True:
             taken_at = self.log.taken_at()
@@ -119,7 +119,7 @@ class LedgerFeed:
                         continue
             except NotFound:
                 continue
-            return Chunk(upto, tuple(parts), len(known) > len(there))
+            return LogChunk(upto, tuple(parts), len(known) > len(there))
 
     def lost_upto(self) -> int:
         """The last sequence whose record is neither in the log nor in its archive; 0: every one is."""

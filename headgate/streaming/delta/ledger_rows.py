@@ -138,7 +138,7 @@ def _of_record(dated: LedgerRecord, sharding: Sharding) -> Iterator[dict[str, An
         "committed_at": dated.committed_at,
         "opened_at": dated.opened_at,
     }
-    told: set[str | None] = set()
+    seen: set[str | None] = set()
     for shard, part in pairs:
         candidates = None if part is None else sum(one is not None and other == part for one, other in pairs)
         source = {} if part is None else _range(part.topic, part.partition, part.start, part.until)
@@ -146,9 +146,9 @@ def _of_record(dated: LedgerRecord, sharding: Sharding) -> Iterator[dict[str, An
             **common,
             **source,
             "candidates": candidates,
-            **_of_shard(dated, shard, first=shard not in told),
+            **_of_shard(dated, shard, first=shard not in seen),
         }
-        told.add(shard)
+        seen.add(shard)
 
 
 def _of_shard(dated: LedgerRecord, shard: str | None, *, first: bool) -> dict[str, Any]:

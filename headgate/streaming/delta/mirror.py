@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-Mode = Literal["append", "merge"]
+MirrorMode = Literal["append", "merge"]
 
 BEGINNING = timedelta(days=30)
 """So long the snapshot that a mirror begins with is held, unless its second batch comes earlier: see `_begin`."""
@@ -46,7 +46,7 @@ class DeltaMirror:
         self,
         table: Table | str,
         target: str,
-        mode: Mode | None = None,
+        mode: MirrorMode | None = None,
         *,
         storage_options: Mapping[str, str] | None = None,
         **options: Any,
@@ -116,11 +116,11 @@ class DeltaMirror:
         view = f"headgate_mirror_{uuid.uuid4().hex}"
         self._frame(spark, stream=False, checkpoint=start).createOrReplaceTempView(view)
         properties = {_QUERY: query_id, _TABLE: str(self._table.table_id)}
-        told = ", ".join(f"{text(name)} = {text(value)}" for name, value in properties.items())
+        listed = ", ".join(f"{text(name)} = {text(value)}" for name, value in properties.items())
         try:
             # Not CREATE TABLE: to Delta a folder that a killed start left without a commit is a table that exists.
             spark.sql(
-                f"CREATE OR REPLACE TABLE {self._name.sql} USING delta TBLPROPERTIES ({told}) AS SELECT * FROM {view}"
+                f"CREATE OR REPLACE TABLE {self._name.sql} USING delta TBLPROPERTIES ({listed}) AS SELECT * FROM {view}"
             ).collect()
         finally:
             spark.catalog.dropTempView(view)
@@ -179,9 +179,9 @@ def _knows(spark: SparkSession, source: str) -> bool:
     return session is not None and bool(session.sessionState().dataSourceManager().dataSourceExists(source))
 
 
-def checked_mode(mode: str | None, table: Table) -> Mode:
+def checked_mode(mode: str | None, table: Table) -> MirrorMode:
     """Raises InvalidInput for a mode that cannot keep the target equal to the table."""
-    wanted: Mode = "merge" if table.primary_key else "append"
+    wanted: MirrorMode = "merge" if table.primary_key else "append"
     if mode not in (None, "append", "merge"):
         raise InvalidInput(f"A mirror's mode is append or merge, not {mode!r}.")
     if mode in (None, wanted):

@@ -10,7 +10,7 @@ import structlog
 
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import Fenced
-from headgate.streaming.maintenance.state import Failure, MaintenanceState, timestamp
+from headgate.streaming.maintenance.state import JobFailure, MaintenanceState, timestamp
 
 _log = structlog.get_logger("headgate.streaming")
 
@@ -99,7 +99,7 @@ class Board:
             self.update(running=tuple(one for one in self._state.running if one != job))
             self.changed.notify_all()
 
-    def failed(self, job: str, failure: Failure | None) -> None:
+    def failed(self, job: str, failure: JobFailure | None) -> None:
         """How a job failed last; None: it works."""
         with self.changed:
             others = tuple(one for one in self._state.failures if one.job != job)

@@ -60,6 +60,6 @@ def _made_by(jobs: tuple[FlushJob, ...], number: int) -> dict[str, Any]:
     return {"sstable": sstable, "last_position": made.last_position, "complete": made.complete}
 
 
-def _made(told: dict[str, Any]) -> Made:
-    sstable = None if told["sstable"] is None else SsTable(**told["sstable"])
-    return Made(sstable, told["last_position"], told["complete"])
+def _made(answer: dict[str, Any]) -> Made:
+    sstable = None if answer["sstable"] is None else SsTable(**answer["sstable"])
+    return Made(sstable, answer["last_position"], answer["complete"])

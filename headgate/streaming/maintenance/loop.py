@@ -12,7 +12,7 @@ from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import Fenced, HeadgateError
 from headgate.streaming.maintenance.board import Board
 from headgate.streaming.maintenance.cores import CalledOff
-from headgate.streaming.maintenance.state import Failure, timestamp
+from headgate.streaming.maintenance.state import JobFailure, timestamp
 
 IDLE_SECONDS = 1.0
 """How soon an age that has passed, the end of the query or a stop is noticed."""
@@ -105,7 +105,7 @@ class Loop:
         chore.since = chore.since if chore.failures > 1 else timestamp()
         # What Spark or Lance says may quote options, hence credentials.
         why = str(error) if isinstance(error, HeadgateError) else type(error).__name__
-        self._board.failed(chore.name, Failure(chore.name, chore.failures, why, chore.since, f"in {pause:.0f} s"))
+        self._board.failed(chore.name, JobFailure(chore.name, chore.failures, why, chore.since, f"in {pause:.0f} s"))
         _log.warning(
             "a maintenance job failed; it is tried again",
             stream=self._driver.stream,

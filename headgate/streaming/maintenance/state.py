@@ -22,7 +22,7 @@ ROOT = "maintenance/"
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class JobFailure:
     """A job that has failed, and is tried again."""
 
     job: str
@@ -75,7 +75,7 @@ class MaintenanceState:
     base_since: str | None = None
     """Since when rows wait that plain Lance readers do not see yet, as far as this driver knows; None: none wait."""
     running: tuple[str, ...] = ()
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[JobFailure, ...] = ()
     delayed: Delayed | None = None
     notes: tuple[str, ...] = ()
     """What its operator should do, such as a restart for new columns."""
@@ -115,7 +115,7 @@ def _key(stream: str) -> str:
 
 def _state(data: Mapping[str, Any]) -> MaintenanceState:
     fields = {**data, "running": tuple(data["running"]), "notes": tuple(data["notes"])}
-    fields["failures"] = tuple(Failure(**one) for one in data["failures"])
+    fields["failures"] = tuple(JobFailure(**one) for one in data["failures"])
     fields["delayed"] = None if data["delayed"] is None else Delayed(**data["delayed"])
     if (collected := data.get("collected")) is not None:
         fields["collected"] = Collected(**{**collected, "kept": tuple(collected["kept"])})

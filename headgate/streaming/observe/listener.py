@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent, QueryTerminatedEvent
 
 
-def listen(run: Any, tell: Callable[[Mapping[str, Any]], None]) -> Callable[[], None]:
-    """Have the progress of every trigger of a run told from now on, as Spark's JSON has it, in a thread of Spark's.
+def listen(run: Any, report: Callable[[Mapping[str, Any]], None]) -> Callable[[], None]:
+    """Report the progress of every trigger of a run from now on, as Spark's JSON has it, in a thread of Spark's.
 
     `run` is Spark's own object for one start of a query. The session that its batches see is a copy whose listeners
     hear nothing of the query, so it is the run that is asked for the session that started it.
@@ -30,7 +30,7 @@ def listen(run: Any, tell: Callable[[Mapping[str, Any]], None]) -> Callable[[], 
 
         def onQueryProgress(self, event: QueryProgressEvent) -> None:
             if str(event.progress.runId) == run_id:
-                tell(json.loads(event.progress.json))
+                report(json.loads(event.progress.json))
 
         def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
             if str(event.runId) == run_id:

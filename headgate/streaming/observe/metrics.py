@@ -23,7 +23,7 @@ from headgate.retry import retries
 from headgate.shards.wal.entry import SourceRange
 from headgate.streaming.maintenance.state import MaintenanceState
 
-Kind = Literal["counter", "gauge", "histogram"]
+MetricKind = Literal["counter", "gauge", "histogram"]
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 """Seconds: from a commit on local disk to a batch that waited for maintenance."""
@@ -34,7 +34,7 @@ class Metric:
     """A name, and what it means. Every series also has the labels `table` and `stream`."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     doc: str
     labels: tuple[str, ...] = ()
 
@@ -115,7 +115,7 @@ class _Histogram:
         self._counts[bisect_left(BUCKETS, seconds)] += 1
         self._sum += seconds
 
-    def told(self) -> tuple[tuple[tuple[str, float], ...], float]:
+    def reported(self) -> tuple[tuple[tuple[str, float], ...], float]:
         found, so_far = [], 0
         for bound, count in zip((*map(str, BUCKETS), "+Inf"), self._counts, strict=True):
             so_far += count
@@ -205,11 +205,11 @@ class StreamMetrics:
             for what, times in again.items():
                 self._add("headgate_retries_total", times, what)
 
-    def progress(self, told: Mapping[str, Any]) -> None:
+    def progress(self, reported: Mapping[str, Any]) -> None:
         """Spark's progress of a trigger, as its JSON has it; see `listener`."""
-        behind = lag_of(told.get("sources") or ())
+        behind = lag_of(reported.get("sources") or ())
         with self._lock:
-            self._trigger = {part: ms / 1000 for part, ms in (told.get("durationMs") or {}).items()}
+            self._trigger = {part: ms / 1000 for part, ms in (reported.get("durationMs") or {}).items()}
             if behind is not None:
                 self._left(behind)
 
@@ -233,7 +233,7 @@ class StreamMetrics:
         """All values as they are now. Asks nobody, and reads nothing of the table."""
         with self._lock:
             counts = dict(self._counts)
-            phases = {phase: one.told() for phase, one in self._phases.items()}
+            phases = {phase: one.reported() for phase, one in self._phases.items()}
             lag, trigger = self._behind(), dict(self._trigger)
             driver, maintenance, kafka = self._driver, self._maintenance(), self._kafka_failures()
             caught_up, committed_at, ledger = self._caught_up, self._committed_at, self._ledger()
@@ -247,8 +247,8 @@ class StreamMetrics:
             counts["headgate_retries_total", (what,)] = again[what]
         for (name, labels), count in counts.items():
             yield Sample(METRICS[name], labels, float(count))
-        for phase, told in phases.items():
-            yield Sample(METRICS["headgate_batch_seconds"], (phase,), told)
+        for phase, value in phases.items():
+            yield Sample(METRICS["headgate_batch_seconds"], (phase,), value)
         for (topic, partition), rows in lag.items():
             yield Sample(METRICS["headgate_lag_rows"], (topic, partition), float(rows))
         if caught_up is not None:
@@ -280,16 +280,16 @@ def lag_of(sources: Any) -> dict[tuple[str, str], int] | None:
     return found
 
 
-def _offsets(told: Any) -> dict[str, dict[str, int]] | None:
+def _offsets(reported: Any) -> dict[str, dict[str, int]] | None:
     """Kafka's, as Spark writes them: as JSON, or as text that holds it."""
-    if isinstance(told, str):
+    if isinstance(reported, str):
         try:
-            told = json.loads(told)
+            reported = json.loads(reported)
         except ValueError:
             return None
-    if not isinstance(told, dict) or not all(isinstance(one, dict) for one in told.values()):
+    if not isinstance(reported, dict) or not all(isinstance(one, dict) for one in reported.values()):
         return None
-    return told
+    return reported
 
 
 def _of_driver(driver: StreamDriver) -> Iterator[Sample]:

@@ -1,7 +1,7 @@
 """The counts of this process's streams, for Prometheus to scrape.
 
 Promises: nothing listens before `serve`, which is called in the process that runs the sink, at its first batch; one
-address has one server, however many sinks share it; an address that cannot be had is told to the log and stops no
+address has one server, however many sinks share it; an address that is taken is logged and stops no
 stream; the values of a scrape are read when it comes. Looks read nothing of the table.
 """
 
@@ -99,7 +99,7 @@ class Serving:
 
 
 def serve(metrics: StreamMetrics, host: str, port: int) -> Serving | None:
-    """Show the counts at an address; port 0 is any free one. None where it cannot be had: the log says so."""
+    """Show the counts at an address; port 0 is any free one. None where it is not free: the log says so."""
     key = (os.getpid(), host, port if port else -id(metrics))
     with _lock:
         server = _servers.get(key)

@@ -75,6 +75,6 @@ class Differences:
         values = rows.take(pa.array(chosen, pa.int64())).to_pylist()
         return list(zip(chosen.tolist(), keys[chosen].tolist(), values, strict=True))
 
-    def _fault(self, kind: str, row: Mapping[str, Any], **told: Any) -> dict[str, Any]:
+    def _fault(self, kind: str, row: Mapping[str, Any], **more: Any) -> dict[str, Any]:
         key = {name: row[name] for name in self.schema.primary_key} or None
-        return {"fault": kind, "key": key, "column": None, "expected": None, "found": None, **told}
+        return {"fault": kind, "key": key, "column": None, "expected": None, "found": None, **more}

@@ -38,7 +38,7 @@ class Routed:
 
 
 @dataclass(frozen=True)
-class Made:
+class MadeRows:
     """What records became."""
 
     parts: tuple[Routed, ...]
@@ -65,8 +65,8 @@ class RowMaker:
         if made.bad:
             yield from self._dead(batch, self._origin(batch), made.bad)
 
-    def made(self, batch: pa.RecordBatch) -> Made:
-        """The same with bad records told and not yet routed."""
+    def made(self, batch: pa.RecordBatch) -> MadeRows:
+        """The same with bad records named and not yet routed."""
         assert self.decode is not None
         decoded = self.decode.decode(batch.column("value"))
         rows, indices, bad = self._without_null_keys(decoded)
@@ -81,7 +81,7 @@ class RowMaker:
         if parts:
             stored, positions = _interleaved(parts)
             routed = list(self._route(stored, self._origin(batch).at(positions)))
-        return Made(tuple(routed), dict(bad))
+        return MadeRows(tuple(routed), dict(bad))
 
     def from_typed(self, batch: pa.RecordBatch) -> Iterator[Routed]:
         """Rows as the table has them, with their origin beside them where the frame kept it."""
