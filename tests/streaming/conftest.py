@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from headgate import clock
 from headgate.connectors.objects.memory import MemoryStore
 from headgate.connectors.objects.port import ObjectStore
 
@@ -15,3 +16,13 @@ def store() -> Iterator[ObjectStore]:
     name = uuid.uuid4().hex
     yield MemoryStore(f"memory://{name}")
     MemoryStore.drop(name)
+
+
+@pytest.fixture
+def by_hand() -> Iterator[HandClock]:
+    """The clock of the test and of all threads that it starts."""
+    from maintained import HandClock
+
+    hand = HandClock()
+    with clock.using(hand):
+        yield hand

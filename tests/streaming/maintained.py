@@ -13,6 +13,22 @@ from headgate.streaming.maintenance.schedule import Schedule
 from headgate.streaming.maintenance.threads import Maintenance
 from tests.support.tables import run_batch
 
+
+class HandClock:
+    """A clock that a test sets. Waiting takes its time all the same."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wall(self) -> float:
+        return time.time()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
 PATIENCE = 180.0
 NEVER = 1e9
 EAGER = MaintenanceLimits(flush_bytes=1, flush_seconds=NEVER, compact_sstables=2)

@@ -15,6 +15,7 @@ from pathlib import Path
 import lance
 import pyarrow as pa
 import pytest
+from tests.streaming.maintained import HandClock
 from structlog.testing import capture_logs
 
 from headgate.checkpoints.gc.collect import Collection
@@ -26,6 +27,7 @@ from headgate.checkpoints.stream.checkpoint import checkpoint_stream, stop_strea
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import DataLoss, Fenced, InvalidInput, Transient
 from headgate.steps import watching
+from headgate.streaming.maintenance import rules
 from headgate.streaming.maintenance.cores import CoreTurns
 from headgate.streaming.maintenance.schedule import Jobs, Schedule
 from headgate.streaming.maintenance.state import MaintenanceState, put_state, read_state
@@ -68,13 +70,13 @@ def table(tmp_path: Path) -> Table:
 
 
 @pytest.fixture
-def started() -> Iterator[Callable[..., Maintenance]]:
+def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Maintenance]]:
     """Makes maintenance that is stopped at the end of the test."""
+    monkeypatch.setattr(rules, "LONGEST_PAUSE", 0.01)
     made: list[Maintenance] = []
 
     def start(driver: StreamDriver, jobs: Jobs = Jobs(), plan: Schedule | None = None, **more: object) -> Maintenance:  # noqa: B008
-        options: dict[str, object] = {"pause_after": lambda times: 0.01, **more}
-        made.append(Maintenance(driver, jobs, plan or schedule(), **options).start())  # type: ignore[arg-type]
+        made.append(Maintenance(driver, jobs, plan or schedule(), **more).start())  # type: ignore[arg-type]
         return made[-1]
 
     yield start
@@ -137,42 +139,42 @@ def test_every_snapshot_beside_it_is_a_prefix_of_the_batches(tmp_path: Path, key
     assert ids(table) == prefixes[12]
 
 
-def test_a_shard_is_flushed_when_its_oldest_entry_is_old_enough(table: Table, started: Started) -> None:
-    now = [0.0]
+def test_a_shard_is_flushed_when_its_oldest_entry_is_old_enough(
+    table: Table, started: Started, by_hand: HandClock
+) -> None:
     driver = open_stream(table)
     limits = replace(EAGER, flush_bytes=1 << 40, flush_seconds=60.0)
-    maintenance = started(driver, plan=schedule(limits), clock=lambda: now[0])
+    maintenance = started(driver, plan=schedule(limits))
     batch(driver, maintenance, 0)
-    now[0] = 59.0
+    by_hand.now = 59.0
     batch(driver, maintenance, 1)
     assert maintenance.state.flushes == 0
-    now[0] = 60.0
+    by_hand.now = 60.0
     maintenance.batch_done()
     until(lambda: maintenance.state.flushes == 2, "both shards")
     assert maintenance.state.unflushed_bytes == 0
 
 
 def test_rows_are_in_the_base_before_they_are_older_than_is_promised_and_the_lag_is_told(
-    table: Table, started: Started
+    table: Table, started: Started, by_hand: HandClock
 ) -> None:
-    now = [0.0]
     driver = open_stream(table)
     limits = replace(EAGER, flush_bytes=1 << 40, compact_sstables=8, base_seconds=100.0)
-    maintenance = started(driver, plan=schedule(limits), clock=lambda: now[0])
+    maintenance = started(driver, plan=schedule(limits))
     batch(driver, maintenance, 0)
-    now[0] = 50.0
+    by_hand.now = 50.0
     maintenance.batch_done()
     until(lambda: maintenance.state.flushes == 2, "both shards")
     batch(driver, maintenance, 1)
     assert lance.dataset(table.uri).count_rows() == 0
     assert maintenance._board.base_lag == 50.0
     assert maintenance.state.base_since is not None
-    now[0] = 80.0
+    by_hand.now = 80.0
     maintenance.batch_done()
     until(lambda: not any(one.sstables for one in driver.loads()), "the SSTables are in the base")
     until(lambda: maintenance._board.base_lag == 30.0, "what came later is younger")
     assert Counter(lance.dataset(table.uri).to_table()["id"].to_pylist()) == rows_of(range(1))
-    now[0] = 150.0
+    by_hand.now = 150.0
     maintenance.batch_done()
     until(lambda: maintenance._board.base_lag == 0.0, "nothing waits")
     assert Counter(lance.dataset(table.uri).to_table()["id"].to_pylist()) == ids(table) == rows_of(range(2))

@@ -10,6 +10,7 @@ from pathlib import Path
 import lance
 import pyarrow as pa
 import pytest
+from tests.streaming.maintained import HandClock
 
 import headgate
 from headgate.checkpoints.jobs.flush import run_here
@@ -20,6 +21,7 @@ from headgate.search.build.plan import Limits
 from headgate.search.build.upkeep import neglected
 from headgate.search.finalize.finalize import Report
 from headgate.search.finalize.segment import Segment
+from headgate.streaming.maintenance import rules
 from headgate.streaming.maintenance.schedule import Jobs
 from headgate.streaming.maintenance.state import MaintenanceState
 from headgate.streaming.maintenance.threads import Maintenance
@@ -60,13 +62,13 @@ def table(tmp_path: Path) -> Table:
 
 
 @pytest.fixture
-def started() -> Iterator[Callable[..., Maintenance]]:
+def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Maintenance]]:
     """Makes maintenance that is stopped at the end of the test."""
+    monkeypatch.setattr(rules, "LONGEST_PAUSE", 0.01)
     made: list[Maintenance] = []
 
     def start(driver: StreamDriver, jobs: Jobs = Jobs(), **more: object) -> Maintenance:  # noqa: B008
-        options: dict[str, object] = {"pause_after": lambda times: 0.01, **more}
-        made.append(Maintenance(driver, jobs, schedule(tidy_seconds=1e9), **options).start())  # type: ignore[arg-type]
+        made.append(Maintenance(driver, jobs, schedule(tidy_seconds=1e9), **more).start())  # type: ignore[arg-type]
         return made[-1]
 
     yield start
@@ -188,15 +190,16 @@ def test_a_stream_that_is_over_begins_no_further_round(table: Table, started: St
     assert neglected(table.home.store) == ("note",)
 
 
-def test_rows_that_others_append_to_the_base_are_indexed_at_the_next_look(table: Table, started: Started) -> None:
-    now = [0.0]
-    maintenance = started(open_stream(table), clock=lambda: now[0])
+def test_rows_that_others_append_to_the_base_are_indexed_at_the_next_look(
+    table: Table, started: Started, by_hand: HandClock
+) -> None:
+    maintenance = started(open_stream(table))
     assert maintenance.wait_until_idle(PATIENCE)
     lance.write_dataset(rows_of_text(20), table.uri, mode="append")
-    now[0] = 599.0
+    by_hand.now = 599.0
     assert maintenance.wait_until_idle(PATIENCE)
     assert covered(table) == set()
-    now[0] = 601.0
+    by_hand.now = 601.0
     maintenance.batch_done()
     until(lambda: covered(table) == fragments(table), "indexed")
 

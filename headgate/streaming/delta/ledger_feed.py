@@ -204,7 +204,6 @@ class LedgerPin:
         ledger: str,
         hold: float = HOLD,
         retry: Retry = Retry(),  # noqa: B008
-        clock: Callable[[], float] = clock.monotonic,
     ) -> None:
         self._pins = PinStore(home.records, home.uri, retry)
         self._archive = LogArchive(home.records, stream, home.uri, retry)
@@ -212,7 +211,6 @@ class LedgerPin:
         self._name = ledger
         self.consumer = f"ledger-{xxhash.xxh3_64_hexdigest(ledger.encode())}-{stream}"
         self._hold = hold
-        self._clock = clock
         self._run_id = uuid.uuid4().hex
         self._pin: ConsumerPin | None = None
         self._key = ""
@@ -253,14 +251,14 @@ class LedgerPin:
 
     def _renew(self, pin: ConsumerPin, trouble: str, now: bool) -> None:
         self._pin = replace(pin, note=f"ledger {self._name}" + (f": {trouble}" if trouble else ""))
-        due = self._clock() - self._put_at >= min(RENEW_EVERY, self._hold / 4)
+        due = clock.monotonic() - self._put_at >= min(RENEW_EVERY, self._hold / 4)
         if due or now or bool(trouble) != self._troubled:
             self._put(replace(self._pin, number=self._pin.number + 1), [self._key])
             self._troubled = bool(trouble)
 
     def _put(self, pin: ConsumerPin, older: list[str]) -> None:
         self._key = self._pins.put(pin, older)
-        self._pin, self._put_at = pin, self._clock()
+        self._pin, self._put_at = pin, clock.monotonic()
 
 
 def _time(text: str) -> datetime | None:

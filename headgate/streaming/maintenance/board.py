@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import structlog
 
+from headgate import clock
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import Fenced
 from headgate.streaming.maintenance.state import JobFailure, MaintenanceState, timestamp
@@ -23,7 +24,6 @@ class Board:
         driver: StreamDriver,
         state: MaintenanceState,
         report: Callable[[MaintenanceState], None],
-        clock: Callable[[], float],
     ) -> None:
         self.changed = threading.Condition()
         self.stopping = False
@@ -31,7 +31,6 @@ class Board:
         self._driver = driver
         self._state = state
         self._report = report
-        self._clock = clock
         self._reporting = threading.Lock()
         """From a look at the state until it is reported."""
         self._unflushed: dict[str, float] = {}
@@ -129,7 +128,7 @@ class Board:
 
     def see_ages(self, flushed: Container[str] = ()) -> None:
         """What is left of shards that were just flushed came while they were."""
-        now, loads = self._clock(), self._driver.loads()
+        now, loads = clock.monotonic(), self._driver.loads()
         with self.changed:
             rows = {one.name: self._in_sstables.get(one.name, self._unflushed.get(one.name, now)) for one in loads}
             self._in_sstables = {one.name: rows[one.name] for one in loads if one.sstables}
@@ -141,13 +140,13 @@ class Board:
 
     def unflushed_ages(self) -> dict[str, float]:
         """Per shard, of its oldest unflushed entry."""
-        now = self._clock()
+        now = clock.monotonic()
         with self.changed:
             return {name: now - since for name, since in self._unflushed.items()}
 
     def sstable_ages(self) -> dict[str, float]:
         """Per shard, of the oldest row that only its SSTables hold."""
-        now = self._clock()
+        now = clock.monotonic()
         with self.changed:
             return {name: now - since for name, since in self._in_sstables.items()}
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
+from headgate import clock
 from headgate.checkpoints.gc.base import tidy_base
 from headgate.checkpoints.jobs.columns import difference, stream_schema
 from headgate.checkpoints.snapshots.checkpoint import TableCheckpoint
@@ -31,19 +32,16 @@ _NOW = float("-inf")
 class ShardUpkeep:
     """Flushes, checkpoints, folds of the log."""
 
-    def __init__(
-        self, driver: StreamDriver, jobs: Jobs, schedule: Schedule, board: Board, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, driver: StreamDriver, jobs: Jobs, schedule: Schedule, board: Board) -> None:
         self._driver = driver
         self._jobs = jobs
         self._schedule = schedule
         self._board = board
-        self._clock = clock
         self._turn = threading.Lock()
         """Who works on the shards: the thread, or somebody who asked for a checkpoint."""
         self._batches = 0
         """Since the last checkpoint."""
-        self._checkpointed = clock()
+        self._checkpointed = clock.monotonic()
 
     def chores(self) -> list[Chore]:
         """Of the thread of the shards."""
@@ -63,7 +61,7 @@ class ShardUpkeep:
         with self._turn:
             taken = take()
         with self._board.changed:
-            self._checkpointed, self._batches = self._clock(), 0
+            self._checkpointed, self._batches = clock.monotonic(), 0
         return taken
 
     def _to_flush(self) -> list[str]:
@@ -83,7 +81,7 @@ class ShardUpkeep:
 
     def _checkpoint_due(self) -> bool:
         with self._board.changed:
-            waited = self._clock() - self._checkpointed >= self._schedule.checkpoint_seconds
+            waited = clock.monotonic() - self._checkpointed >= self._schedule.checkpoint_seconds
             return self._jobs.checkpoint is not None and self._batches > 0 and waited
 
     def _checkpoint(self) -> None:
@@ -102,15 +100,12 @@ class ShardUpkeep:
 class BaseUpkeep:
     """Compaction into the base, tidying and indexing of it."""
 
-    def __init__(
-        self, driver: StreamDriver, jobs: Jobs, schedule: Schedule, board: Board, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, driver: StreamDriver, jobs: Jobs, schedule: Schedule, board: Board) -> None:
         self._driver = driver
         self._jobs = jobs
         self._schedule = schedule
         self._board = board
-        self._clock = clock
-        self._tidied = clock()
+        self._tidied = clock.monotonic()
         self._untidied = 0
         """Compactions since the base was tidied."""
         self._indexes_seen = _NOW
@@ -142,20 +137,20 @@ class BaseUpkeep:
             self._board.count(compactions=1, sstables_compacted=done.sstables)
 
     def _tidy_due(self) -> bool:
-        return self._untidied > 0 and self._clock() - self._tidied >= self._schedule.tidy_seconds
+        return self._untidied > 0 and clock.monotonic() - self._tidied >= self._schedule.tidy_seconds
 
     def _tidy(self) -> None:
         with self._jobs.turn(self._board.is_over):
             tidy_base(self._driver.home, self._schedule.base, self._jobs.merge)
-        self._tidied, self._untidied = self._clock(), 0
+        self._tidied, self._untidied = clock.monotonic(), 0
         self._indexes_seen = _NOW
 
     def _index_look_due(self) -> bool:
-        return self._clock() - self._indexes_seen >= self._schedule.index_seconds
+        return clock.monotonic() - self._indexes_seen >= self._schedule.index_seconds
 
     def _look_at_indexes(self) -> None:
         self._stale_indexes = neglected(self._driver.home.store, self._schedule.segments)
-        self._indexes_seen = self._clock()
+        self._indexes_seen = clock.monotonic()
 
     def _index(self) -> None:
         """New fragments become segments, and segments that are too many become few, in rounds; each has its turn."""
@@ -177,7 +172,6 @@ class TableLook:
         driver: StreamDriver,
         schedule: Schedule,
         board: Board,
-        clock: Callable[[], float],
         *,
         follows: bool,
     ) -> None:
@@ -185,15 +179,16 @@ class TableLook:
         self._driver = driver
         self._seconds = schedule.columns_seconds
         self._board = board
-        self._clock = clock
         self._follows = follows
-        self._last = clock()
+        self._last = clock.monotonic()
         self._another_table: Fenced | None = None
         self._other_columns = False
 
     def chore(self) -> Chore:
         """Of the thread of the shards."""
-        return Chore("look at the table", lambda: self._clock() - self._last >= self._seconds, self._look, quiet=True)
+        return Chore(
+            "look at the table", lambda: clock.monotonic() - self._last >= self._seconds, self._look, quiet=True
+        )
 
     def check_table(self) -> None:
         """Raises Fenced where a look has found another table in the place of the stream's (R23). Reads nothing."""
@@ -208,7 +203,7 @@ class TableLook:
         return seen
 
     def _look(self) -> None:
-        self._last = self._clock()
+        self._last = clock.monotonic()
         try:
             columns = stream_schema(self._driver.home)
         except Fenced as error:
@@ -230,19 +225,16 @@ class TableLook:
 class GarbageUpkeep:
     """Collections of the table's garbage. The time between two counts over restarts."""
 
-    def __init__(
-        self, driver: StreamDriver, collect: Collect, schedule: Schedule, board: Board, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, driver: StreamDriver, collect: Collect, schedule: Schedule, board: Board) -> None:
         self._stream = driver.stream
         self._collect = collect
         self._seconds = schedule.gc_seconds
         self._board = board
-        self._clock = clock
-        self._last = clock() - (seconds_since(board.state.collects_since) or 0.0)
+        self._last = clock.monotonic() - (seconds_since(board.state.collects_since) or 0.0)
 
     def chores(self) -> list[Chore]:
         """Of the thread of garbage."""
-        return [Chore("garbage collection", lambda: self._clock() - self._last >= self._seconds, self._run)]
+        return [Chore("garbage collection", lambda: clock.monotonic() - self._last >= self._seconds, self._run)]
 
     def _run(self) -> None:
         def go_on(done: int, total: int) -> None:
@@ -250,7 +242,7 @@ class GarbageUpkeep:
                 raise CalledOff
 
         done = self._collect(go_on)
-        self._last = self._clock()
+        self._last = clock.monotonic()
         collected = Collected(timestamp(), len(done.found), done.nbytes, done.kept)
         self._board.update(collected=collected, collects_since=collected.at)
         _log.info("garbage collected", stream=self._stream, objects=collected.objects, bytes=collected.nbytes)

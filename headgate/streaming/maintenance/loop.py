@@ -8,10 +8,12 @@ from dataclasses import dataclass
 import structlog
 from structlog.contextvars import bind_contextvars
 
+from headgate import clock
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import Fenced, HeadgateError
 from headgate.streaming.maintenance.board import Board
 from headgate.streaming.maintenance.cores import CalledOff
+from headgate.streaming.maintenance.rules import pause_after
 from headgate.streaming.maintenance.state import JobFailure, timestamp
 
 IDLE_SECONDS = 1.0
@@ -44,16 +46,12 @@ class Loop:
         driver: StreamDriver,
         board: Board,
         is_active: Callable[[], bool],
-        clock: Callable[[], float],
-        pause_after: Callable[[int], float],
     ) -> None:
         """Of two chores that are due the first comes first."""
         self._chores = chores
         self._driver = driver
         self._board = board
         self._is_active = is_active
-        self._clock = clock
-        self._pause_after = pause_after
 
     def __call__(self) -> None:
         opened = self._driver.head.opened
@@ -72,7 +70,7 @@ class Loop:
 
     def next(self) -> Chore | None:
         """What is due, unless it pauses after a failure."""
-        return next((one for one in self._chores if one.not_before <= self._clock() and one.is_due()), None)
+        return next((one for one in self._chores if one.not_before <= clock.monotonic() and one.is_due()), None)
 
     def _run(self, chore: Chore) -> None:
         self._board.began(chore.name)
@@ -100,8 +98,8 @@ class Loop:
 
     def _note_failure(self, chore: Chore, error: Exception) -> None:
         chore.failures += 1
-        pause = self._pause_after(chore.failures)
-        chore.not_before = self._clock() + pause
+        pause = pause_after(chore.failures)
+        chore.not_before = clock.monotonic() + pause
         chore.since = chore.since if chore.failures > 1 else timestamp()
         # What Spark or Lance says may quote options, hence credentials.
         why = str(error) if isinstance(error, HeadgateError) else type(error).__name__

@@ -26,7 +26,7 @@ from headgate.errors import Transient
 from headgate.streaming.maintenance.board import Board
 from headgate.streaming.maintenance.chores import BaseUpkeep, GarbageUpkeep, ShardUpkeep, TableLook
 from headgate.streaming.maintenance.loop import IDLE_SECONDS, Chore, Loop
-from headgate.streaming.maintenance.rules import Delay, delay, pause_after
+from headgate.streaming.maintenance.rules import Delay, delay
 from headgate.streaming.maintenance.schedule import Jobs, Schedule
 from headgate.streaming.maintenance.state import Delayed, MaintenanceState, seconds_since, timestamp
 
@@ -49,8 +49,6 @@ class Maintenance:
         is_active: Callable[[], bool] = lambda: True,
         report: Callable[[MaintenanceState], None] = lambda state: None,
         before: MaintenanceState | None = None,
-        clock: Callable[[], float] = clock.monotonic,
-        pause_after: Callable[[int], float] = pause_after,
     ) -> None:
         """`follows`: batches take over columns that a look finds changed. `is_active` says whether the query still
         runs; `report` gets the state when it changes for people; `before` is what an earlier driver of the stream
@@ -59,27 +57,25 @@ class Maintenance:
         self._driver = driver
         self._schedule = schedule
         self._is_active = is_active
-        self._clock = clock
         since = before.collects_since if before is not None else ""
         state = MaintenanceState(
             driver.stream,
             collected=None if before is None else before.collected,
             collects_since=timestamp() if seconds_since(since) is None else since,
         )
-        self._board = board = Board(driver, state, report, clock)
-        self._shards = ShardUpkeep(driver, jobs, schedule, board, clock)
-        self._look = TableLook(driver, schedule, board, clock, follows=follows)
+        self._board = board = Board(driver, state, report)
+        self._shards = ShardUpkeep(driver, jobs, schedule, board)
+        self._look = TableLook(driver, schedule, board, follows=follows)
         chores: dict[str, list[Chore]] = {"shards": [*self._shards.chores(), self._look.chore()]}
         if schedule.memtables:
-            chores["base"] = BaseUpkeep(driver, jobs, schedule, board, clock).chores()
+            chores["base"] = BaseUpkeep(driver, jobs, schedule, board).chores()
         if jobs.collect is not None:
-            chores["garbage"] = GarbageUpkeep(driver, jobs.collect, schedule, board, clock).chores()
-        loops = {name: Loop(some, driver, board, is_active, clock, pause_after) for name, some in chores.items()}
+            chores["garbage"] = GarbageUpkeep(driver, jobs.collect, schedule, board).chores()
+        loops = {name: Loop(some, driver, board, is_active) for name, some in chores.items()}
         self._loops = list(loops.values())
         self._threads = [parallel.thread(name, loop) for name, loop in loops.items()]
 
     def start(self) -> Maintenance:
-        """Begin."""
         self._board.see_ages()
         for thread in self._threads:
             thread.start()
@@ -108,12 +104,12 @@ class Maintenance:
         self.check_table()
         if not self._schedule.memtables or (found := self._delay()) is None:
             return
-        began, complained = self._clock(), float("-inf")
+        began, complained = clock.monotonic(), float("-inf")
         self._note_delay(found)
         try:
             while (found := self._delay()) is not None:
-                if self._clock() - complained >= COMPLAIN_SECONDS:
-                    complained = self._clock()
+                if clock.monotonic() - complained >= COMPLAIN_SECONDS:
+                    complained = clock.monotonic()
                     failing = [one.error for one in self.state.failures]
                     _log.warning(
                         "a batch waits for maintenance",
