@@ -18,7 +18,21 @@ from headgate.retry import Retry
 from headgate.shards.config import WriterConfig
 from headgate.shards.wal.entry import Compression
 from headgate.streaming.decode.kinds import KINDS
-from headgate.streaming.values import COUNT, FLAG, GROUP, INTERVAL, LENGTH, MAPPING, PERIOD, PORT, SIZE, TEXT, ValueKind, interval, one_of
+from headgate.streaming.values import (
+    COUNT,
+    FLAG,
+    GROUP,
+    INTERVAL,
+    LENGTH,
+    MAPPING,
+    PERIOD,
+    PORT,
+    SIZE,
+    TEXT,
+    ValueKind,
+    interval,
+    one_of,
+)
 
 CONF_PREFIX = "spark.headgate."
 

@@ -216,7 +216,7 @@ def _chunks(maker: RowMaker, entries: Iterable[DeadEntry]) -> Iterator[_LetterBa
 def _made(maker: RowMaker, chunk: _LetterBatch) -> _LetterBatch:
     waiting = pa.concat_tables([one.rows.filter(pa.array(one.waiting)) for one in chunk.entries])
     (batch,) = waiting.combine_chunks().to_batches()
-    chunk.made = maker.made(batch)
+    chunk.made = maker.make(batch)
     return chunk
 
 

@@ -47,7 +47,7 @@ class Reporting:
 
     @staticmethod
     def check(options: SinkOptions, session: SparkSession) -> None:
-        """Raises InvalidInput for what was asked for and cannot be, before anything is claimed."""
+        """Before anything is claimed. Raises InvalidInput where a package is missing, or a name is invalid."""
         if options.metrics_port is not None:
             from headgate.streaming.observe.server import check_installed
 

@@ -30,7 +30,7 @@ from headgate.streaming.reporting import Reporting
 from headgate.streaming.setup import Setup
 from headgate.streaming.write import checks
 from headgate.streaming.write.job import BatchJob, Written
-from headgate.streaming.write.plan import decided, shard_names, write_plan
+from headgate.streaming.write.plan import batch_decision, shard_names, write_plan
 from headgate.streaming.write.routing import shards_of, shards_of_made_rows
 from headgate.streaming.write.task import WritePlan
 from headgate.streaming.write.timers import Phases
@@ -94,7 +94,7 @@ class Run:
             setup.stream,
             setup.query_id,
             shard_names(setup.table.sharding, batch.sources),
-            accept=partial(_decided, setup, setup.table, batch),
+            accept=partial(_decision, setup, setup.table, batch),
             decoder=provenance_value(setup.decoder, setup.table.home.schema, changed=not batch.bare),
             retry=setup.options.retry,
         )
@@ -125,7 +125,7 @@ class Run:
         with phases.in_phase("plan"):
             if maintenance.saw_other_columns() or driver.head.changed != self._columns_at:
                 self._read_columns()
-            decision = _decided(self.setup, self.table, batch, driver.head)
+            decision = _decision(self.setup, self.table, batch, driver.head)
         if isinstance(decision, Skip):
             metrics.skipped()
             _log.info("batch was committed before", stream=driver.stream, sequence=decision.record.sequence)
@@ -317,5 +317,5 @@ class Run:
             return run_here(jobs)
 
 
-def _decided(setup: Setup, table: Table, batch: MicroBatch, head: Head) -> Skip | Write:
-    return decided(table, head, setup.query_id, batch.number, batch.sources, setup.earliest)
+def _decision(setup: Setup, table: Table, batch: MicroBatch, head: Head) -> Skip | Write:
+    return batch_decision(table, head, setup.query_id, batch.number, batch.sources, setup.earliest)

@@ -11,8 +11,7 @@ from headgate.checkpoints.spark.directory import SparkCheckpoint
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.errors import InvalidInput
 from headgate.shards.sharding import ByPartition
-from headgate.streaming.decode.contract import Decoder
-from headgate.streaming.decode.contract import TableDecoder, decoder_of
+from headgate.streaming.decode.contract import Decoder, TableDecoder, decoder_of
 from headgate.streaming.kafka import offsets as topic_offsets
 from headgate.streaming.kafka.source import KafkaSource
 from headgate.streaming.maintenance.spark import schedule_of

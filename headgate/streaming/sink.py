@@ -13,8 +13,7 @@ from headgate.checkpoints.spark.directory import SparkCheckpoint
 from headgate.checkpoints.spark.recover import check_startable
 from headgate.errors import HeadgateError, InvalidInput
 from headgate.steps import step
-from headgate.streaming.decode.contract import Decoder, TableDecoder, decoder_of
-from headgate.streaming.decode.provenance import provenance_value
+from headgate.streaming.decode.contract import Decoder, TableDecoder
 from headgate.streaming.kafka.source import KafkaSource
 from headgate.streaming.maintenance.state import MaintenanceState
 from headgate.streaming.options import DEFAULT_STREAM, sink_options

@@ -13,7 +13,14 @@ import headgate
 from headgate.checkpoints.log.records import BatchRecord, OpaqueRange, ShardPart
 from headgate.shards.sharding import Sharding
 from headgate.shards.wal.entry import SourceRange
-from headgate.streaming.delta.ledger_rows import LEDGER_SCHEMA, Folded, LedgerKey, LedgerRecord, ledger_table, placed
+from headgate.streaming.delta.ledger_rows import (
+    LEDGER_SCHEMA,
+    Folded,
+    LedgerKey,
+    LedgerRecord,
+    ledger_table,
+    placements,
+)
 
 AT = datetime(2026, 11, 16, 20, 0, tzinfo=UTC)
 KEY = LedgerKey("id", "/lake/orders", "s")
@@ -109,7 +116,7 @@ def test_dead_letters_holes_empty_batches_and_other_sources_have_rows_too() -> N
 def test_rows_of_a_window_that_closes_claim_no_offsets_of_another_partition() -> None:
     sources = (SourceRange("t", 0, 5, 9),)
     made = record({"partition:t:1": (4,)}, sources)
-    assert placed(made, headgate.by_partition()) == [("partition:t:1", None), (None, sources[0])]
+    assert placements(made, headgate.by_partition()) == [("partition:t:1", None), (None, sources[0])]
 
 
 def test_what_was_folded_says_which_offsets_it_had_read() -> None:

@@ -2,12 +2,16 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from headgate import clock
 from headgate.connectors.objects.memory import MemoryStore
 from headgate.connectors.objects.port import ObjectStore
+
+if TYPE_CHECKING:
+    from tests.streaming.maintained import HandClock
 
 
 @pytest.fixture
@@ -21,7 +25,7 @@ def store() -> Iterator[ObjectStore]:
 @pytest.fixture
 def by_hand() -> Iterator[HandClock]:
     """The clock of the test and of all threads that it starts."""
-    from maintained import HandClock
+    from tests.streaming.maintained import HandClock
 
     hand = HandClock()
     with clock.using(hand):

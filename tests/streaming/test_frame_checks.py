@@ -115,7 +115,7 @@ def test_a_column_that_the_table_lacks_is_refused_in_the_words_of_the_caller(
 
 
 def test_a_sink_refuses_unknown_options_and_a_source_without_a_decoder(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"no argument 'max_entry'.*did you mean 'max_entry_bytes'"):
+    with pytest.raises(InvalidInput, match=r"Unknown argument 'max_entry'.*did you mean 'max_entry_bytes'"):
         headgate.ShardSink(str(tmp_path), max_entry=3)
     with pytest.raises(InvalidInput, match="needs a decoder"):
         headgate.ShardSink(str(tmp_path), source=source("host:1", "t"))
@@ -123,7 +123,7 @@ def test_a_sink_refuses_unknown_options_and_a_source_without_a_decoder(tmp_path:
         headgate.ShardSink(str(tmp_path), on_bad_record="ignore")
     with pytest.raises(InvalidInput, match="enable_memtable must be true or false, got 'false'"):
         headgate.ShardSink(str(tmp_path), enable_memtable="false")
-    with pytest.raises(InvalidInput, match="storage_options is a mapping") as error:
+    with pytest.raises(InvalidInput, match="storage_options must be a mapping") as error:
         headgate.ShardSink(str(tmp_path), storage_options=["secret"])
     assert "secret" not in str(error.value)
 

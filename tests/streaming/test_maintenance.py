@@ -15,7 +15,6 @@ from pathlib import Path
 import lance
 import pyarrow as pa
 import pytest
-from tests.streaming.maintained import HandClock
 from structlog.testing import capture_logs
 
 from headgate.checkpoints.gc.collect import Collection
@@ -33,7 +32,7 @@ from headgate.streaming.maintenance.schedule import Jobs, Schedule
 from headgate.streaming.maintenance.state import MaintenanceState, put_state, read_state
 from headgate.streaming.maintenance.threads import Maintenance
 from headgate.table.table import Table
-from tests.streaming.maintained import EAGER, KINDS, PATIENCE, batch, schedule, until
+from tests.streaming.maintained import EAGER, KINDS, PATIENCE, HandClock, batch, schedule, until
 from tests.support.closing import Background, Steps
 from tests.support.tables import ids, make, manifest_of, open_stream, run_batch, shard_of
 from tests.support.tables import of_batches as rows_of

@@ -10,7 +10,6 @@ from pathlib import Path
 import lance
 import pyarrow as pa
 import pytest
-from tests.streaming.maintained import HandClock
 
 import headgate
 from headgate.checkpoints.jobs.flush import run_here
@@ -26,7 +25,7 @@ from headgate.streaming.maintenance.schedule import Jobs
 from headgate.streaming.maintenance.state import MaintenanceState
 from headgate.streaming.maintenance.threads import Maintenance
 from headgate.table.table import Table
-from tests.streaming.maintained import EAGER, KINDS, PATIENCE, batch, schedule, until
+from tests.streaming.maintained import EAGER, KINDS, PATIENCE, HandClock, batch, schedule, until
 from tests.support.life import SCHEMA
 from tests.support.tables import ids, open_stream, run_batch
 from tests.support.tables import of_batches as rows_of

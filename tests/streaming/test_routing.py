@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from headgate.errors import InvalidInput
 from headgate.shards.sharding import Bucket, ByPartition, Sharding, Single
 from headgate.shards.wal.entry import SourceRange
-from headgate.streaming.write.routing import balanced, check_routing, shards_of, shards_of_made_rows, size, task_count
+from headgate.streaming.write.routing import balance, check_routing, shards_of, shards_of_made_rows, size, task_count
 
 RANGES = [SourceRange("t", 0, 0, 10), SourceRange("t", 1, 5, 5), SourceRange("t", 2, 0, 1), SourceRange("u", 0, 3, 9)]
 
@@ -47,7 +47,7 @@ def test_small_batches_get_few_tasks_and_none_gets_more_than_cores_or_groups(
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=20), st.integers(1, 6))
 def test_groups_stay_whole_and_every_range_is_read_by_one_task(sizes: list[int], tasks: int) -> None:
     groups = {f"g{i}": (SourceRange("t", i, 0, n), SourceRange("u", i, 0, 1)) for i, n in enumerate(sizes)}
-    shares = balanced(groups, min(tasks, len(groups)))
+    shares = balance(groups, min(tasks, len(groups)))
     assert sorted(part.partition for share in shares for part in share) == sorted([*range(len(sizes))] * 2)
     for parts in groups.values():
         assert sum(set(parts) <= set(share) for share in shares) == 1

@@ -32,7 +32,7 @@ from headgate.streaming.kafka import offsets as topic_offsets
 from headgate.streaming.options import as_option
 from headgate.streaming.write.answers import shard_parts
 from headgate.streaming.write.checks import check_columns
-from headgate.streaming.write.plan import decided, shard_names, write_plan
+from headgate.streaming.write.plan import batch_decision, shard_names, write_plan
 from headgate.streaming.write.routing import shards_of
 from headgate.streaming.write.task import WritePlan
 from headgate.table.table import Table, open_table
@@ -114,7 +114,7 @@ def plan_batch(settings: Settings, columns: Sequence[str], root: str) -> BatchPl
     names = shard_names(table.sharding, sources)
 
     def decide(head: Head) -> Skip | Write:
-        return decided(table, head, query_id, batch_id, sources, partial(_earliest, settings))
+        return batch_decision(table, head, query_id, batch_id, sources, partial(_earliest, settings))
 
     hold = Hold.of(root, query_id, table.uri, settings.stream)
     before = hold.held()

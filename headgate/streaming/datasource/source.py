@@ -102,7 +102,7 @@ class HeadgateDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """The writer of one batch: planned where Spark plans. THE FIRST BATCH FENCES AN EARLIER DRIVER.
 
-        Raises InvalidInput for options and output modes that cannot be; see `plan_batch` for the rest.
+        Raises InvalidInput for invalid options and output modes; see `plan_batch` for the rest.
         """
         if overwrite:
             refuse_complete("use outputMode append")

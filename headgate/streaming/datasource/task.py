@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from headgate.streaming.datasource.plan import BatchPlan, TaskResult
 from headgate.streaming.write.rows import Routed
-from headgate.streaming.write.shuffle import Payloads, placed
+from headgate.streaming.write.shuffle import Payloads, place
 from headgate.streaming.write.task import FINAL, Attempt, WritePlan
 
 
@@ -39,4 +39,4 @@ def _routed(plan: WritePlan, batches: Iterable[pa.RecordBatch], *, ordered: bool
     arrived: Payloads = {}
     for part in parts:
         arrived.setdefault((part.shard, part.dead), []).append((part.rows, part.order))
-    yield from placed(arrived)
+    yield from place(arrived)

@@ -45,7 +45,7 @@ def check_columns(schema: StructType, columns: pa.Schema) -> None:
     """Raises InvalidInput where a schema that was given names a column that is not there."""
     unknown = [name for name in schema.fieldNames() if name not in columns.names]
     if unknown:
-        raise InvalidInput(f"There is no column {unknown[0]!r}; the table has {columns.names}.")
+        raise InvalidInput(f"Column {unknown[0]!r} not found; the table has {columns.names}.")
 
 
 def _fitted(column: pa.Array, field: pa.Field) -> pa.Array:

@@ -100,7 +100,7 @@ def ledger_table(key: LedgerKey, sharding: Sharding, parts: Iterable[LedgerRecor
     return pa.Table.from_pylist(found, schema=LEDGER_SCHEMA)
 
 
-def placed(record: BatchRecord, sharding: Sharding) -> list[tuple[str | None, SourceRange | None]]:
+def placements(record: BatchRecord, sharding: Sharding) -> list[tuple[str | None, SourceRange | None]]:
     """Which shard may hold rows or dead letters of which range; None: none.
 
     A shard of a partition has that partition's ranges; other shards share all of them. Rows that Spark made of what
@@ -128,7 +128,7 @@ def _may_feed(sharding: Sharding, part: SourceRange, shard: str) -> bool:
 
 def _of_record(dated: LedgerRecord, sharding: Sharding) -> Iterator[dict[str, Any]]:
     record = dated.record
-    pairs = placed(record, sharding)
+    pairs = placements(record, sharding)
     common = {
         "sequence": record.sequence,
         "kind": "replay" if record.is_replay else "batch",

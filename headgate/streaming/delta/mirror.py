@@ -183,7 +183,7 @@ def checked_mode(mode: str | None, table: Table) -> MirrorMode:
     """Raises InvalidInput for a mode that cannot keep the target equal to the table."""
     wanted: MirrorMode = "merge" if table.primary_key else "append"
     if mode not in (None, "append", "merge"):
-        raise InvalidInput(f"A mirror's mode is append or merge, not {mode!r}.")
+        raise InvalidInput(f"The mode of a mirror must be append or merge, got {mode!r}.")
     if mode in (None, wanted):
         return wanted
     why = "has a key: appended, its updates and deletes would be rows of their own"

@@ -24,7 +24,9 @@ def configure_logs(form: Form = "text", level: str = "INFO", stream: TextIO | No
     """
     number = logging.getLevelNamesMapping().get(level.upper())
     if number is None or form not in ("text", "json"):
-        raise InvalidInput(f"Logs are text or json from a level on (DEBUG, INFO …), not {form!r} from {level!r}.")
+        raise InvalidInput(
+            f"The form of logs must be text or json, their level DEBUG, INFO …; got {form!r}, {level!r}."
+        )
     renderer: Any = (
         structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer(colors=False)
     )

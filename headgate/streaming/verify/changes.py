@@ -110,7 +110,7 @@ class Changes:
             left = entry.rows.filter(pa.array(~entry.waiting)).combine_chunks()
             for sequence, made in ways:
                 for batch in left.to_batches():
-                    done = RowMaker(made.columns, single(), made.decoder).made(batch)
+                    done = RowMaker(made.columns, single(), made.decoder).make(batch)
                     for routed in done.parts:
                         assert routed.order is not None
                         rows = self.table.home.schema.adopted(routed.rows)

@@ -14,7 +14,7 @@ from headgate.shards.sharding import Bucket, ByPartition, Single
 from headgate.streaming.spark.jobs import RESULT
 from headgate.streaming.write import task
 from headgate.streaming.write.answers import Parts, shard_parts
-from headgate.streaming.write.routing import Ranges, balanced, shards_of, size, task_count
+from headgate.streaming.write.routing import Ranges, balance, shards_of, size, task_count
 from headgate.streaming.write.shuffle import PAYLOAD
 from headgate.streaming.write.task import WritePlan
 from headgate.streaming.write.timers import Phases
@@ -67,7 +67,7 @@ class BatchJob:
 
     def run(self, *, shuffled: bool) -> Written:
         """Write the batch. `shuffled`: rows meet in the task of their shard, wherever Spark had them, and are put
-        in order there; without it they stay with the task that has them, which for buckets cannot be.
+        in order there; without it they stay with the task that has them, which buckets do not allow.
 
         Raises the error that a task met, and what Spark raises.
         """
@@ -88,7 +88,7 @@ class BatchJob:
         if not isinstance(plan.maker.sharding, Single):
             tasks = task_count(self._rows or self._unknown, self.cores, len(groups) or self.cores)
         if plan.consumer is not None:
-            shares = balanced(groups, tasks)
+            shares = balance(groups, tasks)
             numbers = self.frame.sparkSession.range(0, len(shares), 1, len(shares))
             return numbers, partial(task.write_ranges, plan, shares), partial(task.prepare_ranges, plan, shares)
         if plan.maker.decode is not None:

@@ -19,7 +19,7 @@ from headgate.streaming.write.task import WritePlan
 from headgate.table.table import Table
 
 
-def decided(
+def batch_decision(
     table: Table, head: Head, query_id: str, batch_id: int, sources: BatchSources, earliest: Earliest
 ) -> Skip | Write:
     """What to do with a batch where the stream stands so; asked before anything is claimed, and once more after.

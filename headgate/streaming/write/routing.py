@@ -39,7 +39,7 @@ def task_count(rows: int, cores: int, groups: int) -> int:
     return max(1, min(groups, cores, -(-rows // ROWS_PER_TASK)))
 
 
-def balanced(groups: Mapping[str, Ranges], tasks: int) -> tuple[Ranges, ...]:
+def balance(groups: Mapping[str, Ranges], tasks: int) -> tuple[Ranges, ...]:
     """The groups over tasks, whole, the largest first to the task that has least."""
     loads = [0] * tasks
     shares: list[list[SourceRange]] = [[] for _ in range(tasks)]

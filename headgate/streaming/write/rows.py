@@ -60,12 +60,12 @@ class RowMaker:
 
     def from_kafka(self, batch: pa.RecordBatch) -> Iterator[Routed]:
         """Records as Kafka has them: value, partition, offset, and key and topic where they matter."""
-        made = self.made(batch)
+        made = self.make(batch)
         yield from made.parts
         if made.bad:
             yield from self._dead(batch, self._origin(batch), made.bad)
 
-    def made(self, batch: pa.RecordBatch) -> MadeRows:
+    def make(self, batch: pa.RecordBatch) -> MadeRows:
         """The same with bad records named and not yet routed."""
         assert self.decode is not None
         decoded = self.decode.decode(batch.column("value"))

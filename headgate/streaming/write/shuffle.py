@@ -26,9 +26,7 @@ Payloads: TypeAlias = dict[tuple[str, bool], list[tuple[pa.RecordBatch, pa.Recor
 
 def payload_of(part: Routed, task: int) -> pa.RecordBatch:
     """Rows on their way to a task."""
-    return _payload(
-        task, part.shard, part.dead, _packed(part.rows), None if part.order is None else _packed(part.order)
-    )
+    return _payload(task, part.shard, part.dead, _pack(part.rows), None if part.order is None else _pack(part.order))
 
 
 def payload_of_error(text: str) -> pa.RecordBatch:
@@ -41,7 +39,7 @@ def payload_of_seconds(seconds: Mapping[str, float]) -> pa.RecordBatch:
     return _payload(0, None, True, json.dumps(dict(seconds)).encode(), None)
 
 
-def gathered(batches: Iterable[pa.RecordBatch]) -> tuple[Payloads, str | None, dict[str, float]]:
+def gather(batches: Iterable[pa.RecordBatch]) -> tuple[Payloads, str | None, dict[str, float]]:
     """All payloads, for every one of a shard must be there before the first row of it can be placed; or an error.
 
     Last what the first stage took, by phase.
@@ -56,12 +54,12 @@ def gathered(batches: Iterable[pa.RecordBatch]) -> tuple[Payloads, str | None, d
                     return {}, text, {}
                 phases.add(json.loads(text))
                 continue
-            order = _unpacked(ordering) if ordering.is_valid else None
-            found.setdefault((shard.as_py(), dead.as_py()), []).append((_unpacked(rows), order))
+            order = _unpack(ordering) if ordering.is_valid else None
+            found.setdefault((shard.as_py(), dead.as_py()), []).append((_unpack(rows), order))
     return found, None, phases.seconds
 
 
-def placed(payloads: Payloads) -> Iterator[Routed]:
+def place(payloads: Payloads) -> Iterator[Routed]:
     """The rows of each log in order. Consumes: what was passed on is let go of."""
     while payloads:
         (shard_name, is_dead), found = payloads.popitem()
@@ -84,12 +82,12 @@ def _payload(task: int, shard: str | None, dead: bool, rows: bytes, ordering: by
     )
 
 
-def _packed(batch: pa.RecordBatch) -> bytes:
+def _pack(batch: pa.RecordBatch) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
     return bytes(sink.getvalue())
 
 
-def _unpacked(data: pa.Scalar) -> pa.RecordBatch:
+def _unpack(data: pa.Scalar) -> pa.RecordBatch:
     return next(iter(pa.ipc.open_stream(data.as_buffer())))

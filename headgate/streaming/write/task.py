@@ -31,7 +31,7 @@ from headgate.shards.wal.flusher import Put
 from headgate.shards.writer import ShardWriter
 from headgate.streaming.write.ordering import OrderWatch
 from headgate.streaming.write.rows import Routed, RowMaker
-from headgate.streaming.write.shuffle import gathered, payload_of, payload_of_error, payload_of_seconds, placed
+from headgate.streaming.write.shuffle import gather, payload_of, payload_of_error, payload_of_seconds, place
 from headgate.streaming.write.timers import Phases
 
 FINAL = (Fenced, InvalidInput, DataLoss)
@@ -236,11 +236,11 @@ def prepare_ranges(
 
 def write_payloads(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """What came out of the shuffle, put in order and written; or the error that the first stage met."""
-    payloads, error, seconds = gathered(batches)
+    payloads, error, seconds = gather(batches)
     if error is not None:
         yield _lines([error])
     else:
-        yield from _write(plan, placed(payloads), seconds)
+        yield from _write(plan, place(payloads), seconds)
 
 
 # -- what they are made of ---------------------------------------------------------
