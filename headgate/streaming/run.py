@@ -20,8 +20,7 @@ from headgate.checkpoints.stream.checkpoint import FinalCompaction, checkpoint_s
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import Fenced, HeadgateError
 from headgate.steps import step
-from headgate.streaming.decode.contract import Decoder
-from headgate.streaming.decode.contract import TableDecoder
+from headgate.streaming.decode.contract import Decoder, TableDecoder
 from headgate.streaming.decode.provenance import provenance_value
 from headgate.streaming.maintenance.flush import flush
 from headgate.streaming.maintenance.spark import maintenance_on, tasks_on
