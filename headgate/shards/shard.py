@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
@@ -56,6 +56,11 @@ class TableHome:
     def uri(self) -> str:
         """The table's place without credentials."""
         return self.store.uri
+
+    @property
+    def places(self) -> Sequence[ObjectStore]:
+        """Every store that has objects of the table, its own first."""
+        return (self.store, *(one for one in self.wal_store.places if one.uri != self.store.uri))
 
     @property
     def records(self) -> ObjectStore:

@@ -182,6 +182,26 @@ def test_checkpoint_all_moves_every_shard_and_the_old_place_may_go(tmp_path: Pat
     assert content(found)[0] == wanted[0] + Counter([(-60, "direct")])
 
 
+def test_a_collection_of_a_moved_wal_counts_each_object_once(tmp_path: Path, table: Table) -> None:
+    given = open_table(table.uri, wal_uri=str(tmp_path / "wal"))
+    with given.writer(DIRECT, CONFIG) as writer:
+        writer.put(rows(-4))
+        writer.flush_memtable()
+        writer.put(rows(-5))
+    (tmp_path / "t" / names.wal_folder(table.shard(DIRECT).id) / "stray").write_bytes(b"12345")
+    wanted, found = content(given), given.collect_garbage(min_age=timedelta(0))
+    named = Counter(f"{one.store.uri}/{one.key}" for one in found.found)
+    assert set(named.values()) == {1}
+    sizes = {path: Path(path).stat().st_size for path in named}
+    assert found.nbytes == sum(sizes.values())
+    entries_gone = [path for path in named if "/wal/" in path and path.endswith(".arrow")]
+    assert {str(tmp_path / "t"), str(tmp_path / "wal")} == {path.partition("/_mem_wal/")[0] for path in entries_gone}
+    given.collect_garbage(min_age=timedelta(0), apply=True)
+    assert not [path for path in named if Path(path).exists()]
+    assert content(open_table(table.uri)) == wanted
+    sound(open_table(table.uri))
+
+
 def test_a_new_shard_of_a_table_with_a_given_store_is_there(tmp_path: Path) -> None:
     table = create_table(str(tmp_path / "t"), rows(1).schema)
     with open_table(table.uri, wal_uri=str(tmp_path / "wal")).writer("single", CONFIG) as writer:

@@ -139,6 +139,11 @@ class UndecidedWal(ObjectStore):
         target = dst_store or self._choose()
         self._read(lambda store: store.copy(src, dst, target))
 
+    @property
+    def places(self) -> Sequence[ObjectStore]:
+        """The store that is chosen by now, or the table's own."""
+        return (self._look() or self._own,)
+
     def operations(self) -> Mapping[str, int]:
         """Of a separate store; the table's own one counts for itself."""
         return {} if self._chosen in (None, self._own) else self._chosen.operations()

@@ -213,8 +213,7 @@ def _time_of_a_new_object(home: TableHome) -> datetime:
 
 def _listed(shard: Shard) -> tuple[Shard, list[tuple[ObjectStore, ObjectInfo]]]:
     folder = names.shard_folder(shard.id) + "/"
-    stores = [shard.home.store] + ([shard.wal] if shard.wal is not shard.home.store else [])
-    return shard, [(store, info) for store in stores for info in Retry().run(partial(_list, store, folder))]
+    return shard, [(store, info) for store in shard.home.places for info in Retry().run(partial(_list, store, folder))]
 
 
 def _list(store: ObjectStore, folder: str) -> list[ObjectInfo]:
@@ -267,9 +266,8 @@ def _shard(
     if isinstance(live, HeadgateError):
         raise live
     folder = names.shard_folder(shard.id) + "/"
-    wal: dict[int, ObjectInfo] = {}
-    left: dict[int, ObjectInfo] = {}
-    """In the table, though its WALs lie elsewhere: a clone's, from before its first writer chose a WAL store."""
+    wal: dict[int, list[tuple[ObjectStore, ObjectInfo]]] = defaultdict(list)
+    """An entry may lie in two places: where the WAL is, and where it was before its table had that WAL store."""
     manifests: dict[int, ObjectInfo] = {}
     sstables: dict[str, list[ObjectInfo]] = defaultdict(list)
     for store, info in objects:
@@ -277,8 +275,7 @@ def _shard(
         position, version = names.wal_position(info.key), names.manifest_version(info.key)
         if part == "wal":
             if position is not None:
-                elsewhere = store is not shard.wal and store.uri != shard.wal.uri
-                (left if elsewhere else wal)[position] = info
+                wal[position].append((store, info))
             elif info.modified <= before:
                 yield Garbage("stray", store, info.key, info.size, "no entry has such a name")
         elif part == "manifest":
@@ -290,7 +287,7 @@ def _shard(
             sstables[part].append(info)
     pinned = [pin for one in pins if (pin := one.checkpoint.shards.get(shard.id)) is not None]
     upto, unknown = read_upto(consumers, shard.id)
-    covered = garbage.collectable_wal({*wal, *left}, live, pinned, upto)
+    covered = garbage.collectable_wal(wal, live, pinned, upto)
     newest = {path: max(info.modified for info in infos) for path, infos in sstables.items()}
     unnamed = garbage.collectable_sstables(newest, live, pinned, before)
     if (covered or unnamed) and (fault := base.fault or _missing(shard, live[-1], base)) is not None:
@@ -299,9 +296,8 @@ def _shard(
     for position, stays in zip(covered, pool.map(partial(_stays, shard, unknown), covered), strict=True):
         if not stays:
             why = f"position {position} is in SSTables, up to {live[-1].replay_after}"
-            for there, store in ((wal, shard.wal), (left, shard.home.store)):
-                if position in there:
-                    yield Garbage("wal entry", store, there[position].key, there[position].size, why)
+            for store, info in wal[position]:
+                yield Garbage("wal entry", store, info.key, info.size, why)
     for path in unnamed:
         for info in sstables[path]:
             yield Garbage("sstable", shard.home.store, info.key, info.size, "no manifest and no checkpoint names it")
@@ -512,7 +508,7 @@ def _is_staged(info: ObjectInfo) -> bool:
 
 
 def _temporaries(home: TableHome, before: datetime) -> Iterator[Garbage]:
-    for store in {id(store): store for store in (home.store, home.wal_store)}.values():
+    for store in home.places:
         for info in store.temporaries():
             if info.modified <= before:
                 yield Garbage("temporary", store, info.key, info.size, "a put died half-way")

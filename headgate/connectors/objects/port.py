@@ -110,6 +110,11 @@ class ObjectStore(ABC):
         """Remove one of them. One that is missing is fine."""
         raise InvalidInput("This kind of store leaves no temporaries.", store=self.uri, key=key)
 
+    @property
+    def places(self) -> Sequence[ObjectStore]:
+        """The stores that hold what `list` shows: itself, unless it looks into several."""
+        return (self,)
+
     # -- counting ------------------------------------------------------------
 
     @property

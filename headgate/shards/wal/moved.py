@@ -82,6 +82,11 @@ class MovedWal(ObjectStore):
         """As the store does that has it; without `dst_store` into the new one."""
         self._read(lambda store: store.copy(src, dst, dst_store or self.new))
 
+    @property
+    def places(self) -> Sequence[ObjectStore]:
+        """Both."""
+        return (self.own, self.new)
+
     def operations(self) -> Mapping[str, int]:
         """Of the new store; the table's own one counts for itself."""
         return self.new.operations()
