@@ -31,6 +31,7 @@ from headgate.checkpoints.log.state import Head
 from headgate.checkpoints.spark.directory import SparkCheckpoint
 from headgate.connectors.kafka.reading import offsets
 from headgate.connectors.objects import open_store
+from headgate.connectors.objects.deletion import delete
 from headgate.errors import DataLoss, Fenced, HeadgateError, PermissionDenied, StoreFull
 from headgate.streaming.kafka.source import KafkaSource
 from headgate.streaming.sink import ShardSink
@@ -198,7 +199,7 @@ class RunningStream:
             try:
                 store.put_if_absent(key, bytes(_PROBE))
             finally:
-                store.delete(key)
+                delete(store, key, "probe")
         except (PermissionDenied, StoreFull) as error:
             kind = type(error)
             return kind(f"Spark cannot write its checkpoint: {error.what}", checkpoint=self._checkpoint.uri)

@@ -29,6 +29,7 @@ from headgate.connectors.lance.base import clone as lance_clone
 from headgate.connectors.lance.base.files import FOLDERS
 from headgate.connectors.lance.base.tags import held_versions, hold_version
 from headgate.connectors.objects import ObjectInfo, ObjectStore
+from headgate.connectors.objects.deletion import delete, delete_all
 from headgate.errors import AlreadyExists, InvalidInput
 from headgate.retry import Retry
 from headgate.shards import names
@@ -168,15 +169,15 @@ def remove(target: CloneTarget, intent: CloneIntent, shard_ids: Iterable[UUID], 
         return  # another caller has removed it, and the destination may be another clone's by now
     shards = [names.shard_folder(shard_id) + "/" for shard_id in shard_ids]
     own = [f"_headgate/{one}/" for one in (intent.table_id, intent.source_id)] + [f"{folder}/" for folder in FOLDERS]
-    _delete(target.store, _below(target.store, [*own, *shards]))
+    delete_all(target.store, _below(target.store, [*own, *shards]), "clone")
     if target.wal_store is not target.store:
-        _delete(target.wal_store, _below(target.wal_store, shards))
+        delete_all(target.wal_store, _below(target.wal_store, shards), "clone")
     step("removed")
     release()
     step("let go")
     if not _is_intended(target, intent):
         return
-    _delete(target.store, [KEY])
+    delete(target.store, KEY, "clone")
     step("forgotten")
     forget_given_up(target.store)
 
@@ -192,7 +193,3 @@ def _below(store: ObjectStore, folders: Iterable[str]) -> list[str]:
 
 def _list(store: ObjectStore, folder: str) -> list[ObjectInfo]:
     return list(store.list(folder))
-
-
-def _delete(store: ObjectStore, keys: Iterable[str]) -> None:
-    parallel.each("clone", lambda key: Retry().run(partial(store.delete, key)), keys)

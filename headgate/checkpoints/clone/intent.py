@@ -13,6 +13,7 @@ from uuid import UUID
 
 from headgate.checkpoints.log import records as codec
 from headgate.connectors.objects import ObjectStore
+from headgate.connectors.objects.deletion import delete
 from headgate.errors import AlreadyExists, Corrupt, HeadgateError, InvalidInput, NotFound
 from headgate.retry import Retry
 
@@ -107,7 +108,7 @@ def read_given_up(store: ObjectStore) -> tuple[UUID, ...] | None:
 
 def forget_given_up(store: ObjectStore) -> None:
     """Delete the mark, the last that is left of a clone that was given up."""
-    Retry().run(lambda: store.delete(GIVEN_UP))
+    delete(store, GIVEN_UP, "clone")
 
 
 def same_call(stored: CloneIntent, wanted: CloneIntent, target: str) -> CloneIntent:

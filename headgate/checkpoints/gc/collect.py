@@ -25,7 +25,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property, partial
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
 from headgate import clock
@@ -44,6 +44,7 @@ from headgate.connectors.lance.base.files import missing_files
 from headgate.connectors.lance.base.marks import compacted_marks
 from headgate.connectors.lance.datasets import open_dataset
 from headgate.connectors.objects import ObjectInfo, ObjectStore
+from headgate.connectors.objects.deletion import Kind, delete
 from headgate.errors import AlreadyExists, DataLoss, HeadgateError, NotFound, StoreFull
 from headgate.parallel import Pool
 from headgate.retry import Retry
@@ -60,21 +61,6 @@ MIN_AGE = timedelta(hours=1)
 
 COLLECT_STEPS = ("now", "list", "manifests", "pins", "choose", "sync", "archive", "delete")
 """Where `collect` pauses, in order; without `apply` not at the last three."""
-
-
-Kind = Literal[
-    "wal entry",
-    "sstable",
-    "manifest",
-    "commit record",
-    "fold",
-    "checkpoint",
-    "consumer",
-    "tag",
-    "index",
-    "stray",
-    "temporary",
-]
 
 
 @dataclass(frozen=True)
@@ -208,7 +194,7 @@ def _time_of_a_new_object(home: TableHome) -> datetime:
     try:
         return Retry().run(lambda: home.records.head(key)).modified
     finally:
-        home.records.delete(key)
+        delete(home.records, key, "probe")
 
 
 def _listed(shard: Shard) -> tuple[Shard, list[tuple[ObjectStore, ObjectInfo]]]:
@@ -556,7 +542,4 @@ def _heal_hints(shards: Iterable[Shard]) -> None:
 
 
 def _delete_one(one: Garbage) -> None:
-    if one.kind == "temporary":
-        one.store.delete_temporary(one.key)
-    else:
-        Retry().run(lambda: one.store.delete(one.key))
+    delete(one.store, one.key, one.kind)

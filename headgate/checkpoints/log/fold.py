@@ -27,6 +27,7 @@ from headgate.checkpoints.log.records import BatchRecord, Fold, Record
 from headgate.checkpoints.log.state import LogState, replayed, unfolded
 from headgate.checkpoints.log.state import fold as folded
 from headgate.connectors.objects import ObjectInfo, ObjectStore
+from headgate.connectors.objects.deletion import delete_all
 from headgate.errors import Corrupt, InvalidInput, NotFound
 from headgate.parallel import Pool
 from headgate.retry import Retry
@@ -133,9 +134,6 @@ def tidy(store: ObjectStore, log: CommitLog, batches: set[int] | None = None, re
     def is_batch(sequence: int) -> bool:
         return sequence in known or _is_batch(log, sequence)
 
-    def delete(info: ObjectInfo) -> None:
-        retry.run(lambda: store.delete(info.key))
-
     with Pool("fold") as pool:
         last = last_batch(records, is_batch) if summed_up else None
         gone = [one for one, yes in zip(summed_up, pool.map(is_batch, summed_up), strict=True) if yes and one != last]
@@ -143,8 +141,8 @@ def tidy(store: ObjectStore, log: CommitLog, batches: set[int] | None = None, re
         if any(info.key == archive.marker for info in infos):
             kept = archive.keep({one: records[one].modified for one in gone}) if len(gone) >= LOT else set()
             gone = [one for one in gone if one in kept]
-        list(pool.map(delete, [records[one] for one in gone]))
-        list(pool.map(delete, [folds[one] for one in old]))
+    delete_all(store, [records[one].key for one in gone], "commit record", retry)
+    delete_all(store, [folds[one].key for one in old], "fold", retry)
     known.difference_update(gone)
     return gone
 

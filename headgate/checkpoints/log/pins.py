@@ -20,6 +20,7 @@ from uuid import UUID
 from headgate.checkpoints.log import records as codec
 from headgate.checkpoints.log.names import folder_name
 from headgate.connectors.objects import ObjectInfo, ObjectStore
+from headgate.connectors.objects.deletion import delete_all
 from headgate.errors import AlreadyExists, Corrupt, Fenced, HeadgateError, NotFound
 from headgate.retry import Retry
 
@@ -117,8 +118,7 @@ class PinStore:
         except AlreadyExists as error:
             if decode(self._retry.run(lambda: self._store.get(key))).run_id != pin.run_id:
                 raise another_run(pin.consumer, self._table) from error
-        for gone in older:
-            self._retry.run(lambda gone=gone: self._store.delete(gone))  # type: ignore[misc]
+        delete_all(self._store, older, "consumer", self._retry)
         return key
 
     def listed(self, consumer: str | None = None) -> dict[str, tuple[ObjectInfo, ...]]:

@@ -28,6 +28,7 @@ from headgate.checkpoints.log import records as codec
 from headgate.checkpoints.log.names import folder_name
 from headgate.checkpoints.log.records import Fold
 from headgate.connectors.objects import ObjectInfo, ObjectStore
+from headgate.connectors.objects.deletion import delete
 from headgate.errors import AlreadyExists, Corrupt, HeadgateError, InvalidInput, NotFound
 from headgate.retry import Retry
 from headgate.shards.manifest.model import Manifest, decode_manifest, encode_manifest
@@ -150,7 +151,7 @@ class CheckpointStore:
 
     def remove(self, key: str) -> None:
         """Remove one record by its key, and no other that has its name. One that is gone is fine."""
-        self._retry.run(lambda: self._store.delete(key))
+        delete(self._store, key, "checkpoint", self._retry)
 
     def _named(self, name: str) -> Iterable[ObjectInfo]:
         """The records of a name: at most one, unless two are being put."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from headgate import clock
 from headgate.cli.doctor.machine import Check, room_of
 from headgate.connectors.objects import ObjectStore, open_store
+from headgate.connectors.objects.deletion import delete
 from headgate.connectors.objects.local import LocalStore
 from headgate.errors import AlreadyExists, HeadgateError, NotFound, PermissionDenied
 from headgate.table.table import Table, open_table
@@ -131,7 +132,7 @@ class _Probe:
         )
 
     def deleted(self) -> Check:
-        self.store.delete(self.key)
+        delete(self.store, self.key, "probe")
         with suppress(NotFound):
             self.store.head(self.key)
             return self.bad("delete", "the object is still there", "allow s3:DeleteObject below the table")

@@ -21,6 +21,7 @@ from headgate.connectors.lance import slots as index_slots
 from headgate.connectors.lance.base.synced import sync_base
 from headgate.connectors.lance.index import IndexLook, NativeSegment, SegmentLook, commit_segments, look_index
 from headgate.connectors.objects import ObjectStore
+from headgate.connectors.objects.deletion import delete
 from headgate.errors import DataLoss, HeadgateError, InvalidInput, StoreError, Transient
 from headgate.retry import Retry
 from headgate.search.build.plan import Decision, Round, decide, uncovered
@@ -155,7 +156,7 @@ def _give_back(store: ObjectStore, segments: Collection[uuid.UUID]) -> None:
     for one in segments:
         with suppress(HeadgateError):
             if taken_by(store, slot := index_slots.outcome(one)) == "maker":
-                store.delete(slot)
+                delete(store, slot, "outcome")
 
 
 def _details_differ(one: Segment, other: Segment) -> str | None:

@@ -21,6 +21,7 @@ from functools import partial
 from typing import TypeAlias, TypeVar
 
 from headgate.connectors.lance.files import end_of, read_end
+from headgate.connectors.objects.deletion import delete
 from headgate.errors import AlreadyExists, Corrupt, DataLoss, HeadgateError, InvalidInput, NotFound, Transient
 from headgate.parallel import Pool
 from headgate.retry import Retry
@@ -211,7 +212,8 @@ class _Finalizer:
     def _clean(self, segment: Segment) -> None:
         try:
             strays = sorted(name for name in self._sizes() if is_stray(name, segment.files))
-            self._each("clean_staging", self.folder.objects.delete, strays)
+            objects = self.folder.objects
+            self._each("clean_staging", lambda name: delete(objects, name, "staging", self.retry), strays)
         except HeadgateError:  # the segment is whole; leftovers are never listed, and garbage collection takes them
             _log.debug("staging of index %s was not cleaned", self.folder.index_id, exc_info=True)
 

@@ -19,6 +19,7 @@ from headgate.connectors.lance.base.synced import sync_base
 from headgate.connectors.lance.datasets import open_dataset
 from headgate.connectors.lance.errors import native_error
 from headgate.connectors.objects import ObjectStore, bare
+from headgate.connectors.objects.deletion import delete_all
 from headgate.errors import InvalidInput, PermissionDenied, StoreError
 
 
@@ -57,8 +58,7 @@ def _without_leftovers(source: ObjectStore, dataset: Any) -> bool:
     ]
     left = [info.key for folder in folders for info in source.list(f"{folder}/")]
     try:
-        for key in left:
-            source.delete(key)
+        delete_all(source, left, "staging")
     except PermissionDenied as error:
         raise PermissionDenied(
             "Lance cannot make a deep clone over what a build of an index has left, and it may not be deleted.",

@@ -25,6 +25,7 @@ from contextlib import suppress
 from headgate.connectors.lance.base.files import local_root, manifests, sync_files
 from headgate.connectors.lance.base.manifest import VersionFiles, faults, version_files
 from headgate.connectors.objects import ObjectStore
+from headgate.connectors.objects.deletion import delete_all
 from headgate.connectors.objects.errors import os_errors
 from headgate.errors import AlreadyExists, Corrupt, DataLoss, NotFound, StoreFull, Transient
 
@@ -69,9 +70,8 @@ def _sync(store: ObjectStore, root: str, version: int | None) -> None:
     between = {one: path for one, path in listed.items() if highest < one <= version}
     sync_files([*between.values(), *_transactions(root, between)])
     if (table_id := found.config.get(TABLE_ID)) and version > highest and _marked(store, table_id, version):
-        for lower in marks:
-            with suppress(Transient):
-                store.delete(_key(table_id, lower))
+        with suppress(Transient):
+            delete_all(store, [_key(table_id, lower) for lower in marks], "synced mark")
 
 
 def synced_versions(root: str, table_id: str | None) -> frozenset[int]:

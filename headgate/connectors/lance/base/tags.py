@@ -13,6 +13,7 @@ from headgate.connectors.lance.base.synced import sync_base
 from headgate.connectors.lance.datasets import open_dataset
 from headgate.connectors.lance.errors import native_error
 from headgate.connectors.objects import ObjectStore, bare
+from headgate.connectors.objects.deletion import delete_by
 from headgate.errors import NotFound, Transient
 
 
@@ -40,7 +41,7 @@ def hold_version(store: ObjectStore, tag: str, version: int) -> None:
 def release_version(store: ObjectStore, tag: str) -> None:
     """Remove a tag. One that is missing is fine. Raises Transient."""
     try:
-        open_dataset(store).tags.delete(tag)
+        delete_by(lambda: open_dataset(store).tags.delete(tag), store, tag, "tag")
     except (ValueError, OSError) as error:
         if tag in held_versions(store):
             what = "A tag of the base could not be removed."

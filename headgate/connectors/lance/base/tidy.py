@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from headgate.connectors.lance.base.files import version_of
 from headgate.connectors.lance.datasets import open_dataset
 from headgate.connectors.lance.errors import native_error
 from headgate.connectors.objects import ObjectStore, bare
+from headgate.connectors.objects.deletion import delete_by
 from headgate.errors import Transient
 
 
@@ -92,8 +94,9 @@ def remove_versions(store: ObjectStore, versions: Sequence[int]) -> int:
     Raises Transient.
     """
     try:
-        done = open_dataset(store).cleanup_old_versions(versions=list(versions), error_if_tagged_old_versions=False)
-        return int(done.bytes_removed)
+        dataset = open_dataset(store)
+        remove = partial(dataset.cleanup_old_versions, versions=list(versions), error_if_tagged_old_versions=False)
+        return int(delete_by(remove, store, f"versions {list(versions)}", "base version").bytes_removed)
     except (OSError, ValueError, RuntimeError) as error:
         what = "Old versions of the base could not be removed."
         raise native_error(what, error, Transient, store=store.uri) from bare(error)

@@ -1,0 +1,152 @@
+"""Everything that headgate deletes from a store: the kinds, the rule of each, and the one place that does it.
+
+Promises:
+1. Nothing is deleted whose kind is not listed here. Nothing else in the package calls a store's `delete`.
+2. Deleting twice equals once: an object that is missing is fine.
+
+This module asks no questions: whoever calls it has judged by the rule. A dry run is a caller that does not call.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, TypeAlias, TypeVar
+
+from headgate import parallel
+from headgate.connectors.objects.port import ObjectStore
+from headgate.retry import Retry
+from headgate.steps import step
+
+T = TypeVar("T")
+
+Kind: TypeAlias = Literal[
+    "wal entry",
+    "sstable",
+    "manifest",
+    "commit record",
+    "fold",
+    "checkpoint",
+    "consumer",
+    "tag",
+    "base version",
+    "index",
+    "outcome",
+    "staging",
+    "synced mark",
+    "clone",
+    "probe",
+    "stray",
+    "temporary",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """When objects of a kind may go, and the modules that delete them."""
+
+    why: str
+    callers: tuple[str, ...]
+
+
+RULES: Mapping[Kind, Rule] = {
+    "wal entry": Rule(
+        "SSTables have it for every live manifest and pin, and every consumer has read it (R15). Never a barrier or "
+        "the tip (R5); none while a named SSTable or a file of the base is missing (R20): gc.rules.collectable_wal.",
+        ("checkpoints.gc.collect",),
+    ),
+    "sstable": Rule(
+        "No live manifest and no pin names it, and no flush can commit it any more (R20): "
+        "gc.rules.collectable_sstables.",
+        ("checkpoints.gc.collect",),
+    ),
+    "manifest": Rule(
+        "An oldest-first prefix that nobody may hold, after native's hint was written (R7); those that claim an epoch "
+        "stay (R20): gc.rules.collectable_manifests, gc.rules.without_claims.",
+        ("checkpoints.gc.collect",),
+    ),
+    "commit record": Rule(
+        "A fold has it, every consumer has read it (R15), and it is archived where the stream has an archive. Only a "
+        "batch's, not the last of these, never the tip (R5, R22): gc.rules.collectable_records, gc.rules.last_batch.",
+        ("checkpoints.gc.collect", "checkpoints.log.fold"),
+    ),
+    "fold": Rule(
+        "A later fold has what it says: gc.rules.collectable_records.",
+        ("checkpoints.gc.collect", "checkpoints.log.fold"),
+    ),
+    "checkpoint": Rule(
+        "It expired, was dropped, or its take did not hold. By its id, never by its name alone (R20).",
+        ("checkpoints.gc.collect", "checkpoints.snapshots.checkpoint"),
+    ),
+    "consumer": Rule(
+        "A newer pin of the consumer is there. The newest stays, also expired: its number would be used again (R20).",
+        ("checkpoints.gc.collect", "checkpoints.log.pins"),
+    ),
+    "tag": Rule(
+        "No checkpoint and no clone holds its version of the base any more: the record goes first.",
+        ("checkpoints.gc.collect", "connectors.lance.base.tags"),
+    ),
+    "base version": Rule(
+        "No tag and no checkpoint names it, a later one replaced it long ago (R12), no append is unfinished (R14): "
+        "jobs.policy.old_versions. Lance deletes it, with the files that no other version uses.",
+        ("connectors.lance.base.tidy",),
+    ),
+    "index": Rule(
+        "No version of the base uses the segment, and its outcome was won from its maker (R20); of a segment in use, "
+        "what its build has staged, and its slots.",
+        ("checkpoints.gc.collect",),
+    ),
+    "outcome": Rule(
+        "Its maker took it, and will never commit the segment: a collection may have it.",
+        ("search.build.commit",),
+    ),
+    "staging": Rule(
+        "What a build has staged for a segment, and strays beside it, once the segment's marker is valid or it is "
+        "committed: nobody looks there any more, and Lance makes no deep clone over it.",
+        ("connectors.lance.base.clone", "search.finalize.finalize"),
+    ),
+    "synced mark": Rule(
+        "A higher version of the base is marked (R21).",
+        ("connectors.lance.base.synced",),
+    ),
+    "clone": Rule(
+        "Everything of a clone whose outcome was won from its maker (R20), its intent and the mark last; or that mark, "
+        "where the maker has won.",
+        ("checkpoints.clone.build", "checkpoints.clone.intent"),
+    ),
+    "probe": Rule(
+        "Its name is random, and who deletes it has just put it: to see what the store allows, or its time.",
+        ("checkpoints.gc.collect", "cli.doctor.store", "streaming.spark.running"),
+    ),
+    "stray": Rule(
+        "It lies among entries or manifests for long, and none has such a name.",
+        ("checkpoints.gc.collect",),
+    ),
+    "temporary": Rule(
+        "A put died half-way, long ago.",
+        ("checkpoints.gc.collect",),
+    ),
+}
+
+_log = logging.getLogger(__name__)
+
+
+def delete(store: ObjectStore, key: str, kind: Kind, retry: Retry = Retry()) -> None:  # noqa: B008
+    """Delete one object, durable or not: a power cut may bring it back. Raises what the store raises."""
+    verb = store.delete_temporary if kind == "temporary" else store.delete
+    delete_by(lambda: retry.run(partial(verb, key)), store, key, kind)
+
+
+def delete_all(store: ObjectStore, keys: Iterable[str], kind: Kind, retry: Retry = Retry()) -> None:  # noqa: B008
+    """Many at once, in no order. Raises the first error after all were tried."""
+    parallel.each("delete", lambda key: delete(store, key, kind, retry), keys)
+
+
+def delete_by(call: Callable[[], T], store: ObjectStore, what: str, kind: Kind) -> T:
+    """The same by a call of Lance's own, which knows the objects."""
+    step(f"delete {kind}")
+    done = call()
+    _log.debug("deleted %s %s of %s", kind, what, store.uri)
+    return done
