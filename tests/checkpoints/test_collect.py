@@ -15,7 +15,8 @@ import lance
 import pyarrow as pa
 import pytest
 
-from headgate.checkpoints.gc.collect import Collection, collect
+from headgate.checkpoints.gc.collect import collect
+from headgate.checkpoints.gc.report import Collection
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.state import fold
 from headgate.checkpoints.snapshots.checkpoint import CheckpointStore, PinnedShard, TableCheckpoint

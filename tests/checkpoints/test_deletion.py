@@ -15,7 +15,8 @@ import pytest
 
 from headgate.checkpoints.clone.intent import read_intent
 from headgate.checkpoints.gc.base import tidy_base
-from headgate.checkpoints.gc.collect import COLLECT_STEPS, Collection, collect
+from headgate.checkpoints.gc.collect import COLLECT_STEPS, collect
+from headgate.checkpoints.gc.report import Collection
 from headgate.checkpoints.jobs.policy import BasePolicy
 from headgate.checkpoints.log.pins import ConsumerPin, PinStore
 from headgate.checkpoints.snapshots.take import TAKE_STEPS, drop, take

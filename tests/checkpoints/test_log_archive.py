@@ -8,7 +8,8 @@ from datetime import timedelta
 
 import pytest
 
-from headgate.checkpoints.gc.collect import Collection, collect
+from headgate.checkpoints.gc.collect import collect
+from headgate.checkpoints.gc.report import Collection
 from headgate.checkpoints.log import archive_format as archived
 from headgate.checkpoints.log import fold as folding
 from headgate.checkpoints.log.archive import LogArchive

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from structlog.testing import capture_logs
 
-from headgate.checkpoints.gc.collect import Collection
+from headgate.checkpoints.gc.report import Collection
 from headgate.checkpoints.jobs.columns import stream_schema
 from headgate.checkpoints.jobs.compact import CompactJob, TakenIn, take_in
 from headgate.checkpoints.jobs.flush import Flushed, FlushJob, run_here

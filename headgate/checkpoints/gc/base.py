@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
 
-from headgate.checkpoints.gc.collect import store_time
+from headgate.checkpoints.gc.candidates import store_time
 from headgate.checkpoints.jobs.policy import BasePolicy, Fragment, ListedVersion, old_versions, untouched_fragments
 from headgate.checkpoints.snapshots.checkpoint import CheckpointStore
 from headgate.connectors.lance.base import tidy as base_tidy

@@ -8,7 +8,7 @@ from functools import partial
 
 import click
 
-from headgate.checkpoints.gc.collect import Collection
+from headgate.checkpoints.gc.report import Collection
 from headgate.cli.options.age import check_age, nothing_else_runs_option
 from headgate.cli.options.duration import DURATION
 from headgate.cli.options.table import apply_option, storage_option, table_argument

@@ -45,7 +45,7 @@ Kind: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """When objects of a kind may go, and the modules that delete them."""
+    """When objects of a kind may go, and the modules that delete them, or let garbage collection do so."""
 
     why: str
     callers: tuple[str, ...]
@@ -55,38 +55,38 @@ RULES: Mapping[Kind, Rule] = {
     "wal entry": Rule(
         "SSTables have it for every live manifest and pin, and every consumer has read it (R15). Never a barrier or "
         "the tip (R5); none while a named SSTable or a file of the base is missing (R20): gc.rules.collectable_wal.",
-        ("checkpoints.gc.collect",),
+        ("checkpoints.gc.shards",),
     ),
     "sstable": Rule(
         "No live manifest and no pin names it, and no flush can commit it any more (R20): "
         "gc.rules.collectable_sstables.",
-        ("checkpoints.gc.collect",),
+        ("checkpoints.gc.shards",),
     ),
     "manifest": Rule(
         "An oldest-first prefix that nobody may hold, after native's hint was written (R7); those that claim an epoch "
         "stay (R20): gc.rules.collectable_manifests, gc.rules.without_claims.",
-        ("checkpoints.gc.collect",),
+        ("checkpoints.gc.shards",),
     ),
     "commit record": Rule(
         "A fold has it, every consumer has read it (R15), and it is archived where the stream has an archive. Only a "
         "batch's, not the last of these, never the tip (R5, R22): gc.rules.collectable_records, gc.rules.last_batch.",
-        ("checkpoints.gc.collect", "checkpoints.log.fold"),
+        ("checkpoints.gc.table", "checkpoints.log.fold"),
     ),
     "fold": Rule(
         "A later fold has what it says: gc.rules.collectable_records.",
-        ("checkpoints.gc.collect", "checkpoints.log.fold"),
+        ("checkpoints.gc.table", "checkpoints.log.fold"),
     ),
     "checkpoint": Rule(
         "It expired, was dropped, or its take did not hold. By its id, never by its name alone (R20).",
-        ("checkpoints.gc.collect", "checkpoints.snapshots.checkpoint"),
+        ("checkpoints.gc.table", "checkpoints.snapshots.checkpoint"),
     ),
     "consumer": Rule(
         "A newer pin of the consumer is there. The newest stays, also expired: its number would be used again (R20).",
-        ("checkpoints.gc.collect", "checkpoints.log.pins"),
+        ("checkpoints.gc.table", "checkpoints.log.pins"),
     ),
     "tag": Rule(
         "No checkpoint and no clone holds its version of the base any more: the record goes first.",
-        ("checkpoints.gc.collect", "connectors.lance.base.tags"),
+        ("checkpoints.gc.table", "connectors.lance.base.tags"),
     ),
     "base version": Rule(
         "No tag and no checkpoint names it, a later one replaced it long ago (R12), no append is unfinished (R14): "
@@ -96,7 +96,7 @@ RULES: Mapping[Kind, Rule] = {
     "index": Rule(
         "No version of the base uses the segment, and its outcome was won from its maker (R20); of a segment in use, "
         "what its build has staged, and its slots.",
-        ("checkpoints.gc.collect",),
+        ("checkpoints.gc.table",),
     ),
     "outcome": Rule(
         "Its maker took it, and will never commit the segment: a collection may have it.",
@@ -118,15 +118,15 @@ RULES: Mapping[Kind, Rule] = {
     ),
     "probe": Rule(
         "Its name is random, and who deletes it has just put it: to see what the store allows, or its time.",
-        ("checkpoints.gc.collect", "cli.doctor.store", "streaming.spark.running"),
+        ("checkpoints.gc.candidates", "cli.doctor.store", "streaming.spark.running"),
     ),
     "stray": Rule(
         "It lies among entries or manifests for long, and none has such a name.",
-        ("checkpoints.gc.collect",),
+        ("checkpoints.gc.shards",),
     ),
     "temporary": Rule(
         "A put died half-way, long ago.",
-        ("checkpoints.gc.collect",),
+        ("checkpoints.gc.table",),
     ),
 }
 

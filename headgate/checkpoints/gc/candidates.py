@@ -1,0 +1,134 @@
+"""What a collection looks at: everything that may be garbage, and after that everybody who may need it.
+
+The order is the protocol's: `candidates`, then `live_manifests`, then `holders` (R12, R20).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import TypeAlias
+from uuid import UUID
+
+from headgate import clock
+from headgate.checkpoints.gc import rules
+from headgate.checkpoints.gc.rules import ListedManifest
+from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.names import list_streams
+from headgate.checkpoints.log.pins import ConsumerPin, PinStore, StoredPin
+from headgate.checkpoints.snapshots.checkpoint import CheckpointStore, StoredCheckpoint
+from headgate.connectors.lance import slots as index_slots
+from headgate.connectors.objects import ObjectInfo, ObjectStore
+from headgate.connectors.objects.deletion import delete
+from headgate.errors import AlreadyExists, HeadgateError, StoreFull
+from headgate.retry import Retry
+from headgate.shards import names
+from headgate.shards.manifest.model import Manifest
+from headgate.shards.shard import Shard, TableHome
+
+Placed: TypeAlias = tuple[ObjectStore, ObjectInfo]
+"""An object, and the store in which it lies."""
+
+Live: TypeAlias = Sequence[Manifest] | HeadgateError
+"""The manifests of a shard that somebody may hold, rising; or why they cannot be told."""
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Every object that may be garbage, as LIST showed it before anything else was read."""
+
+    shards: Sequence[tuple[Shard, Sequence[Placed]]]
+    logs: Sequence[tuple[str, Sequence[ObjectInfo]]]
+    """Per stream."""
+    indexes: Sequence[ObjectInfo]
+    slots: Sequence[ObjectInfo]
+    tags: Sequence[ObjectInfo]
+
+
+@dataclass(frozen=True)
+class Holders:
+    """Whoever holds anything: all of them, and those that have not expired by the store's clock."""
+
+    now: datetime
+    checkpoints: Sequence[StoredCheckpoint]
+    consumers: Sequence[StoredPin]
+
+    @property
+    def pins(self) -> list[StoredCheckpoint]:
+        """Checkpoints that hold something."""
+        return [one for one in self.checkpoints if not one.expired(self.now)]
+
+    @property
+    def readers(self) -> list[ConsumerPin]:
+        """Pins of consumers that hold something."""
+        return [one.pin for one in self.consumers if not one.expired(self.now)]
+
+
+def candidates(home: TableHome, shard_ids: Iterable[UUID]) -> Candidates:
+    """List them."""
+    shards = [_placed(Shard(home, shard_id)) for shard_id in sorted(shard_ids)]
+    logs = [(stream, _listed_log(home, stream)) for stream in list_streams(home.records)]
+    indexes, tags = list(home.store.list("_indices/")), list(home.store.list("_refs/tags/"))
+    return Candidates(shards, logs, indexes, list(home.store.list(index_slots.ROOT)), tags)
+
+
+def live_manifests(shard: Shard, before: datetime) -> Live:
+    """Listed anew, after the candidates. Empty on a shard that nobody ever claimed. An error is returned."""
+    folder = names.manifest_folder(shard.id) + "/"
+    try:
+        infos = Retry().run(partial(_list, shard.home.store, folder))
+        listed = [
+            ListedManifest(version, info.modified)
+            for info in infos
+            if (version := names.manifest_version(info.key)) is not None
+        ]
+        return [shard.manifests.read(version) for version in rules.live_versions(listed, before)]
+    except HeadgateError as error:
+        return error
+
+
+def holders(home: TableHome, now: datetime) -> Holders:
+    """Read them. Raises Corrupt: what cannot be read may hold anything."""
+    return Holders(now, CheckpointStore(home.records, home.uri).list(), PinStore(home.records, home.uri).list())
+
+
+def store_time(home: TableHome) -> datetime:
+    """A small object tells the store's time. Where the store is full, so that there is no room for one, the newest
+    object of the table does: what the store has stamped is not later than its now, and an earlier now keeps more.
+    (Files that were copied with their times may be later than any clock; then this machine's counts.)
+    """
+    try:
+        return _time_of_a_new_object(home)
+    except StoreFull:
+        stamped = [info.modified for info in Retry().run(partial(_list, home.store, ""))]
+        if not stamped:
+            raise
+        return min(max(stamped), clock.now())
+
+
+def _time_of_a_new_object(home: TableHome) -> datetime:
+    key, text = f"clock/{uuid.uuid4().hex}", b"The store's clock is read from this; garbage otherwise.\n"
+    # Nobody else knows the name, so an object there is ours, and the response to its put was lost.
+    with suppress(AlreadyExists):
+        Retry().run(lambda: home.records.put_if_absent(key, text))
+    try:
+        return Retry().run(lambda: home.records.head(key)).modified
+    finally:
+        delete(home.records, key, "probe")
+
+
+def _placed(shard: Shard) -> tuple[Shard, list[Placed]]:
+    folder = names.shard_folder(shard.id) + "/"
+    return shard, [(store, info) for store in shard.home.places for info in Retry().run(partial(_list, store, folder))]
+
+
+def _listed_log(home: TableHome, stream: str) -> list[ObjectInfo]:
+    return Retry().run(partial(_list, home.records, CommitLog(home.records, stream, home.uri).folder + "/"))
+
+
+def _list(store: ObjectStore, folder: str) -> list[ObjectInfo]:
+    return list(store.list(folder))

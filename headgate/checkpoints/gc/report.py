@@ -1,0 +1,36 @@
+"""What a collection finds, and what became of it. Values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from headgate.connectors.objects import ObjectStore
+from headgate.connectors.objects.deletion import Kind
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """One object that may go."""
+
+    kind: Kind
+    store: ObjectStore = field(repr=False)
+    key: str
+    nbytes: int
+    why: str
+    slot: str | None = None
+    """The outcome that must be won from its maker before it goes, in the same store (R20)."""
+
+
+@dataclass(frozen=True)
+class Collection:
+    """What a collection found, and whether it is gone."""
+
+    found: tuple[Garbage, ...]
+    applied: bool
+    kept: tuple[str, ...] = ()
+    """What could not be judged, and why; it stays."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all of it."""
+        return sum(one.nbytes for one in self.found)

@@ -1,0 +1,127 @@
+"""The garbage of a table beside its shards: records of logs, checkpoints, pins, tags, index segments, temporaries."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from functools import partial
+
+from headgate.checkpoints.gc import rules
+from headgate.checkpoints.gc.candidates import Candidates, Holders
+from headgate.checkpoints.gc.report import Garbage
+from headgate.checkpoints.log.archive import LogArchive
+from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.names import NUMBERED
+from headgate.checkpoints.log.pins import needed_above
+from headgate.checkpoints.log.records import BatchRecord
+from headgate.checkpoints.snapshots.checkpoint import TAG_PREFIX
+from headgate.connectors.lance import slots as index_slots
+from headgate.connectors.lance.base import versions as lance_versions
+from headgate.connectors.objects import ObjectInfo
+from headgate.errors import HeadgateError, NotFound
+from headgate.parallel import Pool
+from headgate.shards.outcomes import taken_by
+from headgate.shards.shard import TableHome
+
+
+def log_garbage(
+    home: TableHome,
+    stream: str,
+    objects: Sequence[ObjectInfo],
+    held: Holders,
+    before: datetime,
+    pool: Pool,
+) -> Iterator[Garbage]:
+    log = CommitLog(home.records, stream, home.uri)
+    listed: dict[str, dict[int, ObjectInfo]] = {"log": {}, "folds": {}}
+    for info in objects:
+        if match := NUMBERED.fullmatch(info.key.removeprefix(log.folder + "/")):
+            listed[match[1]][int(match[2])] = info
+    folds = {sequence: info.modified for sequence, info in listed["folds"].items()}
+    records, old_folds = rules.collectable_records(listed["log"], folds, before, needed_above(held.readers, stream))
+    archive = LogArchive(home.records, stream, home.uri)
+    archived = any(info.key == archive.marker for info in objects)
+    why = f"a fold of stream {stream!r} has it" + (", and it is archived before" if archived else "")
+    last = rules.last_batch(listed["log"], lambda sequence: not _is_kept(log, sequence)) if records else None
+    for sequence, stays in zip(records, pool.map(partial(_is_kept, log), records), strict=True):
+        if not stays and sequence != last:
+            info = listed["log"][sequence]
+            yield Garbage("commit record", home.records, info.key, info.size, why)
+    for sequence in old_folds:
+        info = listed["folds"][sequence]
+        yield Garbage("fold", home.records, info.key, info.size, f"a later fold of stream {stream!r} has it")
+
+
+def _is_kept(log: CommitLog, sequence: int) -> bool:
+    """Only batches go: an open record fences (R5), drivers come to a schema record (R22), people read a rewind."""
+    try:
+        return not isinstance(log.record(sequence), BatchRecord)
+    except NotFound:
+        return False
+    except HeadgateError:
+        return True
+
+
+def checkpoint_garbage(
+    home: TableHome, held: Holders, tags: Sequence[ObjectInfo], before: datetime
+) -> Iterator[Garbage]:
+    """Expired ones, and tags that no checkpoint holds."""
+    for one in held.checkpoints:
+        if one.expired(held.now):
+            why = f"checkpoint {one.checkpoint.name!r} expired at {one.expires_at:%Y-%m-%d %H:%M:%S}"
+            yield Garbage("checkpoint", home.records, one.key, 0, why)
+    kept = {one.checkpoint.tag for one in held.pins}
+    for info in tags:
+        tag = info.key.removeprefix("_refs/tags/").removesuffix(".json")
+        if tag.startswith(TAG_PREFIX) and tag not in kept and info.modified <= before:
+            yield Garbage("tag", home.store, info.key, info.size, "its checkpoint was dropped or never finished")
+
+
+def consumer_garbage(home: TableHome, held: Holders) -> Iterator[Garbage]:
+    """Only what a newer pin has replaced. The newest stays, also expired, when it holds nothing: its number would be
+    used again, and a collection that slept would take the new pin for the old one (R20).
+    """
+    for one in held.consumers:
+        for key in one.older:
+            yield Garbage("consumer", home.records, key, 0, f"consumer {one.pin.consumer!r} has a newer pin")
+
+
+def index_garbage(home: TableHome, listed: Candidates, before: datetime) -> Iterator[Garbage]:
+    """A segment that no version uses goes only if it was built by us: then its maker can be stopped. What others left
+    is for Lance's own clean-up.
+    """
+    folders: dict[str, list[ObjectInfo]] = defaultdict(list)
+    for info in listed.indexes:
+        folders[info.key.removeprefix("_indices/").partition("/")[0]].append(info)
+    idle = {name for name, infos in folders.items() if max(info.modified for info in infos) <= before}
+    staged = {
+        name: [one for one in infos if _is_staged(one) and one.modified <= before] for name, infos in folders.items()
+    }
+    intended = {name for info in listed.slots if (name := index_slots.intended(info.key))}
+    if not any(staged.values()) and not listed.slots:
+        return
+    used = lance_versions.indexes_in_use(home.store)
+    for info in listed.slots:
+        if index_slots.segment_of(info.key) in used and info.modified <= before:
+            yield Garbage("index", home.store, info.key, info.size, "the index it was for is committed")
+    for name, infos in sorted(folders.items()):
+        if name in used:
+            for info in staged[name]:
+                yield Garbage("index", home.store, info.key, info.size, f"index {name} is finished without it")
+        elif name in idle & intended and taken_by(home.store, slot := index_slots.outcome(name)) != "maker":
+            why = f"no version of the base uses index {name}"
+            for info in infos:
+                yield Garbage("index", home.store, info.key, info.size, why, slot)
+
+
+def _is_staged(info: ObjectInfo) -> bool:
+    """Whether it is where a build puts what an index is made of: once that is committed, nobody looks there."""
+    return info.key.count("/") > 2
+
+
+def temporary_garbage(home: TableHome, before: datetime) -> Iterator[Garbage]:
+    for store in home.places:
+        for info in store.temporaries():
+            if info.modified <= before:
+                yield Garbage("temporary", store, info.key, info.size, "a put died half-way")
