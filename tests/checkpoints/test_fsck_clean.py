@@ -12,12 +12,12 @@ import pytest
 
 import headgate
 from headgate.checkpoints.fsck.check import check_table
-from headgate.checkpoints.fsck.wal import list_wal
 from headgate.checkpoints.log.archive import LogArchive
 from headgate.checkpoints.offline.retention import BeforePosition, expire
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import Fenced
 from headgate.shards import names
+from headgate.shards.wal.listing import list_wal
 from headgate.shards.wal.tailer import WalTailer
 from headgate.shards.writer import ShardWriter
 from headgate.steps import watching

@@ -16,10 +16,11 @@ from headgate import parallel
 from headgate.checkpoints.fsck.check import MAX_FINDINGS, check_table
 from headgate.checkpoints.fsck.expected import Listed, ListedPart, joined
 from headgate.checkpoints.fsck.findings import KINDS, Finding, confirmed, finding
-from headgate.checkpoints.fsck.wal import WalContext, WalListing, judge_listing
+from headgate.checkpoints.fsck.wal import WalContext, judge_listing
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import Corrupt, InvalidInput, NotFound
 from headgate.shards.manifest.model import Manifest
+from headgate.shards.wal.listing import WalListing
 from headgate.table.fsck import fsck
 from headgate.table.table import Table
 from tests.checkpoints.damages import entry, latest, record_file, tip

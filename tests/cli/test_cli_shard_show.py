@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from headgate.cli.commands.shard import gaps
 from headgate.shards.config import WriterConfig
 from headgate.shards.shard import TableHome
 from headgate.shards.sharding import by_partition
@@ -133,20 +132,6 @@ def test_it_writes_nothing_and_a_running_writer_continues(headgate: Headgate, wr
 def test_a_table_without_shards_is_not_found(headgate: Headgate, tmp_path: Path) -> None:
     result = headgate("shard", "show", str(tmp_path), "--output", "json")
     assert (result.exit_code, json.loads(result.stderr)["error"]) == (3, "NotFound")
-
-
-@pytest.mark.parametrize(
-    ("present", "first", "tip", "missing"),
-    [
-        ([], 1, 1, []),
-        ([], 1, 4, [range(1, 4)]),
-        ([1, 2, 3], 1, 4, []),
-        ([2, 5], 1, 7, [range(1, 2), range(3, 5), range(6, 7)]),
-        ([2**64 - 1], 1, 2**64, [range(1, 2**64 - 1)]),
-    ],
-)
-def test_gaps_are_the_runs_that_are_not_there(present: list[int], first: int, tip: int, missing: list[range]) -> None:
-    assert gaps(present, first, tip) == missing
 
 
 def test_every_shard_of_a_partitioned_table_has_its_name(headgate: Headgate, tmp_path: Path) -> None:

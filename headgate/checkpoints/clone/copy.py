@@ -36,6 +36,7 @@ from headgate.shards.manifest.model import Manifest
 from headgate.shards.shard import Shard, TableHome
 from headgate.shards.wal.appender import read_header
 from headgate.shards.wal.entry import encode_barrier
+from headgate.shards.wal.listing import entries
 
 _log = structlog.get_logger("headgate.checkpoints")
 
@@ -241,12 +242,7 @@ def _dead_letter_id(source: TableHome, target: TableHome, fold: Fold, shard_id: 
 
 def _entries(shard: Shard) -> dict[int, int]:
     """Positions and sizes."""
-    folder = names.wal_folder(shard.id) + "/"
-    return {
-        position: info.size
-        for key, info in _listed(shard.wal, folder).items()
-        if (position := names.wal_position(folder + key)) is not None
-    }
+    return {position: info.size for position, info in Retry().run(partial(entries, shard)).items()}
 
 
 def _listed(store: ObjectStore, folder: str) -> dict[str, ObjectInfo]:

@@ -25,11 +25,10 @@ from headgate.checkpoints.log.pins import ConsumerPin, PinStore, another_run
 from headgate.checkpoints.log.records import BatchRecord, Record
 from headgate.checkpoints.snapshots.checkpoint import CheckpointStore, TableCheckpoint
 from headgate.checkpoints.snapshots.take import READ_PREFIX, take
-from headgate.connectors.objects import ObjectStore
 from headgate.errors import Expired, NotFound
 from headgate.retry import Retry
-from headgate.shards import names
 from headgate.shards.shard import Shard, TableHome
+from headgate.shards.wal.listing import positions
 
 Start: TypeAlias = Literal["earliest", "latest"] | TableCheckpoint
 """Where a consumer begins: with all that is still there, with what comes from now on, or after a checkpoint."""
@@ -260,7 +259,7 @@ class LogFeed:
 
     def _entries(self, shard_id: UUID) -> set[int]:
         if shard_id not in self._listed:
-            self._listed[shard_id] = wal_positions(Shard(self.home, shard_id).wal, shard_id, self.retry)
+            self._listed[shard_id] = self.retry.run(lambda: positions(Shard(self.home, shard_id)))
         return self._listed[shard_id]
 
     # -- too late ------------------------------------------------------------------------
@@ -292,9 +291,3 @@ class LogFeed:
 def after(checkpoint: TableCheckpoint) -> Offsets:
     """Where the logs stood when a checkpoint was taken."""
     return {stream: fold.sequence for stream, fold in checkpoint.streams.items()}
-
-
-def wal_positions(wal: ObjectStore, shard_id: UUID, retry: Retry) -> set[int]:
-    """The positions of a shard whose entries are there. One LIST."""
-    infos = retry.run(lambda: list(wal.list(names.wal_folder(shard_id) + "/")))
-    return {position for info in infos if (position := names.wal_position(info.key)) is not None}

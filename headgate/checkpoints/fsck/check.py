@@ -26,13 +26,14 @@ from headgate.checkpoints.fsck.findings import Finding, confirmed, finding
 from headgate.checkpoints.fsck.log import LogLook, check_log
 from headgate.checkpoints.fsck.pins import PinLook, check_pins, judge_pins, pins_of
 from headgate.checkpoints.fsck.shard import ManifestLook, check_manifests, check_sstable
-from headgate.checkpoints.fsck.wal import WalContext, WalListing, judge_listing, list_wal
+from headgate.checkpoints.fsck.wal import WalContext, judge_listing
 from headgate.checkpoints.log.dead_letters import PREFIX, dead_letter_home
 from headgate.checkpoints.log.names import ROOT
 from headgate.parallel import WORKERS, Pool, in_order
 from headgate.retry import Retry
 from headgate.shards.placement import bucket_of
 from headgate.shards.shard import Shard, TableHome
+from headgate.shards.wal.listing import WalListing, list_wal
 
 MAX_FINDINGS = 1000
 """More of them say nothing new: something has gone over the whole table."""

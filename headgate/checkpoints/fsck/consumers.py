@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from uuid import UUID
 
 from headgate import clock
-from headgate.checkpoints.feed.feed import wal_positions
 from headgate.checkpoints.fsck.findings import Finding, finding
 from headgate.checkpoints.log.archive import LogArchive
 from headgate.checkpoints.log.archive_format import covers
@@ -19,6 +19,7 @@ from headgate.connectors.objects import ObjectInfo
 from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound
 from headgate.retry import Retry
 from headgate.shards.shard import Shard, TableHome
+from headgate.shards.wal.listing import positions
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class _Held:
         for part in record.shards.values():
             shard = Shard(self.home, part.shard_id)
             if shard.id not in self._entries:
-                self._entries[shard.id] = wal_positions(shard.wal, shard.id, Retry())
+                self._entries[shard.id] = Retry().run(partial(positions, shard))
             for position in part.positions:
                 if position not in self._entries[shard.id]:
                     yield shard, position

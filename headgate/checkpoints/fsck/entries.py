@@ -17,11 +17,12 @@ import xxhash
 from headgate.checkpoints.fsck.expected import ListedPart
 from headgate.checkpoints.fsck.findings import Finding, finding
 from headgate.checkpoints.fsck.shard import told_misplaced
-from headgate.checkpoints.fsck.wal import WalContext, WalListing, unreadable
+from headgate.checkpoints.fsck.wal import WalContext, unreadable
 from headgate.errors import HeadgateError, NotFound, StoreError
 from headgate.parallel import Pool, in_order
 from headgate.retry import Retry
 from headgate.shards.wal.entry import decode_entry
+from headgate.shards.wal.listing import WalListing
 
 BLOCK = 64
 """Small entries that one worker reads together: handing over costs more than they."""

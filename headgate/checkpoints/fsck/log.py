@@ -19,7 +19,7 @@ from headgate.checkpoints.log import records as codec
 from headgate.checkpoints.log import state as log_state
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.decisions import late_beginning
-from headgate.checkpoints.log.names import ARCHIVE, NUMBERED, ROOT, stream_folder
+from headgate.checkpoints.log.names import ARCHIVE, ROOT, by_number, stream_folder
 from headgate.checkpoints.log.records import BatchRecord, Fold, OpenRecord, Record, RewindRecord, SchemaRecord
 from headgate.connectors.objects import ObjectStore
 from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound
@@ -121,13 +121,13 @@ class _LogCheck:
     # -- reading ------------------------------------------------------------------
 
     def _list(self) -> tuple[list[int], list[int]]:
-        listed: dict[str, list[int]] = {"log": [], "folds": []}
-        for info in self._retry.run(lambda: list(self._store.list(self._folder))):
-            if match := NUMBERED.fullmatch(info.key.removeprefix(self._folder)):
-                listed[match[1]].append(int(match[2]))
-            elif info.key != self._folder + ARCHIVE:
+        infos = self._retry.run(lambda: list(self._store.list(self._folder)))
+        records, folds = by_number(infos)
+        known = {self._folder + ARCHIVE, *(info.key for found in (records, folds) for info in found.values())}
+        for info in infos:
+            if info.key not in known:
                 self._find("log-stray", info.key, "No record has such a name.")
-        return sorted(listed["log"]), sorted(listed["folds"])
+        return sorted(records), sorted(folds)
 
     def _read(
         self, kind: str, sequences: Iterable[int], decode: Callable[[memoryview], R]

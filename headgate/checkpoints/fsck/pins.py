@@ -9,7 +9,6 @@ from uuid import UUID
 
 from headgate import clock
 from headgate.checkpoints.fsck.findings import Finding, finding
-from headgate.checkpoints.fsck.wal import WalListing
 from headgate.checkpoints.snapshots import checkpoint as table_checkpoint
 from headgate.checkpoints.snapshots.checkpoint import PinnedShard, StoredCheckpoint, TableCheckpoint, is_key_of
 from headgate.connectors.lance import health as dataset_health
@@ -19,6 +18,7 @@ from headgate.parallel import Pool, in_order
 from headgate.retry import Retry
 from headgate.shards.rows.sstable import sstable_key
 from headgate.shards.shard import Shard, TableHome
+from headgate.shards.wal.listing import WalListing
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ flushed, what commit records list, and where fences stand.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -14,40 +13,14 @@ import numpy as np
 
 from headgate.checkpoints.fsck.expected import Listed
 from headgate.checkpoints.fsck.findings import Finding, finding
-from headgate.retry import Retry
 from headgate.shards import names
 from headgate.shards.manifest.model import Manifest
 from headgate.shards.placement import OneBucket
 from headgate.shards.shard import Shard
+from headgate.shards.wal.listing import WalListing
 
 MAX_GAPS = 100
 """Runs of missing entries that are told one by one; a WAL that lost more has lost its disk."""
-
-
-@dataclass(frozen=True)
-class WalListing:
-    """A WAL as LIST shows it: eight bytes a position."""
-
-    positions: np.ndarray
-    sizes: np.ndarray
-    strays: tuple[str, ...]
-
-    def has(self, position: int) -> bool:
-        """Whether an entry has that name."""
-        index = int(np.searchsorted(self.positions, position))
-        return index < len(self.positions) and int(self.positions[index]) == position
-
-    @property
-    def highest(self) -> int:
-        """The last entry, -1 where there is none."""
-        return int(self.positions[-1]) if len(self.positions) else -1
-
-    def gaps(self, first: int, stop: int) -> list[tuple[int, int]]:
-        """The runs of [first, stop) that are missing, both ends included."""
-        there = self.positions[(self.positions >= first) & (self.positions < stop)].astype(np.int64)
-        edges = np.concatenate(([first - 1], there, [stop]))
-        found = np.nonzero(np.diff(edges) > 1)[0]
-        return [(int(edges[i]) + 1, int(edges[i + 1]) - 1) for i in found]
 
 
 @dataclass(frozen=True)
@@ -121,24 +94,6 @@ class WalContext:
         if above is None:
             return self.manifest.epoch == self.fences[below]
         return self.fences[above] == self.fences[below] + 1
-
-
-def list_wal(shard: Shard, retry: Retry = Retry()) -> WalListing:  # noqa: B008
-    """One LIST."""
-
-    def listed() -> WalListing:
-        positions, sizes, strays = array("Q"), array("Q"), []
-        for info in shard.wal.list(names.wal_folder(shard.id) + "/"):
-            position = names.wal_position(info.key)
-            if position is None:
-                strays.append(info.key)
-            else:
-                positions.append(position)
-                sizes.append(info.size)
-        order = np.argsort(np.frombuffer(positions, np.uint64)) if positions else np.array([], np.int64)
-        return WalListing(np.array(positions, np.uint64)[order], np.array(sizes, np.uint64)[order], tuple(strays))
-
-    return retry.run(listed)
 
 
 # -- by LIST ---------------------------------------------------------------------

@@ -10,7 +10,7 @@ from headgate.checkpoints.gc.candidates import Placed
 from headgate.checkpoints.gc.report import Garbage
 from headgate.checkpoints.jobs.durable import require_on_disk
 from headgate.checkpoints.log.archive import LogArchive
-from headgate.checkpoints.log.names import NUMBERED
+from headgate.checkpoints.log.names import by_number
 from headgate.connectors.objects import ObjectInfo
 from headgate.connectors.objects.deletion import delete
 from headgate.errors import DataLoss, HeadgateError
@@ -42,8 +42,7 @@ def archived(
     staying: set[str] = set()
     for stream, objects in logs:
         archive = LogArchive(home.records, stream, home.uri)
-        numbered = ((NUMBERED.fullmatch(one.key.removeprefix(archive.log.folder + "/")), one) for one in objects)
-        records = {int(match[2]): one for match, one in numbered if match and match[1] == "log"}
+        records, _ = by_number(objects)
         batches = {sequence: one.modified for sequence, one in records.items() if one.key in going}
         try:
             # Asked for now and not when the log was listed: the archive may have begun since.

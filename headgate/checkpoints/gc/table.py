@@ -12,7 +12,7 @@ from headgate.checkpoints.gc.candidates import Candidates, Holders
 from headgate.checkpoints.gc.report import Garbage
 from headgate.checkpoints.log.archive import LogArchive
 from headgate.checkpoints.log.commit_log import CommitLog
-from headgate.checkpoints.log.names import NUMBERED
+from headgate.checkpoints.log.names import by_number
 from headgate.checkpoints.log.pins import needed_above
 from headgate.checkpoints.log.records import BatchRecord
 from headgate.checkpoints.snapshots.checkpoint import TAG_PREFIX
@@ -34,22 +34,19 @@ def log_garbage(
     pool: Pool,
 ) -> Iterator[Garbage]:
     log = CommitLog(home.records, stream, home.uri)
-    listed: dict[str, dict[int, ObjectInfo]] = {"log": {}, "folds": {}}
-    for info in objects:
-        if match := NUMBERED.fullmatch(info.key.removeprefix(log.folder + "/")):
-            listed[match[1]][int(match[2])] = info
-    folds = {sequence: info.modified for sequence, info in listed["folds"].items()}
-    records, old_folds = rules.collectable_records(listed["log"], folds, before, needed_above(held.readers, stream))
+    records, folds = by_number(objects)
+    taken = {sequence: info.modified for sequence, info in folds.items()}
+    old, old_folds = rules.collectable_records(records, taken, before, needed_above(held.readers, stream))
     archive = LogArchive(home.records, stream, home.uri)
     archived = any(info.key == archive.marker for info in objects)
     why = f"a fold of stream {stream!r} has it" + (", and it is archived before" if archived else "")
-    last = rules.last_batch(listed["log"], lambda sequence: not _is_kept(log, sequence)) if records else None
-    for sequence, stays in zip(records, pool.map(partial(_is_kept, log), records), strict=True):
+    last = rules.last_batch(records, lambda sequence: not _is_kept(log, sequence)) if old else None
+    for sequence, stays in zip(old, pool.map(partial(_is_kept, log), old), strict=True):
         if not stays and sequence != last:
-            info = listed["log"][sequence]
+            info = records[sequence]
             yield Garbage("commit record", home.records, info.key, info.size, why)
     for sequence in old_folds:
-        info = listed["folds"][sequence]
+        info = folds[sequence]
         yield Garbage("fold", home.records, info.key, info.size, f"a later fold of stream {stream!r} has it")
 
 

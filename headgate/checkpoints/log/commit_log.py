@@ -36,7 +36,7 @@ from headgate.checkpoints.log.decisions import (
     judge_open,
     log_end,
 )
-from headgate.checkpoints.log.names import NUMBERED, stream_folder
+from headgate.checkpoints.log.names import by_number, fold_number, record_number, stream_folder
 from headgate.checkpoints.log.records import (
     Batch,
     BatchRecord,
@@ -150,11 +150,8 @@ class CommitLog:
 
     def taken_at(self) -> dict[int, datetime]:
         """Of the records that are there, when the store took each. One LIST; as `sequences` otherwise."""
-        found = {}
-        for info in self._retry.run(lambda: list(self._store.list(self.folder + "/log/"))):
-            if match := NUMBERED.fullmatch(info.key.removeprefix(self.folder + "/")):
-                found[int(match[2])] = info.modified
-        return found
+        records, _ = by_number(self._retry.run(lambda: list(self._store.list(self.folder + "/log/"))))
+        return {sequence: info.modified for sequence, info in records.items()}
 
     # -- opening ---------------------------------------------------------------
 
@@ -301,11 +298,9 @@ class CommitLog:
 
     def _list(self) -> tuple[set[int], set[int]]:
         """The sequences of the records and of the folds that are there."""
-        listed: dict[str, set[int]] = {"log": set(), "folds": set()}
-        for key in self._retry.run(lambda: list(self._store.list_keys(self.folder + "/"))):
-            if match := NUMBERED.fullmatch(key.removeprefix(self.folder + "/")):
-                listed[match[1]].add(int(match[2]))
-        return listed["log"], listed["folds"]
+        keys = self._retry.run(lambda: list(self._store.list_keys(self.folder + "/")))
+        records, folds = map(record_number, keys), map(fold_number, keys)
+        return {one for one in records if one is not None}, {one for one in folds if one is not None}
 
     def _unfolded(self, sequence: int) -> LogState:
         if sequence == 0:

@@ -21,12 +21,12 @@ import structlog
 from headgate.checkpoints.gc.rules import collectable_records, last_batch
 from headgate.checkpoints.log.archive import LOT, LogArchive
 from headgate.checkpoints.log.commit_log import CommitLog
-from headgate.checkpoints.log.names import NUMBERED
+from headgate.checkpoints.log.names import by_number
 from headgate.checkpoints.log.pins import live_pins, needed_above
 from headgate.checkpoints.log.records import BatchRecord, Fold, Record
 from headgate.checkpoints.log.state import LogState, replayed, unfolded
 from headgate.checkpoints.log.state import fold as folded
-from headgate.connectors.objects import ObjectInfo, ObjectStore
+from headgate.connectors.objects import ObjectStore
 from headgate.connectors.objects.deletion import delete_all
 from headgate.errors import Corrupt, InvalidInput, NotFound
 from headgate.parallel import Pool
@@ -110,8 +110,6 @@ def tidy(store: ObjectStore, log: CommitLog, batches: set[int] | None = None, re
 
     A crash anywhere leaves a log that reads as before.
     """
-    records: dict[int, ObjectInfo] = {}
-    folds: dict[int, ObjectInfo] = {}
     infos = retry.run(lambda: list(store.list(log.folder + "/")))
     if not infos:
         return []
@@ -121,9 +119,7 @@ def tidy(store: ObjectStore, log: CommitLog, batches: set[int] | None = None, re
     except (Corrupt, InvalidInput) as error:
         _log.warning("a consumer's pin cannot be read: no record of the log is deleted", error=str(error))
         return []
-    for info in infos:
-        if match := NUMBERED.fullmatch(info.key.removeprefix(log.folder + "/")):
-            (records if match[1] == "log" else folds)[int(match[2])] = info
+    records, folds = by_number(infos)
     long_ago = datetime.min.replace(tzinfo=UTC)
     summed_up, old = collectable_records(
         records, dict.fromkeys(sorted(folds)[:-1], long_ago), long_ago, needed_above(pins, log.stream)

@@ -14,14 +14,12 @@ from functools import partial
 from types import MappingProxyType
 
 from headgate.checkpoints.log.records import stream_of
-from headgate.connectors.objects import ObjectStore
+from headgate.connectors.objects import ObjectInfo, ObjectStore
 from headgate.errors import InvalidInput, NotFound
 from headgate.retry import Retry
 
 ROOT = "streams/"
 """Below the folder of the table's own records."""
-NUMBERED = re.compile(r"(log|folds)/([0-9]{20})\.json")
-"""Records and folds inside a stream's folder; beside them only ARCHIVE, anything else there is a stray."""
 ARCHIVE = "archive.json"
 """In a stream's folder: says that records are archived before they are deleted (see `archive`)."""
 
@@ -29,6 +27,7 @@ _MAX_NAME = 120
 """Longest folder name, in bytes: file systems end at 255, and some encrypt into longer names."""
 
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
+_NUMBERED = re.compile(re.escape(ROOT) + r"[^/]+/(log|folds)/([0-9]{20})\.json")
 _CUT_ESCAPE = re.compile("%[0-9A-F]?$")
 
 
@@ -64,6 +63,23 @@ def stream_folder(stream: str) -> str:
     return ROOT + folder_name(stream, "stream")
 
 
+def record_number(key: str) -> int | None:
+    """The sequence of the record that a listed key of a stream's folder stands for; None for anything else."""
+    return _number(key, "log")
+
+
+def fold_number(key: str) -> int | None:
+    """The sequence of the fold that it stands for. Beside records and folds there is only ARCHIVE; else a stray."""
+    return _number(key, "folds")
+
+
+def by_number(infos: Iterable[ObjectInfo]) -> tuple[dict[int, ObjectInfo], dict[int, ObjectInfo]]:
+    """Of a stream's folder as it was listed: the records and the folds."""
+    listed = list(infos)
+    records = {number: info for info in listed if (number := record_number(info.key)) is not None}
+    return records, {number: info for info in listed if (number := fold_number(info.key)) is not None}
+
+
 def folder_name(name: str, what: str) -> str:
     """One name from outside (of a `what`) as one part of a path; two names never share one. Raises InvalidInput."""
     try:
@@ -79,10 +95,15 @@ def folder_name(name: str, what: str) -> str:
     return escaped
 
 
+def _number(key: str, kind: str) -> int | None:
+    match = _NUMBERED.fullmatch(key)
+    return int(match[2]) if match and match[1] == kind else None
+
+
 def _name_in(store: ObjectStore, folder: str, retry: Retry) -> str | None:
     """As any record there says. The newest first: it is the last to be collected."""
     keys = retry.run(lambda: list(store.list_keys(folder)))
-    for key in sorted((key for key in keys if NUMBERED.fullmatch(key.removeprefix(folder))), reverse=True):
+    for key in sorted(filter(_NUMBERED.fullmatch, keys), reverse=True):
         try:
             return stream_of(retry.run(partial(store.get, key)))
         except NotFound:

@@ -27,11 +27,11 @@ from headgate.checkpoints.snapshots.checkpoint import CheckpointStore
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import AlreadyExists, InvalidInput
 from headgate.retry import Retry
-from headgate.shards import names as wal_names
 from headgate.shards.manifest.model import Manifest
 from headgate.shards.rows.sstable import open_base
 from headgate.shards.shard import Claim, Shard, TableHome
 from headgate.shards.wal.appender import WalAppender
+from headgate.shards.wal.listing import entries
 from headgate.steps import step
 
 ROOT = "expired/"
@@ -246,11 +246,7 @@ def _held_expiry(claim: Claim, holders: Holders, before: Before, ends: Mapping[U
 def _expiry(
     shard: Shard, manifest: Manifest, holders: Holders, before: Before, ends: Mapping[UUID, int], now: datetime
 ) -> Expiry:
-    infos = {
-        position: info
-        for info in shard.wal.list(wal_names.wal_folder(shard.id) + "/")
-        if (position := wal_names.wal_position(info.key)) is not None and position > manifest.replay_after
-    }
+    infos = {position: info for position, info in entries(shard).items() if position > manifest.replay_after}
     last = max(infos, default=manifest.replay_after)
     if isinstance(before, BeforePosition):
         upto = before.position - 1

@@ -16,7 +16,6 @@ from uuid import UUID
 
 from headgate.checkpoints.fsck.check import look_over
 from headgate.checkpoints.fsck.findings import Finding
-from headgate.checkpoints.fsck.wal import list_wal
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.decisions import late_beginning
 from headgate.checkpoints.log.names import list_streams, no_stream
@@ -31,6 +30,7 @@ from headgate.connectors.objects.files import sync_folder
 from headgate.errors import AlreadyExists, DataLoss, InvalidInput
 from headgate.retry import Retry
 from headgate.shards.shard import Shard, TableHome
+from headgate.shards.wal.listing import list_wal
 from headgate.steps import step
 
 _LOOKS = 10

@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from typing import Any
 
 import click
@@ -25,10 +24,10 @@ from headgate.cli.options.table import storage_option, table_argument
 from headgate.cli.output import Column, Output, output_option
 from headgate.connectors.objects import open_store
 from headgate.errors import DataLoss, HeadgateError, InvalidInput, NotFound
-from headgate.shards import names
 from headgate.shards.manifest.model import Manifest
 from headgate.shards.rows.schema import RowSchema
 from headgate.shards.shard import Shard, TableHome
+from headgate.shards.wal.listing import has_entry, list_wal
 from headgate.table.stores import open_wal
 from headgate.table.table import open_table
 
@@ -259,42 +258,20 @@ def _look_once(place: Place, shard: Shard) -> ShardLook:
 
 def look_at_wal(shard: Shard, manifest: Manifest | None) -> WalLook:
     """What lies above replay_after. Without a manifest the lowest entry counts as the first."""
-    sizes: dict[int, int] = {}
-    strays = 0
-    for info in shard.wal.list(names.wal_folder(shard.id) + "/"):
-        position = names.wal_position(info.key)
-        if position is None:
-            strays += 1
-        else:
-            sizes[position] = info.size
-    first = manifest.replay_after + 1 if manifest else min(sizes, default=0)
+    listing = list_wal(shard)
+    first = manifest.replay_after + 1 if manifest else int(next(iter(listing.positions), 0))
     known = max(manifest.last_seen, manifest.replay_after) if manifest else first - 1
-    tip = max(known, *sizes) + 1 if sizes else known + 1
-    present = sorted(position for position in sizes if position >= first)
-    holes = tuple(hole for gap in gaps(present, first, tip) if (hole := _still_missing(shard, gap)))
-    return WalLook(tip, len(present), sum(sizes[position] for position in present), holes, strays)
+    tip = max(known, listing.highest) + 1
+    gaps = (_still_missing(shard, low, high) for low, high in listing.gaps(first, tip))
+    count, nbytes = listing.above(first)
+    return WalLook(tip, count, nbytes, tuple(gap for gap in gaps if gap), len(listing.strays))
 
 
-def gaps(present: list[int], first: int, tip: int) -> list[range]:
-    """The runs of numbers in [first, tip) that are not in `present`, which is sorted."""
-    edges = [first - 1, *present, tip]
-    return [range(low + 1, high) for low, high in pairwise(edges) if high - low > 1]
-
-
-def _still_missing(shard: Shard, gap: range) -> range | None:
+def _still_missing(shard: Shard, low: int, high: int) -> range:
     """The gap without what a living writer has put since the LIST went past it; it puts one after the other."""
-    start = gap.start
-    while start < gap.stop and _exists(shard, start):
-        start += 1
-    return range(start, gap.stop) if start < gap.stop else None
-
-
-def _exists(shard: Shard, position: int) -> bool:
-    try:
-        shard.wal.head(shard.wal_key(position))
-    except NotFound:
-        return False
-    return True
+    while low <= high and has_entry(shard, low):
+        low += 1
+    return range(low, high + 1)
 
 
 def _sstable(manifest: Manifest, number: int) -> dict[str, Any]:

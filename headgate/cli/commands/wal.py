@@ -18,9 +18,9 @@ from headgate.cli.commands.shard import find_shard, open_place
 from headgate.cli.options.table import storage_option, table_argument
 from headgate.cli.output import Column, Output, output_option
 from headgate.errors import DataLoss, NotFound
-from headgate.shards import names
 from headgate.shards.shard import Shard
 from headgate.shards.wal.entry import decode_entry
+from headgate.shards.wal.listing import has_entry, positions
 from headgate.shards.wal.tailer import WalEntry, WalTailer
 
 POLL_SECONDS = 0.5
@@ -95,7 +95,7 @@ def entries_of(shard: Shard, start: int | None, follow: bool) -> Iterator[WalEnt
             position = found.position + 1
         if not follow:
             return
-        while not _is_there(shard, position):
+        while not has_entry(shard, position):
             clock.sleep(POLL_SECONDS)
 
 
@@ -140,8 +140,7 @@ def _to_the_tip(shard: Shard, start: int) -> Iterator[WalEntry]:
 
 
 def _covered(shard: Shard, wanted: range) -> Iterator[WalEntry]:
-    listed = (names.wal_position(info.key) for info in shard.wal.list(names.wal_folder(shard.id) + "/"))
-    for position in sorted(found for found in listed if found is not None and found in wanted):
+    for position in sorted(found for found in positions(shard) if found in wanted):
         try:
             data = shard.wal.get(shard.wal_key(position))
         except NotFound:
@@ -151,11 +150,3 @@ def _covered(shard: Shard, wanted: range) -> Iterator[WalEntry]:
         except DataLoss as error:
             raise shard.blame(error, position)  # noqa: B904 - the same error, located
         yield WalEntry(position, entry)
-
-
-def _is_there(shard: Shard, position: int) -> bool:
-    try:
-        shard.wal.head(shard.wal_key(position))
-    except NotFound:
-        return False
-    return True

@@ -20,9 +20,9 @@ from headgate.connectors.objects import ObjectInfo, ObjectStore
 from headgate.connectors.objects.port import Bytes
 from headgate.errors import InvalidInput, NotFound
 from headgate.retry import Retry
-from headgate.shards import names
 from headgate.shards.manifest.model import WAL_STORE, Manifest
 from headgate.shards.shard import Claim, Shard
+from headgate.shards.wal.listing import positions
 from headgate.steps import step
 
 T = TypeVar("T")
@@ -134,9 +134,9 @@ def move_wal(shard: Shard, claim: Claim, replay_after: int, retry: Retry) -> Man
     assert isinstance(wal, MovedWal)
     wal.persist()
     step("noted")
-    own, new, folder = wal.own, wal.new, names.wal_folder(shard.id) + "/"
-    listed = retry.run(lambda: [*own.list_keys(folder)])
-    keys = [key for key in listed if (position := names.wal_position(key)) is not None and position > replay_after]
+    own, new = wal.own, wal.new
+    there = retry.run(lambda: positions(Shard(replace(shard.home, wal_store=own), shard.id)))
+    keys = [shard.wal_key(position) for position in sorted(there) if position > replay_after]
     parallel.each("wal", lambda key: retry.run(lambda: own.copy(key, key, new)), keys)
     step("copied")
     value = wal.uri.encode()

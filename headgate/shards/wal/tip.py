@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headgate.errors import Corrupt, DataLoss, NotFound
+from headgate.errors import Corrupt, DataLoss
 from headgate.parallel import Pool
-from headgate.shards import names
 from headgate.shards.manifest.decisions import replay_start, search_start
 from headgate.shards.manifest.model import Manifest
 from headgate.shards.shard import Shard
+from headgate.shards.wal.listing import has_entry, positions
 
 WINDOW = 16
 """Positions asked for at once. A clean stop records the tip, so that most opens end in the first window."""
@@ -33,7 +33,7 @@ def find_tip(shard: Shard, start: int) -> int:
     with Pool("tip", WINDOW) as pool:
         for number in range(WINDOWS):
             first = start + number * WINDOW
-            found = list(pool.map(lambda position: _exists(shard, position), range(first, first + WINDOW)))
+            found = list(pool.map(lambda position: has_entry(shard, position), range(first, first + WINDOW)))
             if not all(found):
                 free = found.index(False)
                 if True in found[free:]:
@@ -44,7 +44,7 @@ def find_tip(shard: Shard, start: int) -> int:
 
 def checked_tip(shard: Shard, start: int) -> int:
     """The same, after a look that the WAL does not end below `start`; see `listed_tip`. Raises Corrupt."""
-    return find_tip(shard, start) if start <= 1 or _exists(shard, start - 1) else listed_tip(shard, start)
+    return find_tip(shard, start) if start <= 1 or has_entry(shard, start - 1) else listed_tip(shard, start)
 
 
 def listed_tip(shard: Shard, start: int) -> int:
@@ -53,10 +53,10 @@ def listed_tip(shard: Shard, start: int) -> int:
     `start` follows an entry that is or was there, and the last entry is never deleted (R5): where the WAL ends
     below it, whoever named `start`, a manifest's replay_after above all, is wrong. Raises Corrupt.
     """
-    positions = _listed_from(shard, start)
-    tip = max(positions, default=start - 1) + 1
+    there = _listed_from(shard, start)
+    tip = max(there, default=start - 1) + 1
     for position in range(start, tip):
-        _check_there(shard, position, positions)
+        _check_there(shard, position, there)
     return tip
 
 
@@ -68,11 +68,11 @@ def listed_end(shard: Shard, manifest: Manifest | None, latest: Callable[[], Man
     at or above it, the check goes on from there. So its work is bounded by the WAL's length.
     """
     position = replay_start(manifest)
-    positions = _listed_from(shard, position)
-    end = max(max(positions, default=-1) + 1, search_start(manifest, None))
+    there = _listed_from(shard, position)
+    end = max(max(there, default=-1) + 1, search_start(manifest, None))
     while position < end:
         try:
-            _check_there(shard, position, positions)
+            _check_there(shard, position, there)
             position += 1
         except DataLoss:
             if (moved := replay_start(latest())) <= position:
@@ -82,10 +82,10 @@ def listed_end(shard: Shard, manifest: Manifest | None, latest: Callable[[], Man
 
 
 def _listed_from(shard: Shard, start: int) -> set[int]:
-    listed = _listed(shard)
+    listed = positions(shard)
     if listed and max(listed) < start - 1:
         # An entry that was put, and one that was collected, while a LIST went past their places may both be left out.
-        listed = _listed(shard)
+        listed = positions(shard)
     if listed and max(listed) < start - 1:
         raise Corrupt(
             f"Entries up to {start - 1} are known to have been there, and the WAL ends at {max(listed)}: the shard's "
@@ -97,24 +97,11 @@ def _listed_from(shard: Shard, start: int) -> set[int]:
     return {position for position in listed if position >= start}
 
 
-def _check_there(shard: Shard, position: int, positions: set[int]) -> None:
+def _check_there(shard: Shard, position: int, there: set[int]) -> None:
     """A writer that is still alive may have filled a slot after the LIST went past it."""
-    if position not in positions and not _exists(shard, position):
+    if position not in there and not has_entry(shard, position):
         raise DataLoss(
             f"The WAL has a hole: entry {position} is missing and later ones are there.",
             **shard.where(),
             position=position,
         )
-
-
-def _listed(shard: Shard) -> list[int]:
-    keys = shard.wal.list_keys(names.wal_folder(shard.id) + "/")
-    return [position for key in keys if (position := names.wal_position(key)) is not None]
-
-
-def _exists(shard: Shard, position: int) -> bool:
-    try:
-        shard.wal.head(shard.wal_key(position))
-    except NotFound:
-        return False
-    return True

@@ -1,0 +1,91 @@
+"""Which entries a WAL has. Nothing else lists one, or asks for one by its name.
+
+A name that is no entry's is a stray and no position, see `shards.names`. What is put while a LIST goes past it may be
+left out.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from headgate.connectors.objects import ObjectInfo
+from headgate.errors import NotFound
+from headgate.retry import Retry
+from headgate.shards import names
+from headgate.shards.shard import Shard
+
+
+@dataclass(frozen=True)
+class WalListing:
+    """A WAL as LIST shows it: eight bytes a position."""
+
+    positions: npt.NDArray[np.uint64]
+    """Rising."""
+    sizes: npt.NDArray[np.uint64]
+    strays: tuple[str, ...]
+
+    def has(self, position: int) -> bool:
+        """Whether an entry has that name."""
+        index = int(np.searchsorted(self.positions, position))
+        return index < len(self.positions) and int(self.positions[index]) == position
+
+    @property
+    def highest(self) -> int:
+        """The last entry, -1 where there is none."""
+        return int(self.positions[-1]) if len(self.positions) else -1
+
+    def above(self, position: int) -> tuple[int, int]:
+        """How many entries stand there and later, and their bytes."""
+        sizes = self.sizes[self.positions >= position]
+        return len(sizes), int(sizes.sum())
+
+    def gaps(self, first: int, stop: int) -> list[tuple[int, int]]:
+        """The runs of [first, stop) that are missing, both ends included."""
+        there = self.positions[(self.positions >= first) & (self.positions < stop)]
+        before = np.nonzero(np.diff(there) > 1)[0]
+        low = [first - 1, *(int(there[at]) for at in before), *map(int, there[-1:])]
+        high = [*map(int, there[:1]), *(int(there[at + 1]) for at in before), stop]
+        return [(below + 1, above - 1) for below, above in zip(low, high, strict=True) if above - below > 1]
+
+
+def list_wal(shard: Shard, retry: Retry = Retry()) -> WalListing:  # noqa: B008
+    """Everything that is there, however much it is. One LIST."""
+
+    def listed() -> WalListing:
+        positions, sizes, strays = array("Q"), array("Q"), []
+        for info in shard.wal.list(names.wal_folder(shard.id) + "/"):
+            position = names.wal_position(info.key)
+            if position is None:
+                strays.append(info.key)
+            else:
+                positions.append(position)
+                sizes.append(info.size)
+        order = np.argsort(np.frombuffer(positions, np.uint64)) if positions else np.array([], np.int64)
+        return WalListing(np.array(positions, np.uint64)[order], np.array(sizes, np.uint64)[order], tuple(strays))
+
+    return retry.run(listed)
+
+
+def entries(shard: Shard) -> dict[int, ObjectInfo]:
+    """The entries that are there, by position. One LIST, tried once."""
+    infos = shard.wal.list(names.wal_folder(shard.id) + "/")
+    return {position: info for info in infos if (position := names.wal_position(info.key)) is not None}
+
+
+def positions(shard: Shard) -> set[int]:
+    """The same without a look at each: on a disk that is much cheaper."""
+    keys = shard.wal.list_keys(names.wal_folder(shard.id) + "/")
+    return {position for key in keys if (position := names.wal_position(key)) is not None}
+
+
+def has_entry(shard: Shard, position: int) -> bool:
+    """Whether an entry is there, by one HEAD, tried once."""
+    try:
+        shard.wal.head(shard.wal_key(position))
+    except NotFound:
+        return False
+    return True
