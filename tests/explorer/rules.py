@@ -121,4 +121,12 @@ class Rules:
     """A clean stop claims the shards anew."""
     collection_order: tuple[str, ...] = ("manifests", "pins")
     """After the LIST."""
+    synced_first: tuple[str, ...] = ("base", "shards", "pins")
+    """Before a collection deletes (R21): `jobs.durable.require_on_disk`."""
+    drops_synced: bool = True
+    """A compaction syncs the base before the manifest drops what it has."""
+    mark_last: bool = True
+    """A version of the base is marked once it is synced."""
+    minds_missing: bool = True
+    """No WAL and no SSTable goes while one that the manifest names is missing (R20)."""
     snapshot_order: tuple[str, ...] = ("manifests", "log", "tails", "base")

@@ -11,6 +11,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from power_model import PowerBounds, power_model
 
 from headgate.checkpoints.gc import rules as garbage
 from headgate.checkpoints.log import decisions
@@ -56,6 +57,7 @@ class Ablation:
     breaks: str
 
 
+POWER = PowerBounds("the power fails")
 DELETION = DeletionBounds("a sleeper", "oo", flushes=2, collections=1, compactions=1, pins=True)
 
 
@@ -400,6 +402,41 @@ ABLATIONS = [
         DELETION,
         {"pin_holds": always},
         "invariant 5: the checkpoint was reported as taken",
+    ),
+    Ablation(
+        "R21: nobody syncs the base, neither before it collects nor before it drops SSTables",
+        power_model,
+        POWER,
+        {"synced_first": ("shards", "pins"), "drops_synced": False},
+        "invariant 2: row 1 is nowhere",
+    ),
+    Ablation(
+        "R21: a base is marked before it is synced",
+        power_model,
+        POWER,
+        {"mark_last": False},
+        "invariant 2: row 1 is nowhere",
+    ),
+    Ablation(
+        "R21: what native flushed is not synced",
+        power_model,
+        replace(POWER, native=True),
+        {"synced_first": ("base", "pins")},
+        "invariant 2: row 1 is nowhere",
+    ),
+    Ablation(
+        "R21: the drop of a checkpoint is not synced",
+        power_model,
+        replace(POWER, pins=True),
+        {"synced_first": ("base", "shards")},
+        "invariant 5: the checkpoint is there",
+    ),
+    Ablation(
+        "R20: WAL goes though an SSTable that the manifest names is missing",
+        power_model,
+        replace(POWER, native=True),
+        {"minds_missing": False},
+        "invariant 2: row 1 is nowhere",
     ),
     Ablation("record before entries", stream_model, STREAM, {"entries_first": False}, "invariant 1"),
     Ablation("barrier after replay", shard_model, SHARD, {"barrier_first": False}, "invariant 1: the shard shows rows"),

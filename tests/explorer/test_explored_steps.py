@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from headgate.checkpoints.gc.collect import COLLECT_STEPS, collect
+from headgate.checkpoints.jobs.compact import COMPACT_STEPS
 from headgate.checkpoints.jobs.flush import run_here
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.connectors.objects.memory import MemoryStore
@@ -73,6 +74,11 @@ def test_a_collection_goes_in_the_same_order(store: ObjectStore) -> None:
         *Rules().collection_order,
         "delete",
     ]
+
+
+def test_what_is_relied_on_is_synced_before_anything_goes() -> None:
+    assert COLLECT_STEPS.index("sync") < COLLECT_STEPS.index("delete")
+    assert COMPACT_STEPS.index("sync") < COMPACT_STEPS.index("drop")
 
 
 def test_a_shard_is_opened_in_the_same_order(store: ObjectStore) -> None:
