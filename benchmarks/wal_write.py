@@ -5,7 +5,7 @@ a slow moment of the machine meets them all.
 
 What the ratios to native do not say by themselves: native never syncs, its rates are those of the page cache; it has
 no WAL-only mode in Python, so its puts fill a MemTable and its close writes an SSTable; and it updates indexes at put,
-while ours are built when a MemTable is flushed or searched. So a candidate with a MemTable is timed until its rows are
+while ours are built when a MemTable is flushed. So a candidate with a MemTable is timed until its rows are
 in an SSTable with the same indexes, and WAL-only is compared with a native writer that keeps no index.
 """
 
@@ -66,7 +66,6 @@ Candidate = Callable[[Path, list[pa.RecordBatch]], Took]
 @click.command()
 @click.option("--memtable", type=click.Choice(["yes", "no", "both"]), default="no", show_default=True)
 @click.option("--indexes", default="", metavar="NAME,…", help=f"Kept by the MemTables: {', '.join(INDEXES)}.")
-@click.option("--sync-index", type=click.Choice(["yes", "no"]), default="yes", show_default=True)
 @click.option("--sizes", default="100,1000,8000", show_default=True, metavar="KB,…", help="Bytes of one put.")
 @click.option("--megabytes", default=16, show_default=True, help="Written by each candidate per round.")
 @click.option("--seconds", default=25.0, show_default=True, help="Per size; at least three rounds are made.")
@@ -76,7 +75,6 @@ Candidate = Callable[[Path, list[pa.RecordBatch]], Took]
 def main(
     memtable: str,
     indexes: str,
-    sync_index: str,
     sizes: str,
     megabytes: int,
     seconds: float,
@@ -91,8 +89,6 @@ def main(
     if memtable == "no" and names:
         click.echo("WAL-only mode keeps no index: --indexes is ignored, none is kept.", err=True)
         names = ()
-    if memtable != "no" and sync_index == "no":
-        click.echo("Our puts update no index: --sync-index changes what a search sees, not these times.", err=True)
     if memtable == "both" and names:
         click.echo("WAL-only mode keeps no index: --indexes counts for the MemTable candidates only.", err=True)
     rows: list[dict[str, Any]] = []
@@ -104,7 +100,7 @@ def main(
         for kilobytes in map(int, sizes.split(",")):
             batch = event_rows(kilobytes * 1000)
             puts = max(4, megabytes * 1000 // kilobytes)
-            candidates = chosen(memtable, names, sync_index == "yes")
+            candidates = chosen(memtable, names)
             shown = progress.add_task(f"{kilobytes} KB", total=None)
             rounds = measured(candidates, Path(folder), [batch] * puts, seconds, lambda: progress.advance(shown))  # noqa: B023
             progress.remove_task(shown)
@@ -119,7 +115,7 @@ def main(
         show("Where the time of a durable WAL-only put goes", phases, output)
 
 
-def chosen(memtable: str, indexes: tuple[str, ...], sync_index: bool) -> dict[str, Candidate]:
+def chosen(memtable: str, indexes: tuple[str, ...]) -> dict[str, Candidate]:
     """The candidates, by name; `raw` and the native ones are what the others are measured against."""
     found: dict[str, Candidate] = {"raw": raw, "raw, name durable": durable_raw, NATIVE: Native(())}
     if indexes:
@@ -129,7 +125,7 @@ def chosen(memtable: str, indexes: tuple[str, ...], sync_index: bool) -> dict[st
         found[f"WAL-only, durable, {WAYS} putters"] = WalOnly(durable=True, ways=WAYS)
         found["WAL-only, pipeline + flush"] = WalOnly(durable=False)
     if memtable in ("yes", "both"):
-        found[MEMTABLE] = WithMemTable(indexes, sync_index)
+        found[MEMTABLE] = WithMemTable(indexes)
     return found
 
 
@@ -196,11 +192,10 @@ class WithMemTable:
     """Our writer with MemTables, flushed before close as native's close does: the same SSTable and indexes result."""
 
     indexes: tuple[str, ...]
-    sync_index: bool
 
     def __call__(self, folder: Path, batches: list[pa.RecordBatch]) -> Took:
         base_with(folder, self.indexes)
-        config = WriterConfig(maintained_indexes=self.indexes, sync_indexed_write=self.sync_index)
+        config = WriterConfig(maintained_indexes=self.indexes)
         shard = ShardWriter.open(TableHome.of_table(str(folder)), uuid.uuid4(), config)
         began = time.perf_counter()
         for batch in batches:

@@ -62,8 +62,8 @@ OPTIONS = (
     Option("compression", 'of the record batches in an entry: None, "lz4" or "zstd".'),
     Option(
         "maintained_indexes",
-        "names of the base's full-text indexes that MemTables and SSTables have as well; empty means all of them. Must"
-        " be empty in WAL-only mode: open refuses.",
+        "names of the base's full-text indexes that SSTables have as well; empty means all of them. Must be empty in"
+        " WAL-only mode: open refuses.",
     ),
     Option("max_memtable_size", "a MemTable of this size is frozen and flushed.", Use.IGNORED),
     Option(
@@ -72,14 +72,6 @@ OPTIONS = (
         Use.IGNORED,
     ),
     Option("max_memtable_batches", "the same, by puts.", Use.IGNORED),
-    Option(
-        "sync_indexed_write",
-        "true makes a search cover every put that a scan shows; false lets it answer from an index that is somewhat"
-        " older. Scans and lookups are always exact.",
-        Use.IGNORED,
-    ),
-    Option("async_index_buffer_rows", "how many rows the older index may lack.", Use.IGNORED),
-    Option("async_index_interval", "how many seconds old it may be.", Use.IGNORED),
 )
 """Every option, in order: the docstring of WriterConfig and the table in docs/memtables.md are made of this."""
 
@@ -98,9 +90,6 @@ class WriterConfig:
     max_memtable_size: int = 256 << 20
     max_memtable_rows: int = 100_000
     max_memtable_batches: int = 8_000
-    sync_indexed_write: bool = True
-    async_index_buffer_rows: int = 10_000
-    async_index_interval: float = 1.0
 
     def __post_init__(self) -> None:
         for option in fields(self):

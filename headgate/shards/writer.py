@@ -29,7 +29,6 @@ from headgate.shards.rows.schema import Rows
 from headgate.shards.rows.sstable import kept_indexes, write_sstable
 from headgate.shards.rows.view import Fresh, View
 from headgate.shards.shard import Claim, Shard, TableHome, TableLike, table_at
-from headgate.shards.text.search import TextSearch
 from headgate.shards.wal.appender import WalAppender
 from headgate.shards.wal.entry import Tags, decode_chunk, encode_chunk
 from headgate.shards.wal.flusher import FlusherStats, NoRows, Put, WalFlusher
@@ -74,7 +73,6 @@ class ShardWriter:
         if tables is not None:
             tables.on_drained = self._flusher.tables_changed
             self._flusher.tables_changed()  # a flush that replay began may have failed already
-        self._text = TextSearch(self._view, config)
         # A stream routes before it attaches.
         self._bucket = bucket_of(appender.shard) if owns else None
 
@@ -261,13 +259,6 @@ class ShardWriter:
         """The rows that a scan would show with these keys (batches of the key columns). Refused in WAL-only mode."""
         self._memtables("get")
         return self._view().get(keys)
-
-    def search(self, text: str, column: str, k: int = 10) -> pa.Table:
-        """The k best matches in this shard's SSTables and MemTables, with `_score`; see text_search. The base is not
-        searched. Refused in WAL-only mode, and for a column without a full-text index on the base.
-        """
-        self._memtables("search")
-        return self._text.search(text, column, k)
 
     def _view(self) -> View:
         """One instant of the shard over the base. Raises the stored error: a fenced writer shows nothing."""

@@ -1,4 +1,4 @@
-"""table.search and a writer's own search: what is found, when, and what is refused."""
+"""table.search: what is found, when, and what is refused."""
 
 from __future__ import annotations
 
@@ -124,6 +124,37 @@ def test_a_held_searcher_stays_at_its_instant(tmp_path: Path) -> None:
         searcher = table.searcher()
         writer.put(rows([(2, "red")]))
         assert (_ids(searcher.search("red")), sorted(_ids(table.search("red")))) == ([1], [1, 2])
+
+
+def test_hidden_hits_never_crowd_out_visible_ones(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t")
+    with table.writer("single") as writer:
+        writer.put(rows([(i, "red " * (50 - i)) for i in range(50)]))
+        writer.flush_memtable()
+        writer.delete(_keys(*range(49)))
+        assert _ids(table.search("red", k=2)) == [49]
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+def test_a_search_and_a_lookup_right_after_a_crash_equal_the_ones_before(tmp_path: Path, flushed: bool) -> None:
+    table = make_table(tmp_path / "t")
+    writer = table.writer("single")
+    writer.put(rows([(1, "red apple"), (2, "red red pear"), (3, "blue plum")]))
+    if flushed:
+        writer.flush_memtable()
+    writer.put(rows([(4, "red fig"), (3, "red plum and a long tail of words")]))
+    writer.delete(_keys(1))
+
+    def answers() -> list[Any]:
+        again = open_table(table.uri)
+        found = again.get(_keys(1, 2, 3, 100)).sort_by("id")
+        return [again.search("red").to_pylist(), again.search("plum pear").to_pylist(), found.to_pylist()]
+
+    before = answers()
+    del writer
+    with table.writer("single"):
+        assert answers() == before
+    assert len(before[0]) == 3
 
 
 def test_a_search_writes_nothing_and_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -405,27 +436,6 @@ def test_sstables_with_stop_words_of_ones_own_are_searched_by_their_own_index(
     indexed = _Indexed(monkeypatch)
     assert _ids(table.search("red green")) == [1]
     assert indexed.rows == [], "nothing was indexed anew"
-
-
-# -- a writer's own search ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("parameters", [None, {"custom_stop_words": ["red", "w3"]}], ids=["default", "own stop words"])
-def test_a_writer_ranks_over_its_shard_as_one_native_index_does(
-    tmp_path: Path, parameters: dict[str, Any] | None
-) -> None:
-    table, chance = make_table(tmp_path / "t", parameters=parameters), random.Random(6)
-    with table.writer("single") as writer:
-        for _ in range(3):
-            writer.put(rows([(chance.randrange(50), text(chance)) for _ in range(30)]))
-            writer.delete(_keys(chance.randrange(50)))
-            writer.flush_memtable()
-        writer.put(rows([(chance.randrange(50), text(chance)) for _ in range(30)]))
-        oracle = Oracle(table, parameters)
-        for words in ("red", "red apple", "gates w3 blue", "nowhere", "Zürich"):
-            ours = writer.search(words, "note", 1000)
-            assert differ(told(ours), oracle.answer(words, "any"), 1000) is None
-            assert ours.schema.names == [*SCHEMA.names, "_score"]
 
 
 # -- on S3 ------------------------------------------------------------------------------------------------

@@ -28,9 +28,6 @@ EXTREMES: dict[str, tuple[Any, Any]] = {
     "max_memtable_size": (1, 1 << 60),
     "max_memtable_rows": (1, 1 << 60),
     "max_memtable_batches": (1, 1 << 60),
-    "sync_indexed_write": (False, True),
-    "async_index_buffer_rows": (1, 1 << 60),
-    "async_index_interval": (0.000001, 86400.0),
 }
 """Every MemTable knob that WAL-only mode ignores, at both ends."""
 
@@ -100,9 +97,7 @@ def test_each_mode_reads_the_options_that_the_table_says_and_no_other(tmp_path: 
     uri, shard_id = make_table(tmp_path, text=True), uuid.uuid4()
     store = faulty(uri)
     Recording.asked = set()
-    config = Recording(
-        enable_memtable=memtable, durable_write=False, max_wal_buffer_size=10_000, sync_indexed_write=False
-    )
+    config = Recording(enable_memtable=memtable, durable_write=False, max_wal_buffer_size=10_000)
     Recording.asked.clear()
     with ShardWriter.open(home_over(store, uri), shard_id, config) as writer:
         stall = store.stall("put_if_absent", "/wal/")
@@ -115,9 +110,8 @@ def test_each_mode_reads_the_options_that_the_table_says_and_no_other(tmp_path: 
         waiting.result()
         writer.flush()
         if memtable:
-            assert writer.search("word", "note").num_rows == 3
-            writer.put(batch([(4, "a third word")])).wait()
-            writer.search("word", "note")
+            assert writer.scan().read_all().num_rows == 3
+            writer.flush_memtable()
     expected = {one.name for one in OPTIONS if memtable or one.wal_only is not Use.IGNORED}
     assert Recording.asked == expected
 
@@ -208,7 +202,7 @@ def test_a_time_that_no_thread_can_wait_is_refused(name: str, value: Any) -> Non
     assert getattr(WriterConfig(**longest), name) == MAX_SECONDS
 
 
-@pytest.mark.parametrize("name", ["enable_memtable", "durable_write", "sync_indexed_write"])
+@pytest.mark.parametrize("name", ["enable_memtable", "durable_write"])
 @pytest.mark.parametrize("value", ["false", 1, None])
 def test_a_switch_is_true_or_false(name: str, value: Any) -> None:
     with pytest.raises(InvalidInput, match=name):

@@ -1,8 +1,7 @@
-"""ShardWriter in MemTable mode: fencing as in lance#6432, positions as in lance#6675, native's holes, search."""
+"""ShardWriter in MemTable mode: fencing as in lance#6432, positions as in lance#6675, native's holes."""
 
 from __future__ import annotations
 
-import threading
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -181,9 +180,9 @@ def test_lance_6675_the_queue_survives_a_failed_append(uri: str) -> None:
     assert seen(uri, SHARD) == [(1, "a"), (2, "b")]
 
 
-@pytest.mark.parametrize("call", ["get", "search", "scan", "memtable_stats", "active_memtable", "flush_memtable"])
+@pytest.mark.parametrize("call", ["get", "scan", "memtable_stats", "active_memtable", "flush_memtable"])
 def test_lance_6675_wal_only_refuses_what_needs_a_memtable(uri: str, call: str) -> None:
-    arguments: dict[str, tuple[Any, ...]] = {"get": (keys(1),), "search": ("x", "note")}
+    arguments: dict[str, tuple[Any, ...]] = {"get": (keys(1),)}
     with ShardWriter.open(uri, SHARD, WriterConfig(enable_memtable=False)) as writer:
         with pytest.raises(InvalidInput):
             getattr(writer, call)(*arguments.get(call, ()))
@@ -324,130 +323,3 @@ def test_a_new_shard_has_the_spec_id_that_native_would_give_it(tmp_path: Path) -
             key = names.manifest_key(uuid.UUID(int=number), 1)
             found.append(decode_manifest(store.get(key), shard_id=uuid.UUID(int=number), version=1).spec_id)
         assert found[0] == found[1], options
-
-
-# -- search ------------------------------------------------------------------------------
-
-
-def _texts(tmp_path: Path) -> str:
-    return make_table(tmp_path, base=[(100, "red base")], text=True)
-
-
-def test_a_search_finds_rows_of_memtables_and_sstables_and_none_that_is_hidden(tmp_path: Path) -> None:
-    with ShardWriter.open(_texts(tmp_path), SHARD, MEMTABLE) as writer:
-        writer.put(batch([(1, "red apple"), (2, "red pear"), (3, "red plum")]))
-        assert pairs(writer.search("red", "note")) == [(1, "red apple"), (2, "red pear"), (3, "red plum")]
-        writer.flush_memtable()
-        writer.put(batch([(2, "green pear"), (4, "red fig")]))
-        writer.delete(keys(3))
-        assert pairs(writer.search("red", "note")) == [(1, "red apple"), (4, "red fig")]
-        assert pairs(writer.search("pear", "note")) == [(2, "green pear")]
-        assert writer.search("red", "note", k=1).num_rows == 1
-        assert writer.search("blue", "note").num_rows == 0
-        scores = writer.search("red pear", "note").column("_score").to_pylist()
-        assert scores == sorted(scores, reverse=True)
-
-
-def test_hidden_hits_never_crowd_out_visible_ones(tmp_path: Path) -> None:
-    with ShardWriter.open(_texts(tmp_path), SHARD, MEMTABLE) as writer:
-        writer.put(batch([(i, "red " * (50 - i)) for i in range(50)]))
-        writer.flush_memtable()
-        writer.delete(keys(*range(49)))
-        assert [i for i, _ in pairs(writer.search("red", "note", k=2))] == [49]
-
-
-@pytest.mark.parametrize("frozen", [False, True])
-def test_a_search_and_a_lookup_right_after_a_crash_equal_the_ones_before(tmp_path: Path, frozen: bool) -> None:
-    uri = _texts(tmp_path)
-    writer = ShardWriter.open(uri, SHARD, MEMTABLE)
-    writer.put(batch([(1, "red apple"), (2, "red red pear"), (3, "blue plum")]))
-    if frozen:
-        writer.flush_memtable()
-    writer.put(batch([(4, "red fig"), (3, "red plum and a long tail of words")]))
-    writer.delete(keys(1))
-
-    def answers(of: ShardWriter) -> list[Any]:
-        return [
-            of.search("red", "note").to_pylist(),
-            of.search("plum pear", "note").to_pylist(),
-            of.get(keys(1, 2, 3, 100)).sort_by("id").to_pylist(),
-            pairs(of.scan()),
-        ]
-
-    before = answers(writer)
-    del writer
-    with ShardWriter.open(uri, SHARD, MEMTABLE) as again:
-        assert answers(again) == before
-    assert len(before[0]) == 3
-
-
-def test_sync_indexed_write_covers_every_put_and_without_it_an_older_answer_is_allowed(tmp_path: Path) -> None:
-    uri = _texts(tmp_path)
-    with ShardWriter.open(uri, SHARD, MEMTABLE) as writer:
-        for i in range(5):
-            writer.put(batch([(i, "red")]))
-            assert writer.search("red", "note").num_rows == i + 1
-    late = replace(MEMTABLE, sync_indexed_write=False, async_index_buffer_rows=3, async_index_interval=3600.0)
-    with ShardWriter.open(uri, SHARD, late) as writer:
-        assert writer.search("red", "note").num_rows == 5
-        for i in range(5, 8):
-            writer.put(batch([(i, "red")]))
-            assert writer.search("red", "note").num_rows == 5
-        writer.put(batch([(8, "red")]))
-        assert writer.search("red", "note").num_rows == 9
-        writer.flush_memtable()
-        assert pairs(writer.search("red", "note")) == [(i, "red") for i in range(9)]
-    soon = replace(late, async_index_buffer_rows=1000, async_index_interval=1e-9)
-    with ShardWriter.open(uri, SHARD, soon) as writer:
-        writer.search("red", "note")
-        writer.put(batch([(9, "red")]))
-        assert writer.search("red", "note").num_rows == 10
-
-
-def test_only_the_indexes_that_are_maintained_can_be_searched(tmp_path: Path) -> None:
-    uri = _texts(tmp_path)
-    with ShardWriter.open(uri, SHARD, MEMTABLE) as writer:
-        for column in ("id", "nope"):
-            with pytest.raises(InvalidInput):
-                writer.search("red", column)
-        with pytest.raises(InvalidInput):
-            writer.search("red", "note", k=0)
-    with ShardWriter.open(uri, SHARD, replace(MEMTABLE, maintained_indexes=("note_idx",))) as writer:
-        writer.put(batch([(1, "red")]))
-        assert writer.search("red", "note").num_rows == 1
-
-
-def test_sstables_from_before_the_index_or_a_rename_are_searched_all_the_same(tmp_path: Path) -> None:
-    uri = make_table(tmp_path)
-    with ShardWriter.open(uri, SHARD, MEMTABLE) as writer:
-        writer.put(batch([(1, "red apple"), (2, "green")]))
-        writer.flush_memtable()
-    dataset = lance.dataset(uri)
-    dataset.alter_columns({"path": "note", "name": "remark"})
-    dataset.create_scalar_index("remark", "INVERTED")
-    with ShardWriter.open(uri, SHARD, MEMTABLE) as writer:
-        writer.delete(keys(2))
-        assert writer.search("red", "remark").column("id").to_pylist() == [1]
-        assert writer.search("green", "remark").num_rows == 0
-
-
-def test_searches_beside_puts_and_flushes(tmp_path: Path) -> None:
-    failures: list[str] = []
-    done, stop = 0, threading.Event()
-    with ShardWriter.open(_texts(tmp_path), SHARD, replace(MEMTABLE, max_memtable_rows=7)) as writer:
-
-        def read() -> None:
-            while not stop.is_set():
-                before = done
-                found = [i for i, _ in pairs(writer.search("red", "note", k=1000))]
-                if len(set(found)) != len(found) or not set(range(before)) <= set(found):
-                    failures.append(f"{before} rows were durable, a search showed {found}")
-
-        reader = threading.Thread(target=read)
-        reader.start()
-        for i in range(40):
-            writer.put(batch([(i, "red")]))
-            done = i + 1
-        stop.set()
-        reader.join()
-    assert not failures, failures[0]
