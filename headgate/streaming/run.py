@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from headgate.checkpoints.gc.collect import Collection
+from headgate.checkpoints.gc.report import Collection
 from headgate.checkpoints.jobs.columns import gained, stream_schema
 from headgate.checkpoints.jobs.flush import Flushed, FlushJob, run_here
 from headgate.checkpoints.log.decisions import BatchSources, Skip, Write

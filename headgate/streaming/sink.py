@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from structlog.contextvars import bound_contextvars
 
-from headgate.checkpoints.gc.report import Collection
 from headgate.checkpoints.log.records import BatchRecord
 from headgate.checkpoints.snapshots.checkpoint import TableCheckpoint
 from headgate.checkpoints.spark.directory import SparkCheckpoint

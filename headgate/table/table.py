@@ -18,7 +18,6 @@ import pyarrow as pa
 from headgate import parallel
 from headgate.checkpoints.clone.clone import CloneSource, clone_table
 from headgate.checkpoints.clone.copy import Progress, no_progress
-from headgate.checkpoints.gc.report import Collection
 from headgate.checkpoints.jobs.columns import add_column, current_home, drop_column, plain_schema, rename_column
 from headgate.checkpoints.offline.checkpoint import checkpoint_stopped
 from headgate.checkpoints.offline.compact import Waiting, waiting

@@ -10,7 +10,8 @@ from importlib import import_module
 from typing import Any
 from uuid import UUID
 
-from headgate.checkpoints.gc.collect import MIN_AGE, Collection, collect
+from headgate.checkpoints.gc.collect import MIN_AGE, collect
+from headgate.checkpoints.gc.report import Collection
 from headgate.checkpoints.jobs.columns import current_home
 from headgate.checkpoints.jobs.policy import BasePolicy, CompactLimits
 from headgate.checkpoints.offline.checkpoint import ToFlush, flush_stopped, to_flush

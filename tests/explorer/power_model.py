@@ -15,11 +15,10 @@ from itertools import product
 from typing import NamedTuple
 from uuid import UUID
 
-from exploring import Action, Check, Model, Move, Witness
-from rules import Rules
-
 from headgate.checkpoints.snapshots.checkpoint import PinnedShard
 from headgate.shards.manifest.model import Manifest, SsTable
+from tests.explorer.exploring import Action, Check, Model, Move, Witness
+from tests.explorer.rules import Rules
 
 SHARD = UUID(int=21)
 

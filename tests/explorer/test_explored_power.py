@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from exploring import Explored, explore
-from power_model import PowerBounds, power_model
-from rules import Rules
+
+from tests.explorer.exploring import Explored, explore
+from tests.explorer.power_model import PowerBounds, power_model
+from tests.explorer.rules import Rules
 
 SMALL = [
     PowerBounds("our flushes"),

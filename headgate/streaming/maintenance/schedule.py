@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from headgate.checkpoints.gc.base import RunMerge
-from headgate.checkpoints.gc.collect import Collection
+from headgate.checkpoints.gc.report import Collection
 from headgate.checkpoints.jobs.compact import RunCompaction
 from headgate.checkpoints.jobs.flush import RunJobs, run_here
 from headgate.checkpoints.jobs.policy import BasePolicy, CompactLimits

@@ -20,7 +20,6 @@ from collections.abc import Callable
 import structlog
 
 from headgate import clock, parallel
-from headgate.checkpoints.gc.report import Collection
 from headgate.checkpoints.snapshots.checkpoint import TableCheckpoint
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import Transient
