@@ -31,6 +31,7 @@ from headgate.connectors.lance import dataset as lance_connector
 from headgate.connectors.objects.wal_options import joined_options
 from headgate.durations import ALLOWED, seconds_of
 from headgate.errors import HeadgateError, InvalidInput, NotFound
+from headgate.search.query.ranking import Match
 from headgate.shards.config import WriterConfig
 from headgate.shards.names import parse_uuid
 from headgate.shards.routed import RoutedWriters

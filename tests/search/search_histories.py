@@ -14,9 +14,9 @@ import lance
 import pyarrow as pa
 from lance.query import FullTextOperator, MatchQuery, PhraseQuery
 
+from headgate.search.query.ranking import Match
 from headgate.shards.rows.view import View
 from headgate.shards.sharding import Sharding, bucket, single
-from headgate.shards.text.ranking import Match
 from headgate.shards.writer import ShardWriter
 from headgate.table.create import create_table
 from headgate.table.table import Table

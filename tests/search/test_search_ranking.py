@@ -13,11 +13,11 @@ import pytest
 from headgate.caches import ByteCache
 from headgate.connectors.lance.fts.index import Word, index_texts
 from headgate.connectors.lance.fts.postings import Postings
+from headgate.search.query import tail_index
 from headgate.search.query.highlight import highlighted
+from headgate.search.query.ranking import Documents, Found, Match, Ranking, Statistics, rank
 from headgate.search.query.superseded import looks_up
-from headgate.shards.text import tail as text_runs
-from headgate.shards.text.ranking import Documents, Found, Match, Ranking, Statistics, rank
-from headgate.shards.text.tail import Stretch, identity_of, run_bounds
+from headgate.search.query.tail_index import Stretch, identity_of, run_bounds
 
 PLAIN = {"base_tokenizer": "simple", "stem": False, "remove_stop_words": False, "with_position": True}
 
@@ -153,8 +153,8 @@ def test_rows_that_are_added_are_indexed_a_few_times_and_make_few_runs() -> None
 def test_long_stretches_are_cut_and_all_are_indexed_at_once_with_the_same_words(
     sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(text_runs, "RUN_ROWS", 100)
-    monkeypatch.setattr(text_runs, "_runs", ByteCache(1 << 30, lambda run: run.nbytes))
+    monkeypatch.setattr(tail_index, "RUN_ROWS", 100)
+    monkeypatch.setattr(tail_index, "_runs", ByteCache(1 << 30, lambda run: run.nbytes))
     texts = [f"w{number % 13} w{number % 7} common" for number in range(sum(sizes))]
     starts = [sum(sizes[:place]) for place in range(len(sizes))]
     reads = []
@@ -166,7 +166,7 @@ def test_long_stretches_are_cut_and_all_are_indexed_at_once_with_the_same_words(
     stretches = [
         Stretch(b"%d" % start, size, partial(read, start, size)) for start, size in zip(starts, sizes, strict=True)
     ]
-    runs = list(text_runs.indexed_runs(stretches, PLAIN))
+    runs = list(tail_index.indexed_runs(stretches, PLAIN))
     assert sorted(reads) == starts, "each is read once"
     assert [run.first for run in runs] == [sum(one.rows for one in runs[:place]) for place in range(len(runs))]
     assert sum(run.rows for run in runs) == len(texts)
@@ -174,7 +174,7 @@ def test_long_stretches_are_cut_and_all_are_indexed_at_once_with_the_same_words(
     for run in runs:
         rows = np.concatenate([partition.rows for partition in run.index.partitions])
         assert sorted(rows.tolist()) == list(range(run.rows))
-    assert [run.index for run in text_runs.indexed_runs(stretches, PLAIN)] == [run.index for run in runs]
+    assert [run.index for run in tail_index.indexed_runs(stretches, PLAIN)] == [run.index for run in runs]
     assert sorted(reads) == starts, "what is held is not read again"
 
 

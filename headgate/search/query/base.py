@@ -26,9 +26,9 @@ from headgate.connectors.lance.fts.index import Segment
 from headgate.connectors.lance.fts.partition import Partition
 from headgate.connectors.lance.rows import ROW_ID, RowIds
 from headgate.errors import InvalidInput
+from headgate.search.query.shard_text import StoredSource, TextColumn, TextPart, opened, part_of, run_parts
+from headgate.search.query.tail_index import Stretch
 from headgate.shards.rows.view import View
-from headgate.shards.text.parts import StoredSource, TextColumn, TextPart, opened, part_of, run_parts
-from headgate.shards.text.tail import Stretch
 
 _DELETED_HELD = 64 << 20
 

@@ -25,11 +25,11 @@ from headgate.connectors.lance.fts import index as full_text
 from headgate.errors import InvalidInput
 from headgate.search.query.base import BaseIndex
 from headgate.search.query.highlight import highlighted
+from headgate.search.query.ranking import Hits, Match, Ranking, rank
+from headgate.search.query.shard_text import PLACE, SCORE, TextPart, check_match, rows_of, shard_parts
 from headgate.search.query.superseded import superseded_rows
+from headgate.search.query.tail_index import identity_of
 from headgate.shards.rows.view import Fresh, View
-from headgate.shards.text.parts import PLACE, SCORE, TextPart, check_match, rows_of, shard_parts
-from headgate.shards.text.ranking import Hits, Match, Ranking, rank
-from headgate.shards.text.tail import identity_of
 
 _HELD = 512 << 20
 """Bytes of prepared views; what counts in one is its tail."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from headgate.connectors.lance.filters import Filter
-from headgate.shards.text.ranking import Match
+from headgate.search.query.ranking import Match
 from headgate.table.table import open_table
 
 if TYPE_CHECKING:

@@ -26,6 +26,8 @@ from headgate.connectors.lance.fts.partition import Partition
 from headgate.connectors.lance.rows import ROW_ID, RowIds
 from headgate.connectors.objects import ObjectStore
 from headgate.errors import InvalidInput
+from headgate.search.query.ranking import Documents, Hits
+from headgate.search.query.tail_index import Stretch, identity_of, indexed_runs
 from headgate.shards.manifest.model import SsTable
 from headgate.shards.rows.chunks import ChunkedRows
 from headgate.shards.rows.dedup import living, newest_rows
@@ -33,8 +35,6 @@ from headgate.shards.rows.keys import plain, sstable_keys
 from headgate.shards.rows.schema import TOMBSTONE
 from headgate.shards.rows.sstable import StoredRows, open_sstable, sstable_key
 from headgate.shards.rows.view import Fresh
-from headgate.shards.text.ranking import Documents, Hits
-from headgate.shards.text.tail import Stretch, identity_of, indexed_runs
 
 SCORE = "_score"
 PLACE = "__headgate_place"
