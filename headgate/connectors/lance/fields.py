@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+from headgate.connectors.lance.protobuf import message_classes
 
 
 def numbered_schema(schema: pa.Schema, field_ids: Sequence[int]) -> Any:
@@ -33,16 +34,5 @@ def _is_id_alone(field: pa.Field) -> bool:
     return set(field.metadata or {}) == {b"lance:field_id"}
 
 
-def _field_class() -> Any:
-    """Lance's message for a field, id and parent alone; protobuf carries the rest along."""
-    kind = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="field_ids.proto", package="headgate.field_ids", syntax="proto3")
-    message = file.message_type.add(name="Field")
-    message.field.add(name="id", number=3, type=kind.TYPE_INT32, label=kind.LABEL_OPTIONAL)
-    message.field.add(name="parent_id", number=4, type=kind.TYPE_INT32, label=kind.LABEL_OPTIONAL)
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("headgate.field_ids.Field"))
-
-
-_Field = _field_class()
+_Field = message_classes({"Field": "id=3:i32 parent_id=4:i32"})["Field"]
+"""Lance's message for a field, id and parent alone; protobuf carries the rest along."""

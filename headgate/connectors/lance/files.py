@@ -12,12 +12,11 @@ import struct
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
+from headgate.connectors.lance.protobuf import message_classes
 from headgate.connectors.objects import ObjectStore
 from headgate.errors import Corrupt
 
@@ -102,33 +101,11 @@ def _end(fetch: Fetch, size: int) -> FileEnd:
     return FileEnd(descriptor.length, metadata)
 
 
-def _descriptor_class() -> Any:
-    """The few fields of Lance's FileDescriptor that matter here."""
-    kind = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="lance_files.proto", package="headgate.lance_files", syntax="proto3")
-    entry = file.message_type.add(name="Entry")
-    entry.field.add(name="key", number=1, type=kind.TYPE_STRING, label=kind.LABEL_OPTIONAL)
-    entry.field.add(name="value", number=2, type=kind.TYPE_BYTES, label=kind.LABEL_OPTIONAL)
-    schema = file.message_type.add(name="Schema")
-    schema.field.add(
-        name="metadata",
-        number=5,
-        type=kind.TYPE_MESSAGE,
-        type_name=".headgate.lance_files.Entry",
-        label=kind.LABEL_REPEATED,
-    )
-    descriptor = file.message_type.add(name="FileDescriptor")
-    descriptor.field.add(
-        name="schema",
-        number=1,
-        type=kind.TYPE_MESSAGE,
-        type_name=".headgate.lance_files.Schema",
-        label=kind.LABEL_OPTIONAL,
-    )
-    descriptor.field.add(name="length", number=2, type=kind.TYPE_UINT64, label=kind.LABEL_OPTIONAL)
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("headgate.lance_files.FileDescriptor"))
-
-
-_FileDescriptor = _descriptor_class()
+_FileDescriptor = message_classes(
+    {
+        "Entry": "key=1:str value=2:bytes",
+        "Schema": "metadata=5:Entry*",
+        "FileDescriptor": "schema=1:Schema length=2:u64",
+    }
+)["FileDescriptor"]
+"""The few fields of Lance's FileDescriptor that matter here."""
