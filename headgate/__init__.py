@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headgate.caches import set_cache_bytes
     from headgate.shards.config import WriterConfig
     from headgate.shards.sharding import bucket, by_partition, single
     from headgate.shards.writer import ShardWriter
@@ -44,6 +45,7 @@ __all__ = [
     "register",
     "replay_dead_letters",
     "search_df",
+    "set_cache_bytes",
     "single",
 ]
 
@@ -66,6 +68,7 @@ _PLACES = {
     "register": "headgate.streaming.datasource.source:register",
     "replay_dead_letters": "headgate.streaming.replay:replay_dead_letters",
     "search_df": "headgate.streaming.spark.search:search_df",
+    "set_cache_bytes": "headgate.caches:set_cache_bytes",
     "single": "headgate.shards.sharding:single",
 }
 

@@ -1,43 +1,100 @@
-"""Values that are costly to make and never change, kept by identity up to a number of bytes; least used go first."""
+"""One memory budget for all that this process keeps to be quicker: values that are costly to make and never change.
+
+Promises:
+1. All caches together hold at most `cache_bytes()`; what was used least recently goes first, whichever cache has it.
+   A value that alone is larger is not kept.
+2. What several values share counts once, and is only let go with the last of them.
+3. Thread-safe. Two threads that miss the same value may both make it; one of the two is kept. A forked process begins
+   empty.
+"""
 
 from __future__ import annotations
 
+import os
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Generic, TypeVar
+
+from headgate.errors import InvalidInput
+from headgate.sizes import ALLOWED, bytes_of
 
 V = TypeVar("V")
 
+VARIABLE = "HEADGATE_CACHE_BYTES"
+"""In the environment, the budget of commands and of Spark's Python workers."""
 
-class ByteCache(Generic[V]):
-    """Thread-safe. Two threads that miss the same value may both make it; one of the two is kept."""
+MOST = 1 << 30
+"""Bytes that are used without a setting, at most: a quarter of the memory may be less."""
 
-    def __init__(self, limit: int, size: Callable[[V], int]) -> None:
-        self._limit = limit
+_names: list[str] = []
+
+
+@dataclass(frozen=True)
+class CacheUsage:
+    """What the caches of this process hold."""
+
+    limit: int
+    nbytes: Mapping[str, int]
+    """Per cache. What two share counts for the one that had it first."""
+
+    @property
+    def total(self) -> int:
+        return sum(self.nbytes.values())
+
+
+def cache_bytes() -> int:
+    """The budget in bytes: as set, else HEADGATE_CACHE_BYTES, else 1 GiB or a quarter of the memory if that is less."""
+    return _budget.limit
+
+
+def set_cache_bytes(nbytes: int | str) -> None:
+    """Let all caches of this process together hold so many bytes (`256 << 20` or `"256m"`); 0 keeps nothing."""
+    if isinstance(nbytes, str):
+        try:
+            nbytes = bytes_of(nbytes)
+        except ValueError:
+            raise InvalidInput(f"cache_bytes must be {ALLOWED}, got {nbytes!r}.") from None
+    if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes < 0:
+        raise InvalidInput(f"cache_bytes must be 0 or a number of bytes, got {nbytes!r}.")
+    _budget.resize(nbytes)
+
+
+def cache_usage() -> CacheUsage:
+    """What the caches hold now, by name."""
+    return _budget.usage()
+
+
+class Cache(Generic[V]):
+    """Values of one kind by identity, within the budget of the process."""
+
+    def __init__(
+        self,
+        name: str,
+        size: Callable[[V], int],
+        shares: Callable[[V], Iterable[tuple[object, int]]] = lambda value: (),
+    ) -> None:
+        """`size` is what a value alone holds; `shares` are objects that other values may hold too, with their sizes."""
+        self._name = name
         self._size = size
-        self._lock = threading.Lock()
-        self._held: OrderedDict[Hashable, tuple[V, int]] = OrderedDict()
-        self._nbytes = 0
+        self._shares = shares
+        _names.append(name)
 
     def get(self, key: Hashable) -> V | None:
         """The value, None where it is not held."""
-        with self._lock:
-            found = self._held.get(key)
-            if found is None:
-                return None
-            self._held.move_to_end(key)
-            return found[0]
+        found: V | None = _budget.get((self._name, key))
+        return found
 
     def put(self, key: Hashable, value: V) -> None:
-        """Hold it, and let go of others; the newest is held even where it alone is above the limit."""
-        size = self._size(value)
-        with self._lock:
-            self._drop(key)
-            self._held[key] = value, size
-            self._nbytes += size
-            while self._nbytes > self._limit and len(self._held) > 1:
-                self._drop(next(iter(self._held)))
+        """Hold it, and let go of what was used least."""
+        _budget.put((self._name, key), value, [(value, self._size(value)), *self._shares(value)])
+
+    def drop(self, key: Hashable) -> None:
+        """Let go of it."""
+        _budget.drop((self._name, key))
 
     def get_or_make(self, key: Hashable, make: Callable[[], V]) -> V:
         """The value that is held, or a new one."""
@@ -47,10 +104,137 @@ class ByteCache(Generic[V]):
             self.put(key, found)
         return found
 
-    def __len__(self) -> int:
-        with self._lock:
-            return len(self._held)
 
-    def _drop(self, key: Hashable) -> None:
-        _, size = self._held.pop(key, (None, 0))
-        self._nbytes -= size
+@dataclass(slots=True)
+class _Thing:
+    """An object in memory, and how many values hold it."""
+
+    thing: object
+    cache: str
+    nbytes: int
+    holders: int = 0
+
+    @property
+    def is_freed(self) -> bool:
+        """Whether it would go with a value that holds it."""
+        return self.holders == 1 and self.nbytes > 0
+
+
+class _Budget:
+    """All values of all caches, the least recently used first."""
+
+    def __init__(self, limit: int | None = None) -> None:
+        self._limit = limit
+        # Letting go of a value may end in here again, by the finalizer of what it held.
+        self._lock = threading.RLock()
+        self._values: OrderedDict[tuple[str, Hashable], tuple[Any, list[_Thing]]] = OrderedDict()
+        self._things: dict[int, _Thing] = {}
+        self._nbytes: Counter[str] = Counter()
+        self._total = 0
+
+    @property
+    def limit(self) -> int:
+        if self._limit is None:
+            self._limit = _default_limit()
+        return self._limit
+
+    def resize(self, limit: int) -> None:
+        with self._lock:
+            self._limit = limit
+            self._trim()
+
+    def usage(self) -> CacheUsage:
+        with self._lock:
+            return CacheUsage(self.limit, {name: self._nbytes[name] for name in sorted(_names)})
+
+    def get(self, key: tuple[str, Hashable]) -> Any:
+        with self._lock:
+            found = self._values.get(key)
+            if found is None:
+                return None
+            self._values.move_to_end(key)
+            return found[0]
+
+    def put(self, key: tuple[str, Hashable], value: Any, things: Iterable[tuple[object, int]]) -> None:
+        with self._lock:
+            self.drop(key)
+            apart = {id(thing): (thing, nbytes) for thing, nbytes in things}
+            if sum(nbytes for _, nbytes in apart.values()) > self.limit:
+                return
+            self._values[key] = value, [self._hold(key[0], *one) for one in apart.values()]
+            self._trim()
+
+    def drop(self, key: tuple[str, Hashable]) -> None:
+        with self._lock:
+            _, things = self._values.pop(key, (None, []))
+            for one in things:
+                one.holders -= 1
+                if not one.holders:
+                    del self._things[id(one.thing)]
+                    self._nbytes[one.cache] -= one.nbytes
+                    self._total -= one.nbytes
+
+    def _hold(self, cache: str, thing: object, nbytes: int) -> _Thing:
+        one = self._things.get(id(thing))
+        if one is None:
+            one = self._things[id(thing)] = _Thing(thing, cache, nbytes)
+            self._nbytes[cache] += nbytes
+            self._total += nbytes
+        one.holders += 1
+        return one
+
+    def _trim(self) -> None:
+        while self._values and self._total > self.limit:
+            # To drop a value whose parts all have other holders frees nothing, and loses its name.
+            freeing = (key for key, (_, things) in self._values.items() if any(one.is_freed for one in things))
+            self.drop(next(freeing, next(iter(self._values))))
+
+
+def _default_limit() -> int:
+    given = os.environ.get(VARIABLE)
+    if given is None:
+        return min(MOST, machine_memory() // 4)
+    try:
+        return bytes_of(given)
+    except ValueError:
+        raise InvalidInput(f"The environment variable {VARIABLE} must be {ALLOWED}, got {given!r}.") from None
+
+
+def machine_memory(cgroups: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> int:
+    """Bytes of memory that this process may take: the machine's, or less where its control groups say so."""
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    with suppress(OSError):
+        for file in _limit_files(cgroups.read_text(), root):
+            # A group without a limit says "max", or has no such file.
+            with suppress(OSError, ValueError):
+                found.append(int(file.read_text()))
+    return min(found)
+
+
+def _limit_files(cgroups: str, root: Path) -> Iterator[Path]:
+    """Where the limits of a process's control groups are, and those of the groups around them."""
+    for line in cgroups.splitlines():
+        number, controllers, group = line.split(":", 2)
+        if number == "0":
+            folder, file = root, "memory.max"
+        elif "memory" in controllers.split(","):
+            folder, file = root / "memory", "memory.limit_in_bytes"
+        else:
+            continue
+        inner = PurePosixPath(group.lstrip("/"))
+        for one in (inner, *inner.parents):
+            yield folder / one / file
+
+
+_budget = _Budget()
+_before_forks: list[_Budget] = []
+"""Never used again, and never freed: what is native in there must not be touched in a child."""
+
+
+def _begin_anew() -> None:
+    global _budget
+    _before_forks.append(_budget)
+    _budget = _Budget(_budget._limit)
+
+
+os.register_at_fork(after_in_child=_begin_anew)

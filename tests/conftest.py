@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -12,6 +13,8 @@ from tests.support.rerun import RERUN
 # Processes that tests start, and the workers of every Spark, find the modules of the tests.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
 
+from headgate.caches import cache_bytes, set_cache_bytes
+
 if (options := java_options()) not in (given := os.environ.get("JAVA_TOOL_OPTIONS", "")):
     os.environ["JAVA_TOOL_OPTIONS"] = f"{given} {options}".strip()
 
@@ -20,6 +23,15 @@ hypothesis.settings.register_profile("headgate", deadline=None)
 hypothesis.settings.load_profile("headgate")
 
 pytest_plugins = ["tests.support.services", "tests.support.spark", "tests.support.network"]
+
+
+@pytest.fixture
+def cache_budget() -> Iterator[Callable[[int], None]]:
+    """Sets the budget of this process's caches until the test is over."""
+    before = cache_bytes()
+    yield set_cache_bytes
+    set_cache_bytes(before)
+
 
 UNMEASURED = (
     "explorer",

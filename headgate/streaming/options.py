@@ -202,6 +202,20 @@ class SinkOptions:
         "which offsets. Written beside the batches, never a reason for one to fail. For ShardSink.",
         "query",
     )
+    cache_bytes: int | None = _option(
+        "cacheBytes",
+        _SIZE_IN_BYTES,
+        None,
+        "What all caches of the process that runs the stream may hold together; without it HEADGATE_CACHE_BYTES, else "
+        "1 GiB or a quarter of the memory if that is less.",
+    )
+    cache_bytes: int | None = _option(
+        "cacheBytes",
+        SIZE,
+        None,
+        "What all caches of the process that runs the stream may hold together; without it HEADGATE_CACHE_BYTES, else "
+        "1 GiB or a quarter of the memory if that is less.",
+    )
     metrics_port: int | None = _option(
         "metricsPort",
         PORT,
@@ -303,6 +317,13 @@ class ReadOptions:
         None,
         "How long what was planned (read: 6 hours) or not read yet (readStream: 1 day) is held. read takes never: "
         "nothing is written, and only the age that garbage collection waits for holds it.",
+        "query",
+    )
+    cache_bytes: int | None = _option(
+        "cacheBytes",
+        SIZE,
+        None,
+        "read: what all caches of a task's process may hold together; without it as for a stream.",
         "query",
     )
     log: bool = _option("log", FLAG, False, "Whether the columns of the commit log are shown; for readStream.", "query")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from headgate.caches import set_cache_bytes
 from headgate.checkpoints.jobs.columns import stream_schema
 from headgate.checkpoints.spark.directory import SparkCheckpoint
 from headgate.connectors.kafka.options import ConsumerConfig
@@ -71,6 +72,8 @@ class Setup:
             checks.check_direct(facts, source)
             checks.check_decoder(decoder, table)
         schedule_of(options)
+        if options.cache_bytes is not None:
+            set_cache_bytes(options.cache_bytes)
         Reporting.check(options, frame.sparkSession)
         checkpoint = _checkpoint(facts, options)
         query_id = checkpoint.query_id() if options.checkpoint_location or facts.query_id is None else facts.query_id

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from headgate.durations import ALLOWED, seconds_of
+from headgate.sizes import ALLOWED as SIZES
+from headgate.sizes import bytes_of
 
 NEVER = "never"
 """The interval of what a stream does not do by itself."""
@@ -32,13 +34,6 @@ def _parse_flag(text: str) -> bool:
     if text.strip().lower() not in ("true", "false"):
         raise ValueError
     return text.strip().lower() == "true"
-
-
-def _parse_size(text: str) -> int:
-    match = _BYTES.fullmatch(text.strip())
-    if match is None or not int(match[1]):
-        raise ValueError
-    return int(match[1]) << 10 * (" kmgt".index(match[2].lower()) if match[2] else 0)
 
 
 def _parse_group(text: str) -> str:
@@ -96,8 +91,8 @@ GROUP = ValueKind(
 )
 FLAG = ValueKind("true or false", _parse_flag, lambda value: isinstance(value, bool))
 SIZE = ValueKind(
-    "a number of bytes above zero, such as 268435456 or 256m",
-    _parse_size,
+    SIZES,
+    bytes_of,
     lambda value: isinstance(value, int) and not isinstance(value, bool) and value > 0,
 )
 PORT = _whole("a port number, or 0", 0, (1 << 16) - 1)

@@ -22,7 +22,7 @@ from headgate.checkpoints.jobs.columns import add_column, current_home, drop_col
 from headgate.checkpoints.offline.checkpoint import checkpoint_stopped
 from headgate.checkpoints.offline.compact import Waiting, waiting
 from headgate.checkpoints.snapshots.at_checkpoint import open_at, read_checkpoint
-from headgate.checkpoints.snapshots.cache import Kept
+from headgate.checkpoints.snapshots.cache import TableCache
 from headgate.checkpoints.snapshots.checkpoint import CheckpointStore, Scope, StoredCheckpoint, TableCheckpoint
 from headgate.checkpoints.snapshots.snapshot import read_snapshot
 from headgate.checkpoints.snapshots.take import check_name, drop, take
@@ -31,7 +31,6 @@ from headgate.connectors.lance import dataset as lance_connector
 from headgate.connectors.objects.wal_options import joined_options
 from headgate.durations import ALLOWED, seconds_of
 from headgate.errors import HeadgateError, InvalidInput, NotFound
-from headgate.search.query.ranking import Match
 from headgate.shards.config import WriterConfig
 from headgate.shards.names import parse_uuid
 from headgate.shards.routed import RoutedWriters
@@ -53,7 +52,7 @@ class Table(Reads, Upkeep):
     """A table that exists. Picklable and thread-safe; a context manager that closes what `upsert` opened.
     Make one with `open_table`.
 
-    Its reads keep what the next read would read again, see `kept`; a copy with other columns begins anew.
+    Its reads keep what the next read would read again, see `cache`; a copy with other columns begins anew.
     """
 
     home: TableHome
@@ -62,8 +61,8 @@ class Table(Reads, Upkeep):
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
     at: TableCheckpoint | None = field(default=None, repr=False)
     """The checkpoint it was opened at: it shows that instant, and nothing can be written to it."""
-    kept: Kept = field(default_factory=Kept, init=False, repr=False)
-    """What reads keep in memory, WAL tails of up to 256 MB above all; `table.kept.resize(nbytes)` changes that."""
+    cache: TableCache = field(default_factory=TableCache, init=False, repr=False)
+    """What reads keep in memory, WAL tails above all, within the budget of `headgate.set_cache_bytes`."""
     _writers: RoutedWriters = field(default_factory=RoutedWriters, repr=False)
     """Of `upsert` and `delete`; those of a copy with other columns too."""
 
@@ -293,7 +292,7 @@ class Table(Reads, Upkeep):
     def _snapshot(self) -> View:
         if self.at is not None:
             return read_checkpoint(self.home, self.at)
-        return read_snapshot(self.home, self.shard_ids(), kept=self.kept)
+        return read_snapshot(self.home, self.shard_ids(), cache=self.cache)
 
     def __repr__(self) -> str:
         return f"Table({self.uri!r}, id={str(self.table_id)!r}, sharding={self.sharding}, key={list(self.primary_key)})"

@@ -11,6 +11,7 @@ import shutil
 import threading
 import uuid
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -19,10 +20,11 @@ import lance
 import pyarrow as pa
 import pytest
 
+from headgate.caches import set_cache_bytes
 from headgate.checkpoints.gc.base import tidy_base
 from headgate.checkpoints.jobs.flush import run_here
 from headgate.checkpoints.jobs.policy import BasePolicy, CompactLimits
-from headgate.checkpoints.snapshots import cache as kept
+from headgate.checkpoints.snapshots import cache
 from headgate.checkpoints.snapshots.snapshot import read_snapshot
 from headgate.errors import DataLoss, InvalidInput, Transient
 from headgate.shards.config import WriterConfig
@@ -139,7 +141,7 @@ class History:
         self.table.collect_garbage(min_age=timedelta(0), apply=True)
 
     def squeeze(self) -> None:
-        self.reader.kept.resize(self.chance.choice([0, 2_000, 10_000, 1 << 20]))
+        set_cache_bytes(self.chance.choice([0, 10_000, 100_000, 1 << 20]))
 
     def copy(self) -> None:
         self.reader = pickle.loads(pickle.dumps(self.reader))
@@ -147,7 +149,9 @@ class History:
 
 @pytest.mark.parametrize("keyed", [True, False], ids=["keyed", "plain"])
 @pytest.mark.parametrize("seed", range(HISTORIES))
-def test_every_read_shows_what_one_that_keeps_nothing_shows(tmp_path: Path, seed: int, keyed: bool) -> None:
+def test_every_read_shows_what_one_that_keeps_nothing_shows(
+    tmp_path: Path, cache_budget: object, seed: int, keyed: bool
+) -> None:
     history, steps = History(tmp_path, seed, keyed), []
     for _ in range(30):
         steps.append(history.step())
@@ -205,7 +209,7 @@ def test_a_table_that_is_made_again_in_the_same_place_is_not_read_as_the_one_bef
         for read in (old.scan, lambda: nothing_kept(old), lambda: old.get(keys(1, 2))):
             with pytest.raises(InvalidInput, match="not this table's any more"):
                 read()
-        assert old.kept.nbytes == 0
+        assert old.cache.nbytes == 0
     assert pairs(new.scan()) == pairs(open_table(new.uri).scan()) == [(1, "new"), (2, "new")]
 
 
@@ -227,12 +231,12 @@ def test_a_base_that_native_overwrote_is_not_read_by_the_columns_of_the_one_befo
 def test_the_state_of_a_log_is_kept_while_it_lists_few_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = make(tmp_path)
     driver = open_stream(table)
-    monkeypatch.setattr(kept, "LOG_ENTRIES", 8)
+    monkeypatch.setattr(cache, "LOG_ENTRIES", 8)
     listed = []
     for number in range(4):
         run_batch(driver, number)
         assert Counter(table.scan(["id"]).read_all()["id"].to_pylist()) == of_batches(range(number + 1))
-        listed.append(sum(log.entries_above_fold for log in table.kept._logs.values()))
+        listed.append(sum(log.entries_above_fold for log in table.cache._logs.values()))
     assert listed == [4, 8, 0, 0]
 
 
@@ -295,26 +299,29 @@ def test_a_second_read_of_a_table_where_nothing_changed_reads_no_object(tmp_path
     assert operations(reader) == {"list": 9, "get": 2}
 
 
-def test_the_tails_that_are_kept_stay_within_the_limit_and_the_rest_is_read_each_time(tmp_path: Path) -> None:
+def test_the_tails_that_are_kept_stay_within_the_limit_and_the_rest_is_read_each_time(
+    tmp_path: Path, cache_budget: Callable[[int], None]
+) -> None:
     table = make(tmp_path, key="id")
     for partition, first in ((0, 0), (1, 100)):
         with table.writer(DIRECT[:-1] + str(partition), WAL_ONLY) as writer:
             for number in range(10):
                 writer.put(rows((first + number, "n" * 1_000)))
     expected = pairs(table.scan())
-    whole = table.kept.nbytes
+    whole = table.cache.nbytes
     assert 20_000 < whole < 60_000
-    operations(table)
-    for limit, read in ((whole, 0), (whole * 3 // 4, 5), (whole // 2, 10), (0, 20)):
-        table.kept.resize(limit)
+    # Two tails of ten entries each; one takes a quarter of the budget at most.
+    for limit, read in ((1 << 20, 0), (whole * 7 // 4, 5), (whole, 10), (0, 20)):
+        cache_budget(limit)
+        table.cache.clear()
         for _ in range(2):
             assert pairs(table.scan()) == expected
-            assert table.kept.nbytes <= limit
+            assert table.cache.nbytes <= limit // 2
         operations(table)
         assert pairs(table.get(keys(3, 103))) == [(3, "n" * 1_000), (103, "n" * 1_000)]
-        # Barriers are kept too, so that a boundary lies an entry lower or higher. Nothing kept: two manifests as well.
-        assert abs(operations(table).get("get", 0) - read) <= (1 if limit else 6)
-    assert table.kept.limit == table.kept.nbytes == 0
+        # Barriers are kept too, so that a boundary lies an entry lower or higher.
+        assert abs(operations(table).get("get", 0) - read) <= 2, limit
+    assert table.cache.nbytes == 0
 
 
 def test_what_was_flushed_is_no_longer_kept_after_the_next_read(tmp_path: Path) -> None:
@@ -323,8 +330,8 @@ def test_what_was_flushed_is_no_longer_kept_after_the_next_read(tmp_path: Path) 
         for number in range(10):
             writer.put(rows((number, "n" * 1_000)))
         table.scan().read_all()
-        before = table.kept.nbytes
+        before = table.cache.nbytes
         writer.flush_memtable()
         assert pairs(table.get(keys(3))) == [(3, "n" * 1_000)]
-        assert table.kept.nbytes < before / 10
-        assert pickle.loads(pickle.dumps(table)).kept.nbytes == 0
+        assert table.cache.nbytes < before / 10
+        assert pickle.loads(pickle.dumps(table)).cache.nbytes == 0

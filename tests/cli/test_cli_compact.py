@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import lance
@@ -173,6 +174,7 @@ def test_status_shows_what_fails_what_waits_and_what_to_do(headgate: Headgate, t
     failure = JobFailure("compaction", 3, "The base is away.", "2024-01-01T00:00:00+00:00", "in 4 s")
     delayed = Delayed("sstables", "70 SSTables of a shard wait, and at most 64 may", "2024-01-01T00:00:00+00:00")
     state = MaintenanceState("orders", flushes=7, failures=(failure,), delayed=delayed, notes=("Restart the query.",))
+    state = replace(state, cached_bytes=123_456, cache_limit=7_654_321)
     put_state(table.home.records, state)
     told = json.loads(headgate("status", table.uri, "--output", "json").stdout)
     (shown,) = told["maintenance"]
@@ -181,3 +183,5 @@ def test_status_shows_what_fails_what_waits_and_what_to_do(headgate: Headgate, t
     assert "compaction failed 3 times" in text
     assert "at most 64 may" in text
     assert "Restart the query." in text
+    assert "123,456" in text
+    assert "7,654,321" in text

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,16 @@ def test_status_for_people_has_a_line_per_batch_and_shard(headgate: Headgate, st
     lines = headgate("status", streamed.uri).stdout.splitlines()
     assert any("partition:orders:0" in line and "orders/0 [0, 2)" in line for line in lines)
     assert any("partition:orders:1" in line and "orders/1 [5, 6)" in line for line in lines)
+
+
+def test_status_shows_what_caches_may_hold(
+    headgate: Headgate, streamed: Table, cache_budget: Callable[[int], None]
+) -> None:
+    cache_budget(12_345_678)
+    caches = json.loads(headgate("status", streamed.uri, "--output", "json").stdout)["caches"]
+    assert caches["limit"] == 12_345_678
+    assert {"bases", "tails", "sstable_keys"} <= caches["nbytes"].keys()
+    assert "Caches of this process, of 12,345,678 B" in headgate("status", streamed.uri).stdout
 
 
 def test_batches_limits_what_is_shown(headgate: Headgate, streamed: Table) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from headgate.caches import ByteCache
 from headgate.connectors.lance.fts.index import Word, index_texts
 from headgate.connectors.lance.fts.postings import Postings
 from headgate.search.query import tail_index
@@ -151,10 +151,11 @@ def test_rows_that_are_added_are_indexed_a_few_times_and_make_few_runs() -> None
 
 @pytest.mark.parametrize("sizes", [[40], [7, 95, 3], [250], [120, 30, 30, 30, 250, 1]])
 def test_long_stretches_are_cut_and_all_are_indexed_at_once_with_the_same_words(
-    sizes: list[int], monkeypatch: pytest.MonkeyPatch
+    sizes: list[int], monkeypatch: pytest.MonkeyPatch, cache_budget: Callable[[int], None]
 ) -> None:
     monkeypatch.setattr(tail_index, "RUN_ROWS", 100)
-    monkeypatch.setattr(tail_index, "_runs", ByteCache(1 << 30, lambda run: run.nbytes))
+    cache_budget(0)
+    cache_budget(1 << 30)
     texts = [f"w{number % 13} w{number % 7} common" for number in range(sum(sizes))]
     starts = [sum(sizes[:place]) for place in range(len(sizes))]
     reads = []
@@ -187,7 +188,7 @@ def test_equal_texts_have_one_identity_and_others_another() -> None:
     assert identity_of([one.slice(1)]) != identity_of([one])
 
 
-# -- keys, cache ------------------------------------------------------------------------------
+# -- keys ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -198,19 +199,6 @@ def test_keys_are_looked_up_where_there_is_an_index_and_they_are_few(
     keys: int, rows: int, indexed: bool, expected: bool
 ) -> None:
     assert looks_up(keys, rows, indexed) is expected
-
-
-def test_what_is_kept_stays_below_its_limit_and_the_least_used_goes_first() -> None:
-    cache: ByteCache[bytes] = ByteCache(10, len)
-    for key in "abc":
-        cache.put(key, key.encode() * 3)
-    assert cache.get("a") == b"aaa"
-    cache.put("d", b"dddd")
-    assert [cache.get(key) for key in "abcd"] == [b"aaa", None, b"ccc", b"dddd"]
-    cache.put("a", b"a" * 50)
-    assert (cache.get("a"), len(cache)) == (b"a" * 50, 1)
-    assert cache.get_or_make("e", lambda: b"new") == b"new"
-    assert (cache.get("a"), cache.get_or_make("e", lambda: b"other")) == (None, b"new")
 
 
 # -- highlighting -------------------------------------------------------------------------------

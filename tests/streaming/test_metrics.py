@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 import headgate
+from headgate.caches import Cache
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.dev.ports import free_port
 from headgate.errors import Fenced, InvalidInput
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 OPS = Path(__file__).parents[2] / "ops"
+LETTERS: Cache[bytes] = Cache("test_metrics_letters", len)
 _NAME = re.compile(r"headgate_[a-z_]+")
 
 
@@ -253,6 +255,15 @@ def test_phases_count_what_making_takes_and_not_what_is_done_with_it() -> None:
     for _ in phases.over("make", slow()):
         time.sleep(0.05)
     assert 0.03 <= phases.seconds["make"] <= time.perf_counter() - began - 0.15
+
+
+def test_what_the_caches_hold_is_shown_by_cache(cache_budget: Callable[[int], None]) -> None:
+    cache_budget(0)
+    cache_budget(1_000)
+    LETTERS.put("a", b"abc")
+    shown = {(one.metric.name, *one.labels): one.value for one in StreamMetrics().samples()}
+    assert shown["headgate_cache_bytes", "test_metrics_letters"] == 3
+    assert shown["headgate_cache_limit_bytes",] == 1_000
 
 
 def test_a_log_form_that_there_is_not_is_refused() -> None:

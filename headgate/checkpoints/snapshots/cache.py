@@ -4,23 +4,27 @@ Promises:
 1. It never says how the table stands: that is asked of the store each time, in the order of R11. Taken from here is
    only what never changes once it is there: manifests by version, log records by sequence, entries by position,
    SSTables by path, the base by version; all of one table, known by its id. Where the base is another table's (made
-   again in the same place, or overwritten by native Lance), that is told, and nothing is kept from then on.
+   again in the same place, or overwritten by native Lance), that is an error, and nothing of it is kept.
 2. Whether an entry counts is not kept: it is judged anew against the logs.
-3. Of the WALs' tails `limit` bytes are kept at most; what does not fit is read each time. On top of that come the keys
-   of the tails once more where keys are looked up, and INDEX_BYTES and METADATA_BYTES of Lance's own.
-4. Thread-safe. Pickled it is empty. Nothing native is made before the first read.
+3. Tails and what Lance holds of the base lie in the budget of `headgate.caches`; a tail takes at most a quarter of it,
+   and what does not fit is read each time.
+4. Thread-safe. Pickled it is empty, and what it holds goes with it. Nothing native is made before the first read.
 """
 
 from __future__ import annotations
 
 import threading
+import weakref
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, count
 from typing import Any, TypeAlias
 from uuid import UUID
 
+import pyarrow as pa
+
+from headgate.caches import Cache, cache_bytes
 from headgate.checkpoints.jobs.columns import check_own
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.names import ROOT, list_streams, stream_folder
@@ -34,11 +38,12 @@ from headgate.shards.rows.view import Fresh
 from headgate.shards.shard import TABLE_ID, Shard, TableHome
 from headgate.shards.wal.tailer import WalEntry
 
-LIMIT = 256 << 20
-"""Bytes of WAL tails that a Table keeps: what one shard is flushed at by default."""
+TAIL_SHARE = 4
+"""The part of the budget that one tail may take. Of the default it is what a shard is flushed at by default."""
 
-INDEX_BYTES, METADATA_BYTES = 64 << 20, 64 << 20
-"""Bytes that Lance may hold of the base's indexes and of its files' metadata."""
+SESSION_BYTES, SESSION_SHARE = 64 << 20, 8
+"""Lance may hold so many bytes of the base's indexes, and of its files' metadata; each at most that part of the budget.
+"""
 
 LOG_ENTRIES = 20_000
 """Entries that the state of a log lists above its fold, up to which it is kept: some megabytes. Beyond, it is read from
@@ -64,8 +69,20 @@ class _Tail:
         return self.first + len(self.entries)
 
     @property
+    def tables(self) -> tuple[pa.Table, ...]:
+        return () if self.fresh is None else self.fresh.tables
+
+    @property
     def nbytes(self) -> int:
+        """Bytes of the entries."""
         return sum(self.sizes)
+
+    @property
+    def own_bytes(self) -> int:
+        """Without the tables, which hold the same rows, and with the keys, which a lookup puts into one piece."""
+        key = () if self.fresh is None else self.fresh.shard.home.schema.primary_key
+        keys = sum(int(table.column(name).nbytes) for table in self.tables for name in key)
+        return 1_000 + max(0, self.nbytes - sum(int(table.nbytes) for table in self.tables)) + keys
 
     def cut(self, start: int, stop: int) -> _Tail:
         """The entries of [start, stop) alone, as far as they are here without a gap."""
@@ -75,50 +92,58 @@ class _Tail:
         return _Tail(start, self.entries[part], self.sizes[part])
 
 
-class Kept:
-    """Of one table. A limit of 0 keeps nothing."""
+@dataclass(frozen=True)
+class _Opened:
+    """The base, and what Lance holds of it and of its versions before."""
 
-    def __init__(self, limit: int = LIMIT) -> None:
-        self._limit = limit
+    session: Any
+    base: Base | None = None
+
+
+_tails: Cache[_Tail] = Cache(
+    "tails", lambda tail: tail.own_bytes, lambda tail: ((table, int(table.nbytes)) for table in tail.tables)
+)
+_bases: Cache[_Opened] = Cache("bases", lambda opened: 100_000 + int(opened.session.size_bytes()))
+
+_serials = count()
+
+
+class TableCache:
+    """Of one table."""
+
+    def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._empty()
-
-    def _empty(self) -> None:
-        self._tails: dict[UUID, _Tail] = {}
+        self._serial = next(_serials)
         self._manifests: dict[UUID, Manifest] = {}
         self._logs: dict[str, LogState] = {}
-        self._base: Base | None = None
-        self._session: Any = None
-
-    @property
-    def limit(self) -> int:
-        """Bytes of WAL tails that are kept at most."""
-        return self._limit
+        self._kept: set[UUID] = set()
+        """Shards whose tails are in the budget."""
+        weakref.finalize(self, _forget, self._serial, self._kept).atexit = False
 
     @property
     def nbytes(self) -> int:
-        """Bytes of WAL tails that are kept now."""
-        with self._lock:
-            return sum(tail.nbytes for tail in self._tails.values())
+        """Bytes of the entries of WAL tails that are kept now."""
+        return sum(self._tail(shard_id).nbytes for shard_id in self._kept.copy())
 
-    def resize(self, limit: int) -> None:
-        """Set the limit, and begin empty."""
+    def clear(self) -> None:
+        """Keep nothing of what was read so far."""
         with self._lock:
-            self._limit = limit
-            self._empty()
+            _forget(self._serial, self._kept)
+            self._kept.clear()
+            self._manifests, self._logs = {}, {}
 
     # -- manifests and logs --------------------------------------------------------------
 
     def latest(self, shard: Shard) -> Manifest | None:
         """The shard's latest manifest: one LIST, and a GET where it is new."""
-        found = shard.manifests.latest(self._manifests.get(shard.id) if self._limit else None)
+        found = shard.manifests.latest(self._manifests.get(shard.id))
         if found is not None:
             self._manifests[shard.id] = found
         return found
 
     def logs(self, home: TableHome) -> list[LogState]:
         """The commit logs of all streams: a LIST each, and a GET for each record that is new."""
-        known = self._logs if self._limit else {}
+        known = self._logs
         names = {stream_folder(stream).removeprefix(ROOT): stream for stream in known}
         found = [
             CommitLog(home.records, stream, home.uri).read(known.get(stream))
@@ -134,8 +159,6 @@ class Kept:
 
         States are equal only where all is equal that it is made of.
         """
-        if not self._limit:
-            return make()
         before = self._tail(shard.id)
         if before.fresh is not None and before.state == state:
             return before.fresh
@@ -144,10 +167,10 @@ class Kept:
             paths = {sstable.path for sstable in made.sstables}
             made.opened.update({path: one for path, one in before.fresh.opened.copy().items() if path in paths})
         with self._lock:
-            tail = self._tails.get(shard.id)
+            tail = self._tail(shard.id)
             # Rows that are not kept as entries are not kept as tables either.
-            if tail and tail.stop >= stop and sum(table.nbytes for table in made.tables) <= tail.nbytes:
-                self._tails[shard.id] = replace(tail, state=state, fresh=made)
+            if tail.stop >= stop and sum(table.nbytes for table in made.tables) <= tail.nbytes:
+                self._keep(shard.id, replace(tail, state=state, fresh=made))
         return made
 
     def entries(self, shard: Shard, start: int, stop: int, read: Read) -> Iterator[WalEntry]:
@@ -155,58 +178,65 @@ class Kept:
         known = self._tail(shard.id).cut(start, stop)
         yield from known.entries
         kept, sizes = list(known.entries), list(known.sizes)
-        room = self._limit - known.nbytes
+        limit = cache_bytes() // TAIL_SHARE
+        room = limit - known.nbytes
         for found in read(known.stop, stop):
             if room > 0:
                 kept.append(found)
                 sizes.append(_size(found))
                 room -= sizes[-1]
             yield found
-        self._keep(shard.id, _Tail(start, tuple(kept), tuple(sizes)))
+        fitting = bisect_right(list(accumulate(sizes)), limit)
+        with self._lock:
+            self._keep(shard.id, _Tail(start, tuple(kept[:fitting]), tuple(sizes[:fitting])))
 
     def _tail(self, shard_id: UUID) -> _Tail:
-        with self._lock:
-            return self._tails.get(shard_id, _Tail(0))
+        return _tails.get((self._serial, shard_id)) or _Tail(0)
 
     def _keep(self, shard_id: UUID, tail: _Tail) -> None:
-        """As much of it as there is room for beside the others."""
-        with self._lock:
-            room = self._limit - sum(other.nbytes for one, other in self._tails.items() if one != shard_id)
-            count = bisect_right(list(accumulate(tail.sizes)), room)
-            self._tails[shard_id] = tail.cut(tail.first, tail.first + count)
+        self._kept.add(shard_id)
+        _tails.put((self._serial, shard_id), tail)
 
     # -- the base ---------------------------------------------------------------------------
 
     def base(self, home: TableHome) -> Base:
         """The base as it is now: Lance looks for its latest version, and what it held of it before is used again.
 
-        Raises InvalidInput where it is no longer this table's, and nothing is kept from then on; DataLoss, Transient.
+        Raises InvalidInput where it is no longer this table's, and then nothing is kept; DataLoss, Transient.
         """
-        if self._limit and self._session is None:
-            self._session = new_session(INDEX_BYTES, METADATA_BYTES)
-        dataset = open_dataset(home.store, session=self._session)
-        base = self._base
+        opened = _bases.get(self._serial) or _Opened(_session())
+        dataset = open_dataset(home.store, session=opened.session)
+        base = opened.base
         # A version of this table never changes; one of another table may have the same number.
         if (
-            base
-            and base.rows.dataset.version == dataset.version
-            and dataset.config().get(TABLE_ID) == str(home.table_id)
+            base is None
+            or base.rows.dataset.version != dataset.version
+            or dataset.config().get(TABLE_ID) != str(home.table_id)
         ):
-            return base
-        try:
-            check_own(home, dataset)
-        except InvalidInput:
-            self.resize(0)
-            raise
-        base = Base(home, StoredRows(home.schema, dataset))
-        if self._limit:
-            self._base = base
+            try:
+                check_own(home, dataset)
+            except InvalidInput:
+                self.clear()
+                raise
+            base = Base(home, StoredRows(home.schema, dataset))
+        _bases.put(self._serial, _Opened(opened.session, base))  # which measures the session anew
         return base
 
     # -- pickling: nothing goes along ---------------------------------------------------------
 
-    def __reduce__(self) -> tuple[type[Kept], tuple[int]]:
-        return Kept, (self._limit,)
+    def __reduce__(self) -> tuple[type[TableCache], tuple[()]]:
+        return TableCache, ()
+
+
+def _forget(serial: int, shards: Iterable[UUID]) -> None:
+    _bases.drop(serial)
+    for shard_id in tuple(shards):
+        _tails.drop((serial, shard_id))
+
+
+def _session() -> Any:
+    nbytes = min(SESSION_BYTES, cache_bytes() // SESSION_SHARE)
+    return new_session(nbytes, nbytes)
 
 
 def _size(found: WalEntry) -> int:

@@ -22,7 +22,7 @@ from headgate.checkpoints.log.dead_letters import PREFIX
 from headgate.checkpoints.log.decisions import is_stale
 from headgate.checkpoints.log.state import LogState
 from headgate.checkpoints.log.visibility import Visible
-from headgate.checkpoints.snapshots.cache import Kept
+from headgate.checkpoints.snapshots.cache import TableCache
 from headgate.errors import DataLoss, Transient
 from headgate.retry import Retry
 from headgate.shards.manifest.model import Manifest
@@ -71,9 +71,9 @@ class _Moved(Exception):
         super().__init__()
 
 
-def read_snapshot(home: TableHome, shard_ids: Iterable[UUID], *, kept: Kept | None = None) -> View:
-    """The table as it is now, with the rows of its tails; see `read_instant`. `kept` is of earlier reads of it."""
-    return _read(home, shard_ids, _rows, kept or Kept(0)).view
+def read_snapshot(home: TableHome, shard_ids: Iterable[UUID], *, cache: TableCache | None = None) -> View:
+    """The table as it is now, with the rows of its tails; see `read_instant`. `cache` is of earlier reads of it."""
+    return _read(home, shard_ids, _rows, cache or TableCache()).view
 
 
 TailStart: TypeAlias = Callable[[Shard, Manifest, Visible], int]
@@ -98,15 +98,15 @@ def read_instant(home: TableHome, shard_ids: Iterable[UUID], *, tail_start: Tail
     Raises DataLoss, Corrupt, InvalidInput where the base is not this table's any more, and Transient where the table
     keeps moving.
     """
-    return _read(home, shard_ids, _ends, Kept(0), tail_start)
+    return _read(home, shard_ids, _ends, TableCache(), tail_start)
 
 
 def visible_now(home: TableHome) -> Visible:
     """What the commit logs of all streams list."""
-    return Visible.of(Kept(0).logs(home), home.uri)
+    return Visible.of(TableCache().logs(home), home.uri)
 
 
-_ReadTail: TypeAlias = Callable[[Shard, Manifest, Visible, int, Kept], Fresh]
+_ReadTail: TypeAlias = Callable[[Shard, Manifest, Visible, int, TableCache], Fresh]
 """What a shard adds, of which the tail ends at a position."""
 
 
@@ -114,13 +114,13 @@ def _read(
     home: TableHome,
     shard_ids: Iterable[UUID],
     read_tail: _ReadTail,
-    kept: Kept,
+    cache: TableCache,
     tail_start: TailStart = above_replay,
 ) -> Instant:
     ids = set(shard_ids)
     for _ in range(TRIES):
         try:
-            return _try(home, [Shard(home, shard_id) for shard_id in sorted(ids)], read_tail, kept, tail_start)
+            return _try(home, [Shard(home, shard_id) for shard_id in sorted(ids)], read_tail, cache, tail_start)
         except _Moved as moved:
             ids |= moved.appeared
     raise Transient(f"The table moved on during each of {TRIES} reads.", table=home.uri)
@@ -130,20 +130,20 @@ def _try(
     home: TableHome,
     shards: Sequence[Shard],
     read_tail: _ReadTail,
-    kept: Kept,
+    cache: TableCache,
     tail_start: TailStart,
 ) -> Instant:
     step("manifests")
-    found = parallel.each("snapshot", kept.latest, shards)
+    found = parallel.each("snapshot", cache.latest, shards)
     claimed = [(shard, manifest) for shard, manifest in zip(shards, found, strict=True) if manifest is not None]
     step("logs")
-    logs = kept.logs(home)
+    logs = cache.logs(home)
     visible = Visible.of(logs, home.uri)
     _check_known(home, shards, [shard.id for shard, _ in claimed], visible)
     step("tails")
-    tails = parallel.each("snapshot", lambda one: _tail(one[0], one[1], visible, read_tail, kept, tail_start), claimed)
+    tails = parallel.each("snapshot", lambda one: _tail(one[0], one[1], visible, read_tail, cache, tail_start), claimed)
     step("base")
-    view = View.over(kept.base(home), [fresh for fresh, _ in tails])
+    view = View.over(cache.base(home), [fresh for fresh, _ in tails])
     if view is None:
         raise _Moved
     parts = (ShardInstant(*one, end) for one, (_, end) in zip(claimed, tails, strict=True))
@@ -160,7 +160,7 @@ def _check_known(home: TableHome, asked: Sequence[Shard], claimed: Sequence[UUID
 
 
 def _tail(
-    shard: Shard, manifest: Manifest, visible: Visible, read_tail: _ReadTail, kept: Kept, tail_start: TailStart
+    shard: Shard, manifest: Manifest, visible: Visible, read_tail: _ReadTail, cache: TableCache, tail_start: TailStart
 ) -> tuple[Fresh, int]:
     """What the shard adds, and the first position that was free."""
     check_place(shard, manifest)
@@ -168,7 +168,7 @@ def _tail(
         raise _Moved
     try:
         end = _end(shard, manifest, tail_start(shard, manifest, visible))
-        fresh = read_tail(shard, manifest, visible, end, kept)
+        fresh = read_tail(shard, manifest, visible, end, cache)
     except DataLoss:
         if is_stale(manifest.replay_after, _replay_after(shard, manifest), None):
             raise _Moved from None
@@ -188,11 +188,11 @@ def _end(shard: Shard, manifest: Manifest, start: int) -> int:
     return end
 
 
-def _rows(shard: Shard, manifest: Manifest, visible: Visible, end: int, kept: Kept) -> Fresh:
+def _rows(shard: Shard, manifest: Manifest, visible: Visible, end: int, cache: TableCache) -> Fresh:
     start = manifest.replay_after + 1
 
     def made() -> Fresh:
-        entries = kept.entries(shard, start, end, WalTailer(shard).read)
+        entries = cache.entries(shard, start, end, WalTailer(shard).read)
         seen = visible.visible_entries(shard.id, entries, start)
         batches = [batch for part in uncovered(shard, manifest, seen) for batch in part.batches]
         rows = pa.Table.from_batches(batches, schema=shard.home.schema.storage)
@@ -200,10 +200,10 @@ def _rows(shard: Shard, manifest: Manifest, visible: Visible, end: int, kept: Ke
 
     # All that a tail is made of, besides its entries, which never change.
     state = (start, end, manifest.generation, manifest.sstables, visible.shards.get(shard.id))
-    return kept.fresh(shard, end, state, made)
+    return cache.fresh(shard, end, state, made)
 
 
-def _ends(shard: Shard, manifest: Manifest, visible: Visible, end: int, kept: Kept) -> Fresh:
+def _ends(shard: Shard, manifest: Manifest, visible: Visible, end: int, cache: TableCache) -> Fresh:
     for first, last in visible.runs(shard.id, manifest.replay_after + 1):
         if last >= end:
             missing = max(first, end)

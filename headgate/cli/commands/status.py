@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.live import Live
 
 from headgate import clock
+from headgate.caches import cache_usage
 from headgate.checkpoints.log.pins import PinStore
 from headgate.checkpoints.log.state import Head
 from headgate.cli.commands.shard import Place, look_at
@@ -114,6 +115,7 @@ def status_of(table: Table, consumer: Consumer | None = None, batches: int = 5) 
         "shards": shards,
         "maintenance": _maintenance(table, streams, shards),
         "readers": _readers(table, streams),
+        "caches": asdict(cache_usage()),
         "batches": [batch_value(record) for record in recent],
     }
 

@@ -36,11 +36,14 @@ def status_tables(status: Value) -> RenderableType:
         parts.append(_shards(status["shards"]))
     if status["maintenance"]:
         parts.append(_maintenance(status["maintenance"]))
-        parts += [_cell(line) for one in status["maintenance"] for line in _trouble(one)]
+        parts += [_cell(line) for one in status["maintenance"] for line in (*_caches(one), *_trouble(one))]
     if status["readers"]:
         parts.append(_readers(status["readers"]))
     if status["batches"]:
         parts.append(batches_table(status["batches"]))
+    caches = status["caches"]
+    held = ", ".join(f"{name} {nbytes:,}" for name, nbytes in caches["nbytes"].items() if nbytes) or "nothing"
+    parts.append(Text(f"Caches of this process, of {caches['limit']:,} B: {held}"))
     return Group(*parts)
 
 
@@ -133,6 +136,12 @@ def _maintenance(states: Sequence[Value]) -> Padding:
 
 def _collected(done: Value | None) -> str | None:
     return None if done is None else f"{done['objects']:,} objects, {done['nbytes']:,} B, {done['at']}"
+
+
+def _caches(state: Value) -> Iterable[str]:
+    if state["cached_bytes"] is not None:
+        held, limit = state["cached_bytes"], state["cache_limit"]
+        yield f"{state['stream']}: the caches of its driver's process hold {held:,} B of at most {limit:,} B."
 
 
 def _readers(readers: Sequence[Value]) -> Padding:

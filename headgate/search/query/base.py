@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headgate.caches import ByteCache
+from headgate.caches import Cache
 from headgate.connectors.lance import datasets
 from headgate.connectors.lance import rows as row_ids
 from headgate.connectors.lance.fts import index as full_text
@@ -30,9 +30,7 @@ from headgate.search.query.shard_text import StoredSource, TextColumn, TextPart,
 from headgate.search.query.tail_index import Stretch
 from headgate.shards.rows.view import View
 
-_DELETED_HELD = 64 << 20
-
-_deleted: ByteCache[RowIds] = ByteCache(_DELETED_HELD, lambda rows: int(rows.nbytes))
+_deleted: Cache[RowIds] = Cache("deleted_rows", lambda rows: int(rows.nbytes))
 
 GONE = 0xFFFF_FFFF << 32
 """From here on, row ids stand for rows that no longer are: their fragment is none that can be."""

@@ -50,6 +50,11 @@ class Documents:
         """How many count."""
         return len(self.partition.rows) - len(self.hidden)
 
+    @property
+    def nbytes(self) -> int:
+        """What it takes in memory beside the partition, once it was ranked."""
+        return int(self.hidden.nbytes) + (len(self.partition.rows) if len(self.hidden) else 0)
+
     @cached_property
     def tokens(self) -> int:
         """How many words these have."""

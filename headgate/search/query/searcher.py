@@ -11,14 +11,14 @@ Promises:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from headgate.caches import ByteCache
+from headgate.caches import Cache
 from headgate.connectors.lance import datasets
 from headgate.connectors.lance.filters import Filter, filtered
 from headgate.connectors.lance.fts import index as full_text
@@ -30,9 +30,6 @@ from headgate.search.query.shard_text import PLACE, SCORE, TextPart, check_match
 from headgate.search.query.superseded import superseded_rows
 from headgate.search.query.tail_index import identity_of
 from headgate.shards.rows.view import Fresh, View
-
-_HELD = 512 << 20
-"""Bytes of prepared views; what counts in one is its tail."""
 
 Marker: TypeAlias = Callable[[str], list[tuple[str, bool]]]
 
@@ -48,6 +45,21 @@ class _Prepared:
     parts: list[TextPart]
     only_base: bool
     """Whether the shards add nothing, not even a delete."""
+    tails: tuple[pa.Table, ...]
+
+    @property
+    def memory(self) -> Iterator[tuple[object, int]]:
+        """What it shares with indexes and with other instants of the table."""
+        yield from ((tail, int(tail.nbytes)) for tail in self.tails)
+        for part in self.parts:
+            yield from part.documents.partition.memory
+
+
+_prepared: Cache[_Prepared] = Cache(
+    "prepared_searches",
+    lambda prepared: 100_000 + sum(part.documents.nbytes for part in prepared.parts),
+    lambda prepared: prepared.memory,
+)
 
 
 class Searcher:
@@ -60,7 +72,9 @@ class Searcher:
             raise InvalidInput(what, table=view.home.uri, advice="open the table again")
         self._view = view
         self._lock = threading.Lock()
-        self._prepared: dict[str, _Prepared] = {}
+        schema = view.home.schema.logical.serialize().to_pybytes()
+        self.identity = (_table_identity(view), view.base.dataset.version, schema, *map(_identity, view.shards))
+        """Equal for equal views. A table that is made again in the same place has another id."""
 
     def search(
         self,
@@ -109,15 +123,13 @@ class Searcher:
         return lambda shown: highlighted(shown, wanted, cut)
 
     @property
-    def nbytes(self) -> int:
-        """About what it holds in memory."""
-        return (1 << 20) + sum(int(table.nbytes) for fresh in self._view.shards for table in fresh.tables)
+    def tails(self) -> tuple[pa.Table, ...]:
+        """The fresh rows of the view."""
+        return tuple(table for fresh in self._view.shards for table in fresh.tables)
 
     def _prepare(self, column: str) -> _Prepared:
         with self._lock:
-            if column not in self._prepared:
-                self._prepared[column] = self._make(column)
-            return self._prepared[column]
+            return _prepared.get_or_make((self.identity, column), lambda: self._make(column))
 
     def _make(self, column: str) -> _Prepared:
         schema = self._view.home.schema
@@ -133,7 +145,7 @@ class Searcher:
             fresh_keys = pa.concat_tables(keys)
             superseded = superseded_rows(_table_identity(self._view), base.dataset, schema.primary_key, fresh_keys)
         fresh_parts = [part for shard in shards for part in shard.parts]
-        return _Prepared(base, [*fresh_parts, *base.parts(superseded)], only_base)
+        return _Prepared(base, [*fresh_parts, *base.parts(superseded)], only_base, self.tails)
 
     def _passing(self, parts: Sequence[TextPart], ranking: Ranking, filter: Filter, k: int) -> Hits:
         """The best that a filter lets through: tried on the first hits, then asked of the sources as a whole."""
@@ -149,18 +161,19 @@ class Searcher:
         return ranking.only([passing[id(part.source)] for part in parts]).best(k)
 
 
-_searchers: ByteCache[Searcher] = ByteCache(_HELD, lambda searcher: searcher.nbytes)
+_searchers: Cache[Searcher] = Cache(
+    "searchers", lambda searcher: 100_000, lambda searcher: ((tail, int(tail.nbytes)) for tail in searcher.tails)
+)
+"""Two threads that search an equal view share one, and so prepare it once."""
 
 
 def searcher_of(view: View) -> Searcher:
     """A searcher of this view, or of an equal one that is held."""
-    schema = view.home.schema.logical.serialize().to_pybytes()
-    identity = (_table_identity(view), view.base.dataset.version, schema, *map(_identity, view.shards))
-    return _searchers.get_or_make(identity, lambda: Searcher(view))
+    made = Searcher(view)
+    return _searchers.get_or_make(made.identity, lambda: made)
 
 
 def _table_identity(view: View) -> tuple[object, ...]:
-    """A table that is made again in the same place has another id."""
     return view.home.uri, view.home.table_id
 
 

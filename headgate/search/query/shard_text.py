@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from headgate.caches import ByteCache
+from headgate.caches import Cache
 from headgate.connectors.lance import datasets
 from headgate.connectors.lance import rows as row_ids
 from headgate.connectors.lance.filters import Filter, applying, filtered
@@ -42,10 +42,8 @@ PLACE = "__headgate_place"
 
 _PIECE = "__headgate_piece"
 
-_INDEXES_HELD = 1 << 30
-"""Bytes of opened indexes: 12 for each document, and the words."""
-
-_indexes: ByteCache[OpenIndex] = ByteCache(_INDEXES_HELD, lambda index: index.nbytes)
+_indexes: Cache[OpenIndex] = Cache("indexes", lambda index: 0, lambda index: index.memory)
+"""Opened: 12 bytes for each document, and the words."""
 
 
 class Source(Protocol):

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headgate.caches import ByteCache
+from headgate.caches import Cache
 from headgate.connectors.lance import rows as row_ids
 from headgate.connectors.lance.rows import ROW_ID, RowIds
 from headgate.shards.rows.dedup import KeySet
@@ -27,8 +27,6 @@ WORTH_LOOKING_UP = 200
 
 READ_TOGETHER = 131_072
 """Rows of the base that are compared at once: each time anew with all the keys."""
-
-_HELD = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class _Known:
         return int(self.asked.nbytes + self.found.nbytes)
 
 
-_known: ByteCache[_Known] = ByteCache(_HELD, lambda known: known.nbytes)
+_known: Cache[_Known] = Cache("superseded_rows", lambda known: known.nbytes)
 
 
 def superseded_rows(table: Hashable, dataset: Any, key: tuple[str, ...], fresh: pa.Table) -> RowIds:

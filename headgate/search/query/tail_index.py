@@ -23,7 +23,7 @@ import pyarrow as pa
 import xxhash
 
 from headgate import parallel
-from headgate.caches import ByteCache
+from headgate.caches import Cache
 from headgate.connectors.lance.fts import index as full_text
 from headgate.connectors.lance.fts.index import OpenIndex
 from headgate.connectors.lance.fts.postings import BLOCK
@@ -35,10 +35,7 @@ has to wait."""
 AT_ONCE = min(os.cpu_count() or 1, 8)
 """Runs indexed together; each takes some hundred megabytes meanwhile."""
 
-_HELD = 512 << 20
-"""Bytes of indexed runs: those of some 500 MB of texts."""
-
-_runs: ByteCache[OpenIndex] = ByteCache(_HELD, lambda run: run.nbytes)
+_runs: Cache[OpenIndex] = Cache("tail_indexes", lambda index: 0, lambda index: index.memory)
 
 
 @dataclass(frozen=True)

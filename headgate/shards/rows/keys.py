@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from headgate.caches import ByteCache
+from headgate.caches import Cache
 from headgate.connectors.lance import rows as row_ids
 from headgate.connectors.lance.rows import ROW_ID
 from headgate.shards.manifest.model import SsTable
@@ -15,10 +15,7 @@ from headgate.shards.rows.schema import TOMBSTONE
 from headgate.shards.rows.sstable import StoredRows, sstable_key
 from headgate.shards.shard import Shard
 
-KEYS_HELD = 256 << 20
-"""Bytes of the keys of all SSTables, of all tables that this process reads."""
-
-_keys: ByteCache[pa.Table] = ByteCache(KEYS_HELD, lambda keys: keys.nbytes)
+_keys: Cache[pa.Table] = Cache("sstable_keys", lambda keys: keys.nbytes)
 
 
 def sstable_keys(shard: Shard, sstable: SsTable, stored: StoredRows) -> pa.Table:

@@ -34,7 +34,7 @@ from headgate.streaming.options import ReadOptions
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_OF_BATCHES = ("filter",)
+_OF_BATCHES = ("filter", "cache_bytes")
 
 
 class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
+from headgate.caches import set_cache_bytes
 from headgate.checkpoints.jobs.columns import another_table, gained, stream_schema
 from headgate.checkpoints.log.commit_log import CommitLog, OpenedLog
 from headgate.checkpoints.log.decisions import Skip, Write, is_another_table
@@ -103,6 +104,8 @@ def plan_batch(settings: Settings, columns: Sequence[str], root: str) -> BatchPl
 
     Raises Fenced, InvalidInput, NotFound, DataLoss; the query ends with it, and nothing of the batch is visible.
     """
+    if settings.options.cache_bytes is not None:
+        set_cache_bytes(settings.options.cache_bytes)
     table = open_table(settings.table, dict(settings.options.storage_options or {}) or None)
     decoder = _decoder(settings, table)
     check_columns(columns, decoder, settings.options.sequence_by, table, as_option)

@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from headgate.caches import set_cache_bytes
 from headgate.checkpoints.feed.rows import log_schema
 from headgate.checkpoints.snapshots.parts import part_batches
 from headgate.checkpoints.snapshots.splits import HOLD, ReadPart, ReadPlan, plan_at, plan_read
@@ -33,10 +34,11 @@ _OF_STREAMS = ("consumer", "starting_from", "max_rows", "max_bytes", "max_batche
 class TableReader(DataSourceReader):
     """One read. Planned where it is made; `read` runs in its tasks."""
 
-    def __init__(self, plan: ReadPlan, schema: StructType, filter: str | None) -> None:
+    def __init__(self, plan: ReadPlan, schema: StructType, options: ReadOptions) -> None:
         self._plan = plan
         self._schema = schema
-        self._filter = filter
+        self._filter = options.filter
+        self._cache_bytes = options.cache_bytes
 
     def partitions(self) -> list[InputPartition]:
         """One per part."""
@@ -44,6 +46,8 @@ class TableReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a part. A table without rows has one partition without a part."""
+        if self._cache_bytes is not None:
+            set_cache_bytes(self._cache_bytes)
         part: ReadPart | None = partition.value
         if part is None:
             return iter(())
@@ -79,10 +83,10 @@ def table_reader(options: ReadOptions, schema: StructType) -> TableReader:
     if options.filter is not None:
         check_filter(table.home.schema.logical, options.filter)
     if table.at is not None:
-        return TableReader(plan_at(table.home, table.at), schema, options.filter)
+        return TableReader(plan_at(table.home, table.at), schema, options)
     seconds = options.hold_seconds
     hold = HOLD if seconds is None else None if seconds == math.inf else seconds
-    return TableReader(plan_read(table.home, table.shard_ids(), hold), schema, options.filter)
+    return TableReader(plan_read(table.home, table.shard_ids(), hold), schema, options)
 
 
 def refuse(options: ReadOptions, arguments: tuple[str, ...], here: str, there: str) -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 import structlog
 
 from headgate import clock
+from headgate.caches import cache_usage
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import Fenced
 from headgate.streaming.maintenance.state import JobFailure, MaintenanceState, timestamp
@@ -67,13 +68,15 @@ class Board:
     @property
     def state(self) -> MaintenanceState:
         """For people, as it is now."""
-        loads, lag = self._driver.loads(), self.base_lag
+        loads, lag, caches = self._driver.loads(), self.base_lag, cache_usage()
         with self.changed:
             return replace(
                 self._state,
                 unflushed_bytes=sum(load.nbytes for load in loads),
                 sstables=max((load.sstables for load in loads), default=0),
                 base_since=timestamp(lag) if lag else None,
+                cached_bytes=caches.total,
+                cache_limit=caches.limit,
                 at=timestamp(),
             )
 

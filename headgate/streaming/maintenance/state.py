@@ -77,6 +77,9 @@ class MaintenanceState:
     running: tuple[str, ...] = ()
     failures: tuple[JobFailure, ...] = ()
     delayed: Delayed | None = None
+    cached_bytes: int | None = None
+    """What the caches of the driver's process held; None: it did not say."""
+    cache_limit: int | None = None
     notes: tuple[str, ...] = ()
     """What its operator should do, such as a restart for new columns."""
     at: str = field(default="")

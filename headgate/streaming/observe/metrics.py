@@ -16,6 +16,7 @@ from datetime import datetime
 from typing import Any, Literal, Protocol
 
 from headgate import clock
+from headgate.caches import cache_usage
 from headgate.checkpoints.log.records import BatchRecord
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import Fenced
@@ -81,6 +82,8 @@ METRICS = {
         Metric("headgate_checkpoints_total", "counter", "Checkpoints that the stream took."),
         Metric("headgate_failing_jobs", "gauge", "Maintenance jobs whose last try failed."),
         Metric("headgate_delayed", "gauge", "1 where batches wait for maintenance."),
+        Metric("headgate_cache_bytes", "gauge", "Bytes that a cache of the process holds.", ("cache",)),
+        Metric("headgate_cache_limit_bytes", "gauge", "Bytes that all caches of the process may hold together."),
     )
 }
 
@@ -264,6 +267,10 @@ class StreamMetrics:
             yield from _of_driver(driver)
         if maintenance is not None:
             yield from _of_maintenance(maintenance)
+        usage = cache_usage()
+        for name, nbytes in usage.nbytes.items():
+            yield Sample(METRICS["headgate_cache_bytes"], (name,), float(nbytes))
+        yield Sample(METRICS["headgate_cache_limit_bytes"], (), float(usage.limit))
 
 
 def lag_of(sources: Any) -> dict[tuple[str, str], int] | None:

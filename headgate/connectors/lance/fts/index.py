@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -75,9 +75,9 @@ class OpenIndex:
     partitions: tuple[Partition, ...]
 
     @property
-    def nbytes(self) -> int:
-        """What it takes in memory."""
-        return sum(partition.nbytes for partition in self.partitions)
+    def memory(self) -> Iterator[tuple[object, int]]:
+        """What it takes in memory, by object."""
+        return (one for partition in self.partitions for one in partition.memory)
 
 
 def segments(dataset: Any, store: ObjectStore, key: str, name: str) -> tuple[Segment, ...]:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from headgate.caches import ByteCache
+from headgate.caches import Cache
 from headgate.connectors.lance.errors import native_error
 from headgate.connectors.lance.fts.fst import TokenMap
 from headgate.connectors.lance.fts.postings import (
@@ -35,10 +35,8 @@ POSTINGS = ("_posting", "_length")
 POSITIONS = ("_compressed_position", "_position_block_offset")
 """Columns of a posting file, one row a word."""
 
-_KEPT = 64 << 20
-"""Bytes of decoded posting lists. Words of queries repeat, and decoding the most frequent takes milliseconds."""
-
-_postings: ByteCache[Postings] = ByteCache(_KEPT, lambda found: found.nbytes + 64)
+_postings: Cache[Postings] = Cache("postings", lambda found: found.nbytes + 64)
+"""Decoded posting lists. Words of queries repeat, and decoding the most frequent takes milliseconds."""
 
 
 class PostingRows(Protocol):
@@ -76,7 +74,13 @@ class Partition:
     @property
     def nbytes(self) -> int:
         """What it takes in memory."""
-        return int(self.rows.nbytes + self.lengths.nbytes) + self.words.nbytes + self.posting_rows.nbytes
+        return sum(nbytes for _, nbytes in self.memory)
+
+    @property
+    def memory(self) -> tuple[tuple[object, int], ...]:
+        """The same by object; `with_rows` shares all but the rows."""
+        words = int(self.lengths.nbytes) + self.words.nbytes + self.posting_rows.nbytes
+        return (self.rows, int(self.rows.nbytes)), (self.words, words)
 
     def with_rows(self, rows: RowIds) -> Partition:
         """The same documents, of other rows: one for each."""
