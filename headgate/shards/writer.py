@@ -27,7 +27,7 @@ from headgate.shards.memtable.replay import IsVisible, Looked, look, noted_gener
 from headgate.shards.placement import bucket_of, check_placed
 from headgate.shards.rows.schema import Rows
 from headgate.shards.rows.sstable import kept_indexes, write_sstable
-from headgate.shards.rows.view import Fresh, View
+from headgate.shards.rows.view import ShardDelta, TableView
 from headgate.shards.shard import Claim, Shard, TableHome, TableLike, table_at
 from headgate.shards.wal.appender import WalAppender
 from headgate.shards.wal.entry import Tags, decode_chunk, encode_chunk
@@ -260,7 +260,7 @@ class ShardWriter:
         self._memtables("get")
         return self._view().get(keys)
 
-    def _view(self) -> View:
+    def _view(self) -> TableView:
         """One instant of the shard over the base. Raises the stored error: a fenced writer shows nothing."""
         assert self._tables is not None
         schema = self.shard.home.schema
@@ -268,10 +268,12 @@ class ShardWriter:
             self._flusher.check_open()
             with self._flusher.standing_still() as pending:
                 snapshot = self._tables.snapshot()
-            fresh = list(snapshot.tables)
+            tables = list(snapshot.tables)
             if pending and not self.config.durable_write:
-                fresh.append(pa.Table.from_batches(pending, schema=schema.storage))
-            view = View.of(self.shard.home, [Fresh(self.shard, snapshot.generation, snapshot.sstables, tuple(fresh))])
+                tables.append(pa.Table.from_batches(pending, schema=schema.storage))
+            view = TableView.of(
+                self.shard.home, [ShardDelta(self.shard, snapshot.generation, snapshot.sstables, tuple(tables))]
+            )
             if view is not None:
                 return view
             # Only who holds the shard compacts it: somebody has claimed it.

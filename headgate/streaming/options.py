@@ -204,13 +204,6 @@ class SinkOptions:
     )
     cache_bytes: int | None = _option(
         "cacheBytes",
-        _SIZE_IN_BYTES,
-        None,
-        "What all caches of the process that runs the stream may hold together; without it HEADGATE_CACHE_BYTES, else "
-        "1 GiB or a quarter of the memory if that is less.",
-    )
-    cache_bytes: int | None = _option(
-        "cacheBytes",
         SIZE,
         None,
         "What all caches of the process that runs the stream may hold together; without it HEADGATE_CACHE_BYTES, else "

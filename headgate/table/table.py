@@ -20,7 +20,7 @@ from headgate.checkpoints.clone.clone import CloneSource, clone_table
 from headgate.checkpoints.clone.copy import Progress, no_progress
 from headgate.checkpoints.jobs.columns import add_column, current_home, drop_column, plain_schema, rename_column
 from headgate.checkpoints.offline.checkpoint import checkpoint_stopped
-from headgate.checkpoints.offline.compact import Waiting, waiting
+from headgate.checkpoints.offline.compact import ShardBacklog, backlog
 from headgate.checkpoints.snapshots.at_checkpoint import open_at, read_checkpoint
 from headgate.checkpoints.snapshots.cache import TableCache
 from headgate.checkpoints.snapshots.checkpoint import CheckpointStore, Scope, StoredCheckpoint, TableCheckpoint
@@ -35,7 +35,7 @@ from headgate.shards.config import WriterConfig
 from headgate.shards.names import parse_uuid
 from headgate.shards.routed import RoutedWriters
 from headgate.shards.rows.schema import Rows, RowSchema
-from headgate.shards.rows.view import View
+from headgate.shards.rows.view import TableView
 from headgate.shards.shard import Shard, TableHome
 from headgate.shards.sharding import Sharding, sharding_to_json
 from headgate.shards.wal.pending import landed
@@ -241,9 +241,9 @@ class Table(Reads, Upkeep):
         self._check_now("drop a checkpoint")
         return drop(self.home, name)
 
-    def waiting(self) -> list[Waiting]:
+    def backlog(self) -> list[ShardBacklog]:
         """The shards whose SSTables wait to be taken into the base, and who owns them. Writes nothing."""
-        return waiting(self.home, self.shard_ids(), self._shard_names())
+        return backlog(self.home, self.shard_ids(), self._shard_names())
 
     def clone(
         self,
@@ -289,7 +289,7 @@ class Table(Reads, Upkeep):
                 advice="open the table without a checkpoint; nothing was written",
             )
 
-    def _snapshot(self) -> View:
+    def _snapshot(self) -> TableView:
         if self.at is not None:
             return read_checkpoint(self.home, self.at)
         return read_snapshot(self.home, self.shard_ids(), cache=self.cache)

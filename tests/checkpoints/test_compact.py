@@ -144,7 +144,7 @@ def test_a_table_without_sstables_has_nothing_to_compact_and_nobody_is_fenced(tm
     table = make_table(tmp_path / "t", kind)
     with open_writer(table) as writer:
         writer.put(rows((1, "a")))
-        assert table.waiting() == []
+        assert table.backlog() == []
         assert table.compact().rounds == 0
         writer.put(rows((2, "b")))
     assert scanned(table) == [(1, "a"), (2, "b")]

@@ -28,7 +28,7 @@ from headgate.checkpoints.snapshots import cache
 from headgate.checkpoints.snapshots.snapshot import read_snapshot
 from headgate.errors import DataLoss, InvalidInput, Transient
 from headgate.shards.config import WriterConfig
-from headgate.shards.rows.view import View
+from headgate.shards.rows.view import TableView
 from headgate.table.create import create_table
 from headgate.table.table import Table, open_table
 from tests.support.life import SCHEMA
@@ -54,7 +54,7 @@ def pairs(found: pa.Table | pa.RecordBatchReader) -> Pairs:
     return sorted(zip(table.column("id").to_pylist(), table.column("note").to_pylist(), strict=True))
 
 
-def nothing_kept(table: Table) -> View:
+def nothing_kept(table: Table) -> TableView:
     return read_snapshot(table.home, table.shard_ids())
 
 

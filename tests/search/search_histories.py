@@ -15,7 +15,7 @@ import pyarrow as pa
 from lance.query import FullTextOperator, MatchQuery, PhraseQuery
 
 from headgate.search.query.ranking import Match
-from headgate.shards.rows.view import View
+from headgate.shards.rows.view import TableView
 from headgate.shards.sharding import Sharding, bucket, single
 from headgate.shards.writer import ShardWriter
 from headgate.table.create import create_table
@@ -65,7 +65,7 @@ def make_table(
 class Oracle:
     """One native index over exactly the rows that a scan shows."""
 
-    def __init__(self, table: Table | View, parameters: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, table: Table | TableView, parameters: Mapping[str, Any] | None = None) -> None:
         shown = table.scan().read_all()
         self.dataset = lance.write_dataset(shown, f"memory://{uuid.uuid4().hex}")
         self.dataset.create_scalar_index("note", "INVERTED", name=INDEX, **(parameters or {}))

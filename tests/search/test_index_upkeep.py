@@ -197,7 +197,7 @@ def test_a_compaction_whose_indexing_fails_says_that_the_rows_are_in(tmp_path: P
             table.compact()
     assert raised.value.advice is not None
     assert "headgate index build" in raised.value.advice
-    assert table.waiting() == []
+    assert table.backlog() == []
     assert table.compact().indexed == 1
     check(table, before, hits_of(reference(table.uri, tmp_path)))
 

@@ -21,7 +21,7 @@ from headgate.errors import DataLoss, InvalidInput
 from headgate.search.query import superseded
 from headgate.search.query.searcher import FIRST_LOOK, Searcher
 from headgate.shards.config import WriterConfig
-from headgate.shards.rows.view import View
+from headgate.shards.rows.view import TableView
 from headgate.shards.shard import TableHome
 from headgate.shards.wal.appender import WalAppender
 from headgate.shards.wal.entry import Tags, encode_chunk
@@ -328,7 +328,7 @@ def test_a_dataset_with_stable_row_ids_is_searched(tmp_path: Path) -> None:
     dataset.delete("id < 6")
     dataset.update({"note": "'red now'"}, where="id = 10")
     dataset.optimize.compact_files()
-    view = View.of(TableHome.of_table(str(tmp_path / "d")), [])
+    view = TableView.of(TableHome.of_table(str(tmp_path / "d")), [])
     assert view is not None
     oracle = Oracle(view)
     for words in ("red", "green now", "now", "gate"):

@@ -1,4 +1,4 @@
-"""The pure parts of a search: statistics, what is cut, runs, keys that are looked up, what is highlighted."""
+"""The pure parts of a search: statistics, what is cut, segments, keys that are looked up, what is highlighted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headgate.search.query import tail_index
 from headgate.search.query.highlight import highlighted
 from headgate.search.query.ranking import Documents, Found, Match, Ranking, Statistics, rank
 from headgate.search.query.superseded import looks_up
-from headgate.search.query.tail_index import Stretch, identity_of, run_bounds
+from headgate.search.query.tail_index import TextBlock, identity_of, segment_bounds
 
 PLAIN = {"base_tokenizer": "simple", "stem": False, "remove_stop_words": False, "with_position": True}
 
@@ -114,11 +114,11 @@ def test_a_word_that_nobody_has_weighs_and_adds_nothing() -> None:
     assert len(statistics.weights(Postings(*[np.zeros(0, np.uint32)] * 2).counts, np.zeros(0, np.uint32))) == 0
 
 
-# -- runs -------------------------------------------------------------------------------------
+# -- segments -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("sizes", "limit", "runs"),
+    ("sizes", "limit", "segments"),
     [
         ([], 100, []),
         ([5], 100, [(0, 1)]),
@@ -131,8 +131,10 @@ def test_a_word_that_nobody_has_weighs_and_adds_nothing() -> None:
         ([200, 200], 100, [(0, 1), (1, 2)]),
     ],
 )
-def test_neighbours_are_joined_like_a_binary_counter(sizes: list[int], limit: int, runs: list[tuple[int, int]]) -> None:
-    assert run_bounds(sizes, limit) == runs
+def test_neighbours_are_joined_like_a_binary_counter(
+    sizes: list[int], limit: int, segments: list[tuple[int, int]]
+) -> None:
+    assert segment_bounds(sizes, limit) == segments
 
 
 def test_rows_that_are_added_are_indexed_a_few_times_and_make_few_runs() -> None:
@@ -141,11 +143,11 @@ def test_rows_that_are_added_are_indexed_a_few_times_and_make_few_runs() -> None
     made: set[tuple[int, int]] = set()
     indexed = 0
     for count in range(1, len(sizes) + 1):
-        runs = run_bounds(sizes[:count], 5_000)
-        assert [start for start, _ in runs] == [0, *(stop for _, stop in runs[:-1])]
-        assert len(runs) <= 2 * sum(sizes[:count]) / 5_000 + 2 * math.log2(count) + 2
-        indexed += sum(sum(sizes[start:stop]) for start, stop in set(runs) - made)
-        made |= set(runs)
+        segments = segment_bounds(sizes[:count], 5_000)
+        assert [start for start, _ in segments] == [0, *(stop for _, stop in segments[:-1])]
+        assert len(segments) <= 2 * sum(sizes[:count]) / 5_000 + 2 * math.log2(count) + 2
+        indexed += sum(sum(sizes[start:stop]) for start, stop in set(segments) - made)
+        made |= set(segments)
     assert indexed <= sum(sizes) * (2 + math.log2(5_000 / min(sizes)))
 
 
@@ -153,7 +155,7 @@ def test_rows_that_are_added_are_indexed_a_few_times_and_make_few_runs() -> None
 def test_long_stretches_are_cut_and_all_are_indexed_at_once_with_the_same_words(
     sizes: list[int], monkeypatch: pytest.MonkeyPatch, cache_budget: Callable[[int], None]
 ) -> None:
-    monkeypatch.setattr(tail_index, "RUN_ROWS", 100)
+    monkeypatch.setattr(tail_index, "SEGMENT_ROWS", 100)
     cache_budget(0)
     cache_budget(1 << 30)
     texts = [f"w{number % 13} w{number % 7} common" for number in range(sum(sizes))]
@@ -164,18 +166,22 @@ def test_long_stretches_are_cut_and_all_are_indexed_at_once_with_the_same_words(
         reads.append(start)
         return [pa.array(texts[start : start + size])]
 
-    stretches = [
-        Stretch(b"%d" % start, size, partial(read, start, size)) for start, size in zip(starts, sizes, strict=True)
+    blocks = [
+        TextBlock(b"%d" % start, size, partial(read, start, size)) for start, size in zip(starts, sizes, strict=True)
     ]
-    runs = list(tail_index.indexed_runs(stretches, PLAIN))
+    segments = list(tail_index.tail_segments(blocks, PLAIN))
     assert sorted(reads) == starts, "each is read once"
-    assert [run.first for run in runs] == [sum(one.rows for one in runs[:place]) for place in range(len(runs))]
-    assert sum(run.rows for run in runs) == len(texts)
-    assert max(run.rows for run in runs) <= 100
-    for run in runs:
-        rows = np.concatenate([partition.rows for partition in run.index.partitions])
-        assert sorted(rows.tolist()) == list(range(run.rows))
-    assert [run.index for run in tail_index.indexed_runs(stretches, PLAIN)] == [run.index for run in runs]
+    assert [segment.first for segment in segments] == [
+        sum(one.rows for one in segments[:place]) for place in range(len(segments))
+    ]
+    assert sum(segment.rows for segment in segments) == len(texts)
+    assert max(segment.rows for segment in segments) <= 100
+    for segment in segments:
+        rows = np.concatenate([partition.rows for partition in segment.index.partitions])
+        assert sorted(rows.tolist()) == list(range(segment.rows))
+    assert [segment.index for segment in tail_index.tail_segments(blocks, PLAIN)] == [
+        segment.index for segment in segments
+    ]
     assert sorted(reads) == starts, "what is held is not read again"
 
 

@@ -14,7 +14,7 @@ from lance import CompactedSsTable
 from headgate.connectors.lance.base.marks import compacted_marks
 from headgate.connectors.objects import open_store
 from headgate.errors import InvalidInput
-from headgate.shards.rows.view import Fresh, View
+from headgate.shards.rows.view import ShardDelta, TableView
 from headgate.shards.writer import ShardWriter
 from headgate.table.create import create_table
 from tests.support.datasets import KEY, KEYED, MEMTABLE, PLAIN, batch, keys, make_table, pairs
@@ -205,12 +205,12 @@ def test_a_base_that_is_ahead_of_the_shard_asks_for_another_look(tmp_path: Path)
     with ShardWriter.open(uri, SHARD, MEMTABLE) as writer:
         writer.put(batch([(1, "a")]))
         rows = writer.active_memtable()
-        fresh = Fresh(writer.shard, 1, (), (rows,))
-        assert View.of(writer.shard.home, [fresh]) is not None
+        delta = ShardDelta(writer.shard, 1, (), (rows,))
+        assert TableView.of(writer.shard.home, [delta]) is not None
         writer.flush_memtable()
         _compact(uri, 1, batch([(1, "a")]))
-        assert View.of(writer.shard.home, [fresh]) is None
-        view = View.of(writer.shard.home, [replace(fresh, generation=2, tables=())])
+        assert TableView.of(writer.shard.home, [delta]) is None
+        view = TableView.of(writer.shard.home, [replace(delta, generation=2, tables=())])
         assert view is not None
         assert pairs(view.scan()) == [(1, "a")]
         assert pairs(writer.scan()) == [(1, "a")]

@@ -27,7 +27,7 @@ from headgate.steps import step
 
 
 @dataclass(frozen=True)
-class Waiting:
+class ShardBacklog:
     """A shard whose SSTables wait to be taken in."""
 
     shard_id: UUID
@@ -56,9 +56,9 @@ class Compacted:
     """Segments that full-text indexes got, see `Table.compact`."""
 
 
-def waiting(home: TableHome, shard_ids: Iterable[UUID], names: Mapping[UUID, str] | None = None) -> list[Waiting]:
+def backlog(home: TableHome, shard_ids: Iterable[UUID], names: Mapping[UUID, str] | None = None) -> list[ShardBacklog]:
     """What a compaction would take, and whose it is. Reads manifests and logs; writes nothing."""
-    return _waiting(Holders.read(home, shard_ids, names or {}))
+    return _backlog(Holders.read(home, shard_ids, names or {}))
 
 
 def compact_stopped(
@@ -86,7 +86,7 @@ def compact_stopped(
     settle_base(home.store)
     step("look")
     holders = Holders.read(home, shard_ids, names or {})
-    found = _waiting(holders)
+    found = _backlog(holders)
     total, done = sum(one.sstables for one in found), Compacted()
     progress(0, total)
     drivers = [
@@ -115,12 +115,12 @@ def compact_stopped(
     return done
 
 
-def _waiting(holders: Holders) -> list[Waiting]:
+def _backlog(holders: Holders) -> list[ShardBacklog]:
     return [_of(holders, shard_id, manifest) for shard_id, manifest in holders.manifests.items() if manifest.sstables]
 
 
-def _of(holders: Holders, shard_id: UUID, manifest: Manifest) -> Waiting:
-    return Waiting(
+def _of(holders: Holders, shard_id: UUID, manifest: Manifest) -> ShardBacklog:
+    return ShardBacklog(
         shard_id,
         holders.names.get(shard_id),
         manifest.owner,
@@ -131,7 +131,7 @@ def _of(holders: Holders, shard_id: UUID, manifest: Manifest) -> Waiting:
     )
 
 
-def _owned(found: Iterable[Waiting]) -> dict[str, list[str]]:
+def _owned(found: Iterable[ShardBacklog]) -> dict[str, list[str]]:
     """Per stream the shards that wait, by name, or by id where no name is known."""
     owned: dict[str, list[str]] = {}
     for one in found:

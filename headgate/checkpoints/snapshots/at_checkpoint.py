@@ -21,12 +21,12 @@ from headgate.connectors.objects.read_only import ReadOnlyStore
 from headgate.errors import Corrupt, DataLoss, InvalidInput
 from headgate.shards.memtable.replay import uncovered
 from headgate.shards.rows.schema import RowSchema
-from headgate.shards.rows.view import Fresh, View
+from headgate.shards.rows.view import ShardDelta, TableView
 from headgate.shards.shard import Shard, TableHome
 from headgate.shards.wal.tailer import WalTailer
 
 
-def read_checkpoint(home: TableHome, checkpoint: TableCheckpoint) -> View:
+def read_checkpoint(home: TableHome, checkpoint: TableCheckpoint) -> TableView:
     """The rows of the checkpoint. Memory holds the tails of its WALs, never the base.
 
     Raises DataLoss where something is gone that the checkpoint names: it was dropped, has expired, or was not
@@ -34,8 +34,8 @@ def read_checkpoint(home: TableHome, checkpoint: TableCheckpoint) -> View:
     """
     visible = Visible.of(map(unfolded, checkpoint.streams.values()), home.uri)
     try:
-        fresh = parallel.each("checkpoint", lambda pinned: _fresh(home, pinned, visible), checkpoint.shards.values())
-        view = View.of(home, fresh, checkpoint.base_version)
+        deltas = parallel.each("checkpoint", lambda pinned: _delta(home, pinned, visible), checkpoint.shards.values())
+        view = TableView.of(home, deltas, checkpoint.base_version)
     except DataLoss as error:
         error.located(table=home.uri, checkpoint=checkpoint.name)
         raise
@@ -98,7 +98,7 @@ def tail_batches(home: TableHome, pinned: PinnedShard, visible: Visible) -> Iter
         yield from part.batches
 
 
-def _fresh(home: TableHome, pinned: PinnedShard, visible: Visible) -> Fresh:
+def _delta(home: TableHome, pinned: PinnedShard, visible: Visible) -> ShardDelta:
     manifest = pinned.manifest
     rows = pa.Table.from_batches(tail_batches(home, pinned, visible), schema=home.schema.storage)
-    return Fresh(Shard(home, pinned.shard_id), manifest.generation, manifest.sstables, (rows,))
+    return ShardDelta(Shard(home, pinned.shard_id), manifest.generation, manifest.sstables, (rows,))

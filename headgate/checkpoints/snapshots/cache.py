@@ -34,7 +34,7 @@ from headgate.errors import InvalidInput
 from headgate.shards.manifest.model import Manifest
 from headgate.shards.rows.base import Base
 from headgate.shards.rows.sstable import StoredRows
-from headgate.shards.rows.view import Fresh
+from headgate.shards.rows.view import ShardDelta
 from headgate.shards.shard import TABLE_ID, Shard, TableHome
 from headgate.shards.wal.tailer import WalEntry
 
@@ -62,7 +62,7 @@ class _Tail:
     entries: tuple[WalEntry, ...] = ()
     sizes: tuple[int, ...] = ()
     state: object = None
-    fresh: Fresh | None = None
+    delta: ShardDelta | None = None
 
     @property
     def stop(self) -> int:
@@ -70,7 +70,7 @@ class _Tail:
 
     @property
     def tables(self) -> tuple[pa.Table, ...]:
-        return () if self.fresh is None else self.fresh.tables
+        return () if self.delta is None else self.delta.tables
 
     @property
     def nbytes(self) -> int:
@@ -80,7 +80,7 @@ class _Tail:
     @property
     def own_bytes(self) -> int:
         """Without the tables, which hold the same rows, and with the keys, which a lookup puts into one piece."""
-        key = () if self.fresh is None else self.fresh.shard.home.schema.primary_key
+        key = () if self.delta is None else self.delta.shard.home.schema.primary_key
         keys = sum(int(table.column(name).nbytes) for table in self.tables for name in key)
         return 1_000 + max(0, self.nbytes - sum(int(table.nbytes) for table in self.tables)) + keys
 
@@ -154,23 +154,23 @@ class TableCache:
 
     # -- tails ----------------------------------------------------------------------------
 
-    def fresh(self, shard: Shard, stop: int, state: object, make: Callable[[], Fresh]) -> Fresh:
+    def delta(self, shard: Shard, stop: int, state: object, make: Callable[[], ShardDelta]) -> ShardDelta:
         """What was made of the tail up to `stop` in this state, or is made of it now; its SSTables stay open.
 
         States are equal only where all is equal that it is made of.
         """
         before = self._tail(shard.id)
-        if before.fresh is not None and before.state == state:
-            return before.fresh
+        if before.delta is not None and before.state == state:
+            return before.delta
         made = make()
-        if before.fresh is not None:
+        if before.delta is not None:
             paths = {sstable.path for sstable in made.sstables}
-            made.opened.update({path: one for path, one in before.fresh.opened.copy().items() if path in paths})
+            made.opened.update({path: one for path, one in before.delta.opened.copy().items() if path in paths})
         with self._lock:
             tail = self._tail(shard.id)
             # Rows that are not kept as entries are not kept as tables either.
             if tail.stop >= stop and sum(table.nbytes for table in made.tables) <= tail.nbytes:
-                self._keep(shard.id, replace(tail, state=state, fresh=made))
+                self._keep(shard.id, replace(tail, state=state, delta=made))
         return made
 
     def entries(self, shard: Shard, start: int, stop: int, read: Read) -> Iterator[WalEntry]:

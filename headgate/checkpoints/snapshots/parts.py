@@ -122,10 +122,10 @@ class _Keys:
     def all_fresh(self) -> KeySet:
         if self._all is None:
             found = KeySet(self._key)
-            for fresh in self._plan.fresh:
-                found.add(self.of_tail(fresh.shard.id))
-                for sstable in fresh.sstables:
-                    found.add(self.of_sstable(fresh.shard.id, sstable))
+            for delta in self._plan.deltas:
+                found.add(self.of_tail(delta.shard.id))
+                for sstable in delta.sstables:
+                    found.add(self.of_sstable(delta.shard.id, sstable))
             self._all = found
         return self._all
 

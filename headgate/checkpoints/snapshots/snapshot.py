@@ -27,7 +27,7 @@ from headgate.errors import DataLoss, Transient
 from headgate.retry import Retry
 from headgate.shards.manifest.model import Manifest
 from headgate.shards.memtable.replay import uncovered
-from headgate.shards.rows.view import Fresh, View
+from headgate.shards.rows.view import ShardDelta, TableView
 from headgate.shards.shard import Shard, TableHome
 from headgate.shards.wal.moved import check_place
 from headgate.shards.wal.tailer import WalTailer
@@ -54,7 +54,7 @@ class Instant:
 
     shards: tuple[ShardInstant, ...]
     logs: tuple[LogState, ...]
-    view: View
+    view: TableView
     """The base at its version, and what the shards add; their tails only where rows were read."""
 
     @property
@@ -71,7 +71,7 @@ class _Moved(Exception):
         super().__init__()
 
 
-def read_snapshot(home: TableHome, shard_ids: Iterable[UUID], *, cache: TableCache | None = None) -> View:
+def read_snapshot(home: TableHome, shard_ids: Iterable[UUID], *, cache: TableCache | None = None) -> TableView:
     """The table as it is now, with the rows of its tails; see `read_instant`. `cache` is of earlier reads of it."""
     return _read(home, shard_ids, _rows, cache or TableCache()).view
 
@@ -106,7 +106,7 @@ def visible_now(home: TableHome) -> Visible:
     return Visible.of(TableCache().logs(home), home.uri)
 
 
-_ReadTail: TypeAlias = Callable[[Shard, Manifest, Visible, int, TableCache], Fresh]
+_ReadTail: TypeAlias = Callable[[Shard, Manifest, Visible, int, TableCache], ShardDelta]
 """What a shard adds, of which the tail ends at a position."""
 
 
@@ -143,7 +143,7 @@ def _try(
     step("tails")
     tails = parallel.each("snapshot", lambda one: _tail(one[0], one[1], visible, read_tail, cache, tail_start), claimed)
     step("base")
-    view = View.over(cache.base(home), [fresh for fresh, _ in tails])
+    view = TableView.over(cache.base(home), [delta for delta, _ in tails])
     if view is None:
         raise _Moved
     parts = (ShardInstant(*one, end) for one, (_, end) in zip(claimed, tails, strict=True))
@@ -161,14 +161,14 @@ def _check_known(home: TableHome, asked: Sequence[Shard], claimed: Sequence[UUID
 
 def _tail(
     shard: Shard, manifest: Manifest, visible: Visible, read_tail: _ReadTail, cache: TableCache, tail_start: TailStart
-) -> tuple[Fresh, int]:
+) -> tuple[ShardDelta, int]:
     """What the shard adds, and the first position that was free."""
     check_place(shard, manifest)
     if not visible.covers(shard.id, manifest.replay_after):
         raise _Moved
     try:
         end = _end(shard, manifest, tail_start(shard, manifest, visible))
-        fresh = read_tail(shard, manifest, visible, end, cache)
+        delta = read_tail(shard, manifest, visible, end, cache)
     except DataLoss:
         if is_stale(manifest.replay_after, _replay_after(shard, manifest), None):
             raise _Moved from None
@@ -176,7 +176,7 @@ def _tail(
     if is_stale(manifest.replay_after, _replay_after(shard, manifest), end):
         # What looked like the tip was a collected range.
         raise _Moved
-    return fresh, end
+    return delta, end
 
 
 def _end(shard: Shard, manifest: Manifest, start: int) -> int:
@@ -188,22 +188,22 @@ def _end(shard: Shard, manifest: Manifest, start: int) -> int:
     return end
 
 
-def _rows(shard: Shard, manifest: Manifest, visible: Visible, end: int, cache: TableCache) -> Fresh:
+def _rows(shard: Shard, manifest: Manifest, visible: Visible, end: int, cache: TableCache) -> ShardDelta:
     start = manifest.replay_after + 1
 
-    def made() -> Fresh:
+    def made() -> ShardDelta:
         entries = cache.entries(shard, start, end, WalTailer(shard).read)
         seen = visible.visible_entries(shard.id, entries, start)
         batches = [batch for part in uncovered(shard, manifest, seen) for batch in part.batches]
         rows = pa.Table.from_batches(batches, schema=shard.home.schema.storage)
-        return Fresh(shard, manifest.generation, manifest.sstables, (rows,))
+        return ShardDelta(shard, manifest.generation, manifest.sstables, (rows,))
 
     # All that a tail is made of, besides its entries, which never change.
     state = (start, end, manifest.generation, manifest.sstables, visible.shards.get(shard.id))
-    return cache.fresh(shard, end, state, made)
+    return cache.delta(shard, end, state, made)
 
 
-def _ends(shard: Shard, manifest: Manifest, visible: Visible, end: int, cache: TableCache) -> Fresh:
+def _ends(shard: Shard, manifest: Manifest, visible: Visible, end: int, cache: TableCache) -> ShardDelta:
     for first, last in visible.runs(shard.id, manifest.replay_after + 1):
         if last >= end:
             missing = max(first, end)
@@ -212,7 +212,7 @@ def _ends(shard: Shard, manifest: Manifest, visible: Visible, end: int, cache: T
                 **shard.where(),
                 position=missing,
             )
-    return Fresh(shard, manifest.generation, manifest.sstables, ())
+    return ShardDelta(shard, manifest.generation, manifest.sstables, ())
 
 
 def _replay_after(shard: Shard, known: Manifest) -> int:

@@ -21,7 +21,7 @@ from headgate.checkpoints.snapshots.snapshot import read_instant
 from headgate.checkpoints.snapshots.take import READ_PREFIX, describe, drop, take
 from headgate.errors import Corrupt, NotFound
 from headgate.shards.manifest.model import SsTable
-from headgate.shards.rows.view import Fresh, View
+from headgate.shards.rows.view import ShardDelta, TableView
 from headgate.shards.shard import Shard, TableHome
 
 HOLD = 6 * 3600.0
@@ -65,7 +65,7 @@ class ReadPlan:
     """With the columns of the instant; nothing can be written through it."""
     at: TableCheckpoint
     """The instant."""
-    fresh: tuple[Fresh, ...]
+    deltas: tuple[ShardDelta, ...]
     """Per shard the SSTables that the base has not taken in; no rows."""
     parts: tuple[ReadPart, ...]
     pinned: bool
@@ -94,20 +94,20 @@ def plan_at(
     """The table as a checkpoint has it. Writes nothing. Raises DataLoss, Corrupt."""
     then, _ = home_at(home, checkpoint)
     shards = [
-        Fresh(Shard(then, shard_id), one.manifest.generation, one.manifest.sstables, ())
+        ShardDelta(Shard(then, shard_id), one.manifest.generation, one.manifest.sstables, ())
         for shard_id, one in checkpoint.shards.items()
     ]
-    view = View.of(then, shards, checkpoint.base_version)
+    view = TableView.of(then, shards, checkpoint.base_version)
     if view is None:
         raise Corrupt("The checkpoint's base has taken in later flushes than its manifests know.", table=home.uri)
     sizes = [(one.fragment_id, _nbytes(one)) for one in view.base.dataset.get_fragments()]
     parts: list[ReadPart] = [BasePart(ids) for ids in grouped(sizes, part_bytes)]
-    for fresh in view.shards:
-        for place, sstable in enumerate(fresh.sstables):
-            parts.append(SsTablePart(fresh.shard.id, sstable, fresh.sstables[place + 1 :]))
-        if has_tail(checkpoint, fresh.shard.id):
-            parts.append(TailPart(fresh.shard.id))
-    return ReadPlan(then, checkpoint, view.shards, tuple(parts), pinned)
+    for delta in view.deltas:
+        for place, sstable in enumerate(delta.sstables):
+            parts.append(SsTablePart(delta.shard.id, sstable, delta.sstables[place + 1 :]))
+        if has_tail(checkpoint, delta.shard.id):
+            parts.append(TailPart(delta.shard.id))
+    return ReadPlan(then, checkpoint, view.deltas, tuple(parts), pinned)
 
 
 def grouped(sizes: Sequence[tuple[int, int]], limit: int) -> list[tuple[int, ...]]:

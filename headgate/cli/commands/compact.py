@@ -10,7 +10,7 @@ import click
 
 from headgate.checkpoints.jobs.policy import BasePolicy
 from headgate.checkpoints.offline.checkpoint import ToFlush
-from headgate.checkpoints.offline.compact import Compacted, Waiting
+from headgate.checkpoints.offline.compact import Compacted, ShardBacklog
 from headgate.cli.options.age import check_age, nothing_else_runs_option
 from headgate.cli.options.duration import DURATION
 from headgate.cli.options.table import apply_option, storage_option, table_argument
@@ -62,7 +62,7 @@ def compact(
     check_age("--keep-versions", keep_versions, nothing_else_runs)
     table = open_table(uri, storage_options or None)
     if not apply:
-        found = [_waiting(one) for one in table.waiting()]
+        found = [_waiting(one) for one in table.backlog()]
         value = {"applied": False, "sstables": sum(one["sstables"] for one in found), "shards": found}
         if flush:
             value["flush"] = [_to_flush(one) for one in table.to_flush()]
@@ -79,7 +79,7 @@ def compact(
     output.record(f"Compacted {table.uri}", {"applied": True, **_value(done), "note": note or None})
 
 
-def _waiting(one: Waiting) -> dict[str, Any]:
+def _waiting(one: ShardBacklog) -> dict[str, Any]:
     return {
         "shard": str(one.shard_id),
         "name": one.name,

@@ -26,9 +26,9 @@ from headgate.connectors.lance.fts.index import Segment
 from headgate.connectors.lance.fts.partition import Partition
 from headgate.connectors.lance.rows import ROW_ID, RowIds
 from headgate.errors import InvalidInput
-from headgate.search.query.shard_text import StoredSource, TextColumn, TextPart, opened, part_of, run_parts
-from headgate.search.query.tail_index import Stretch
-from headgate.shards.rows.view import View
+from headgate.search.query.shard_text import StoredSource, TextColumn, TextPart, opened, part_of, tail_parts
+from headgate.search.query.tail_index import TextBlock
+from headgate.shards.rows.view import TableView
 
 _deleted: Cache[RowIds] = Cache("deleted_rows", lambda rows: int(rows.nbytes))
 
@@ -46,7 +46,7 @@ class BaseIndex:
     segments: tuple[Segment, ...]
 
     @classmethod
-    def of(cls, view: View, column: str) -> BaseIndex:
+    def of(cls, view: TableView, column: str) -> BaseIndex:
         """Raises InvalidInput for a column that has none."""
         dataset, store = view.base.dataset, view.home.store
         names = {index.column: index.name for index in datasets.text_indexes(dataset)}
@@ -132,13 +132,13 @@ class BaseIndex:
         return _deleted.get_or_make(identity, lambda: row_ids.deleted_rows(self.dataset, fragment))
 
     def _uncovered_parts(self, source: StoredSource, superseded: RowIds) -> Iterator[TextPart]:
-        stretches, rows = [], [np.zeros(0, np.uint64)]
+        blocks, rows = [], [np.zeros(0, np.uint64)]
         for number in sorted(set(self.fragments) - self.covered):
             found = [batch.column(ROW_ID).to_numpy() for batch in self._batches(number)]
             identity = f"{self.uri}:{self.column.name}:{self.fragments[number].metadata.to_json()}".encode()
-            stretches.append(Stretch(identity, sum(map(len, found)), partial(self._texts, number)))
+            blocks.append(TextBlock(identity, sum(map(len, found)), partial(self._texts, number)))
             rows += found
-        yield from run_parts(source, stretches, np.concatenate(rows), self.column, superseded)
+        yield from tail_parts(source, blocks, np.concatenate(rows), self.column, superseded)
 
     def _texts(self, number: int) -> list[pa.Array]:
         return [batch.column(0) for batch in self._batches(number, self.column.name)]

@@ -29,7 +29,7 @@ from headgate.search.query.ranking import Hits, Match, Ranking, rank
 from headgate.search.query.shard_text import PLACE, SCORE, TextPart, check_match, rows_of, shard_parts
 from headgate.search.query.superseded import superseded_rows
 from headgate.search.query.tail_index import identity_of
-from headgate.shards.rows.view import Fresh, View
+from headgate.shards.rows.view import ShardDelta, TableView
 
 Marker: TypeAlias = Callable[[str], list[tuple[str, bool]]]
 
@@ -65,7 +65,7 @@ _prepared: Cache[_Prepared] = Cache(
 class Searcher:
     """Searches a table as it was at one instant. Thread-safe."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: TableView) -> None:
         """Raises InvalidInput where the base's columns have changed since the table was opened."""
         if not view.base.as_today:
             what = "The table's columns have changed since it was opened."
@@ -73,7 +73,7 @@ class Searcher:
         self._view = view
         self._lock = threading.Lock()
         schema = view.home.schema.logical.serialize().to_pybytes()
-        self.identity = (_table_identity(view), view.base.dataset.version, schema, *map(_identity, view.shards))
+        self.identity = (_table_identity(view), view.base.dataset.version, schema, *map(_identity, view.deltas))
         """Equal for equal views. A table that is made again in the same place has another id."""
 
     def search(
@@ -125,7 +125,7 @@ class Searcher:
     @property
     def tails(self) -> tuple[pa.Table, ...]:
         """The fresh rows of the view."""
-        return tuple(table for fresh in self._view.shards for table in fresh.tables)
+        return tuple(table for delta in self._view.deltas for table in delta.tables)
 
     def _prepare(self, column: str) -> _Prepared:
         with self._lock:
@@ -136,8 +136,8 @@ class Searcher:
         if column in schema.logical.names and not _is_text(schema.logical.field(column).type):
             raise InvalidInput(f"Column {column!r} holds {schema.logical.field(column).type}, and texts are searched.")
         base = BaseIndex.of(self._view, column)
-        shards = [shard_parts(fresh, base.column) for fresh in self._view.shards]
-        only_base = not any(fresh.sstables or any(t.num_rows for t in fresh.tables) for fresh in self._view.shards)
+        shards = [shard_parts(delta, base.column) for delta in self._view.deltas]
+        only_base = not any(delta.sstables or any(t.num_rows for t in delta.tables) for delta in self._view.deltas)
         keys = [shard.keys for shard in shards if shard.keys is not None]
         superseded = np.zeros(0, np.uint64)
         if keys:
@@ -167,19 +167,19 @@ _searchers: Cache[Searcher] = Cache(
 """Two threads that search an equal view share one, and so prepare it once."""
 
 
-def searcher_of(view: View) -> Searcher:
+def searcher_of(view: TableView) -> Searcher:
     """A searcher of this view, or of an equal one that is held."""
     made = Searcher(view)
     return _searchers.get_or_make(made.identity, lambda: made)
 
 
-def _table_identity(view: View) -> tuple[object, ...]:
+def _table_identity(view: TableView) -> tuple[object, ...]:
     return view.home.uri, view.home.table_id
 
 
-def _identity(fresh: Fresh) -> tuple[object, ...]:
-    chunks = [chunk for table in fresh.tables for column in table.columns for chunk in column.chunks]
-    return fresh.shard.id, fresh.generation, fresh.sstables, identity_of(chunks)
+def _identity(delta: ShardDelta) -> tuple[object, ...]:
+    chunks = [chunk for table in delta.tables for column in table.columns for chunk in column.chunks]
+    return delta.shard.id, delta.generation, delta.sstables, identity_of(chunks)
 
 
 def _is_text(kind: pa.DataType) -> bool:

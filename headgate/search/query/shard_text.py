@@ -27,14 +27,14 @@ from headgate.connectors.lance.rows import ROW_ID, RowIds
 from headgate.connectors.objects import ObjectStore
 from headgate.errors import InvalidInput
 from headgate.search.query.ranking import Documents, Hits
-from headgate.search.query.tail_index import Stretch, identity_of, indexed_runs
+from headgate.search.query.tail_index import TextBlock, identity_of, tail_segments
 from headgate.shards.manifest.model import SsTable
 from headgate.shards.rows.chunks import ChunkedRows
 from headgate.shards.rows.dedup import living, newest_rows
 from headgate.shards.rows.keys import plain, sstable_keys
 from headgate.shards.rows.schema import TOMBSTONE
 from headgate.shards.rows.sstable import StoredRows, open_sstable, sstable_key
-from headgate.shards.rows.view import Fresh
+from headgate.shards.rows.view import ShardDelta
 
 SCORE = "_score"
 PLACE = "__headgate_place"
@@ -123,11 +123,11 @@ class ShardParts:
     keys: pa.Table | None
 
 
-def shard_parts(fresh: Fresh, column: TextColumn) -> ShardParts:
+def shard_parts(delta: ShardDelta, column: TextColumn) -> ShardParts:
     """What a shard adds: of all rows of a key, in SSTables and fresh, the last one counts, unless it is a delete."""
-    key = fresh.shard.home.schema.primary_key
-    pieces = [_sstable_piece(fresh, sstable, column) for sstable in fresh.sstables]
-    tail = pa.concat_tables([fresh.shard.home.schema.storage.empty_table(), *fresh.tables])
+    key = delta.shard.home.schema.primary_key
+    pieces = [_sstable_piece(delta, sstable, column) for sstable in delta.sstables]
+    tail = pa.concat_tables([delta.shard.home.schema.storage.empty_table(), *delta.tables])
     if tail.num_rows:
         pieces.append(_fresh_piece(tail, key, column))
     if not key or not pieces:
@@ -148,13 +148,13 @@ def opened(segment: Segment) -> OpenIndex:
     return _indexes.get_or_make(segment.uri, lambda: full_text.open_index(segment.uri, segment.options))
 
 
-def run_parts(
-    source: Source, stretches: Sequence[Stretch], rows: RowIds, column: TextColumn, hidden: RowIds
+def tail_parts(
+    source: Source, blocks: Sequence[TextBlock], rows: RowIds, column: TextColumn, hidden: RowIds
 ) -> Iterator[TextPart]:
-    """Texts that no index covers; `rows` are their row ids in the order of the stretches."""
-    for run in indexed_runs(stretches, column.parameters):
-        for partition in run.index.partitions:
-            places = partition.rows.astype(np.int64) + run.first
+    """Texts that no index covers; `rows` are their row ids in the order of the blocks."""
+    for segment in tail_segments(blocks, column.parameters):
+        for partition in segment.index.partitions:
+            places = partition.rows.astype(np.int64) + segment.first
             yield part_of(partition.with_rows(rows[places]), source, hidden)
 
 
@@ -202,21 +202,21 @@ def _of_piece(piece: _Piece, number: int) -> pa.Table:
 
 def _fresh_piece(rows: pa.Table, key: tuple[str, ...], column: TextColumn) -> _Piece:
     every = np.arange(rows.num_rows, dtype=np.uint64)
-    stretches = [Stretch(identity_of([chunk]), len(chunk), partial(list, [chunk])) for chunk in _texts(rows, column)]
+    blocks = [TextBlock(identity_of([chunk]), len(chunk), partial(list, [chunk])) for chunk in _texts(rows, column)]
     source = FreshSource(rows.drop_columns([TOMBSTONE]))
     keys = plain(rows.select([*key, TOMBSTONE]).append_column(ROW_ID, pa.array(every)))
-    return _Piece(keys, lambda hidden: run_parts(source, stretches, every, column, hidden))
+    return _Piece(keys, lambda hidden: tail_parts(source, blocks, every, column, hidden))
 
 
-def _sstable_piece(fresh: Fresh, sstable: SsTable, column: TextColumn) -> _Piece:
-    stored, schema = open_sstable(fresh.shard, sstable), fresh.shard.home.schema
+def _sstable_piece(delta: ShardDelta, sstable: SsTable, column: TextColumn) -> _Piece:
+    stored, schema = open_sstable(delta.shard, sstable), delta.shard.home.schema
     if not stored.as_today:
         # From before a column was renamed, added or dropped: its rows are read as they are today.
         batches = list(stored.batches(schema.storage.names, None))
         return _fresh_piece(pa.Table.from_batches(batches, schema.storage), schema.primary_key, column)
-    store, place = fresh.shard.home.store, sstable_key(fresh.shard, sstable.path)
-    identity = f"{fresh.shard.home.uri}/{place}"
-    keys = sstable_keys(fresh.shard, sstable, stored)
+    store, place = delta.shard.home.store, sstable_key(delta.shard, sstable.path)
+    identity = f"{delta.shard.home.uri}/{place}"
+    keys = sstable_keys(delta.shard, sstable, stored)
     source = StoredSource(stored.dataset)
 
     def parts(hidden: RowIds) -> Iterable[TextPart]:
@@ -227,8 +227,8 @@ def _sstable_piece(fresh: Fresh, sstable: SsTable, column: TextColumn) -> _Piece
             return [part_of(partition, source, gone) for partition in partitions]
         rows = keys.column(ROW_ID).to_numpy()
         # An SSTable never changes, and its place is not used again.
-        stretch = Stretch(f"{identity}:{column.name}".encode(), len(rows), partial(_read_texts, stored, column))
-        return run_parts(source, [stretch], rows, column, hidden)
+        block = TextBlock(f"{identity}:{column.name}".encode(), len(rows), partial(_read_texts, stored, column))
+        return tail_parts(source, [block], rows, column, hidden)
 
     return _Piece(keys, parts)
 

@@ -1,10 +1,10 @@
-"""Rows that no stored index covers, indexed in memory: in runs, so that rows that are added cost only themselves.
+"""Rows that no stored index covers, indexed in memory: in segments, so that rows that are added cost only themselves.
 
 Promises:
-1. The words are those of the stored index: native indexes each run with the same parameters.
-2. A run is known by the texts in it. Whoever asks for the same texts again, in whatever table at whatever time,
-   gets the run that is held.
-3. Where rows are only added at the end, each row is indexed a few times in all, and a search has few runs to look
+1. The words are those of the stored index: native indexes each segment with the same parameters.
+2. A segment is known by the texts in it. Whoever asks for the same texts again, in whatever table at whatever time,
+   gets the segment that is held.
+3. Where rows are only added at the end, each row is indexed a few times in all, and a search has few segments to look
    at: neighbours of equal rank are joined, up to a size.
 """
 
@@ -28,18 +28,18 @@ from headgate.connectors.lance.fts import index as full_text
 from headgate.connectors.lance.fts.index import OpenIndex
 from headgate.connectors.lance.fts.postings import BLOCK
 
-RUN_ROWS = 100_000
-"""Runs are not joined beyond it, and longer ones are cut: indexing that many takes a second or two, which one search
-has to wait."""
+SEGMENT_ROWS = 100_000
+"""Segments are not joined beyond it, and longer ones are cut: indexing that many takes a second or two, which one
+search has to wait."""
 
 AT_ONCE = min(os.cpu_count() or 1, 8)
-"""Runs indexed together; each takes some hundred megabytes meanwhile."""
+"""Segments indexed together; each takes some hundred megabytes meanwhile."""
 
-_runs: Cache[OpenIndex] = Cache("tail_indexes", lambda index: 0, lambda index: index.memory)
+_segments: Cache[OpenIndex] = Cache("tail_indexes", lambda index: 0, lambda index: index.memory)
 
 
 @dataclass(frozen=True)
-class Stretch:
+class TextBlock:
     """Texts that are read together, and always in this form: the rows of a batch, of a fragment."""
 
     identity: bytes
@@ -49,39 +49,39 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class Run:
-    """Neighbouring stretches, indexed. Rows of the index count from `first`, a place among all rows."""
+class TailSegment:
+    """Neighbouring blocks, indexed. Rows of the index count from `first`, a place among all rows."""
 
     first: int
     rows: int
     index: OpenIndex
 
 
-def indexed_runs(stretches: Sequence[Stretch], parameters: Mapping[str, Any]) -> Iterator[Run]:
-    """All the stretches, indexed, as many at once as there are cores. Those without rows are left out."""
-    filled = [stretch for stretch in stretches if stretch.rows]
+def tail_segments(blocks: Sequence[TextBlock], parameters: Mapping[str, Any]) -> Iterator[TailSegment]:
+    """All the blocks, indexed, as many at once as there are cores. Those without rows are left out."""
+    filled = [block for block in blocks if block.rows]
     # How posting lists are stored changes no result, and one way of the two is known here.
     known = {**parameters, "block_size": BLOCK}
-    bounds = run_bounds([stretch.rows for stretch in filled], RUN_ROWS)
+    bounds = segment_bounds([block.rows for block in filled], SEGMENT_ROWS)
     pieces = [piece for start, stop in bounds for piece in _pieces(filled[start:stop])]
     first = 0
     for piece, index in zip(pieces, _indexed(pieces, known), strict=True):
-        yield Run(first, piece.rows, index)
+        yield TailSegment(first, piece.rows, index)
         first += piece.rows
 
 
-def run_bounds(sizes: Sequence[int], limit: int = RUN_ROWS) -> list[tuple[int, int]]:
+def segment_bounds(sizes: Sequence[int], limit: int = SEGMENT_ROWS) -> list[tuple[int, int]]:
     """Which neighbours are joined: like a binary counter, two of equal rank become one of the next.
 
-    It depends on the stretches before alone, so that a run stays until it is joined.
+    It depends on the blocks before alone, so that a segment stays until it is joined.
     """
-    runs: list[tuple[int, int, int, int]] = []
+    segments: list[tuple[int, int, int, int]] = []
     for place, size in enumerate(sizes):
-        runs.append((place, place + 1, size, 0))
-        while len(runs) > 1 and runs[-1][3] == runs[-2][3] and runs[-1][2] + runs[-2][2] <= limit:
-            (start, _, one, rank), (_, stop, two, _) = runs[-2:]
-            runs[-2:] = [(start, stop, one + two, rank + 1)]
-    return [(start, stop) for start, stop, _, _ in runs]
+        segments.append((place, place + 1, size, 0))
+        while len(segments) > 1 and segments[-1][3] == segments[-2][3] and segments[-1][2] + segments[-2][2] <= limit:
+            (start, _, one, rank), (_, stop, two, _) = segments[-2:]
+            segments[-2:] = [(start, stop, one + two, rank + 1)]
+    return [(start, stop) for start, stop, _, _ in segments]
 
 
 def identity_of(columns: Sequence[pa.Array]) -> bytes:
@@ -105,28 +105,28 @@ class _Piece:
     texts: Callable[[], pa.ChunkedArray]
 
 
-def _pieces(run: Sequence[Stretch]) -> Iterator[_Piece]:
-    """A run; in equal pieces where it is one stretch that is too long."""
-    rows, identity = sum(stretch.rows for stretch in run), tuple(stretch.identity for stretch in run)
-    texts = _Texts(run)
-    if rows <= RUN_ROWS:
+def _pieces(segment: Sequence[TextBlock]) -> Iterator[_Piece]:
+    """A segment; in equal pieces where it is one block that is too long."""
+    rows, identity = sum(block.rows for block in segment), tuple(block.identity for block in segment)
+    texts = _Texts(segment)
+    if rows <= SEGMENT_ROWS:
         yield _Piece(identity, rows, texts.read)
         return
-    count = -(-rows // RUN_ROWS)
+    count = -(-rows // SEGMENT_ROWS)
     for number, (start, stop) in enumerate(pairwise(rows * part // count for part in range(count + 1))):
         yield _Piece((*identity, number), stop - start, partial(texts.cut, start, stop - start))
 
 
 class _Texts:
-    """The texts of a run, read once however many pieces are made of them."""
+    """The texts of a segment, read once however many pieces are made of them."""
 
-    def __init__(self, run: Sequence[Stretch]) -> None:
-        self._run = run
+    def __init__(self, segment: Sequence[TextBlock]) -> None:
+        self._segment = segment
         self._lock = threading.Lock()
         self._read: pa.ChunkedArray | None = None
 
     def read(self) -> pa.ChunkedArray:
-        return pa.chunked_array([array for stretch in self._run for array in stretch.texts()])
+        return pa.chunked_array([array for block in self._segment for array in block.texts()])
 
     def cut(self, start: int, rows: int) -> pa.ChunkedArray:
         with self._lock:
@@ -139,8 +139,8 @@ def _indexed(pieces: Sequence[_Piece], parameters: Mapping[str, Any]) -> list[Op
     told = json.dumps(parameters, sort_keys=True)
 
     def index(piece: _Piece) -> OpenIndex:
-        return _runs.get_or_make((told, *piece.identity), lambda: full_text.index_texts(piece.texts(), parameters))
+        return _segments.get_or_make((told, *piece.identity), lambda: full_text.index_texts(piece.texts(), parameters))
 
-    new = [piece for piece in pieces if _runs.get((told, *piece.identity)) is None]
+    new = [piece for piece in pieces if _segments.get((told, *piece.identity)) is None]
     made = dict(zip(map(id, new), parallel.each("index", index, new, workers=AT_ONCE), strict=True))
     return [made[id(piece)] if id(piece) in made else index(piece) for piece in pieces]

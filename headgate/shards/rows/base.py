@@ -13,13 +13,13 @@ from headgate.shards.shard import TableHome
 
 
 @dataclass(frozen=True)
-class TakenIn:
+class CompactedMarks:
     """Per shard the generation up to which the base has everything, and up to which it may have the deletes."""
 
     shards: frozenset[UUID]
     """Of these it is known."""
     marks: Mapping[UUID, int]
-    begun: Mapping[UUID, int]
+    started: Mapping[UUID, int]
 
 
 class Base:
@@ -28,18 +28,18 @@ class Base:
     def __init__(self, home: TableHome, rows: StoredRows) -> None:
         self.home = home
         self.rows = rows
-        self._taken: TakenIn | None = None
+        self._taken: CompactedMarks | None = None
 
     @classmethod
     def at(cls, home: TableHome, version: int | None = None) -> Base:
         """As it is now, or at a version. Raises DataLoss, Transient."""
         return cls(home, open_base(home, version))
 
-    def taken_in(self, shards: frozenset[UUID]) -> TakenIn:
+    def taken_in(self, shards: frozenset[UUID]) -> CompactedMarks:
         """What it has of these shards; read once. Raises NotFound, Corrupt, Poisoned as `compacted_marks` does."""
         taken = self._taken
         if taken is None or taken.shards != shards:
             dataset = self.rows.dataset
             marks = compacted_marks(self.home.store, dataset, shards)
-            taken = self._taken = TakenIn(shards, marks, begun_marks(dataset))
+            taken = self._taken = CompactedMarks(shards, marks, begun_marks(dataset))
         return taken

@@ -51,7 +51,7 @@ class KeySet:
         self._parts: list[pa.Table] = []
         self._joined: pa.Table | None = None
         self._length = 0
-        self._marks: Marks | None = Marks() if len(self._key) == 1 else None
+        self._dense: DenseKeySet | None = DenseKeySet() if len(self._key) == 1 else None
         """Instead of the parts, as long as they are numbers that lie close to each other."""
 
     def __len__(self) -> int:
@@ -61,21 +61,21 @@ class KeySet:
     @property
     def is_quick(self) -> bool:
         """Whether asking costs the same however many keys there are."""
-        return self._marks is not None
+        return self._dense is not None
 
     def add(self, rows: pa.Table) -> None:
         """The keys of these rows belong to it from now on."""
         if not self._key or not rows.num_rows:
             return
         self._length += rows.num_rows
-        if self._marks is not None:
-            if (numbers := _numbers(rows, self._key[0])) is not None and self._marks.add(numbers):
+        if self._dense is not None:
+            if (numbers := _numbers(rows, self._key[0])) is not None and self._dense.add(numbers):
                 return
-            if len(self._marks):
+            if len(self._dense):
                 field = rows.schema.field(self._key[0])
-                known = pa.array(self._marks.numbers()).cast(field.type)
+                known = pa.array(self._dense.numbers()).cast(field.type)
                 self._parts.append(pa.table([known], schema=pa.schema([field])))
-            self._marks = None
+            self._dense = None
         self._parts.append(rows.select(self._key))
         self._joined = None
 
@@ -96,12 +96,12 @@ class KeySet:
         """The numbers, from 0, of the rows whose key was added; rising."""
         if not self._length or not rows.num_rows:
             return np.zeros(0, np.intp)
-        marked = self._marked(rows)
+        marked = self._in_dense(rows)
         return np.flatnonzero(self._mask(rows) if marked is None else marked)
 
     def _mask(self, rows: pa.Table) -> pa.Array:
         """Which rows have a key that was added."""
-        marked = self._marked(rows)
+        marked = self._in_dense(rows)
         if marked is not None:
             return pa.array(marked)
         first, known = self._key[0], self._all()
@@ -118,13 +118,13 @@ class KeySet:
         mask[hits.column(_ROW).to_numpy()] = True
         return pa.array(mask)
 
-    def _marked(self, rows: pa.Table) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
+    def _in_dense(self, rows: pa.Table) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
         """The same, where the keys are flags."""
-        if self._marks is None:
+        if self._dense is None:
             return None
         numbers = _numbers(rows, self._key[0])
         assert numbers is not None, "keys are of one type and never null"
-        return self._marks.has(numbers)
+        return self._dense.has(numbers)
 
     def _all(self) -> pa.Table:
         if self._joined is None:
@@ -137,7 +137,7 @@ class KeySet:
         return self._joined
 
 
-class Marks:
+class DenseKeySet:
     """Whole numbers that lie close to each other, one flag for each that could be: adding and asking is one step."""
 
     def __init__(self) -> None:

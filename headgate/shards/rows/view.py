@@ -39,7 +39,7 @@ MANY_KEYS = 10_000
 
 
 @dataclass(frozen=True)
-class Fresh:
+class ShardDelta:
     """What one shard adds to the base: SSTables, oldest first, then rows in storage form, oldest first.
 
     `generation` is the one that the oldest of the rows belong to.
@@ -52,11 +52,11 @@ class Fresh:
     opened: dict[str, StoredRows] = field(default_factory=dict, repr=False, compare=False)
     """SSTables as far as they were opened, by path. They never change: the next instant may have the same."""
 
-    def above(self, mark: int, begun: int = 0) -> Fresh | None:
-        """Without the SSTables up to the base's mark; None where the mark, or the generation whose deletes have begun
-        to be taken in, is of a later flush than this knows.
+    def above(self, mark: int, started: int = 0) -> ShardDelta | None:
+        """Without the SSTables up to the base's mark; None where the mark, or the generation whose deletes the base has
+        started to take in, is of a later flush than this knows.
         """
-        left = uncompacted(self.sstables, self.generation, mark) if begun < self.generation else None
+        left = uncompacted(self.sstables, self.generation, mark) if started < self.generation else None
         if left is None or left == self.sstables:
             return self if left is not None else None
         return replace(self, sstables=left)
@@ -102,26 +102,28 @@ class Fresh:
 
 
 @dataclass(frozen=True)
-class View:
+class TableView:
     """A table at one instant: one version of its base, and what its shards add."""
 
     home: TableHome
     base: StoredRows
-    shards: tuple[Fresh, ...]
+    deltas: tuple[ShardDelta, ...]
 
     @classmethod
-    def of(cls, home: TableHome, shards: Sequence[Fresh], version: int | None = None) -> View | None:
+    def of(cls, home: TableHome, deltas: Sequence[ShardDelta], version: int | None = None) -> TableView | None:
         """Over the latest base, or a version of it. None: the base has taken in what the shards still show as fresh;
         look again (R11).
         """
-        return cls.over(Base.at(home, version), shards)
+        return cls.over(Base.at(home, version), deltas)
 
     @classmethod
-    def over(cls, base: Base, shards: Sequence[Fresh]) -> View | None:
+    def over(cls, base: Base, deltas: Sequence[ShardDelta]) -> TableView | None:
         """The same over a base that was opened after the shards were looked at."""
-        taken = base.taken_in(frozenset(fresh.shard.id for fresh in shards))
-        left = [fresh.above(taken.marks.get(fresh.shard.id, 0), taken.begun.get(fresh.shard.id, 0)) for fresh in shards]
-        known = [fresh for fresh in left if fresh is not None]
+        taken = base.taken_in(frozenset(delta.shard.id for delta in deltas))
+        left = [
+            delta.above(taken.marks.get(delta.shard.id, 0), taken.started.get(delta.shard.id, 0)) for delta in deltas
+        ]
+        known = [delta for delta in left if delta is not None]
         return cls(base.home, base.rows, tuple(known)) if len(known) == len(left) else None
 
     def scan(self, columns: Sequence[str] | None = None, filter: Filter | None = None) -> pa.RecordBatchReader:
@@ -150,12 +152,12 @@ class View:
     def _found(self, result: pa.Schema, wanted: pa.Table, asked: KeySet) -> Iterator[pa.RecordBatch]:
         key = self.home.schema.primary_key
         hidden, narrow = KeySet(key), _keys_filter(wanted)
-        for fresh in self.shards:
-            rows = fresh.newest_of(asked)
+        for delta in self.deltas:
+            rows = delta.newest_of(asked)
             hidden.add(rows)
             yield from shown(living(rows), result)
-            for sstable in reversed(fresh.sstables):
-                rows = fresh.stored_rows_of(sstable, asked, narrow)
+            for sstable in reversed(delta.sstables):
+                rows = delta.stored_rows_of(sstable, asked, narrow)
                 yield from shown(living(hidden.unseen(rows)), result)
                 hidden.add(rows)
         left = hidden.unseen(wanted)
@@ -169,14 +171,14 @@ class View:
     def _batches(self, result: pa.Schema, filter: Filter | None) -> Iterator[pa.RecordBatch]:
         key = self.home.schema.primary_key
         hidden = KeySet(key)
-        for fresh in self.shards:
-            rows = newest_rows(fresh.rows, key)
+        for delta in self.deltas:
+            rows = newest_rows(delta.rows, key)
             if rows.num_rows:
                 hidden.add(rows)
                 yield from shown(filtered(living(rows), filter), result)
             # A key lives in one shard, so what other shards hide changes nothing here.
-            for sstable in reversed(fresh.sstables):
-                yield from _sstable_batches(fresh.stored(sstable), hidden, key, result, filter)
+            for sstable in reversed(delta.sstables):
+                yield from _sstable_batches(delta.stored(sstable), hidden, key, result, filter)
         wanted = list(dict.fromkeys([*result.names, *key]))
         for batch in self.base.batches(wanted, filter, batch_rows(hidden)):
             yield from shown(hidden.unseen(pa.Table.from_batches([batch])), result)
