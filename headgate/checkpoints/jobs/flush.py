@@ -21,7 +21,6 @@ from headgate.retry import Retry
 from headgate.shards.manifest.commit import commit_generation
 from headgate.shards.manifest.model import Manifest, SsTable
 from headgate.shards.memtable.memtable import MemTable
-from headgate.shards.memtable.replay import uncovered
 from headgate.shards.rows.sstable import write_sstable
 from headgate.shards.shard import Claim, Shard
 from headgate.shards.wal.appender import read_header
@@ -85,9 +84,9 @@ def make(job: FlushJob) -> Made:
     shard, start = Shard(current_home(job.claim.shard.home), job.claim.shard.id), job.manifest.replay_after + 1
     table = MemTable(shard.home.schema, job.manifest.generation, job.manifest.replay_after)
     visible = Visible({shard.id: job.visible}, shard.home.uri)
-    entries = visible.visible_entries(shard.id, WalTailer(shard).read(start, job.last + 1), start, job.last + 1)
+    entries = WalTailer(shard).read(start, job.last + 1)
     complete, reach = True, None
-    for part in uncovered(shard, job.manifest, entries):
+    for part in visible.tail(shard, job.manifest, entries, job.last + 1):
         if table.nbytes >= job.max_bytes:
             # What notes this generation behind the SSTable would be skipped: see `headgate.shards.memtable.notes`.
             reach = _noted_reach(job, shard, part.position) if reach is None else reach

@@ -20,6 +20,9 @@ from headgate.checkpoints.log.decisions import is_visible
 from headgate.checkpoints.log.records import Run
 from headgate.checkpoints.log.state import LogState, Positions, merged
 from headgate.errors import Corrupt, DataLoss, InvalidInput
+from headgate.shards.manifest.model import Manifest
+from headgate.shards.memtable.replay import Replayed, uncovered
+from headgate.shards.shard import Shard
 from headgate.shards.wal.tailer import WalEntry
 
 
@@ -90,6 +93,15 @@ class Visible:
                 yield found
         if (missing := listed.first_below(None)) is not None:
             raise self._loss("absent", shard_id, missing)
+
+    def tail(
+        self, shard: Shard, manifest: Manifest, entries: Iterable[WalEntry], stop: int | None = None
+    ) -> Iterator[Replayed]:
+        """The visible rows of [replay_after + 1, stop) that no SSTable has, of these entries as `visible_entries` takes
+        them. Raises what that does.
+        """
+        start = manifest.replay_after + 1
+        return uncovered(shard, manifest, self.visible_entries(shard.id, entries, start, stop))
 
     def _loss(self, how: str, shard_id: UUID, position: int, **detail: Any) -> DataLoss:
         return DataLoss(

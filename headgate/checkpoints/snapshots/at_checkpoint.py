@@ -6,7 +6,7 @@ ended, judged by the folds, and the base at its version. Writes nothing, fences 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,6 @@ from headgate.checkpoints.snapshots.checkpoint import CheckpointStore, PinnedSha
 from headgate.connectors.lance.datasets import field_ids, open_dataset
 from headgate.connectors.objects.read_only import ReadOnlyStore
 from headgate.errors import Corrupt, DataLoss, InvalidInput
-from headgate.shards.memtable.replay import uncovered
 from headgate.shards.rows.schema import RowSchema
 from headgate.shards.rows.view import ShardDelta, TableView
 from headgate.shards.shard import Shard, TableHome
@@ -33,15 +32,17 @@ def read_checkpoint(home: TableHome, checkpoint: TableCheckpoint) -> TableView:
     respected; Corrupt.
     """
     visible = Visible.of(map(unfolded, checkpoint.streams.values()), home.uri)
-    try:
-        deltas = parallel.each("checkpoint", lambda pinned: _delta(home, pinned, visible), checkpoint.shards.values())
-        view = TableView.of(home, deltas, checkpoint.base_version)
-    except DataLoss as error:
-        error.located(table=home.uri, checkpoint=checkpoint.name)
-        raise
-    if view is None:
-        raise Corrupt("The checkpoint's base has taken in later flushes than its manifests know.", table=home.uri)
-    return view
+
+    def delta(pinned: PinnedShard) -> ShardDelta:
+        rows = pa.Table.from_batches(tail_batches(home, pinned, visible), schema=home.schema.storage)
+        return ShardDelta.of(Shard(home, pinned.shard_id), pinned.manifest, rows)
+
+    return _view(home, checkpoint, delta)
+
+
+def without_tails(home: TableHome, checkpoint: TableCheckpoint) -> TableView:
+    """The base and the SSTables of the checkpoint alone; reads no rows. Raises DataLoss, Corrupt."""
+    return _view(home, checkpoint, lambda pinned: ShardDelta.of(Shard(home, pinned.shard_id), pinned.manifest))
 
 
 def open_at(home: TableHome, name: str) -> tuple[TableHome, pa.Schema, TableCheckpoint]:
@@ -92,13 +93,18 @@ def for_reading(home: TableHome, checkpoint: TableCheckpoint) -> TableHome:
 def tail_batches(home: TableHome, pinned: PinnedShard, visible: Visible) -> Iterator[pa.RecordBatch]:
     """The rows of a pinned shard that are in no SSTable, in storage form and in order; read as they are asked for."""
     shard, manifest = Shard(home, pinned.shard_id), pinned.manifest
-    start = manifest.replay_after + 1
-    entries = visible.visible_entries(shard.id, WalTailer(shard).read(start, pinned.end), start, pinned.end)
-    for part in uncovered(shard, manifest, entries):
+    entries = WalTailer(shard).read(manifest.replay_after + 1, pinned.end)
+    for part in visible.tail(shard, manifest, entries, pinned.end):
         yield from part.batches
 
 
-def _delta(home: TableHome, pinned: PinnedShard, visible: Visible) -> ShardDelta:
-    manifest = pinned.manifest
-    rows = pa.Table.from_batches(tail_batches(home, pinned, visible), schema=home.schema.storage)
-    return ShardDelta(Shard(home, pinned.shard_id), manifest.generation, manifest.sstables, (rows,))
+def _view(home: TableHome, checkpoint: TableCheckpoint, delta: Callable[[PinnedShard], ShardDelta]) -> TableView:
+    try:
+        deltas = parallel.each("checkpoint", delta, checkpoint.shards.values())
+        view = TableView.of(home, deltas, checkpoint.base_version)
+    except DataLoss as error:
+        error.located(table=home.uri, checkpoint=checkpoint.name)
+        raise
+    if view is None:
+        raise Corrupt("The checkpoint's base has taken in later flushes than its manifests know.", table=home.uri)
+    return view

@@ -8,11 +8,12 @@ holds them and, for a tail with a key, its rows; never the base. Writes nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from uuid import UUID
+from functools import partial
 
 import pyarrow as pa
 
 from headgate import clock
+from headgate.caches import Cache
 from headgate.checkpoints.log.state import unfolded
 from headgate.checkpoints.log.visibility import Visible
 from headgate.checkpoints.snapshots.at_checkpoint import tail_batches
@@ -22,9 +23,8 @@ from headgate.connectors.lance.filters import Filter, check_filter, filtered
 from headgate.errors import Corrupt, DataLoss, Expired, NotFound, StoreError, Transient
 from headgate.shards.manifest.model import SsTable
 from headgate.shards.rows.dedup import KeySet, living, newest_rows
-from headgate.shards.rows.schema import TOMBSTONE
 from headgate.shards.rows.sstable import open_base, open_sstable
-from headgate.shards.rows.view import batch_rows, result_schema, shown
+from headgate.shards.rows.view import result_schema, shown, stored_rows
 from headgate.shards.shard import Shard
 
 
@@ -60,26 +60,16 @@ def part_batches(
 
 
 def _base(plan: ReadPlan, part: BasePart, result: pa.Schema, filter: Filter | None) -> Iterator[pa.RecordBatch]:
-    key = plan.home.schema.primary_key
-    hidden = _keys_of(plan).all_fresh() if key else KeySet(key)
-    wanted = list(dict.fromkeys([*result.names, *(key if len(hidden) else ())]))
     stored = open_base(plan.home, plan.at.base_version)
-    for batch in stored.batches(wanted, filter, batch_rows(hidden), part.fragments):
-        yield from shown(hidden.unseen(pa.Table.from_batches([batch])), result)
+    return stored_rows(stored, _keys_of_shards(plan), result, filter, part.fragments)
 
 
 def _sstable(plan: ReadPlan, part: SsTablePart, result: pa.Schema, filter: Filter | None) -> Iterator[pa.RecordBatch]:
-    key = plan.home.schema.primary_key
-    hidden = KeySet(key)
-    if key:
-        keys = _keys_of(plan)
-        hidden.add(keys.of_tail(part.shard_id))
-        for newer in part.newer:
-            hidden.add(keys.of_sstable(part.shard_id, newer))
-    wanted = list(dict.fromkeys([*result.names, *key, TOMBSTONE]))
-    stored = open_sstable(Shard(plan.home, part.shard_id), part.sstable)
-    for batch in stored.batches(wanted, filter, batch_rows(hidden)):
-        yield from shown(living(hidden.unseen(pa.Table.from_batches([batch]))), result)
+    shard = Shard(plan.home, part.shard_id)
+    hidden = KeySet(plan.home.schema.primary_key)
+    for keys in _keys_of(plan, shard, part.newer):
+        hidden.add(keys)
+    return stored_rows(open_sstable(shard, part.sstable), hidden, result, filter)
 
 
 def _tail(plan: ReadPlan, part: TailPart, result: pa.Schema, filter: Filter | None) -> Iterator[pa.RecordBatch]:
@@ -95,62 +85,47 @@ def _tail(plan: ReadPlan, part: TailPart, result: pa.Schema, filter: Filter | No
 
 # -- keys of newer layers --------------------------------------------------------------
 
-
-class _Keys:
-    """The keys of a read's fresh layers, as far as this process has met them."""
-
-    def __init__(self, plan: ReadPlan) -> None:
-        self.read = plan.at.checkpoint_id
-        self._plan = plan
-        self._found: dict[tuple[UUID, str], pa.Table] = {}
-        self._all: KeySet | None = None
-
-    def of_tail(self, shard_id: UUID) -> pa.Table:
-        if (shard_id, "") not in self._found:
-            pinned = self._plan.at.shards[shard_id]
-            there = has_tail(self._plan.at, shard_id)
-            batches = tail_batches(self._plan.home, pinned, _visible(self._plan)) if there else iter(())
-            self._found[shard_id, ""] = self._distinct(batches)
-        return self._found[shard_id, ""]
-
-    def of_sstable(self, shard_id: UUID, sstable: SsTable) -> pa.Table:
-        if (shard_id, sstable.path) not in self._found:
-            stored = open_sstable(Shard(self._plan.home, shard_id), sstable)
-            self._found[shard_id, sstable.path] = self._distinct(stored.batches(self._key, None))
-        return self._found[shard_id, sstable.path]
-
-    def all_fresh(self) -> KeySet:
-        if self._all is None:
-            found = KeySet(self._key)
-            for delta in self._plan.deltas:
-                found.add(self.of_tail(delta.shard.id))
-                for sstable in delta.sstables:
-                    found.add(self.of_sstable(delta.shard.id, sstable))
-            self._all = found
-        return self._all
-
-    @property
-    def _key(self) -> list[str]:
-        return list(self._plan.home.schema.primary_key)
-
-    def _distinct(self, batches: Iterator[pa.RecordBatch]) -> pa.Table:
-        """Copied, so that the other columns of a batch can go."""
-        schema = pa.schema([self._plan.home.schema.storage.field(name) for name in self._key])
-        parts = [
-            pa.Table.from_batches([batch]).select(self._key).group_by(self._key, use_threads=False).aggregate([])
-            for batch in batches
-        ]
-        return pa.concat_tables([schema.empty_table(), *(part.cast(schema) for part in parts)])
+_keys: Cache[pa.Table] = Cache("read_keys", lambda keys: int(keys.nbytes))
+"""Of a tail by read, of an SSTable by its place, which is not used again."""
+_hidden: Cache[KeySet] = Cache("read_key_sets", lambda keys: keys.nbytes)
+"""Of all tails and SSTables, by read."""
 
 
-_last: list[_Keys] = []
-"""Of the read that this process served last."""
+def _keys_of_shards(plan: ReadPlan) -> KeySet:
+    def made() -> KeySet:
+        found = KeySet(plan.home.schema.primary_key)
+        for delta in plan.deltas:
+            for keys in _keys_of(plan, delta.shard, delta.sstables):
+                found.add(keys)
+        return found
+
+    return _hidden.get_or_make(plan.at.checkpoint_id, made)
 
 
-def _keys_of(plan: ReadPlan) -> _Keys:
-    if not _last or _last[0].read != plan.at.checkpoint_id:
-        _last[:] = [_Keys(plan)]
-    return _last[0]
+def _keys_of(plan: ReadPlan, shard: Shard, sstables: Sequence[SsTable]) -> Iterator[pa.Table]:
+    """The keys of a shard's tail and of some of its SSTables; nothing of a table without keys."""
+    key = plan.home.schema.primary_key
+    if not key:
+        return
+    if has_tail(plan.at, shard.id):
+        pinned = plan.at.shards[shard.id]
+        tail = partial(tail_batches, plan.home, pinned, _visible(plan))
+        yield _keys.get_or_make((plan.at.checkpoint_id, shard.id), lambda: _distinct(plan, tail()))
+    for sstable in sstables:
+        place = (plan.home.uri, shard.id, sstable.path, key)
+        stored = partial(open_sstable, shard, sstable)
+        yield _keys.get_or_make(place, lambda stored=stored: _distinct(plan, stored().batches(key, None)))  # type: ignore[misc]
+
+
+def _distinct(plan: ReadPlan, batches: Iterator[pa.RecordBatch]) -> pa.Table:
+    """Their keys; copied, so that the other columns of a batch can go."""
+    key = list(plan.home.schema.primary_key)
+    schema = pa.schema([plan.home.schema.storage.field(name) for name in key])
+    parts = [
+        pa.Table.from_batches([batch]).select(key).group_by(key, use_threads=False).aggregate([]).cast(schema)
+        for batch in batches
+    ]
+    return pa.concat_tables([schema.empty_table(), *parts])
 
 
 def _visible(plan: ReadPlan) -> Visible:

@@ -26,7 +26,6 @@ from headgate.checkpoints.snapshots.cache import TableCache
 from headgate.errors import DataLoss, Transient
 from headgate.retry import Retry
 from headgate.shards.manifest.model import Manifest
-from headgate.shards.memtable.replay import uncovered
 from headgate.shards.rows.view import ShardDelta, TableView
 from headgate.shards.shard import Shard, TableHome
 from headgate.shards.wal.moved import check_place
@@ -193,10 +192,8 @@ def _rows(shard: Shard, manifest: Manifest, visible: Visible, end: int, cache: T
 
     def made() -> ShardDelta:
         entries = cache.entries(shard, start, end, WalTailer(shard).read)
-        seen = visible.visible_entries(shard.id, entries, start)
-        batches = [batch for part in uncovered(shard, manifest, seen) for batch in part.batches]
-        rows = pa.Table.from_batches(batches, schema=shard.home.schema.storage)
-        return ShardDelta(shard, manifest.generation, manifest.sstables, (rows,))
+        batches = [batch for part in visible.tail(shard, manifest, entries) for batch in part.batches]
+        return ShardDelta.of(shard, manifest, pa.Table.from_batches(batches, schema=shard.home.schema.storage))
 
     # All that a tail is made of, besides its entries, which never change.
     state = (start, end, manifest.generation, manifest.sstables, visible.shards.get(shard.id))
@@ -212,7 +209,7 @@ def _ends(shard: Shard, manifest: Manifest, visible: Visible, end: int, cache: T
                 **shard.where(),
                 position=missing,
             )
-    return ShardDelta(shard, manifest.generation, manifest.sstables, ())
+    return ShardDelta.of(shard, manifest)
 
 
 def _replay_after(shard: Shard, known: Manifest) -> int:

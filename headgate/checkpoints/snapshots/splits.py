@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from typing import TypeAlias
 from uuid import UUID
 
-from headgate.checkpoints.snapshots.at_checkpoint import home_at
+from headgate.checkpoints.snapshots.at_checkpoint import home_at, without_tails
 from headgate.checkpoints.snapshots.checkpoint import CheckpointStore, TableCheckpoint
 from headgate.checkpoints.snapshots.snapshot import read_instant
 from headgate.checkpoints.snapshots.take import READ_PREFIX, describe, drop, take
-from headgate.errors import Corrupt, NotFound
+from headgate.errors import NotFound
 from headgate.shards.manifest.model import SsTable
-from headgate.shards.rows.view import ShardDelta, TableView
-from headgate.shards.shard import Shard, TableHome
+from headgate.shards.rows.view import ShardDelta
+from headgate.shards.shard import TableHome
 
 HOLD = 6 * 3600.0
 """Seconds that a read holds its instant: longer than most queries run, and its end is not told to anyone."""
@@ -93,13 +93,7 @@ def plan_at(
 ) -> ReadPlan:
     """The table as a checkpoint has it. Writes nothing. Raises DataLoss, Corrupt."""
     then, _ = home_at(home, checkpoint)
-    shards = [
-        ShardDelta(Shard(then, shard_id), one.manifest.generation, one.manifest.sstables, ())
-        for shard_id, one in checkpoint.shards.items()
-    ]
-    view = TableView.of(then, shards, checkpoint.base_version)
-    if view is None:
-        raise Corrupt("The checkpoint's base has taken in later flushes than its manifests know.", table=home.uri)
+    view = without_tails(then, checkpoint)
     sizes = [(one.fragment_id, _nbytes(one)) for one in view.base.dataset.get_fragments()]
     parts: list[ReadPart] = [BasePart(ids) for ids in grouped(sizes, part_bytes)]
     for delta in view.deltas:

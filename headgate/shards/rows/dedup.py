@@ -47,16 +47,21 @@ class KeySet:
     """Keys, for instance those that newer rows have: rows of older sources with one of them are hidden."""
 
     def __init__(self, key: Sequence[str]) -> None:
-        self._key = list(key)
+        self.key = list(key)
         self._parts: list[pa.Table] = []
         self._joined: pa.Table | None = None
         self._length = 0
-        self._dense: DenseKeySet | None = DenseKeySet() if len(self._key) == 1 else None
+        self._dense: DenseKeySet | None = DenseKeySet() if len(self.key) == 1 else None
         """Instead of the parts, as long as they are numbers that lie close to each other."""
 
     def __len__(self) -> int:
         """About how many keys there are; one that was added twice may count twice."""
         return self._length
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes in memory."""
+        return (self._dense.nbytes if self._dense is not None else 0) + sum(int(part.nbytes) for part in self._parts)
 
     @property
     def is_quick(self) -> bool:
@@ -65,18 +70,18 @@ class KeySet:
 
     def add(self, rows: pa.Table) -> None:
         """The keys of these rows belong to it from now on."""
-        if not self._key or not rows.num_rows:
+        if not self.key or not rows.num_rows:
             return
         self._length += rows.num_rows
         if self._dense is not None:
-            if (numbers := _numbers(rows, self._key[0])) is not None and self._dense.add(numbers):
+            if (numbers := _numbers(rows, self.key[0])) is not None and self._dense.add(numbers):
                 return
             if len(self._dense):
-                field = rows.schema.field(self._key[0])
+                field = rows.schema.field(self.key[0])
                 known = pa.array(self._dense.numbers()).cast(field.type)
                 self._parts.append(pa.table([known], schema=pa.schema([field])))
             self._dense = None
-        self._parts.append(rows.select(self._key))
+        self._parts.append(rows.select(self.key))
         self._joined = None
 
     def unseen(self, rows: pa.Table) -> pa.Table:
@@ -104,16 +109,16 @@ class KeySet:
         marked = self._in_dense(rows)
         if marked is not None:
             return pa.array(marked)
-        first, known = self._key[0], self._all()
+        first, known = self.key[0], self._all()
         if known.num_rows == 1:
             # To compare with one key is much cheaper than to look every row up.
-            same = [pc.equal(rows.column(name), known.column(name)[0]) for name in self._key]
+            same = [pc.equal(rows.column(name), known.column(name)[0]) for name in self.key]
             return reduce(pc.and_, same)
         maybe = pc.is_in(rows.column(first), value_set=known.column(first).combine_chunks())
-        if len(self._key) == 1 or not pc.any(maybe).as_py():
+        if len(self.key) == 1 or not pc.any(maybe).as_py():
             return maybe
         # Of the rows whose first key column is known, those whose whole key is.
-        hits = _numbered(rows, self._key).filter(maybe).join(known, self._key, join_type="left semi", use_threads=False)
+        hits = _numbered(rows, self.key).filter(maybe).join(known, self.key, join_type="left semi", use_threads=False)
         mask = np.zeros(rows.num_rows, dtype=bool)
         mask[hits.column(_ROW).to_numpy()] = True
         return pa.array(mask)
@@ -122,7 +127,7 @@ class KeySet:
         """The same, where the keys are flags."""
         if self._dense is None:
             return None
-        numbers = _numbers(rows, self._key[0])
+        numbers = _numbers(rows, self.key[0])
         assert numbers is not None, "keys are of one type and never null"
         return self._dense.has(numbers)
 
@@ -130,8 +135,8 @@ class KeySet:
         if self._joined is None:
             joined = pa.concat_tables(self._parts)
             # One column is looked up in a table that Arrow makes of it each time; there, doubles cost little.
-            one = len(self._key) == 1 or joined.num_rows == 1
-            self._joined = joined if one else joined.group_by(self._key, use_threads=False).aggregate([])
+            one = len(self.key) == 1 or joined.num_rows == 1
+            self._joined = joined if one else joined.group_by(self.key, use_threads=False).aggregate([])
             self._parts = [self._joined]
             self._length = self._joined.num_rows
         return self._joined
@@ -148,6 +153,11 @@ class DenseKeySet:
     def __len__(self) -> int:
         """How many were added; one that was added twice counts twice."""
         return self._count
+
+    @property
+    def nbytes(self) -> int:
+        """Of the flags."""
+        return int(self._flags.nbytes)
 
     def add(self, numbers: Numbers) -> bool:
         """False: they lie too far apart for flags, and nothing was added."""

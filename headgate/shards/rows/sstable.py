@@ -93,6 +93,11 @@ class StoredRows:
             for a, b in zip(then, today, strict=True)
         )
 
+    @property
+    def has_tombstones(self) -> bool:
+        """SSTables have them, the base has none."""
+        return TOMBSTONE in self.dataset.schema.names
+
     def batches(
         self,
         columns: Sequence[str],

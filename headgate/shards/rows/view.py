@@ -22,7 +22,7 @@ from headgate.connectors.lance.filters import Filter, check_filter, filtered
 from headgate.connectors.lance.rows import ROW_ID, take_rows
 from headgate.errors import InvalidInput
 from headgate.shards.manifest.decisions import uncompacted
-from headgate.shards.manifest.model import SsTable
+from headgate.shards.manifest.model import Manifest, SsTable
 from headgate.shards.rows.base import Base
 from headgate.shards.rows.chunks import ChunkedRows
 from headgate.shards.rows.dedup import KeySet, living, newest_rows
@@ -51,6 +51,11 @@ class ShardDelta:
     tables: tuple[pa.Table, ...]
     opened: dict[str, StoredRows] = field(default_factory=dict, repr=False, compare=False)
     """SSTables as far as they were opened, by path. They never change: the next instant may have the same."""
+
+    @classmethod
+    def of(cls, shard: Shard, manifest: Manifest, *tables: pa.Table) -> ShardDelta:
+        """What a manifest names, and rows that no SSTable has."""
+        return cls(shard, manifest.generation, manifest.sstables, tables)
 
     def above(self, mark: int, started: int = 0) -> ShardDelta | None:
         """Without the SSTables up to the base's mark; None where the mark, or the generation whose deletes the base has
@@ -169,42 +174,49 @@ class TableView:
                 yield from shown(rows if len(key) == 1 else asked.seen(rows), result)
 
     def _batches(self, result: pa.Schema, filter: Filter | None) -> Iterator[pa.RecordBatch]:
-        key = self.home.schema.primary_key
-        hidden = KeySet(key)
+        hidden = KeySet(self.home.schema.primary_key)
         for delta in self.deltas:
-            rows = newest_rows(delta.rows, key)
-            if rows.num_rows:
-                hidden.add(rows)
-                yield from shown(filtered(living(rows), filter), result)
+            rows = newest_rows(delta.rows, hidden.key)
+            hidden.add(rows)
+            yield from shown(filtered(living(rows), filter), result)
             # A key lives in one shard, so what other shards hide changes nothing here.
             for sstable in reversed(delta.sstables):
-                yield from _sstable_batches(delta.stored(sstable), hidden, key, result, filter)
-        wanted = list(dict.fromkeys([*result.names, *key]))
-        for batch in self.base.batches(wanted, filter, batch_rows(hidden)):
-            yield from shown(hidden.unseen(pa.Table.from_batches([batch])), result)
+                yield from _hiding(delta.stored(sstable), hidden, result, filter)
+        yield from stored_rows(self.base, hidden, result, filter)
 
 
-def _sstable_batches(
-    sstable: StoredRows, hidden: KeySet, key: tuple[str, ...], result: pa.Schema, filter: Filter | None
+def _hiding(sstable: StoredRows, hidden: KeySet, result: pa.Schema, filter: Filter | None) -> Iterator[pa.RecordBatch]:
+    """Its rows; then its keys are hidden. Newer rows hide older ones whether the filter lets them through or not."""
+    met: list[pa.Table] | None = [] if hidden.key and filter is None else None
+    yield from stored_rows(sstable, hidden, result, filter, met=met)
+    if met is None and hidden.key:
+        met = [pa.Table.from_batches([batch]) for batch in sstable.batches(hidden.key, None, batch_rows(hidden))]
+    # A key is once in an SSTable.
+    for keys in met or ():
+        hidden.add(keys)
+
+
+def stored_rows(
+    stored: StoredRows,
+    hidden: KeySet,
+    result: pa.Schema,
+    filter: Filter | None,
+    fragments: Sequence[int] | None = None,
+    *,
+    met: list[pa.Table] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Newer rows hide older ones whether the filter lets them through or not, so keys are read apart from it."""
-    wanted = list(dict.fromkeys([*result.names, *key, TOMBSTONE]))
-    size = batch_rows(hidden)
-    if key and filter is None:
-        # No filter hides anything of the keys: one pass does. A key is once in an SSTable.
-        met = []
-        for batch in sstable.batches(wanted, None, size):
-            rows = pa.Table.from_batches([batch])
-            met.append(rows.select(key))
-            yield from shown(living(hidden.unseen(rows)), result)
-        for keys_met in met:
-            hidden.add(keys_met)
-        return
-    for batch in sstable.batches(wanted, filter, size):
-        yield from shown(living(hidden.unseen(pa.Table.from_batches([batch]))), result)
-    if key:
-        for batch in sstable.batches(key, None, size):
-            hidden.add(pa.Table.from_batches([batch]))
+    """The rows of the base or of an SSTable that count and that a filter lets through; `hidden` are the keys of all
+    newer layers. The keys that were read come into `met`.
+    """
+    keys = hidden.key if len(hidden) or met is not None or not result.names else []
+    tombstones = [TOMBSTONE] if stored.has_tombstones else []
+    wanted = list(dict.fromkeys([*result.names, *keys, *tombstones]))
+    for batch in stored.batches(wanted, filter, batch_rows(hidden), fragments):
+        rows = pa.Table.from_batches([batch])
+        if met is not None:
+            met.append(rows.select(keys))
+        rows = hidden.unseen(rows)
+        yield from shown(living(rows) if tombstones else rows, result)
 
 
 def _keys_filter(keys: pa.Table) -> str:
