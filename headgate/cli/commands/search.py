@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from headgate.cli.options.table import storage_option, table_argument
 from headgate.cli.output import Marked, Output, output_option
+from headgate.search.query.parts import SCORE
 from headgate.search.query.searcher import Marker
-from headgate.search.query.shard_text import SCORE
 from headgate.table.table import open_table
 
 

@@ -26,7 +26,7 @@ from headgate.connectors.lance.fts.index import Segment
 from headgate.connectors.lance.fts.partition import Partition
 from headgate.connectors.lance.rows import ROW_ID, RowIds
 from headgate.errors import InvalidInput
-from headgate.search.query.shard_text import StoredSource, TextColumn, TextPart, opened, part_of, tail_parts
+from headgate.search.query.parts import StoredSource, TextColumn, TextPart, opened, part_of, tail_parts
 from headgate.search.query.tail_index import TextBlock
 from headgate.shards.rows.view import TableView
 

@@ -25,8 +25,9 @@ from headgate.connectors.lance.fts import index as full_text
 from headgate.errors import InvalidInput
 from headgate.search.query.base import BaseIndex
 from headgate.search.query.highlight import highlighted
+from headgate.search.query.parts import PLACE, SCORE, TextPart, check_match, rows_of
 from headgate.search.query.ranking import Hits, Match, Ranking, rank
-from headgate.search.query.shard_text import PLACE, SCORE, TextPart, check_match, rows_of, shard_parts
+from headgate.search.query.shard_text import shard_parts
 from headgate.search.query.superseded import superseded_rows
 from headgate.search.query.tail_index import identity_of
 from headgate.shards.rows.view import ShardDelta, TableView

@@ -1,0 +1,148 @@
+"""Parts of a search: documents that are indexed together, and where their rows are.
+
+A part is a segment of the base's index, an SSTable's own index, or texts that no index covers, indexed in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.caches import Cache
+from headgate.connectors.lance import rows as row_ids
+from headgate.connectors.lance.filters import Filter, applying, filtered
+from headgate.connectors.lance.fts import index as full_text
+from headgate.connectors.lance.fts.index import OpenIndex, Segment
+from headgate.connectors.lance.fts.partition import Partition
+from headgate.connectors.lance.rows import RowIds
+from headgate.errors import InvalidInput
+from headgate.search.query.ranking import Documents, Hits
+from headgate.search.query.tail_index import TextBlock, tail_segments
+from headgate.shards.rows.chunks import ChunkedRows
+from headgate.shards.rows.keys import plain
+
+SCORE = "_score"
+PLACE = "__headgate_place"
+"""Numbers rows while a filter is tried on them; `_rowid` is a name that Lance does not take."""
+
+_indexes: Cache[OpenIndex] = Cache("indexes", lambda index: 0, lambda index: index.memory)
+"""Opened: 12 bytes for each document, and the words."""
+
+
+class Source(Protocol):
+    """Where the rows of a part are."""
+
+    def take(self, rows: RowIds, columns: Sequence[str]) -> pa.Table:
+        """These rows, in this order."""
+        ...
+
+    def passing(self, filter: Filter) -> RowIds:
+        """Those that a filter lets through."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class StoredSource:
+    """A dataset whose columns are those of today."""
+
+    dataset: Any
+
+    def take(self, rows: RowIds, columns: Sequence[str]) -> pa.Table:
+        """These rows, in this order."""
+        return row_ids.take_rows(self.dataset, rows, columns)
+
+    def passing(self, filter: Filter) -> RowIds:
+        """Those that a filter lets through."""
+        with applying(filter):
+            return row_ids.row_ids(self.dataset, filter)
+
+
+@dataclass(frozen=True, eq=False)
+class FreshSource:
+    """Rows in memory; a row's id is its place."""
+
+    rows: pa.Table
+
+    def take(self, rows: RowIds, columns: Sequence[str]) -> pa.Table:
+        """These rows, in this order."""
+        return self._chunks.take(rows, columns)
+
+    def passing(self, filter: Filter) -> RowIds:
+        """Those that a filter lets through."""
+        places = pa.array(np.arange(self.rows.num_rows, dtype=np.uint64))
+        found: RowIds = filtered(self.rows.append_column(PLACE, places), filter).column(PLACE).to_numpy()
+        return found
+
+    @cached_property
+    def _chunks(self) -> ChunkedRows:
+        return ChunkedRows(self.rows)
+
+
+@dataclass(frozen=True, eq=False)
+class TextPart:
+    """Documents of one source that are searched together."""
+
+    documents: Documents
+    source: Source
+
+
+@dataclass(frozen=True)
+class TextColumn:
+    """What is searched: a column, and how its index cuts texts into words."""
+
+    name: str
+    parameters: Mapping[str, Any]
+
+    def fits(self, parameters: Mapping[str, Any]) -> bool:
+        """Whether an index of these parameters has the same words; how it stores them does not matter."""
+        return {**parameters, "block_size": 0} == {**self.parameters, "block_size": 0}
+
+
+def opened(segment: Segment) -> OpenIndex:
+    """An index folder, read once."""
+    return _indexes.get_or_make(segment.uri, lambda: full_text.open_index(segment.uri, segment.options))
+
+
+def tail_parts(
+    source: Source, blocks: Sequence[TextBlock], rows: RowIds, column: TextColumn, hidden: RowIds
+) -> Iterator[TextPart]:
+    """Texts that no index covers; `rows` are their row ids in the order of the blocks."""
+    for segment in tail_segments(blocks, column.parameters):
+        for partition in segment.index.partitions:
+            places = partition.rows.astype(np.int64) + segment.first
+            yield part_of(partition.with_rows(rows[places]), source, hidden)
+
+
+def part_of(partition: Partition, source: Source, hidden: RowIds) -> TextPart:
+    """A part without these rows."""
+    return TextPart(Documents(partition, partition.documents(hidden)), source)
+
+
+def rows_of(parts: Sequence[TextPart], hits: Hits, columns: Sequence[str]) -> pa.Table:
+    """The values of the hits, in their order."""
+    found, places = [], []
+    for number in np.unique(hits.parts):
+        here = np.flatnonzero(hits.parts == number)
+        found.append(plain(parts[number].source.take(hits.rows[here], columns)))
+        places.append(here)
+    return pa.concat_tables(found).take(pa.array(np.argsort(np.concatenate(places))))
+
+
+def check_match(column: TextColumn, match: str, k: int) -> None:
+    """Raises InvalidInput for a search that cannot be."""
+    if k < 1:
+        raise InvalidInput(f"A search returns at least one row, not {k}.")
+    if match not in ("any", "all", "phrase"):
+        raise InvalidInput(
+            f"A search matches any word, all words or a phrase, not {match!r}.", known="any, all, phrase"
+        )
+    if match == "phrase" and not column.parameters["with_position"]:
+        raise InvalidInput(
+            f"The full-text index of column {column.name!r} does not know the positions of words.",
+            advice="search for all words, or build the index again with_position",
+        )
