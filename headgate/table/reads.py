@@ -8,17 +8,17 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from headgate.connectors.lance.filters import Filter
+from headgate.search.query.ranking import Match
 from headgate.search.query.searcher import Searcher, searcher_of
 from headgate.shards.rows.schema import Rows
-from headgate.shards.rows.view import View
-from headgate.shards.text.ranking import Match
+from headgate.shards.rows.view import TableView
 
 
 class Reads:
     """What can be read of one instant."""
 
     @abstractmethod
-    def _snapshot(self) -> View:
+    def _snapshot(self) -> TableView:
         """The instant that is read."""
 
     def scan(self, columns: Sequence[str] | None = None, filter: Filter | None = None) -> pa.RecordBatchReader:
