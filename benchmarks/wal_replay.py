@@ -24,7 +24,7 @@ from benchmarks.report import output_option, show
 from benchmarks.rows import event_rows, home_in
 from headgate.shards.shard import Shard
 from headgate.shards.wal.appender import WalAppender
-from headgate.shards.wal.entry import encode_chunk
+from headgate.shards.wal.encoder import encode_chunk
 from headgate.shards.wal.tailer import WalTailer
 
 TIMES = 10

@@ -23,7 +23,8 @@ from headgate.errors import DataLoss, InvalidInput
 from headgate.shards.config import WriterConfig
 from headgate.shards.sharding import Sharding, bucket, by_partition, single
 from headgate.shards.wal.appender import WalAppender
-from headgate.shards.wal.entry import Tags, encode_chunk
+from headgate.shards.wal.encoder import encode_chunk
+from headgate.shards.wal.entry import Tags
 from headgate.steps import watching
 from headgate.table.create import create_table
 from headgate.table.table import Table, open_table

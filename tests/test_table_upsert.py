@@ -15,7 +15,7 @@ from headgate.shards.bucket import bucket_ids
 from headgate.shards.config import WriterConfig
 from headgate.shards.sharding import Sharding, bucket, by_partition, single
 from headgate.shards.wal.appender import WalAppender
-from headgate.shards.wal.entry import encode_chunk
+from headgate.shards.wal.encoder import encode_chunk
 from headgate.table.create import create_table
 from headgate.table.fsck import fsck
 from headgate.table.table import Table, open_table

@@ -30,7 +30,8 @@ from headgate.shards.rows.sstable import kept_indexes, write_sstable
 from headgate.shards.rows.view import ShardDelta, TableView
 from headgate.shards.shard import Claim, Shard, TableHome, TableLike, table_at
 from headgate.shards.wal.appender import WalAppender
-from headgate.shards.wal.entry import Tags, decode_chunk, encode_chunk
+from headgate.shards.wal.encoder import decode_chunk, encode_chunk
+from headgate.shards.wal.entry import Tags
 from headgate.shards.wal.flusher import FlusherStats, NoRows, Put, WalFlusher
 from headgate.shards.wal.pending import Pending, PendingPut, UnknownEntry, entry_name
 from headgate.shards.wal.tailer import WalTailer

@@ -29,7 +29,8 @@ from headgate.shards.rows.schema import RowSchema
 from headgate.shards.shard import Shard
 from headgate.shards.sharding import bucket, sharding_to_json
 from headgate.shards.wal.appender import WalAppender, read_header
-from headgate.shards.wal.entry import Chunk, encode_barrier, encode_chunk, encode_entry
+from headgate.shards.wal.encoder import encode_barrier, encode_chunk, encode_entry
+from headgate.shards.wal.entry import Chunk
 from headgate.table.table import Table
 from tests.support.histories import (
     DIRECT,

@@ -15,7 +15,8 @@ from headgate.errors import Corrupt, DataLoss, Fenced, InvalidInput
 from headgate.shards.rows.schema import RowSchema
 from headgate.shards.shard import Shard, TableHome
 from headgate.shards.wal.appender import WalAppender
-from headgate.shards.wal.entry import Tags, encode_chunk
+from headgate.shards.wal.encoder import encode_chunk
+from headgate.shards.wal.entry import Tags
 from headgate.shards.wal.tailer import WalTailer
 from tests.support.logs import SHARD, batch, batch_record, log, open_record
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headgate.shards.wal.entry import decode_entry
+from headgate.shards.wal.decoder import decode_entry
 from headgate.table.table import Table
 
 

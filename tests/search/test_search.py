@@ -24,7 +24,8 @@ from headgate.shards.config import WriterConfig
 from headgate.shards.rows.view import TableView
 from headgate.shards.shard import TableHome
 from headgate.shards.wal.appender import WalAppender
-from headgate.shards.wal.entry import Tags, encode_chunk
+from headgate.shards.wal.encoder import encode_chunk
+from headgate.shards.wal.entry import Tags
 from headgate.table.create import create_table
 from headgate.table.table import Table, open_table
 from tests.search.search_histories import INDEX, SCHEMA, Oracle, check_searches, differ, make_table, rows, text, told

@@ -22,16 +22,9 @@ import pyarrow as pa
 
 from headgate.errors import Corrupt
 from headgate.shards.rows.schema import RowSchema
-from headgate.shards.wal.entry import (
-    SourceRange,
-    Tags,
-    decode_entry,
-    decode_header,
-    encode_barrier,
-    encode_chunk,
-    encode_entry,
-    header_length,
-)
+from headgate.shards.wal.decoder import decode_entry, decode_header
+from headgate.shards.wal.encoder import encode_barrier, encode_chunk, encode_entry
+from headgate.shards.wal.entry import SourceRange, Tags, header_length
 
 MEMORY = 4 << 30
 ALLOCATED = 16 << 20

@@ -31,7 +31,8 @@ from headgate.shards.manifest.model import Manifest, encode_manifest
 from headgate.shards.rows.schema import RowSchema
 from headgate.shards.shard import Claim, Shard, TableHome
 from headgate.shards.wal.appender import WalAppender, read_header
-from headgate.shards.wal.entry import Chunk, Tags, encode_barrier, encode_chunk, encode_entry
+from headgate.shards.wal.encoder import encode_barrier, encode_chunk, encode_entry
+from headgate.shards.wal.entry import Chunk, Tags
 from headgate.shards.wal.tailer import WalTailer
 from headgate.shards.wal.tip import WINDOW, WINDOWS, find_tip
 from headgate.steps import watching

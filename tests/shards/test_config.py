@@ -17,7 +17,7 @@ from headgate.connectors.objects import open_store
 from headgate.errors import InvalidInput
 from headgate.retry import Retry
 from headgate.shards.config import MAX_SECONDS, OPTIONS, Use, WriterConfig, option_table
-from headgate.shards.wal.entry import encode_chunk
+from headgate.shards.wal.encoder import encode_chunk
 from headgate.shards.writer import ShardWriter
 from tests.shards.test_flusher import until
 from tests.support.closing import ASYNC, ROWS, WAL_ONLY, Background, entry_at, home_of, open_writer, rows, wal_positions

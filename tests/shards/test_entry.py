@@ -16,19 +16,16 @@ import xxhash
 
 from headgate.errors import Corrupt, InvalidInput
 from headgate.shards.rows.schema import RowSchema
-from headgate.shards.wal import entry as codec
+from headgate.shards.wal.decoder import decode_entry, decode_header
+from headgate.shards.wal.encoder import encode_barrier, encode_chunk, encode_entry
 from headgate.shards.wal.entry import (
+    HEADER_GUESS,
     Chunk,
     Compression,
     EncodedEntry,
     Entry,
     SourceRange,
     Tags,
-    decode_entry,
-    decode_header,
-    encode_barrier,
-    encode_chunk,
-    encode_entry,
     header_length,
 )
 
@@ -436,5 +433,5 @@ def test_every_error_is_one_that_crosses_processes() -> None:
 
 def test_the_documented_guess_covers_an_ordinary_header() -> None:
     _, _, made = encoded("int8", "string", "struct", tags=TAGS)
-    assert header_length(stored(made)) < codec.HEADER_GUESS
+    assert header_length(stored(made)) < HEADER_GUESS
     assert isinstance(decode_entry(stored(made)), Entry)

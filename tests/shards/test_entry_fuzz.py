@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from headgate.errors import Corrupt
-from headgate.shards.wal.entry import decode_entry
+from headgate.shards.wal.decoder import decode_entry
 from tests.shards import entry_fuzz
 from tests.support.network import seed_of_run
 

@@ -23,7 +23,8 @@ from headgate.retry import Retry
 from headgate.shards.config import WriterConfig
 from headgate.shards.shard import Claim
 from headgate.shards.wal.appender import WalAppender
-from headgate.shards.wal.entry import Chunk, Tags, encode_chunk
+from headgate.shards.wal.encoder import encode_chunk
+from headgate.shards.wal.entry import Chunk, Tags
 from headgate.shards.wal.flusher import PendingQueue, Put, WalFlusher
 from tests.support.closing import ASYNC, ROWS, WAL_ONLY, Background, closing_checks, home_of, open_writer, rows, visible
 from tests.support.network import seed_of_run

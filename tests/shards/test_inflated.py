@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from headgate.errors import Corrupt
-from headgate.shards.wal.entry import decode_entry, header_length
+from headgate.shards.wal.decoder import decode_entry
+from headgate.shards.wal.entry import header_length
 from headgate.shards.wal.ipc_bounds import LZ4, ZSTD, check_lengths, most_in
 
 Codec = Literal["lz4", "zstd"]

@@ -19,7 +19,8 @@ from headgate.errors import Corrupt, InvalidInput
 from headgate.shards.manifest.model import encode_manifest
 from headgate.shards.names import manifest_key
 from headgate.shards.shard import Shard, TableHome
-from headgate.shards.wal.entry import Tags, decode_entry
+from headgate.shards.wal.decoder import decode_entry
+from headgate.shards.wal.entry import Tags
 from headgate.shards.wal.tailer import WalTailer
 from headgate.shards.writer import ShardWriter
 from tests.support.closing import WAL_ONLY, entry_at, fenced, wal_positions

@@ -18,7 +18,8 @@ from headgate.shards.config import WriterConfig
 from headgate.shards.memtable.replay import look, replay
 from headgate.shards.shard import Shard, TableHome
 from headgate.shards.wal.appender import WalAppender
-from headgate.shards.wal.entry import Tags, encode_chunk, encode_entry
+from headgate.shards.wal.encoder import encode_chunk, encode_entry
+from headgate.shards.wal.entry import Tags
 from headgate.shards.writer import ShardWriter
 from headgate.steps import watching
 from tests.support.closing import collect

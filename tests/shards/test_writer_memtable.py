@@ -34,6 +34,8 @@ from tests.support.datasets import (
     pairs,
     seen,
 )
+from headgate.shards.wal.decoder import decode_entry
+from headgate.shards.wal.encoder import encode_chunk, encode_entry
 from tests.support.stores import Fault
 
 SHARD = uuid.UUID(int=17)

@@ -27,7 +27,8 @@ from headgate.shards.config import WriterConfig
 from headgate.shards.manifest.model import Manifest, SsTable
 from headgate.shards.rows.schema import RowSchema
 from headgate.shards.shard import Shard, TableHome
-from headgate.shards.wal.entry import Entry, decode_entry
+from headgate.shards.wal.decoder import decode_entry
+from headgate.shards.wal.entry import Entry
 from headgate.shards.wal.tailer import WalTailer
 from headgate.shards.writer import ShardWriter
 from tests.support.stores import PATIENCE

@@ -35,7 +35,7 @@ from headgate.shards import names
 from headgate.shards.manifest.model import Manifest
 from headgate.shards.shard import Shard, TableHome
 from headgate.shards.wal.appender import read_header
-from headgate.shards.wal.entry import encode_barrier
+from headgate.shards.wal.encoder import encode_barrier
 from headgate.shards.wal.listing import entries
 
 _log = structlog.get_logger("headgate.checkpoints")

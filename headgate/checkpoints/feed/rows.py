@@ -17,7 +17,8 @@ from headgate.parallel import Pool, in_order
 from headgate.retry import Retry
 from headgate.shards.rows.schema import TOMBSTONE, RowSchema
 from headgate.shards.shard import Shard, TableHome
-from headgate.shards.wal.entry import Entry, decode_entry
+from headgate.shards.wal.decoder import decode_entry
+from headgate.shards.wal.entry import Entry
 
 READERS = 4
 """Entries read at once: a task has one core, and hides the store's latency."""

@@ -21,7 +21,7 @@ from headgate.checkpoints.fsck.wal import WalContext, unreadable
 from headgate.errors import HeadgateError, NotFound, StoreError
 from headgate.parallel import Pool, in_order
 from headgate.retry import Retry
-from headgate.shards.wal.entry import decode_entry
+from headgate.shards.wal.decoder import decode_entry
 from headgate.shards.wal.listing import WalListing
 
 BLOCK = 64

@@ -19,7 +19,7 @@ from headgate.cli.options.table import storage_option, table_argument
 from headgate.cli.output import Column, Output, output_option
 from headgate.errors import DataLoss, NotFound
 from headgate.shards.shard import Shard
-from headgate.shards.wal.entry import decode_entry
+from headgate.shards.wal.decoder import decode_entry
 from headgate.shards.wal.listing import has_entry, positions
 from headgate.shards.wal.tailer import WalEntry, WalTailer
 

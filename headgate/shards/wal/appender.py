@@ -24,8 +24,9 @@ from headgate.shards.manifest.decisions import Slot, claim_stands, entry_in_the_
 from headgate.shards.manifest.model import Manifest
 from headgate.shards.manifest.store import ManifestStore
 from headgate.shards.shard import Claim, Shard
-from headgate.shards.wal import entry as codec
-from headgate.shards.wal.entry import Chunk, EncodedEntry, EntryHeader, Tags
+from headgate.shards.wal.decoder import decode_header
+from headgate.shards.wal.encoder import encode_barrier, encode_entry
+from headgate.shards.wal.entry import HEADER_GUESS, Chunk, EncodedEntry, EntryHeader, Tags, header_length
 from headgate.shards.wal.moved import before_move, check_place, move_wal
 from headgate.shards.wal.tip import checked_tip, find_tip, listed_end
 from headgate.steps import step
@@ -121,7 +122,7 @@ class WalAppender:
             raise
         appender = cls(Claim(place, manifest.epoch, manifest.claim_id, free), retry=retry)
         step("barrier")
-        barrier = appender._put(codec.encode_barrier(epoch=manifest.epoch)).position
+        barrier = appender._put(encode_barrier(epoch=manifest.epoch)).position
         step("re-read")
         stored = manifests.latest()
         if not claim_stands(stored, manifest.epoch, manifest.claim_id, barrier):
@@ -158,7 +159,7 @@ class WalAppender:
         answer within the retries). Both are final; `sent` says what is known of the entry.
         """
         schema = self.shard.home.schema
-        return self._put(codec.encode_entry(schema, chunks, epoch=self.epoch, tags=tags, entry_id=entry_id))
+        return self._put(encode_entry(schema, chunks, epoch=self.epoch, tags=tags, entry_id=entry_id))
 
     def halt(self, error: HeadgateError) -> None:
         """The writer has learned elsewhere that it is over: no new entry, no further slot; a request without an answer
@@ -308,10 +309,10 @@ def read_header(shard: Shard, position: int) -> EntryHeader:
     """The header of the entry at a position: one range read, a second where the schema is large."""
     key = shard.wal_key(position)
     try:
-        data = shard.wal.get_range(key, 0, codec.HEADER_GUESS)
-        length = codec.header_length(data)
+        data = shard.wal.get_range(key, 0, HEADER_GUESS)
+        length = header_length(data)
         if length > len(data):
             data = shard.wal.get_range(key, 0, length)
-        return codec.decode_header(data)
+        return decode_header(data)
     except HeadgateError as error:
         raise shard.blame(error, position)  # noqa: B904 - the same error, located

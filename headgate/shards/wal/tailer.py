@@ -22,7 +22,8 @@ from headgate.errors import DataLoss, HeadgateError, NotFound
 from headgate.parallel import Pool
 from headgate.retry import Retry
 from headgate.shards.shard import Shard
-from headgate.shards.wal.entry import Entry, decode_entry
+from headgate.shards.wal.decoder import decode_entry
+from headgate.shards.wal.entry import Entry
 from headgate.shards.wal.tip import listed_tip
 
 PREFETCH = 8

@@ -1,0 +1,137 @@
+"""Rows to the bytes of a WAL entry: the putting threads make chunks, the writing thread joins them."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import uuid
+from collections.abc import Sequence
+
+import pyarrow as pa
+import xxhash
+
+from headgate.errors import InvalidInput
+from headgate.shards.rows.schema import TOMBSTONE, RowSchema
+from headgate.shards.wal.entry import (
+    ATTEMPT_KEY,
+    BARRIER_KEY,
+    BODY_KEY,
+    EOS,
+    EPOCH_KEY,
+    FORMAT,
+    FORMAT_KEY,
+    HEADER_KEY,
+    ID_KEY,
+    MAX_HEADER,
+    ROWS_DIGITS,
+    ROWS_KEY,
+    SOURCES_KEY,
+    Chunk,
+    Compression,
+    EncodedEntry,
+    Tags,
+    has_dictionaries,
+    header_checksum,
+    header_length,
+)
+
+
+def encode_chunk(
+    batches: Sequence[pa.RecordBatch], compression: Compression | None = None, *, keep: bool = False
+) -> Chunk:
+    """The batches (storage schema, none of them empty) as IPC messages; `keep` the batches themselves as well."""
+    if any(batch.num_rows == 0 for batch in batches):
+        raise InvalidInput("A batch without rows cannot be stored: native Lance would refuse to open the shard.")
+    if compression is None and batches and not has_dictionaries(batches[0].schema):
+        buffers = tuple(batch.serialize() for batch in batches)
+        own = [pa.ipc.read_record_batch(buffer, batches[0].schema) for buffer in buffers] if keep else []
+    else:
+        buffers = tuple(_streamed(batch, compression) for batch in batches)
+        own = [_own(batch) for batch in batches] if keep else []
+    return Chunk(buffers, sum(b.num_rows for b in batches), sum(b.size for b in buffers), tuple(own))
+
+
+def decode_chunk(schema: RowSchema, chunk: Chunk) -> tuple[pa.RecordBatch, ...]:
+    """The batches that `encode_chunk` was given."""
+    if chunk.batches:
+        return chunk.batches
+    stream = pa.ipc.open_stream(b"".join([schema.storage.serialize(), *chunk.buffers, EOS]))
+    return tuple(stream)
+
+
+def encode_entry(
+    schema: RowSchema,
+    chunks: Sequence[Chunk],
+    *,
+    epoch: int,
+    tags: Tags = Tags(),  # noqa: B008 - frozen
+    entry_id: str | None = None,
+) -> EncodedEntry:
+    """One entry of all chunks, in order. The id is new unless given."""
+    rows = sum(chunk.rows for chunk in chunks)
+    if rows == 0:
+        raise InvalidInput("An entry without rows cannot be stored; only a barrier has none.")
+    body = [buffer for chunk in chunks for buffer in chunk.buffers]
+    return _seal(schema.storage, body, epoch, schema.table_metadata, tags, rows, entry_id)
+
+
+def encode_barrier(*, epoch: int, entry_id: str | None = None) -> EncodedEntry:
+    """A fence barrier: no rows, only who came."""
+    schema = pa.schema([pa.field(TOMBSTONE, pa.bool_(), nullable=False)])
+    return _seal(schema, [], epoch, {BARRIER_KEY: b"true"}, Tags(), 0, entry_id)
+
+
+def _seal(
+    schema: pa.Schema,
+    body: Sequence[pa.Buffer],
+    epoch: int,
+    metadata: dict[bytes, bytes],
+    tags: Tags,
+    rows: int,
+    entry_id: str | None,
+) -> EncodedEntry:
+    entry_id = entry_id or uuid.uuid4().hex
+    digest = xxhash.xxh3_64()
+    for buffer in body:
+        digest.update(buffer)
+    digest.update(EOS)
+    placeholder = secrets.token_hex(8).encode()
+    own = {
+        FORMAT_KEY: FORMAT,
+        ID_KEY: entry_id.encode(),
+        ROWS_KEY: f"{rows:0{ROWS_DIGITS}d}".encode(),
+        BODY_KEY: digest.hexdigest().encode(),
+        HEADER_KEY: placeholder,
+    }
+    if tags.attempt_id is not None:
+        own[ATTEMPT_KEY] = tags.attempt_id.encode()
+    if tags.sources:
+        ranges = [[r.topic, r.partition, r.start, r.until] for r in tags.sources]
+        own[SOURCES_KEY] = json.dumps(ranges, separators=(",", ":")).encode()
+    index = schema.get_field_index(TOMBSTONE)
+    tagged = schema.set(index, schema.field(index).with_metadata(own))
+    header = tagged.with_metadata({**metadata, EPOCH_KEY: str(epoch).encode()}).serialize().to_pybytes()
+    if len(header) > MAX_HEADER:
+        raise InvalidInput(f"The schema and tags of an entry take {len(header)} bytes; {MAX_HEADER} is the most.")
+    at = header.index(placeholder)
+    header = header[:at] + header_checksum(header, at) + header[at + 16 :]
+    nbytes = len(header) + sum(buffer.size for buffer in body) + len(EOS)
+    return EncodedEntry(entry_id, (header, *body, EOS), rows, nbytes)
+
+
+def _own(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch in memory of its own: a caller may write over its buffers, and a slice would hold all of its parent."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return pa.ipc.open_stream(sink.getvalue()).read_next_batch()
+
+
+def _streamed(batch: pa.RecordBatch, compression: Compression | None) -> pa.Buffer:
+    """The messages of one batch as a stream writer makes them, schema message and end cut off."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        writer.write_batch(batch)
+    stream = sink.getvalue()
+    start = header_length(memoryview(stream))
+    return stream.slice(start, stream.size - start - len(EOS))
