@@ -21,7 +21,7 @@ from headgate.shards.config import WriterConfig
 from headgate.shards.placement import routed
 from headgate.shards.rows.schema import RowSchema
 from headgate.shards.shard import TableHome
-from headgate.shards.wal.flusher import Put
+from headgate.shards.wal.puts import Put
 from headgate.shards.writer import ShardWriter
 
 _CONFIG = WriterConfig(durable_write=False)

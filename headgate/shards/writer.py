@@ -32,8 +32,9 @@ from headgate.shards.shard import Claim, Shard, TableHome, TableLike, table_at
 from headgate.shards.wal.appender import WalAppender
 from headgate.shards.wal.encoder import decode_chunk, encode_chunk
 from headgate.shards.wal.entry import Tags
-from headgate.shards.wal.flusher import FlusherStats, NoRows, Put, WalFlusher
+from headgate.shards.wal.flusher import FlusherStats, WalFlusher
 from headgate.shards.wal.pending import Pending, PendingPut, UnknownEntry, entry_name
+from headgate.shards.wal.puts import NoRows, Put
 from headgate.shards.wal.tailer import WalTailer
 from headgate.steps import step
 
@@ -182,8 +183,8 @@ class ShardWriter:
         return Pending(tuple(map(self._given_back, left.failed)), unknown)
 
     def _given_back(self, put: Put) -> PendingPut:
-        assert put._chunk is not None
-        return PendingPut(put.number, decode_chunk(self.shard.home.schema, put._chunk), put._tags)
+        assert put.chunk is not None
+        return PendingPut(put.number, decode_chunk(self.shard.home.schema, put.chunk), put.tags)
 
     def _submit(self, batches: list[pa.RecordBatch], tags: Tags) -> Put:
         if not batches:

@@ -16,17 +16,14 @@ import pyarrow as pa
 import pytest
 from structlog.testing import capture_logs
 
-from headgate.connectors.objects.memory import MemoryStore
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import Closed, PermissionDenied, Poisoned
 from headgate.retry import Retry
 from headgate.shards.config import WriterConfig
-from headgate.shards.shard import Claim
-from headgate.shards.wal.appender import WalAppender
 from headgate.shards.wal.encoder import encode_chunk
 from headgate.shards.wal.entry import Chunk, Tags
-from headgate.shards.wal.flusher import PendingQueue, Put, WalFlusher
-from tests.support.closing import ASYNC, ROWS, WAL_ONLY, Background, closing_checks, home_of, open_writer, rows, visible
+from headgate.shards.wal.puts import PendingQueue, Put
+from tests.support.closing import ASYNC, Background, ROWS, WAL_ONLY, closing_checks, home_of, open_writer, rows, visible
 from tests.support.network import seed_of_run
 from tests.support.stores import Fault, FaultyStore, Operation
 
@@ -46,9 +43,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def a_put(number: int, nbytes: int, tags: Tags = Tags()) -> Put:  # noqa: B008
-    shard = home_of(MemoryStore("memory://unused")).shard(uuid.UUID(int=1))
-    flusher = WalFlusher(WalAppender(Claim(shard, 1, "claim", 1)), WriterConfig(), {})
-    return Put(number, Chunk((), 1, nbytes), tags, flusher)
+    return Put(number, Chunk((), 1, nbytes), tags, lambda put, timeout: put.positions)
 
 
 def filled(*sizes: int) -> PendingQueue:

@@ -23,8 +23,8 @@ from headgate.retry import Retry
 from headgate.shards.config import WriterConfig
 from headgate.shards.shard import TableHome
 from headgate.shards.wal.entry import Tags
-from headgate.shards.wal.flusher import Put
 from headgate.shards.wal.pending import landed
+from headgate.shards.wal.puts import Put
 from headgate.shards.writer import ShardWriter
 from headgate.steps import watching
 from tests.shards.test_flusher import until

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from headgate.shards.memtable.memtables import MemTables
 from headgate.shards.wal.appender import Appended, Sent
 from headgate.shards.wal.entry import Chunk, Tags
 from headgate.shards.wal.pending import entry_name
+from headgate.shards.wal.puts import InFlight, PendingQueue, Put, Unfinished
 
 _log = structlog.get_logger("headgate.shards")
 
@@ -57,120 +57,6 @@ class Appender(Protocol):
     def sent(self) -> Sent | None:
         """The last entry for which a request was sent."""
         ...
-
-
-class Put:
-    """What a put made. Done when its rows are durable."""
-
-    def __init__(self, number: int, chunk: Chunk, tags: Tags, flusher: WalFlusher) -> None:
-        self.number = number
-        """Counts the puts of one writer from 1: errors name the ones that were not made durable."""
-        self.rows = chunk.rows
-        self.nbytes = chunk.nbytes
-        self._chunk: Chunk | None = chunk
-        self._tags = tags
-        self._flusher = flusher
-        self._queued = clock.monotonic()
-        self._position: int | None = None
-
-    @property
-    def done(self) -> bool:
-        """Whether the rows are durable."""
-        return self._position is not None
-
-    def wait(self, timeout: float | None = None) -> tuple[int, ...]:
-        """Wait until the rows are durable; returns their positions. Raises the writer's error, or TimeoutError."""
-        return self._flusher.wait(self, timeout)
-
-    @property
-    def positions(self) -> tuple[int, ...]:
-        """The positions of the entries that hold the rows, once they are durable; empty before."""
-        return () if self._position is None else (self._position,)
-
-
-class NoRows(Put):
-    """A put without rows: nothing is written, and it is done at once."""
-
-    def __init__(self) -> None:
-        self.number = 0
-        self.rows = self.nbytes = 0
-        self._position = None
-
-    @property
-    def done(self) -> bool:
-        """Always true."""
-        return True
-
-    def wait(self, timeout: float | None = None) -> tuple[int, ...]:
-        """No positions."""
-        return ()
-
-
-class PendingQueue:
-    """Puts that are not durable yet, oldest first. Guarded by the flusher's lock."""
-
-    def __init__(self) -> None:
-        self._puts: deque[Put] = deque()
-        self.nbytes = 0
-        self.peak = 0
-
-    def __len__(self) -> int:
-        return len(self._puts)
-
-    def push(self, put: Put) -> None:
-        """Add one at the end."""
-        self._puts.append(put)
-        self.nbytes += put.nbytes
-        self.peak = max(self.peak, self.nbytes)
-
-    def oldest(self) -> Put:
-        """The one that waits longest."""
-        return self._puts[0]
-
-    def waiting(self) -> list[Put]:
-        """All of them."""
-        return list(self._puts)
-
-    def snapshot(self, limit: int) -> list[Put]:
-        """The oldest puts that belong into one entry: equal tags, up to `limit` bytes, at least one. They stay."""
-        taken: list[Put] = []
-        size = 0
-        for put in self._puts:
-            if taken and (size + put.nbytes > limit or put._tags != taken[0]._tags):
-                break
-            taken.append(put)
-            size += put.nbytes
-        return taken
-
-    def commit(self, taken: list[Put], position: int) -> None:
-        """The puts of a snapshot are durable: let them go."""
-        for put in taken:
-            assert self._puts.popleft() is put
-            self.nbytes -= put.nbytes
-            put._chunk = None
-            put._position = position
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """Puts that are being appended, or whose append has failed: the oldest of the queue."""
-
-    entry_id: str
-    puts: tuple[Put, ...]
-
-    @property
-    def nbytes(self) -> int:
-        """Of all puts."""
-        return sum(put.nbytes for put in self.puts)
-
-
-@dataclass(frozen=True, slots=True)
-class Unfinished:
-    """What a pipeline that failed has not made durable. `sent` is where the unknown puts may be."""
-
-    failed: tuple[Put, ...] = ()
-    unknown: tuple[Put, ...] = ()
-    sent: Sent | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +103,7 @@ class WalFlusher:
         self._wanted = 0
         """Number of the last put somebody waits for: entries up to it are written without delay."""
         self._numbered = 0
-        self._in_flight: Entry | None = None
+        self._in_flight: InFlight | None = None
         self._waits = 0
         self._last_complaint = float("-inf")
         self._entries = self._rows = self._nbytes = 0
@@ -230,7 +116,7 @@ class WalFlusher:
             self._raise_if_stopped()
             self._wait_for_room(chunk.nbytes)
             self._numbered += 1
-            put = Put(self._numbered, chunk, tags, self)
+            put = Put(self._numbered, chunk, tags, self.wait)
             self._queue.push(put)
             if self._config.durable_write:
                 self._wanted = put.number
@@ -252,7 +138,7 @@ class WalFlusher:
             if put.done:
                 return put.positions
             # Rows of an attempt are visible only once a commit record lists them: there is nothing to ask.
-            if self._doubt is not None and put._tags.attempt_id is None and put in self._unfinished().unknown:
+            if self._doubt is not None and put.tags.attempt_id is None and put in self._unfinished().unknown:
                 raise self._doubt
             assert self._error is not None
             raise self._error
@@ -338,7 +224,7 @@ class WalFlusher:
     def standing_still(self) -> Iterator[list[pa.RecordBatch]]:
         """The batches that are not durable yet, while no put moves from the queue into a MemTable."""
         with self._changed:
-            chunks = [put._chunk for put in self._queue.waiting() if put._chunk is not None]
+            chunks = [put.chunk for put in self._queue.waiting() if put.chunk is not None]
             yield [batch for chunk in chunks for batch in chunk.batches]
 
     def stats(self) -> FlusherStats:
@@ -433,10 +319,10 @@ class WalFlusher:
             if self._stopping is not None:
                 return
             taken = self._queue.snapshot(self._config.max_wal_buffer_size)
-            entry = self._in_flight = Entry(uuid.uuid4().hex, tuple(taken))
-        chunks = [put._chunk for put in taken if put._chunk is not None]
+            entry = self._in_flight = InFlight(uuid.uuid4().hex, tuple(taken))
+        chunks = [put.chunk for put in taken if put.chunk is not None]
         planned = self._appender.next_position
-        appended = self._appender.append(chunks, taken[0]._tags, entry.entry_id)
+        appended = self._appender.append(chunks, taken[0].tags, entry.entry_id)
         try:
             if appended.position > planned:
                 self._take_in(planned, appended.position)
@@ -450,7 +336,7 @@ class WalFlusher:
                 batches = [batch for chunk in chunks for batch in chunk.batches]
                 self._tables.insert(batches, appended.position, len(taken))
 
-    def _acknowledge(self, entry: Entry, appended: Appended) -> None:
+    def _acknowledge(self, entry: InFlight, appended: Appended) -> None:
         """The entry has landed, perhaps after it was named unknown; unless its rows were given back."""
         if self._in_flight is not entry:
             return
@@ -476,7 +362,7 @@ class WalFlusher:
     def _time_left(self) -> float | None:
         if not len(self._queue):
             return None
-        age = clock.monotonic() - self._queue.oldest()._queued
+        age = clock.monotonic() - self._queue.oldest().queued
         return max(0.0, self._config.max_wal_flush_interval - age)
 
     def _fail(self, error: HeadgateError) -> None:

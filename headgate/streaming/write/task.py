@@ -27,7 +27,7 @@ from headgate.retry import retries
 from headgate.shards.config import WriterConfig
 from headgate.shards.shard import Claim
 from headgate.shards.wal.entry import SourceRange, Tags
-from headgate.shards.wal.flusher import Put
+from headgate.shards.wal.puts import Put
 from headgate.shards.writer import ShardWriter
 from headgate.streaming.write.ordering import OrderWatch
 from headgate.streaming.write.rows import Routed, RowMaker
