@@ -23,7 +23,7 @@ from headgate.shards.config import WriterConfig
 from headgate.shards.manifest.model import Manifest
 from headgate.shards.memtable.memtable import MemTableStats
 from headgate.shards.memtable.memtables import MemTables
-from headgate.shards.memtable.replay import IsVisible, Looked, look, noted_generations, replay, uncovered, untagged
+from headgate.shards.memtable.replay import IsVisible, Looked, look, noted_generations, replay, untagged
 from headgate.shards.placement import bucket_of, check_placed
 from headgate.shards.rows.schema import Rows
 from headgate.shards.rows.sstable import kept_indexes, write_sstable
@@ -35,7 +35,6 @@ from headgate.shards.wal.entry import Tags
 from headgate.shards.wal.flusher import FlusherStats, WalFlusher
 from headgate.shards.wal.pending import Pending, PendingPut, UnknownEntry, entry_name
 from headgate.shards.wal.puts import NoRows, Put
-from headgate.shards.wal.tailer import WalTailer
 from headgate.steps import step
 
 _log = structlog.get_logger("headgate.shards")
@@ -62,19 +61,13 @@ class ShardWriter:
         *,
         owns: bool,
         tables: MemTables | None = None,
-        visible: IsVisible = untagged,
     ) -> None:
         """Use `open` or `attach`."""
         self.config = config
         self._appender = appender
         self._owns = owns
         self._tables = tables
-        self._visible = visible
-        self._flusher = WalFlusher(appender, config, appender.shard.where(), tables, self._take_in)
-        appender.on_retry = self._flusher.note_retry
-        if tables is not None:
-            tables.on_drained = self._flusher.tables_changed
-            self._flusher.tables_changed()  # a flush that replay began may have failed already
+        self._flusher = WalFlusher(appender, config, tables)
         # A stream routes before it attaches.
         self._bucket = bucket_of(appender.shard) if owns else None
 
@@ -115,7 +108,7 @@ class ShardWriter:
         appender = WalAppender.open(place, looked=seen.stop, retry=config.retry)
         step("replay")
         tables = _replayed(appender, config, seen, visible)
-        return cls(appender, config, owns=True, tables=tables, visible=visible)
+        return cls(appender, config, owns=True, tables=tables)
 
     @classmethod
     def attach(cls, claim: Claim, config: WriterConfig) -> ShardWriter:
@@ -204,15 +197,6 @@ class ShardWriter:
             put.wait()
         return put
 
-    def _take_in(self, planned: int, position: int) -> None:
-        """MemTables take in what stands at the positions that were stepped over: a flush will cover them as well."""
-        if self._tables is None:
-            return
-        between = WalTailer(self.shard, retry=self.config.retry).read(planned, position)
-        visible = (found for found in between if self._visible(found.entry.header, found.position))
-        for part in uncovered(self.shard, self._tables.manifest, visible):
-            self._tables.insert(part.batches, part.position)
-
     def _note_tip(self) -> None:
         """Spares the next opener a search; nothing depends on it."""
         last = self._appender.next_position - 1
@@ -268,7 +252,7 @@ class ShardWriter:
         schema = self.shard.home.schema
         while True:
             self._flusher.check_open()
-            with self._flusher.standing_still() as pending:
+            with self._flusher.paused() as pending:
                 snapshot = self._tables.snapshot()
             tables = list(snapshot.tables)
             if pending and not self.config.durable_write:
@@ -342,7 +326,8 @@ def _replayed(appender: WalAppender, config: WriterConfig, seen: Looked, visible
     assert appender.opened is not None
     shard = appender.shard
     claim = appender.claim
-    tables = MemTables(claim, appender.opened, config, partial(write_sstable, claim, config.maintained_indexes))
+    write = partial(write_sstable, claim, config.maintained_indexes)
+    tables = MemTables(claim, appender.opened, config, write, visible)
     barrier = appender.next_position - 1
     parts = replay(
         shard,

@@ -28,8 +28,9 @@ from headgate.shards.manifest.commit import commit_generation
 from headgate.shards.manifest.model import Manifest, SsTable
 from headgate.shards.memtable.memtable import MemTable, MemTableStats
 from headgate.shards.memtable.notes import Noted
-from headgate.shards.memtable.replay import Replayed
+from headgate.shards.memtable.replay import IsVisible, Replayed, uncovered, untagged
 from headgate.shards.shard import Claim
+from headgate.shards.wal.tailer import WalTailer
 
 T = TypeVar("T")
 
@@ -52,11 +53,19 @@ class MemTablesSnapshot:
 class MemTables:
     """Thread-safe. Its flush thread starts with the first freeze."""
 
-    def __init__(self, claim: Claim, manifest: Manifest, config: WriterConfig, write: WriteSsTable) -> None:
+    def __init__(
+        self,
+        claim: Claim,
+        manifest: Manifest,
+        config: WriterConfig,
+        write: WriteSsTable,
+        visible: IsVisible = untagged,
+    ) -> None:
         self._claim = claim
         self._manifest = manifest
         self._config = config
         self._write = write
+        self._visible = visible
         self._schema = claim.shard.home.schema
         self._changed = threading.Condition()
         self._active = MemTable(self._schema, manifest.generation, manifest.replay_after)
@@ -65,8 +74,14 @@ class MemTables:
         self._closing = False
         self._abandoned = False
         self._error: HeadgateError | None = None
-        self.on_drained: Callable[[], None] = lambda: None
-        """Called without a lock when bytes have left memory, and when the flush has failed."""
+        self._on_change: Callable[[], None] = lambda: None
+
+    def listen(self, on_change: Callable[[], None]) -> None:
+        """Call `on_change`, without a lock, when bytes leave memory and when the flush fails; also now, since a flush
+        that a replay began may have failed already.
+        """
+        self._on_change = on_change
+        on_change()
 
     # -- filling ---------------------------------------------------------------
 
@@ -92,8 +107,16 @@ class MemTables:
             if self._active.is_full(self._config):
                 self._freeze()
 
-    def relieve(self) -> None:
-        """The budget is used up: freeze early, unless something is being flushed already."""
+    def insert_skipped(self, start: int, stop: int) -> None:
+        """The visible rows of [start, stop), which an append stepped over: a flush will cover these positions too."""
+        shard = self._claim.shard
+        entries = WalTailer(shard, retry=self._config.retry).read(start, stop)
+        counted = (found for found in entries if self._visible(found.entry.header, found.position))
+        for part in uncovered(shard, self.manifest, counted):
+            self.insert(part.batches, part.position)
+
+    def freeze_early(self) -> None:
+        """The budget is used up: freeze what there is, unless something is being flushed already."""
         with self._changed:
             if not self._frozen:
                 self._freeze()
@@ -233,7 +256,7 @@ class MemTables:
                 self._manifest = manifest
                 self._frozen.pop(0)
                 self._changed.notify_all()
-            self.on_drained()
+            self._on_change()
 
     def _flush_one(self, table: MemTable) -> Manifest:
         """One generation to an SSTable and into the manifest:
@@ -280,4 +303,4 @@ class MemTables:
         with self._changed:
             self._error = error
             self._changed.notify_all()
-        self.on_drained()
+        self._on_change()

@@ -62,8 +62,6 @@ class WalAppender:
         self.retries = 0
         self.opened: Manifest | None = None
         """The manifest as `open` read it last: replay starts from this one."""
-        self.on_retry: Callable[[], None] | None = None
-        """Called before each pause between tries."""
         self._retry = retry
         self._error: HeadgateError | None = None
         self._sent: Sent | None = None
@@ -152,14 +150,20 @@ class WalAppender:
         """What this appender holds now, for handing on."""
         return Claim(self.shard, self.epoch, self.claim_id, self.next_position)
 
-    def append(self, chunks: Sequence[Chunk], tags: Tags = Tags(), entry_id: str | None = None) -> Appended:  # noqa: B008
-        """Store the chunks as one entry at the next free position.
+    def append(
+        self,
+        chunks: Sequence[Chunk],
+        tags: Tags = Tags(),  # noqa: B008
+        entry_id: str | None = None,
+        on_retry: Callable[[], None] = lambda: None,
+    ) -> Appended:
+        """Store the chunks as one entry at the next free position. Calls `on_retry` before each pause between tries.
 
         Raises Fenced (a successor has taken the shard) or Poisoned (the store did not
         answer within the retries). Both are final; `sent` says what is known of the entry.
         """
         schema = self.shard.home.schema
-        return self._put(encode_entry(schema, chunks, epoch=self.epoch, tags=tags, entry_id=entry_id))
+        return self._put(encode_entry(schema, chunks, epoch=self.epoch, tags=tags, entry_id=entry_id), on_retry)
 
     def halt(self, error: HeadgateError) -> None:
         """The writer has learned elsewhere that it is over: no new entry, no further slot; a request without an answer
@@ -175,7 +179,7 @@ class WalAppender:
         with self._halted:
             return self._sent
 
-    def _put(self, encoded: EncodedEntry) -> Appended:
+    def _put(self, encoded: EncodedEntry, on_retry: Callable[[], None] = lambda: None) -> Appended:
         """Steps by one from the planned position (R10):
 
         1. put if absent. Done where it succeeds.
@@ -194,10 +198,10 @@ class WalAppender:
             except AlreadyExists as error:
                 if not self._taken(position, encoded.entry_id):
                     if self.next_position == position:
-                        self._wait(delays, position, error)
+                        self._wait(delays, position, error, on_retry)
                     continue
             except Transient as error:
-                self._wait(delays, position, error)
+                self._wait(delays, position, error, on_retry)
                 continue
             except StoreError as error:
                 raise self._stop(self._poisoned(f"The store refused a WAL entry: {error.what}", position)) from error
@@ -248,7 +252,7 @@ class WalAppender:
         if position <= stored.replay_after:
             raise self._stop(self._poisoned("The next WAL position was already flushed and collected.", position))
 
-    def _wait(self, delays: Iterator[float], position: int, error: StoreError) -> None:
+    def _wait(self, delays: Iterator[float], position: int, error: StoreError, on_retry: Callable[[], None]) -> None:
         delay = next(delays, None) if self._halt is None else None
         if delay is None:
             raise self._stop(
@@ -256,8 +260,7 @@ class WalAppender:
             ) from error
         self.retries += 1
         note_retry()
-        if self.on_retry is not None:
-            self.on_retry()
+        on_retry()
         with self._halted:
             self._halted.wait_for(lambda: self._halt is not None, delay)
 

@@ -16,10 +16,9 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import pyarrow as pa
 import structlog
@@ -29,34 +28,12 @@ from headgate.errors import Closed, Fenced, HeadgateError, InvalidInput, Outcome
 from headgate.shards.config import WriterConfig
 from headgate.shards.manifest.decisions import Fate, fate
 from headgate.shards.memtable.memtables import MemTables
-from headgate.shards.wal.appender import Appended, Sent
+from headgate.shards.wal.appender import Appended, WalAppender
 from headgate.shards.wal.entry import Chunk, Tags
 from headgate.shards.wal.pending import entry_name
 from headgate.shards.wal.puts import InFlight, PendingQueue, Put, Unfinished
 
 _log = structlog.get_logger("headgate.shards")
-
-TakeIn = Callable[[int, int], None]
-"""Called with the planned position and the one an entry got, where it stepped over others."""
-
-
-class Appender(Protocol):
-    """WalAppender, as this module sees it."""
-
-    next_position: int
-
-    def append(self, chunks: list[Chunk], tags: Tags, entry_id: str) -> Appended:
-        """Store one entry. Raises Fenced, Poisoned."""
-        ...
-
-    def halt(self, error: HeadgateError) -> None:
-        """Start nothing more."""
-        ...
-
-    @property
-    def sent(self) -> Sent | None:
-        """The last entry for which a request was sent."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,19 +53,11 @@ class FlusherStats:
 class WalFlusher:
     """The pipeline between put and the appender. Its thread starts with the first put."""
 
-    def __init__(
-        self,
-        appender: Appender,
-        config: WriterConfig,
-        where: dict[str, Any],
-        tables: MemTables | None = None,
-        take_in: TakeIn = lambda planned, position: None,
-    ) -> None:
+    def __init__(self, appender: WalAppender, config: WriterConfig, tables: MemTables | None = None) -> None:
         self._appender = appender
-        self._take_in = take_in
         self._tables = tables
         self._config = config
-        self._where = where
+        self._where = appender.shard.where()
         self._queue = PendingQueue()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -107,6 +76,8 @@ class WalFlusher:
         self._waits = 0
         self._last_complaint = float("-inf")
         self._entries = self._rows = self._nbytes = 0
+        if tables is not None:
+            tables.listen(self._tables_changed)
 
     # -- for putters ---------------------------------------------------------
 
@@ -118,8 +89,6 @@ class WalFlusher:
             self._numbered += 1
             put = Put(self._numbered, chunk, tags, self.wait)
             self._queue.push(put)
-            if self._config.durable_write:
-                self._wanted = put.number
             if self._thread is None:
                 self._thread = parallel.thread("wal", self._run)
                 self._thread.start()
@@ -196,13 +165,13 @@ class WalFlusher:
         """Whether close was called."""
         return self._closing
 
-    def note_retry(self) -> None:
+    def _note_retry(self) -> None:
         """The appender is trying again: the store does not work just now."""
         with self._changed:
             self._retrying = True
             self._changed.notify_all()
 
-    def tables_changed(self) -> None:
+    def _tables_changed(self) -> None:
         """MemTables have left memory, or their flush has failed: then this returns when no append is under way, or
         the retry deadline has passed.
         """
@@ -221,7 +190,7 @@ class WalFlusher:
         self._fail(error)
 
     @contextmanager
-    def standing_still(self) -> Iterator[list[pa.RecordBatch]]:
+    def paused(self) -> Iterator[list[pa.RecordBatch]]:
         """The batches that are not durable yet, while no put moves from the queue into a MemTable."""
         with self._changed:
             chunks = [put.chunk for put in self._queue.waiting() if put.chunk is not None]
@@ -264,7 +233,7 @@ class WalFlusher:
             if over_budget or clock.monotonic() - started >= interval:
                 self._complain()
             if over_budget and self._tables is not None:
-                self._tables.relieve()
+                self._tables.freeze_early()
             self._changed.wait(interval)
             self._raise_if_stopped()
 
@@ -322,10 +291,10 @@ class WalFlusher:
             entry = self._in_flight = InFlight(uuid.uuid4().hex, tuple(taken))
         chunks = [put.chunk for put in taken if put.chunk is not None]
         planned = self._appender.next_position
-        appended = self._appender.append(chunks, taken[0].tags, entry.entry_id)
+        appended = self._appender.append(chunks, taken[0].tags, entry.entry_id, self._note_retry)
         try:
-            if appended.position > planned:
-                self._take_in(planned, appended.position)
+            if self._tables is not None and appended.position > planned:
+                self._tables.insert_skipped(planned, appended.position)
         except BaseException:
             with self._changed:
                 self._acknowledge(entry, appended)
