@@ -24,7 +24,7 @@ from benchmarks.report import output_option, show
 from benchmarks.rows import event_rows, home_in
 from headgate.shards.shard import Shard
 from headgate.shards.wal.appender import WalAppender
-from headgate.shards.wal.encoder import encode_chunk
+from headgate.shards.wal.encoder import encode_rows
 from headgate.shards.wal.tailer import WalTailer
 
 TIMES = 10
@@ -57,7 +57,7 @@ def main(entries: int, kilobytes: int, seconds: float, root: str | None, output:
 def written(folder: Path, count: int, kilobytes: int, advance: Callable[[], None]) -> Shard:
     """A shard with that many entries."""
     appender = WalAppender.open(home_in(folder / str(count)).shard(uuid.uuid4()))
-    chunk = encode_chunk(appender.shard.home.schema.stored_rows(event_rows(kilobytes * 1000)))
+    chunk = encode_rows(appender.shard.home.schema.stored_rows(event_rows(kilobytes * 1000)))
     for _ in range(count):
         appender.append([chunk])
         advance()

@@ -171,7 +171,7 @@ def durable_raw(folder: Path, batches: list[pa.RecordBatch]) -> Took:
 def entry_bytes(batch: pa.RecordBatch) -> bytes:
     """The bytes that one put of the batch stores."""
     schema = RowSchema.of(SCHEMA)
-    encoded = encoder.encode_entry(schema, [encoder.encode_chunk(schema.stored_rows(batch))], epoch=1)
+    encoded = encoder.encode_entry(schema, [encoder.encode_rows(schema.stored_rows(batch))], epoch=1)
     return b"".join(map(bytes, encoded.buffers))
 
 
@@ -344,7 +344,7 @@ def timed(spent: dict[str, float]) -> Iterator[None]:
 
     patches = [
         mock.patch.object(RowSchema, "stored_rows", clocked(named("stored rows"), RowSchema.stored_rows)),
-        mock.patch.object(writer, "encode_chunk", clocked(named("encode"), encoder.encode_chunk)),
+        mock.patch.object(writer, "encode_rows", clocked(named("encode"), encoder.encode_rows)),
         mock.patch.object(appender, "encode_entry", clocked(named("header + checksum"), encoder.encode_entry)),
         mock.patch.object(os, "open", clocked(named("open file, folder"), os.open)),
         mock.patch.object(os, "writev", clocked(named("write"), os.writev)),

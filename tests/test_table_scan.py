@@ -23,7 +23,7 @@ from headgate.errors import DataLoss, InvalidInput
 from headgate.shards.config import WriterConfig
 from headgate.shards.sharding import Sharding, bucket, by_partition, single
 from headgate.shards.wal.appender import WalAppender
-from headgate.shards.wal.encoder import encode_chunk
+from headgate.shards.wal.encoder import encode_rows
 from headgate.shards.wal.entry import Tags
 from headgate.steps import watching
 from headgate.table.create import create_table
@@ -165,7 +165,7 @@ class _Stream:
 
     def append(self, name: str, *pairs: tuple[int, str]) -> ShardPart:
         appender, attempt = self.appenders[name], uuid.uuid4().hex
-        chunk = encode_chunk(self.table.home.schema.stored_rows(_rows(*pairs)))
+        chunk = encode_rows(self.table.home.schema.stored_rows(_rows(*pairs)))
         done = appender.append([chunk], Tags(attempt_id=attempt))
         return ShardPart(appender.shard.id, attempt, (done.position,), done.rows, done.nbytes)
 

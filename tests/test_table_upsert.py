@@ -15,7 +15,7 @@ from headgate.shards.bucket import bucket_ids
 from headgate.shards.config import WriterConfig
 from headgate.shards.sharding import Sharding, bucket, by_partition, single
 from headgate.shards.wal.appender import WalAppender
-from headgate.shards.wal.encoder import encode_chunk
+from headgate.shards.wal.encoder import encode_rows
 from headgate.table.create import create_table
 from headgate.table.fsck import fsck
 from headgate.table.table import Table, open_table
@@ -142,7 +142,7 @@ def test_without_a_key_any_shard_takes_any_row(tmp_path: Path) -> None:
 def _stray(table: Table, shard: str, *ids: int) -> None:
     """What a writer of an earlier release, or native Lance, may have put into any shard."""
     stored = table.home.schema.stored_rows(_rows(list(ids), "stray"))
-    WalAppender.open(table.home.shard(shard)).append([encode_chunk(stored)])
+    WalAppender.open(table.home.shard(shard)).append([encode_rows(stored)])
 
 
 @pytest.mark.parametrize("flushed", [False, True], ids=["entry", "sstable"])

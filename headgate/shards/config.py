@@ -25,7 +25,7 @@ class Use(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class WriterOption:
     """What an option means, and which mode uses it. MemTable mode reads every one."""
 
     name: str
@@ -34,44 +34,46 @@ class Option:
 
 
 OPTIONS = (
-    Option(
+    WriterOption(
         "enable_memtable",
         "true keeps rows in a MemTable as well and flushes it to SSTables; false is WAL-only mode: the WAL is all there"
         " is, and nothing but pending puts is held in memory.",
     ),
-    Option(
+    WriterOption(
         "durable_write",
         "true makes `put` return when the rows are durable, and starts writing at once; false makes it return a handle"
         " to wait for.",
     ),
-    Option(
+    WriterOption(
         "max_wal_buffer_size",
         "what may wait in memory, queued and being written, while the store works; a put waits once it is reached."
         " Writing starts when half of it is queued, so that the rest fills meanwhile; an entry takes what is queued by"
         " then, up to all of it. A put is never split, so one put may go beyond it.",
     ),
-    Option("max_wal_flush_interval", "the longest time a put that nobody waits for stays queued."),
-    Option(
+    WriterOption("max_wal_flush_interval", "the longest time a put that nobody waits for stays queued."),
+    WriterOption(
         "max_unflushed_memtable_bytes",
         "the budget at which puts block until bytes have drained. In WAL-only mode it is the budget of the pending"
         " queue: while an append is being retried, puts are still taken up to it.",
         Use.REUSED,
     ),
-    Option("backpressure_log_interval", "a writer that waits at its budget says so in the log, once per interval."),
-    Option("retry", "pauses between tries of a store operation; when they are used up the writer is Poisoned."),
-    Option("compression", 'of the record batches in an entry: None, "lz4" or "zstd".'),
-    Option(
+    WriterOption(
+        "backpressure_log_interval", "a writer that waits at its budget says so in the log, once per interval."
+    ),
+    WriterOption("retry", "pauses between tries of a store operation; when they are used up the writer is Poisoned."),
+    WriterOption("compression", 'of the record batches in an entry: None, "lz4" or "zstd".'),
+    WriterOption(
         "maintained_indexes",
         "names of the base's full-text indexes that SSTables have as well; empty means all of them. Must be empty in"
         " WAL-only mode: open refuses.",
     ),
-    Option("max_memtable_size", "a MemTable of this size is frozen and flushed.", Use.IGNORED),
-    Option(
+    WriterOption("max_memtable_size", "a MemTable of this size is frozen and flushed.", Use.IGNORED),
+    WriterOption(
         "max_memtable_rows",
         "the same, by rows. A put is never split, so one put may go beyond it (native refuses such a put).",
         Use.IGNORED,
     ),
-    Option("max_memtable_batches", "the same, by puts.", Use.IGNORED),
+    WriterOption("max_memtable_batches", "the same, by puts.", Use.IGNORED),
 )
 """Every option, in order: the docstring of WriterConfig and the table in docs/memtables.md are made of this."""
 

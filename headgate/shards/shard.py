@@ -144,7 +144,7 @@ class Shard:
         return {"table": self.home.uri, "shard": str(self.id)}
 
     def blame(self, error: HeadgateError, position: int) -> HeadgateError:
-        """The error, told with this shard and the position."""
+        """The error, with this shard and the position."""
         return error.located(**self.where(), position=position)
 
 

@@ -23,14 +23,14 @@ from headgate.shards.config import WriterConfig
 from headgate.shards.manifest.model import Manifest
 from headgate.shards.memtable.memtable import MemTableStats
 from headgate.shards.memtable.memtables import MemTables
-from headgate.shards.memtable.replay import IsVisible, Looked, look, noted_generations, replay, untagged
+from headgate.shards.memtable.replay import IsVisible, WalScan, generation_notes, replay, scan_wal, untagged
 from headgate.shards.placement import bucket_of, check_placed
 from headgate.shards.rows.schema import Rows
 from headgate.shards.rows.sstable import kept_indexes, write_sstable
 from headgate.shards.rows.view import ShardDelta, TableView
 from headgate.shards.shard import Claim, Shard, TableHome, TableLike, table_at
 from headgate.shards.wal.appender import WalAppender
-from headgate.shards.wal.encoder import decode_chunk, encode_chunk
+from headgate.shards.wal.encoder import decode_rows, encode_rows
 from headgate.shards.wal.entry import Tags
 from headgate.shards.wal.flusher import FlusherStats, WalFlusher
 from headgate.shards.wal.pending import Pending, PendingPut, UnknownEntry, entry_name
@@ -86,9 +86,9 @@ class ShardWriter:
         `table` is a Table, its URI, or its home; `shard` an id, or a name where the table is headgate's own.
 
         1. check the configuration; on local disk, set aside what a power cut left of the base's newest versions, and
-           sync the base (see `connectors.lance.base.damage`). Then look: manifest and WAL end once, and in MemTable
+           sync the base (see `connectors.lance.base.damage`). Then scan_wal: manifest and WAL end once, and in MemTable
            mode read every entry up to that end. A refused open, or one that meets a hole or a damaged entry, fences
-           nobody. The look is bounded: a busy predecessor cannot starve an opener.
+           nobody. The scan_wal is bounded: a busy predecessor cannot starve an opener.
         2. claim, tip, barrier, re-read: see WalAppender.open.
         3. in MemTable mode, replay what is visible between replay_after and the barrier; MemTables
            that are full are flushed on the way. An entry missing there is DataLoss while the claim
@@ -103,11 +103,11 @@ class ShardWriter:
             return cls(WalAppender.open(place, retry=config.retry), config, owns=True)
         if config.maintained_indexes:
             _check_indexes(place.home, config.maintained_indexes)
-        seen = look(place, config.max_memtable_size, config.retry)
+        scan = scan_wal(place, config.max_memtable_size, config.retry)
         step("looked")
-        appender = WalAppender.open(place, looked=seen.stop, retry=config.retry)
+        appender = WalAppender.open(place, known_tip=scan.stop, retry=config.retry)
         step("replay")
-        tables = _replayed(appender, config, seen, visible)
+        tables = _replayed(appender, config, scan, visible)
         return cls(appender, config, owns=True, tables=tables)
 
     @classmethod
@@ -177,7 +177,7 @@ class ShardWriter:
 
     def _given_back(self, put: Put) -> PendingPut:
         assert put.chunk is not None
-        return PendingPut(put.number, decode_chunk(self.shard.home.schema, put.chunk), put.tags)
+        return PendingPut(put.number, decode_rows(self.shard.home.schema, put.chunk), put.tags)
 
     def _submit(self, batches: list[pa.RecordBatch], tags: Tags) -> Put:
         if not batches:
@@ -191,7 +191,7 @@ class ShardWriter:
             )
         if self._bucket is not None:
             check_placed(self.shard, self._bucket, batches)
-        chunk = encode_chunk(batches, self.config.compression, keep=self._tables is not None)
+        chunk = encode_rows(batches, self.config.compression, keep=self._tables is not None)
         put = self._flusher.submit(chunk, tags)
         if self.config.durable_write:
             put.wait()
@@ -321,7 +321,7 @@ def _check_indexes(home: TableHome, names: Sequence[str]) -> None:
         raise InvalidInput(f"The table has no full-text index {missing[0]!r}.", table=home.uri, known=sorted(known))
 
 
-def _replayed(appender: WalAppender, config: WriterConfig, seen: Looked, visible: IsVisible) -> MemTables:
+def _replayed(appender: WalAppender, config: WriterConfig, scan: WalScan, visible: IsVisible) -> MemTables:
     """MemTables that hold what the WAL holds and no SSTable does; the appender stands behind its barrier."""
     assert appender.opened is not None
     shard = appender.shard
@@ -335,12 +335,12 @@ def _replayed(appender: WalAppender, config: WriterConfig, seen: Looked, visible
         barrier,
         epoch=appender.epoch,
         visible=visible,
-        looked=seen,
+        scan=scan,
         retry=config.retry,
     )
     try:
-        noted = noted_generations(shard, appender.opened, barrier, looked=seen, retry=config.retry)
-        tables.restore(parts, noted)
+        notes = generation_notes(shard, appender.opened, barrier, scan=scan, retry=config.retry)
+        tables.restore(parts, notes)
     except BaseException as error:
         tables.abandon()
         if isinstance(error, DataLoss):

@@ -29,8 +29,8 @@ from headgate.shards.rows.schema import RowSchema
 from headgate.shards.shard import Shard
 from headgate.shards.sharding import bucket, sharding_to_json
 from headgate.shards.wal.appender import WalAppender, read_header
-from headgate.shards.wal.encoder import encode_barrier, encode_chunk, encode_entry
-from headgate.shards.wal.entry import Chunk
+from headgate.shards.wal.encoder import encode_barrier, encode_entry, encode_rows
+from headgate.shards.wal.entry import EncodedRows
 from headgate.table.table import Table
 from tests.support.histories import (
     DIRECT,
@@ -165,10 +165,10 @@ def put_entry(shard: Shard, position: int, *ids: int, epoch: int, schema: RowSch
     entry(shard, position).write_bytes(b"".join(bytes(part) for part in made.buffers))
 
 
-def _chunk(shard: Shard, ids: tuple[int, ...], schema: RowSchema | None) -> Chunk:
+def _chunk(shard: Shard, ids: tuple[int, ...], schema: RowSchema | None) -> EncodedRows:
     if schema is None:
-        return encode_chunk(shard.home.schema.stored_rows(rows(*ids)))
-    return encode_chunk(schema.stored_rows(pa.record_batch({"id": ["x"] * len(ids), "note": ["n"] * len(ids)})))
+        return encode_rows(shard.home.schema.stored_rows(rows(*ids)))
+    return encode_rows(schema.stored_rows(pa.record_batch({"id": ["x"] * len(ids), "note": ["n"] * len(ids)})))
 
 
 # -- the table ----------------------------------------------------------------------------
@@ -729,7 +729,7 @@ def a_key_lies_in_the_shard_of_another_bucket(table: Table) -> None:
     ids = pa.array(range(900, 950), pa.int64())
     stranger = ids.filter(pc.equal(bucket_ids(ids, 2), 1))[0].as_py()
     stored = table.home.schema.stored_rows(rows(stranger))
-    WalAppender.open(table.home.shard("bucket-00000")).append([encode_chunk(stored)])
+    WalAppender.open(table.home.shard("bucket-00000")).append([encode_rows(stored)])
 
 
 # -- consumers of the commit logs -----------------------------------------------------------------------------

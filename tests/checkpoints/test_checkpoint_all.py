@@ -13,7 +13,7 @@ import lance
 import pytest
 
 import headgate
-from headgate.checkpoints.jobs.compact import CompactJob, TakenIn
+from headgate.checkpoints.jobs.compact import CompactJob, CompactOutput
 from headgate.checkpoints.jobs.flush import Flushed, FlushJob, run_here
 from headgate.checkpoints.log.records import Batch
 from headgate.checkpoints.snapshots.checkpoint import TableCheckpoint
@@ -387,7 +387,7 @@ def test_after_a_clean_stop_that_compacts_a_plain_lance_reader_sees_every_row(tm
 
 
 def test_what_a_clean_stop_has_no_time_or_luck_to_compact_is_reported_and_stays_readable(table: Table) -> None:
-    def unlucky(job: CompactJob) -> TakenIn:
+    def unlucky(job: CompactJob) -> CompactOutput:
         raise OSError("secret=abc")
 
     for number, last in enumerate([FinalCompaction(seconds=0.0), FinalCompaction(60.0, unlucky)]):

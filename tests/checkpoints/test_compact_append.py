@@ -8,7 +8,7 @@ from pathlib import Path
 import lance
 import pytest
 
-from headgate.connectors.lance.base.append import PREFIX, Progress, appended_marks, progress_of
+from headgate.connectors.lance.base.append import PREFIX, AppendProgress, appended_marks, progress_of
 from headgate.connectors.lance.base.manifest import max_fragment_id
 from headgate.errors import Corrupt, Poisoned
 from headgate.steps import watching
@@ -74,7 +74,7 @@ def test_a_try_that_has_not_landed_stays_known_until_another_one_has(table: Tabl
     assert len(progress.tries) == 2
     assert scanned(table) == expected
     table.compact()
-    assert progress_of(lance.dataset(table.uri))[shard_of(table).id] == Progress(done=3)
+    assert progress_of(lance.dataset(table.uri))[shard_of(table).id] == AppendProgress(done=3)
     assert scanned(table) == expected
 
 

@@ -12,13 +12,13 @@ from headgate.checkpoints.jobs.policy import (
     UNKNOWN_BYTES,
     BasePolicy,
     CompactLimits,
-    Fragment,
     ListedVersion,
     chosen,
     old_versions,
     size_of,
     untouched_fragments,
 )
+from headgate.connectors.lance.base.tidy import FragmentSize
 from headgate.errors import InvalidInput
 from headgate.shards.manifest.model import SsTable
 
@@ -83,7 +83,7 @@ POLICY = BasePolicy(small_rows=10, max_small=3, target_rows=100, max_deleted=0.3
 def test_small_and_hollow_fragments_are_written_anew_once_there_are_enough(
     fragments: list[tuple[int, int]], expected: set[tuple[int, ...]] | None
 ) -> None:
-    found = untouched_fragments([Fragment(number, *one) for number, one in enumerate(fragments)], POLICY)
+    found = untouched_fragments([FragmentSize(number, *one) for number, one in enumerate(fragments)], POLICY)
     assert (None if found is None else {tuple(sorted(found))}) == expected
 
 

@@ -15,7 +15,7 @@ from headgate.errors import Corrupt, DataLoss, Fenced, InvalidInput
 from headgate.shards.rows.schema import RowSchema
 from headgate.shards.shard import Shard, TableHome
 from headgate.shards.wal.appender import WalAppender
-from headgate.shards.wal.encoder import encode_chunk
+from headgate.shards.wal.encoder import encode_rows
 from headgate.shards.wal.entry import Tags
 from headgate.shards.wal.tailer import WalTailer
 from tests.support.logs import SHARD, batch, batch_record, log, open_record
@@ -30,7 +30,7 @@ def written(store: ObjectStore, *attempts: str | None) -> Shard:
     for position, attempt in enumerate(attempts, 1):
         columns = [pa.array([position]) if name == "id" else pa.array([False]) for name in SCHEMA.storage.names]
         stored = pa.record_batch(columns, schema=SCHEMA.storage)
-        assert appender.append([encode_chunk([stored])], Tags(attempt)).position == position
+        assert appender.append([encode_rows([stored])], Tags(attempt)).position == position
     return shard
 
 

@@ -24,7 +24,7 @@ from headgate.shards.config import WriterConfig
 from headgate.shards.rows.view import TableView
 from headgate.shards.shard import TableHome
 from headgate.shards.wal.appender import WalAppender
-from headgate.shards.wal.encoder import encode_chunk
+from headgate.shards.wal.encoder import encode_rows
 from headgate.shards.wal.entry import Tags
 from headgate.table.create import create_table
 from headgate.table.table import Table, open_table
@@ -110,7 +110,7 @@ def test_a_row_is_found_as_soon_as_its_batch_is_committed_and_not_before(tmp_pat
     log = CommitLog(table.home.records, "s", table.uri).open("q", {"single": claim})
     for number in range(3):
         attempt = uuid.uuid4().hex
-        chunk = encode_chunk(table.home.schema.stored_rows(rows([(number, "red")])))
+        chunk = encode_rows(table.home.schema.stored_rows(rows([(number, "red")])))
         done = appender.append([chunk], Tags(attempt_id=attempt))
         assert len(_ids(table.search("red"))) == number
         part = ShardPart(appender.shard.id, attempt, (done.position,), done.rows, done.nbytes)

@@ -23,7 +23,7 @@ import pyarrow as pa
 from headgate.errors import Corrupt
 from headgate.shards.rows.schema import RowSchema
 from headgate.shards.wal.decoder import decode_entry, decode_header
-from headgate.shards.wal.encoder import encode_barrier, encode_chunk, encode_entry
+from headgate.shards.wal.encoder import encode_barrier, encode_entry, encode_rows
 from headgate.shards.wal.entry import SourceRange, Tags, header_length
 
 MEMORY = 4 << 30
@@ -61,7 +61,7 @@ def our_entries() -> list[bytes]:
                 batch = columns(rows).select(names)
                 schema = RowSchema.of(batch.schema.with_metadata({"k": "v"}))
                 tags = Tags("attempt", (SourceRange("topic", 1, 2, 3),)) if rows == 1 else Tags()
-                chunk = encode_chunk(schema.stored_rows(batch), compression)
+                chunk = encode_rows(schema.stored_rows(batch), compression)
                 entries.append(joined(encode_entry(schema, [chunk, chunk], epoch=3, tags=tags).buffers))
     return entries
 

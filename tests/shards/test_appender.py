@@ -31,8 +31,8 @@ from headgate.shards.manifest.model import Manifest, encode_manifest
 from headgate.shards.rows.schema import RowSchema
 from headgate.shards.shard import Claim, Shard, TableHome
 from headgate.shards.wal.appender import WalAppender, read_header
-from headgate.shards.wal.encoder import encode_barrier, encode_chunk, encode_entry
-from headgate.shards.wal.entry import Chunk, Tags
+from headgate.shards.wal.encoder import encode_barrier, encode_entry, encode_rows
+from headgate.shards.wal.entry import EncodedRows, Tags
 from headgate.shards.wal.tailer import WalTailer
 from headgate.shards.wal.tip import WINDOW, WINDOWS, find_tip
 from headgate.steps import watching
@@ -57,8 +57,8 @@ from tests.support.closing import (
 from tests.support.stores import Fault, FaultyStore, OverwritingStore
 
 
-def chunk(*ids: int) -> list[Chunk]:
-    return [encode_chunk(ROWS.stored_rows(rows(*ids)))]
+def chunk(*ids: int) -> list[EncodedRows]:
+    return [encode_rows(ROWS.stored_rows(rows(*ids)))]
 
 
 @pytest.fixture
@@ -608,7 +608,7 @@ def test_the_caller_may_know_a_later_position_than_the_manifest(store: ObjectSto
     for row in range(1, 31):
         old.append(chunk(row))
     faulty = FaultyStore(store)
-    new = WalAppender.open(through(shard, faulty), seen=30)
+    new = WalAppender.open(through(shard, faulty), last_known=30)
     heads = [names.wal_position(op.key) for op in faulty.log if op.verb == "head"]
     assert min(position for position in heads if position is not None) == 31
     assert new.next_position == 32
@@ -657,7 +657,7 @@ def test_a_streams_start_does_not_list_its_wal(store: ObjectStore, shard: Shard)
         old.append(chunk(row))
     store.delete(shard.wal_key(12))
     faulty = FaultyStore(store)
-    assert WalAppender.open(through(shard, faulty), owner="stream", seen=30).next_position == 32
+    assert WalAppender.open(through(shard, faulty), owner="stream", last_known=30).next_position == 32
     assert "list" not in [op.verb for op in faulty.log if "/wal/" in op.key]
 
 
@@ -801,7 +801,7 @@ def test_the_header_of_a_wide_table_takes_a_second_range_read(store: ObjectStore
     shard = home.shard(shard_id)
     claim = WalAppender.open(shard).claim
     batch = pa.record_batch([pa.array([1], pa.int64())] * 400, schema=wide)
-    stored = [encode_chunk(home.schema.stored_rows(batch))]
+    stored = [encode_rows(home.schema.stored_rows(batch))]
     WalAppender.with_claimed_epoch(claim).append(stored)
     home.store.reset_operations()
     assert read_header(shard, 1).rows == 1

@@ -17,7 +17,7 @@ from headgate.connectors.objects import open_store
 from headgate.errors import InvalidInput
 from headgate.retry import Retry
 from headgate.shards.config import MAX_SECONDS, OPTIONS, Use, WriterConfig, option_table
-from headgate.shards.wal.encoder import encode_chunk
+from headgate.shards.wal.encoder import encode_rows
 from headgate.shards.writer import ShardWriter
 from tests.shards.test_flusher import until
 from tests.support.closing import ASYNC, ROWS, WAL_ONLY, Background, entry_at, home_of, open_writer, rows, wal_positions
@@ -119,7 +119,7 @@ def test_each_mode_reads_the_options_that_the_table_says_and_no_other(tmp_path: 
 def test_an_entry_takes_what_is_queued_up_to_the_whole_buffer(shard_id: uuid.UUID) -> None:
     """Writing starts at half of it; what was queued by then is in the entry."""
     store = FaultyStore(open_store(f"memory://{uuid.uuid4().hex}"))
-    one = encode_chunk(ROWS.stored_rows(rows(1))).nbytes
+    one = encode_rows(ROWS.stored_rows(rows(1))).nbytes
     writer = open_writer(store, shard_id, replace(ASYNC, max_wal_buffer_size=10 * one))
     stall = store.stall("put_if_absent", "/wal/")
     handles = [writer.put(rows(row)) for row in range(5)]

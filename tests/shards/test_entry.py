@@ -17,12 +17,12 @@ import xxhash
 from headgate.errors import Corrupt, InvalidInput
 from headgate.shards.rows.schema import RowSchema
 from headgate.shards.wal.decoder import decode_entry, decode_header
-from headgate.shards.wal.encoder import encode_barrier, encode_chunk, encode_entry
+from headgate.shards.wal.encoder import encode_barrier, encode_entry, encode_rows
 from headgate.shards.wal.entry import (
     HEADER_GUESS,
-    Chunk,
     Compression,
     EncodedEntry,
+    EncodedRows,
     Entry,
     SourceRange,
     Tags,
@@ -82,7 +82,7 @@ def encoded(
 ) -> tuple[RowSchema, pa.RecordBatch, EncodedEntry]:
     schema = schema_of(*names)
     batch = pa.record_batch([COLUMNS[name] for name in names], names=list(names))
-    chunks = [encode_chunk(schema.stored_rows(batch), compression) for _ in range(batches)]
+    chunks = [encode_rows(schema.stored_rows(batch), compression) for _ in range(batches)]
     return schema, batch, encode_entry(schema, chunks, epoch=7, tags=tags)
 
 
@@ -105,7 +105,7 @@ def test_every_type_comes_back_as_it_was(name: str, compression: Compression | N
 def test_many_columns_chunks_and_batches_come_back_in_order(compression: Compression | None) -> None:
     schema = schema_of(*COLUMNS)
     batch = pa.record_batch([*COLUMNS.values()], names=[*COLUMNS])
-    chunks = [encode_chunk(schema.stored_rows([batch, batch.slice(1, 1)]), compression) for _ in range(3)]
+    chunks = [encode_rows(schema.stored_rows([batch, batch.slice(1, 1)]), compression) for _ in range(3)]
     made = encode_entry(schema, chunks, epoch=2**64 - 1, tags=TAGS)
     entry = decode_entry(stored(made))
     assert [one.num_rows for one in entry.batches] == [3, 1] * 3
@@ -118,7 +118,7 @@ def test_many_columns_chunks_and_batches_come_back_in_order(compression: Compres
 def test_dictionaries_that_differ_from_batch_to_batch_are_replaced_not_mixed_up() -> None:
     schema = RowSchema.of(pa.schema([pa.field("d", pa.dictionary(pa.int32(), pa.string()))]))
     parts = [pa.array(values).dictionary_encode() for values in (["a", "b"], ["c"], ["b", "a"])]
-    chunks = [encode_chunk(schema.stored_rows(pa.record_batch([part], names=["d"]))) for part in parts]
+    chunks = [encode_rows(schema.stored_rows(pa.record_batch([part], names=["d"]))) for part in parts]
     entry = decode_entry(stored(encode_entry(schema, chunks, epoch=1)))
     assert [batch.column("d").to_pylist() for batch in entry.batches] == [["a", "b"], ["c"], ["b", "a"]]
 
@@ -175,7 +175,7 @@ def test_a_header_is_judged_without_the_rows() -> None:
 def test_uncompressed_rows_are_not_copied_when_they_are_read() -> None:
     schema = RowSchema.of(pa.schema([pa.field("a", pa.int64())]))
     batch = pa.record_batch({"a": list(range(10_000))})
-    data = stored(encode_entry(schema, [encode_chunk(schema.stored_rows(batch))], epoch=1))
+    data = stored(encode_entry(schema, [encode_rows(schema.stored_rows(batch))], epoch=1))
     before = pa.total_allocated_bytes()
     entry = decode_entry(data)
     assert pa.total_allocated_bytes() == before
@@ -194,15 +194,15 @@ def test_nothing_without_rows_is_encoded() -> None:
     schema = schema_of("int8")
     empty = schema.storage.empty_table().to_batches() or [pa.RecordBatch.from_pylist([], schema=schema.storage)]
     with pytest.raises(InvalidInput, match="without rows"):
-        encode_chunk(empty)
-    for chunks in ([], [Chunk((), 0, 0)], [encode_chunk([])]):
+        encode_rows(empty)
+    for chunks in ([], [EncodedRows((), 0, 0)], [encode_rows([])]):
         with pytest.raises(InvalidInput, match="without rows"):
             encode_entry(schema, chunks, epoch=1)
 
 
 def test_a_header_that_no_reader_would_accept_is_not_written() -> None:
     schema = RowSchema.of(pa.schema([pa.field("a", pa.int64())], metadata={"huge": "x" * (17 << 20)}))
-    chunk = encode_chunk(schema.stored_rows(pa.record_batch({"a": [1]})))
+    chunk = encode_rows(schema.stored_rows(pa.record_batch({"a": [1]})))
     with pytest.raises(InvalidInput, match="16777216"):
         encode_entry(schema, [chunk], epoch=1)
 

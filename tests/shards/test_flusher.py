@@ -20,14 +20,14 @@ from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import Closed, PermissionDenied, Poisoned
 from headgate.retry import Retry
 from headgate.shards.config import WriterConfig
-from headgate.shards.wal.encoder import encode_chunk
-from headgate.shards.wal.entry import Chunk, Tags
+from headgate.shards.wal.encoder import encode_rows
+from headgate.shards.wal.entry import EncodedRows, Tags
 from headgate.shards.wal.puts import PendingQueue, Put
-from tests.support.closing import ASYNC, Background, ROWS, WAL_ONLY, closing_checks, home_of, open_writer, rows, visible
+from tests.support.closing import ASYNC, ROWS, WAL_ONLY, Background, closing_checks, open_writer, rows, visible
 from tests.support.network import seed_of_run
 from tests.support.stores import Fault, FaultyStore, Operation
 
-ONE = encode_chunk(ROWS.stored_rows(rows(1))).nbytes
+ONE = encode_rows(ROWS.stored_rows(rows(1))).nbytes
 """What one row weighs in the queue."""
 
 
@@ -43,7 +43,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def a_put(number: int, nbytes: int, tags: Tags = Tags()) -> Put:  # noqa: B008
-    return Put(number, Chunk((), 1, nbytes), tags, lambda put, timeout: put.positions)
+    return Put(number, EncodedRows((), 1, nbytes), tags, lambda put, timeout: put.positions)
 
 
 def filled(*sizes: int) -> PendingQueue:
@@ -122,7 +122,7 @@ def test_pending_bytes_drain_to_0_and_peak_at_the_buffer_and_one_put(
     buffer = 20 * ONE
     config = replace(WAL_ONLY, durable_write=durable, max_wal_buffer_size=buffer, max_wal_flush_interval=0.001)
     writer = open_writer(store, shard_id, config)
-    largest = encode_chunk(ROWS.stored_rows(rows(*range(40)))).nbytes
+    largest = encode_rows(ROWS.stored_rows(rows(*range(40)))).nbytes
 
     def work(number: int) -> None:
         chance = random.Random(seed + number)

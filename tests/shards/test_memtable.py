@@ -21,7 +21,7 @@ from headgate.retry import Retry
 from headgate.shards import writer as writer_module
 from headgate.shards.memtable.memtable import MemTable
 from headgate.shards.memtable.memtables import MemTables
-from headgate.shards.memtable.notes import Noted
+from headgate.shards.memtable.notes import GenerationNotes
 from headgate.shards.memtable.replay import replay
 from headgate.shards.rows.schema import RowSchema
 from headgate.shards.rows.sstable import write_sstable
@@ -507,7 +507,8 @@ def test_a_replay_ends_its_flushes_where_no_later_entry_notes_their_generation(
     tables = MemTables(appender.claim, appender.opened, config, partial(write_sstable, appender.claim, ()))
     parts = replay(writer.shard, appender.opened, appender.next_position - 1, epoch=appender.epoch)
     tables.restore(
-        (replace(part, generation=noting[part.position - 1]) for part in parts), Noted.of(enumerate(noting, start=1))
+        (replace(part, generation=noting[part.position - 1]) for part in parts),
+        GenerationNotes.of(enumerate(noting, start=1)),
     )
     tables.close()
     ends = []

@@ -15,10 +15,10 @@ import pytest
 from headgate.connectors.objects import open_store
 from headgate.errors import Corrupt, DataLoss, Fenced
 from headgate.shards.config import WriterConfig
-from headgate.shards.memtable.replay import look, replay
+from headgate.shards.memtable.replay import replay, scan_wal
 from headgate.shards.shard import Shard, TableHome
 from headgate.shards.wal.appender import WalAppender
-from headgate.shards.wal.encoder import encode_chunk, encode_entry
+from headgate.shards.wal.encoder import encode_entry, encode_rows
 from headgate.shards.wal.entry import Tags
 from headgate.shards.writer import ShardWriter
 from headgate.steps import watching
@@ -119,7 +119,7 @@ def test_an_entry_of_a_higher_epoch_aborts_replay(tmp_path: Path) -> None:
         writer.put(batch([(1, "a")]))
         shard, next_position = writer.shard, writer.claim.next_position
     schema = shard.home.schema
-    entry = encode_entry(schema, [encode_chunk(schema.stored_rows(batch([(2, "b")])))], epoch=99)
+    entry = encode_entry(schema, [encode_rows(schema.stored_rows(batch([(2, "b")])))], epoch=99)
     shard.wal.put_if_absent(shard.wal_key(next_position), entry.buffers)
     with pytest.raises(Fenced, match=r"WAL replay aborted.*fenced") as raised:
         ShardWriter.open(uri, SHARD, MEMTABLE)
@@ -204,7 +204,7 @@ def test_a_look_beside_a_writer_that_flushes_and_collects_goes_on_above_what_is_
     place = Shard(home_over(store, uri), SHARD)
     stall = store.stall("get", place.wal_key(1))
     found: list[int] = []
-    looking = threading.Thread(target=lambda: found.extend(e.position for e in look(place, 1 << 20).entries))
+    looking = threading.Thread(target=lambda: found.extend(e.position for e in scan_wal(place, 1 << 20).entries))
     looking.start()
     stall.wait()
     writer.flush_memtable()
@@ -212,14 +212,14 @@ def test_a_look_beside_a_writer_that_flushes_and_collects_goes_on_above_what_is_
     assert collect(writer.shard)
     stall.release()
     looking.join()
-    assert found == [], "the WAL ended at 5 when the look began"
+    assert found == [], "the WAL ended at 5 when the scan_wal began"
 
 
 @pytest.mark.parametrize("config", [MEMTABLE, WAL_ONLY], ids=["memtable", "wal-only"])
 def test_an_opener_behind_a_writer_that_never_pauses_is_bounded_by_the_wals_length(
     tmp_path: Path, config: WriterConfig
 ) -> None:
-    """The writer appends before every single operation of the look."""
+    """The writer appends before every single operation of the scan_wal."""
     uri, length = make_table(tmp_path, PLAIN), 20
     writer = ShardWriter.open(uri, SHARD, config)
     for i in range(length):
@@ -229,17 +229,17 @@ def test_an_opener_behind_a_writer_that_never_pauses_is_bounded_by_the_wals_leng
     def busy(operation: Operation) -> None:
         if operation.verb == "put_if_absent":
             store.plan = None  # claimed
-        elif (row := next(appended)) < 40 * length:  # an end, so that a look without one fails
+        elif (row := next(appended)) < 40 * length:  # an end, so that a scan_wal without one fails
             writer.put(batch([(row, "n")], PLAIN))
 
     store.plan = busy
     with ShardWriter.open(home_over(store, uri), SHARD, config):
         pass
     rows = next(appended)
-    look = store.log[: store.verbs().index("put_if_absent")]
-    listed = [op.number for op in look if op.verb == "list" and "/wal/" in op.key]
+    scan_wal = store.log[: store.verbs().index("put_if_absent")]
+    listed = [op.number for op in scan_wal if op.verb == "list" and "/wal/" in op.key]
     assert len(listed) == 1
-    read = [op for op in look if op.verb == "get" and "/wal/" in op.key]
+    read = [op for op in scan_wal if op.verb == "get" and "/wal/" in op.key]
     assert len(read) == (length + listed[0] if config is MEMTABLE else 0), "what the WAL held at the LIST"
     again = [op for op in store.log if op.verb == "get" and "/wal/" in op.key]
     assert len(again) - len(read) <= 2 * (rows - length), "what came meanwhile is read twice at most"
@@ -284,7 +284,7 @@ def test_more_than_is_kept_from_the_look_is_read_again(tmp_path: Path) -> None:
     with ShardWriter.open(uri, SHARD, MEMTABLE) as writer:
         for i in range(30):
             writer.put(batch([(i, "x" * 100)], PLAIN))
-    assert len(look(writer.shard, 4_000).entries) < 10
+    assert len(scan_wal(writer.shard, 4_000).entries) < 10
     with ShardWriter.open(uri, SHARD, replace(MEMTABLE, max_memtable_size=4_000)) as writer:
         assert [i for i, _ in pairs(writer.scan())] == list(range(30))
 
@@ -327,7 +327,7 @@ def test_a_generation_that_native_noted_is_never_cut_in_two(tmp_path: Path) -> N
         assert pairs(native.lsm_scanner().to_table()) == expected
 
 
-@pytest.mark.parametrize("native_wrote", ["before the look", "after the look"])
+@pytest.mark.parametrize("native_wrote", ["before the scan_wal", "after the scan_wal"])
 def test_a_flush_reaches_every_entry_that_notes_its_generation(tmp_path: Path, native_wrote: str) -> None:
     """Our entries note none, and native takes them into the generation that it then notes: a flush of ours alone
     would raise the manifest's generation above native's entries, and the next opener would skip them."""
@@ -345,7 +345,7 @@ def test_a_flush_reaches_every_entry_that_notes_its_generation(tmp_path: Path, n
 
     small = replace(MEMTABLE, max_memtable_rows=3)
     expected = [*((i, "ours") for i in range(4)), (10, "native")]
-    if native_wrote == "before the look":
+    if native_wrote == "before the scan_wal":
         native_writes("looked")
         opened = ShardWriter.open(uri, SHARD, small)
     else:

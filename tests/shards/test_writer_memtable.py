@@ -15,7 +15,8 @@ from headgate.errors import AlreadyExists, DataLoss, Fenced, InvalidInput, Poiso
 from headgate.shards import names
 from headgate.shards.config import WriterConfig
 from headgate.shards.manifest.model import decode_manifest
-from headgate.shards.wal.entry import decode_entry, encode_chunk, encode_entry
+from headgate.shards.wal.decoder import decode_entry
+from headgate.shards.wal.encoder import encode_entry, encode_rows
 from headgate.shards.wal.tailer import WalTailer
 from headgate.shards.writer import ShardWriter
 from headgate.steps import watching
@@ -34,8 +35,6 @@ from tests.support.datasets import (
     pairs,
     seen,
 )
-from headgate.shards.wal.decoder import decode_entry
-from headgate.shards.wal.encoder import encode_chunk, encode_entry
 from tests.support.stores import Fault
 
 SHARD = uuid.UUID(int=17)
@@ -241,7 +240,7 @@ def test_lance_hole_1_a_slot_without_a_claim_costs_no_row(uri: str) -> None:
     with ShardWriter.open(uri, SHARD, MEMTABLE) as writer:
         writer.put(batch([(1, "a")]))
         schema, shard = writer.shard.home.schema, writer.shard
-        foreign = encode_entry(schema, [encode_chunk(schema.stored_rows(batch([(2, "foreign")])))], epoch=1)
+        foreign = encode_entry(schema, [encode_rows(schema.stored_rows(batch([(2, "foreign")])))], epoch=1)
         shard.wal.put_if_absent(shard.wal_key(2), foreign.buffers)
         assert writer.put(batch([(3, "c")])).positions == (3,)
     assert seen(uri, SHARD) == [(1, "a"), (2, "foreign"), (3, "c")]
@@ -251,7 +250,7 @@ def test_a_slot_taken_without_a_claim_is_not_passed_by_a_flush(uri: str) -> None
     """A flush covers positions, not only rows of this writer: what another attempt left below must not get lost."""
     with ShardWriter.open(uri, SHARD, MEMTABLE) as writer:
         schema, shard = writer.shard.home.schema, writer.shard
-        foreign = encode_entry(schema, [encode_chunk(schema.stored_rows(batch([(2, "foreign")])))], epoch=1)
+        foreign = encode_entry(schema, [encode_rows(schema.stored_rows(batch([(2, "foreign")])))], epoch=1)
         shard.wal.put_if_absent(shard.wal_key(1), foreign.buffers)
         writer.put(batch([(3, "c")]))
         writer.flush_memtable()

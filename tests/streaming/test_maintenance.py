@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 
 from headgate.checkpoints.gc.report import Collection
 from headgate.checkpoints.jobs.columns import stream_schema
-from headgate.checkpoints.jobs.compact import CompactJob, TakenIn, take_in
+from headgate.checkpoints.jobs.compact import CompactJob, CompactOutput, take_in
 from headgate.checkpoints.jobs.flush import Flushed, FlushJob, run_here
 from headgate.checkpoints.snapshots.snapshot import read_snapshot
 from headgate.checkpoints.stream.checkpoint import checkpoint_stream, stop_stream
@@ -51,7 +51,7 @@ class Gate:
         self._pass()
         return run_here(jobs)
 
-    def compact(self, job: CompactJob) -> TakenIn:
+    def compact(self, job: CompactJob) -> CompactOutput:
         self._pass()
         return take_in(job)
 

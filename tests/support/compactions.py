@@ -11,7 +11,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 
-from headgate.checkpoints.jobs.compact import Round, compact_round
+from headgate.checkpoints.jobs.compact import CompactRound, compact_round
 from headgate.checkpoints.jobs.policy import CompactLimits
 from headgate.connectors.objects import open_store
 from headgate.retry import Retry
@@ -125,7 +125,7 @@ def claimed(table: Table, names: Iterable[str] | None = None) -> dict[str, Claim
 def one_round(
     claims: dict[str, Claim],
     limits: CompactLimits = CompactLimits(),  # noqa: B008
-) -> Round | None:
+) -> CompactRound | None:
     return compact_round(claims, limits, retry=AT_ONCE)
 
 

@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import TypeAlias
 
 from headgate.checkpoints.gc.candidates import store_time
-from headgate.checkpoints.jobs.policy import BasePolicy, Fragment, ListedVersion, old_versions, untouched_fragments
+from headgate.checkpoints.jobs.policy import BasePolicy, ListedVersion, old_versions, untouched_fragments
 from headgate.checkpoints.snapshots.checkpoint import CheckpointStore
 from headgate.connectors.lance.base import tidy as base_tidy
 from headgate.connectors.lance.base.append import progress_of
@@ -61,7 +61,7 @@ def tidy_base(
     store = home.store
     step("fragments")
     before = base_tidy.fragment_sizes(store)
-    untouched = untouched_fragments((Fragment(one.id, one.rows, one.deleted) for one in before), policy)
+    untouched = untouched_fragments(before, policy)
     if untouched is not None:
         plan = base_tidy.plan_merge(store, untouched, policy.target_rows, policy.max_deleted)
         step("merge fragments")

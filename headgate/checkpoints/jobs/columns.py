@@ -1,7 +1,7 @@
 """Changing the columns of a table that may be running: what native allows and every layer can follow.
 
 Promises:
-1. Rows that were stored before, in entries, SSTables or the base, are told by field id: they show the new columns, and
+1. Rows that were stored before, in entries, SSTables or the base, are known by field id: they show the new columns, and
    an added one is null in them. Nothing is rewritten.
 2. What cannot be followed is refused before anything is written: another type, a column that may not be null, a column
    that rows are keyed, routed or indexed by, a name by which Lance would not find it. Native refuses the first two as
@@ -72,7 +72,7 @@ def stream_schema(home: TableHome) -> RowSchema:
 
 
 def another_table(home: TableHome, table_id: str, stored: str) -> Fenced:
-    """What a stream is told whose table was dropped and made anew (R23)."""
+    """The error of a stream whose table was dropped and made anew (R23)."""
     return Fenced(
         "The table was dropped, and another one was made in its place; this stream wrote to the old one.",
         table=home.uri,
@@ -154,7 +154,7 @@ def announce(home: TableHome) -> None:
 
 
 def is_added(rows: RowSchema, column: Any) -> bool:
-    """Whether the very column is there: the call that added it may have died before it had told the streams."""
+    """Whether the very column is there: the call that added it may have died before it reached the streams."""
     if not isinstance(column, pa.Field) or column.name not in rows.logical.names or column.name in rows.primary_key:
         return False
     there = rows.logical.field(column.name)
@@ -211,11 +211,11 @@ def difference(then: RowSchema, now: RowSchema) -> str | None:
     """What changed, in words; None where nothing did."""
     old, new = dict(_numbered(then)), dict(_numbered(now))
     both = [(old[number], new[number]) for number in old.keys() & new.keys()]
-    told = [f"added {new[number].name!r}" for number in new.keys() - old.keys()]
-    told += [f"dropped {old[number].name!r}" for number in old.keys() - new.keys()]
-    told += [f"renamed {a.name!r} to {b.name!r}" for a, b in both if a.name != b.name]
-    told += [f"changed {b.name!r} from {a.type} to {b.type}" for a, b in both if a.type != b.type]
-    return ", ".join(sorted(told)) or None
+    changes = [f"added {new[number].name!r}" for number in new.keys() - old.keys()]
+    changes += [f"dropped {old[number].name!r}" for number in old.keys() - new.keys()]
+    changes += [f"renamed {a.name!r} to {b.name!r}" for a, b in both if a.name != b.name]
+    changes += [f"changed {b.name!r} from {a.type} to {b.type}" for a, b in both if a.type != b.type]
+    return ", ".join(sorted(changes)) or None
 
 
 def gained(then: RowSchema, now: RowSchema) -> bool:

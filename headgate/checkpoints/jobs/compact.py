@@ -33,7 +33,7 @@ from headgate.connectors.lance.base.append import BaseMoved
 from headgate.connectors.lance.base.files import sync_data_files
 from headgate.connectors.lance.base.marks import compacted_marks
 from headgate.connectors.lance.base.merge import delete_keys, merge_rows
-from headgate.connectors.lance.base.notes import note_begun
+from headgate.connectors.lance.base.notes import note_started
 from headgate.connectors.lance.base.synced import sync_base
 from headgate.errors import DataLoss, HeadgateError, NotFound, Transient
 from headgate.retry import Retry
@@ -98,7 +98,7 @@ class CompactJob:
 
 
 @dataclass(frozen=True)
-class TakenIn:
+class CompactOutput:
     """What `take_in` did. With a key the rows are in the base; without, in files that nothing names yet."""
 
     rows: int
@@ -107,7 +107,7 @@ class TakenIn:
 
 
 @dataclass(frozen=True)
-class Round:
+class CompactRound:
     """A round that is done."""
 
     sstables: int
@@ -119,7 +119,7 @@ class Round:
     """As they stand, by name."""
 
 
-RunCompaction: TypeAlias = Callable[[CompactJob], TakenIn]
+RunCompaction: TypeAlias = Callable[[CompactJob], CompactOutput]
 """Runs `take_in` somewhere: here, or on an executor."""
 
 
@@ -129,7 +129,7 @@ def compact_round(
     run: RunCompaction | None = None,
     *,
     retry: Retry = Retry(),  # noqa: B008
-) -> Round | None:
+) -> CompactRound | None:
     """Take the oldest SSTables of the claimed shards into the base, up to a size. None: there are none.
 
     1. plan: manifests, then the base. What the base has taken in before, by somebody who died then, is dropped.
@@ -152,7 +152,7 @@ def compact_round(
         except BaseMoved:
             clock.sleep(delay)
             continue
-        return Round(job.sstables, job.nbytes, taken.rows, taken.deleted, manifests)
+        return CompactRound(job.sstables, job.nbytes, taken.rows, taken.deleted, manifests)
     raise Transient(
         f"Others changed the base in each of {TRIES} tries.",
         table=next(iter(claims.values())).shard.home.uri,
@@ -211,7 +211,7 @@ def _held(claims: Mapping[str, Claim], retry: Retry) -> dict[str, Manifest]:
 # -- into the base ---------------------------------------------------------------------
 
 
-def take_in(job: CompactJob) -> TakenIn:
+def take_in(job: CompactJob) -> CompactOutput:
     """The work of one round, wherever it runs; it may run twice, here and there. Raises BaseMoved, Fenced, Transient.
 
     With a key:
@@ -230,7 +230,7 @@ def take_in(job: CompactJob) -> TakenIn:
     for _ in range(TRIES):
         dataset = datasets.open_dataset(job.home.store)
         if _is_in(job, compacted_marks(job.home.store, dataset, job.shards)):
-            return TakenIn(0)
+            return CompactOutput(0)
         claims = {part.name: part.claim for part in job.parts}
         _held(claims, Retry())
         try:
@@ -245,7 +245,7 @@ def take_in(job: CompactJob) -> TakenIn:
     raise BaseMoved(table=job.home.uri)
 
 
-def _merged(job: CompactJob, home: TableHome, dataset: Any) -> TakenIn:
+def _merged(job: CompactJob, home: TableHome, dataset: Any) -> CompactOutput:
     key, names = home.schema.primary_key, home.schema.storage.names
     stored = [batch for part in job.parts for batch in _stored(home, part, names)]
     rows = newest_rows(pa.Table.from_batches(stored, schema=home.schema.storage), key)
@@ -255,7 +255,7 @@ def _merged(job: CompactJob, home: TableHome, dataset: Any) -> TakenIn:
     deleted = 0
     if dead.num_rows:
         step("begin")
-        note_begun(home.store, upto)
+        note_started(home.store, upto)
         step("deletes")
         deleted = delete_keys(dataset, key, dead)
     if schema_of(home, dataset) != home.schema:
@@ -269,10 +269,10 @@ def _merged(job: CompactJob, home: TableHome, dataset: Any) -> TakenIn:
             table=home.uri,
             rows=merged.inserted + merged.updated - alive.num_rows,
         )
-    return TakenIn(alive.num_rows, deleted)
+    return CompactOutput(alive.num_rows, deleted)
 
 
-def _written(job: CompactJob) -> TakenIn:
+def _written(job: CompactJob) -> CompactOutput:
     dataset = datasets.open_dataset(job.home.store)
     home = _as_of(job.home, dataset)
     step("rows")
@@ -287,7 +287,7 @@ def _written(job: CompactJob) -> TakenIn:
 
     fragments = append_once.write_fragments(dataset, home.store, rows())
     sync_data_files(home.store, append_once.data_files(fragments))
-    return TakenIn(count, fragments=fragments)
+    return CompactOutput(count, fragments=fragments)
 
 
 def _stored(home: TableHome, part: CompactPart, names: Iterable[str]) -> Iterator[pa.RecordBatch]:
@@ -320,7 +320,7 @@ def _as_of(home: TableHome, dataset: Any) -> TableHome:
 
 def commit(
     job: CompactJob,
-    taken: TakenIn,
+    taken: CompactOutput,
     retry: Retry = Retry(),  # noqa: B008
 ) -> dict[str, Manifest]:
     """What is taken in leaves the manifests, as they stand then.

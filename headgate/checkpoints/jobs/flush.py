@@ -43,7 +43,7 @@ class FlushJob:
 
 
 @dataclass(frozen=True)
-class Made:
+class FlushOutput:
     """What a job has written; nothing names it yet."""
 
     sstable: SsTable | None
@@ -78,7 +78,7 @@ def run_here(jobs: Sequence[FlushJob]) -> dict[str, Flushed]:
     return done
 
 
-def make(job: FlushJob) -> Made:
+def make(job: FlushJob) -> FlushOutput:
     """Write the SSTable, durably. Raises DataLoss where a listed entry is not what it was, Transient."""
     # With the columns of today: a predecessor may have written more than whoever planned this knows of.
     shard, start = Shard(current_home(job.claim.shard.home), job.claim.shard.id), job.manifest.replay_after + 1
@@ -95,7 +95,7 @@ def make(job: FlushJob) -> Made:
                 break
         table.add(part.batches, part.position)
     sstable = write_sstable(replace(job.claim, shard=shard), (), table) if table.rows else None
-    return Made(sstable, table.last_position, complete)
+    return FlushOutput(sstable, table.last_position, complete)
 
 
 def _noted_reach(job: FlushJob, shard: Shard, start: int) -> int:
@@ -111,7 +111,7 @@ def _noted_reach(job: FlushJob, shard: Shard, start: int) -> int:
     return -1
 
 
-def commit(job: FlushJob, made: Made) -> Flushed:
+def commit(job: FlushJob, made: FlushOutput) -> Flushed:
     """Let the manifest name it, however long it took (R20). Raises Fenced, Transient."""
     if made.sstable is None:
         return Flushed(job.manifest, made.complete)

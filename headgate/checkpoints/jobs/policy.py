@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from uuid import UUID
 
+from headgate.connectors.lance.base.tidy import FragmentSize
 from headgate.errors import InvalidInput
 from headgate.shards.manifest.model import SsTable
 
@@ -81,17 +82,7 @@ class BasePolicy:
             raise InvalidInput(f"A policy for the base cannot be {self}.")
 
 
-@dataclass(frozen=True, slots=True)
-class Fragment:
-    """One fragment of the base."""
-
-    id: int
-    rows: int
-    deleted: int = 0
-    """Of the rows."""
-
-
-def untouched_fragments(fragments: Iterable[Fragment], policy: BasePolicy) -> frozenset[int] | None:
+def untouched_fragments(fragments: Iterable[FragmentSize], policy: BasePolicy) -> frozenset[int] | None:
     """The fragments that stay as they are while small and hollow ones are written anew; None: it is not time yet."""
     known = list(fragments)
     hollow = {one.id for one in known if one.deleted > policy.max_deleted * one.rows}

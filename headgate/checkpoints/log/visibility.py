@@ -21,7 +21,7 @@ from headgate.checkpoints.log.records import Run
 from headgate.checkpoints.log.state import LogState, Positions, merged
 from headgate.errors import Corrupt, DataLoss, InvalidInput
 from headgate.shards.manifest.model import Manifest
-from headgate.shards.memtable.replay import Replayed, uncovered
+from headgate.shards.memtable.replay import ReplayedEntry, uncovered
 from headgate.shards.shard import Shard
 from headgate.shards.wal.tailer import WalEntry
 
@@ -96,7 +96,7 @@ class Visible:
 
     def tail(
         self, shard: Shard, manifest: Manifest, entries: Iterable[WalEntry], stop: int | None = None
-    ) -> Iterator[Replayed]:
+    ) -> Iterator[ReplayedEntry]:
         """The visible rows of [replay_after + 1, stop) that no SSTable has, of these entries as `visible_entries` takes
         them. Raises what that does.
         """

@@ -43,7 +43,7 @@ def claim_all(
     def claim(name: str) -> Claim:
         shard = home.shard(name)
         try:
-            return WalAppender.open(shard, owner=stream, seen=listed.get(shard.id), retry=retry).claim
+            return WalAppender.open(shard, owner=stream, last_known=listed.get(shard.id), retry=retry).claim
         except HeadgateError as error:
             error.located(stream=stream, name=name)
             raise
@@ -69,8 +69,8 @@ def check_held(claims: Iterable[Claim], retry: Retry) -> dict[UUID, Manifest]:
     return {manifest.shard_id: manifest for manifest in parallel.each("claim", check, claims)}
 
 
-def as_recorded(claims: Mapping[str, Claim]) -> dict[str, ShardClaim]:
-    """As an open record has them."""
+def shard_claims(claims: Mapping[str, Claim]) -> dict[str, ShardClaim]:
+    """The claims as an open record lists them."""
     return {
         name: ShardClaim(claim.shard.id, claim.epoch, claim.claim_id, claim.next_position - 1)
         for name, claim in claims.items()

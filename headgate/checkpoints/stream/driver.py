@@ -20,7 +20,7 @@ from headgate.checkpoints.log.dead_letters import PREFIX, dead_letter_shard
 from headgate.checkpoints.log.decisions import holds_log
 from headgate.checkpoints.log.records import Batch, BatchRecord, Moved, RewindRecord
 from headgate.checkpoints.log.state import Head
-from headgate.checkpoints.stream.claims import as_recorded, check_held, check_owners, claim_all
+from headgate.checkpoints.stream.claims import check_held, check_owners, claim_all, shard_claims
 from headgate.checkpoints.stream.shards import StreamShards
 from headgate.connectors.lance.base.damage import settle_base
 from headgate.errors import Fenced
@@ -75,7 +75,7 @@ class StreamDriver(StreamShards):
         check_owners(home, stream, names, retry)
         settle_base(home.store)
         claims = claim_all(home, stream, names, head.listed, retry)
-        opened = log.open(query_id, as_recorded(claims), state, decoder)
+        opened = log.open(query_id, shard_claims(claims), state, decoder)
         step("re-read")
         manifests = check_held(claims.values(), retry)
         driver = cls(home, stream, opened, claims, retry, opened.state, manifests)
@@ -107,7 +107,7 @@ class StreamDriver(StreamShards):
         Call it before `plan`, not while a batch is in flight that is to count. Raises Fenced, Poisoned.
         """
         if self._log.record.decoder != decoder:
-            self._log.extend(as_recorded(self.claims), decoder)
+            self._log.extend(shard_claims(self.claims), decoder)
 
     def plan(self, shards: Iterable[str]) -> Planned:
         """Where the next batch goes. Shards that the stream has not had before are claimed first."""
@@ -176,7 +176,7 @@ class StreamDriver(StreamShards):
         check_owners(self.home, self.stream, names, self.retry)
         more = claim_all(self.home, self.stream, names, head.listed, self.retry)
         step("extend")
-        self._log.extend(as_recorded({**self._claims, **more}))
+        self._log.extend(shard_claims({**self._claims, **more}))
         manifests = check_held(more.values(), self.retry)
         self._hold(more, manifests)
 

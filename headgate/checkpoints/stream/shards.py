@@ -14,7 +14,7 @@ from uuid import UUID
 
 from headgate import parallel
 from headgate.checkpoints.jobs.advance import close_gap, unseal
-from headgate.checkpoints.jobs.compact import Round, RunCompaction, compact_round
+from headgate.checkpoints.jobs.compact import CompactRound, RunCompaction, compact_round
 from headgate.checkpoints.jobs.flush import Flushed, FlushJob, RunJobs
 from headgate.checkpoints.jobs.policy import CompactLimits
 from headgate.checkpoints.log.commit_log import OpenedLog
@@ -181,7 +181,7 @@ class StreamShards:
         for name, one in done.items():
             self._passed(name, one.manifest)
 
-    def compact(self, limits: CompactLimits, run: RunCompaction | None = None) -> Round | None:
+    def compact(self, limits: CompactLimits, run: RunCompaction | None = None) -> CompactRound | None:
         """Take the oldest SSTables of the stream's shards into the base, see `compact_round`. None: there are none.
 
         Flushes may run beside it. Raises InvalidInput where another thread compacts.

@@ -23,7 +23,7 @@ from headgate.errors import InvalidInput
 _ALWAYS = {
     "enable.auto.commit": "false",
     "enable.auto.offset.store": "false",
-    # An offset that is gone is an error to be told, never a place to jump to.
+    # An offset that is gone is an error, never a place to jump to.
     "auto.offset.reset": "error",
     # A range may end in offsets that hold no row: the end of the log is then the only sign.
     "enable.partition.eof": "true",

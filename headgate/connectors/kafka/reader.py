@@ -155,7 +155,7 @@ def _batches(
         try:
             # A consumer that brought nothing is closed here: what it has asked for still crawls in.
             with lend(config.fetching_at_most(_SMALL) if small else config) as lent:
-                reading = _Reading(lent, config, wanted, position, deadline, patience)
+                reading = _RangeReader(lent, config, wanted, position, deadline, patience)
                 while not reading.done:
                     messages = reading.collect(max_rows, end)
                     position = reading.position
@@ -179,7 +179,7 @@ class _Lost:
     """They lie below its start."""
 
 
-class _Reading:
+class _RangeReader:
     """Where a read of one range stands."""
 
     def __init__(
@@ -209,7 +209,7 @@ class _Reading:
 
         1. Take what has come. 2. Sort out events, which are few and stand between rows. 3. Rows move the position,
         and so do the end of the log and control records. 4. Where nothing moved for a while, ask the cluster why.
-        Rows that came before a silence are given before it is told.
+        Rows that came before a silence are given before its error is raised.
         """
         rows: list[Message] = []
         size = 0

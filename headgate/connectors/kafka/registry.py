@@ -79,8 +79,8 @@ class SchemaRegistry:
         for _ in range(TRIES):
             try:
                 with urllib.request.urlopen(request, timeout=SECONDS) as answer:
-                    told = json.loads(answer.read())
-                return told if isinstance(told, dict) else {}
+                    content = json.loads(answer.read())
+                return content if isinstance(content, dict) else {}
             except urllib.error.HTTPError as error:
                 error.close()
                 if error.code == 404:

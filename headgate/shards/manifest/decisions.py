@@ -74,12 +74,12 @@ def replay_start(manifest: Manifest | None) -> int:
     return 0 if manifest is None else manifest.replay_after + 1
 
 
-def search_start(manifest: Manifest | None, seen: int | None) -> int:
-    """Where to look for the tip: above all that is known to be there, `seen` being the last position that the
-    caller knows of. Entry 0 is only ever the barrier of a fresh shard: with a manifest, the search starts above it.
+def search_start(manifest: Manifest | None, last_known: int | None) -> int:
+    """Where to look for the tip: above all that is known to be there, `last_known` being the last position that
+    the caller knows of. Entry 0 is only ever the barrier of a fresh shard: with a manifest, the search starts above it.
     """
     known = -1 if manifest is None else max(manifest.last_seen, manifest.replay_after)
-    return max(known, -1 if seen is None else seen) + 1
+    return max(known, -1 if last_known is None else last_known) + 1
 
 
 class Slot(Enum):

@@ -27,8 +27,8 @@ from headgate.shards.config import WriterConfig
 from headgate.shards.manifest.commit import commit_generation
 from headgate.shards.manifest.model import Manifest, SsTable
 from headgate.shards.memtable.memtable import MemTable, MemTableStats
-from headgate.shards.memtable.notes import Noted
-from headgate.shards.memtable.replay import IsVisible, Replayed, uncovered, untagged
+from headgate.shards.memtable.notes import GenerationNotes
+from headgate.shards.memtable.replay import IsVisible, ReplayedEntry, uncovered, untagged
 from headgate.shards.shard import Claim
 from headgate.shards.wal.tailer import WalTailer
 
@@ -85,16 +85,16 @@ class MemTables:
 
     # -- filling ---------------------------------------------------------------
 
-    def restore(self, parts: Iterable[Replayed], noted: Noted = Noted()) -> None:  # noqa: B008
+    def restore(self, parts: Iterable[ReplayedEntry], notes: GenerationNotes = GenerationNotes()) -> None:  # noqa: B008
         """What the WAL holds, before anybody else uses these tables. Flushes as it goes, within the budget.
 
-        `noted` is what the entries of all parts note. Raises what `parts` raises, and the stored error.
+        `notes` are of the entries of all parts. Raises what `parts` raises, and the stored error.
         """
         assert not self._active.rows
         assert not self._frozen
         for part in parts:
             with self._changed:
-                if self._may_end_before(part, noted):
+                if self._may_end_before(part, notes):
                     self._make_room()
                 self._active.add(part.batches, part.position)
         with self._changed:
@@ -165,7 +165,7 @@ class MemTables:
         if self._abandoned:
             raise Closed("This writer was closed.", **self._claim.shard.where())
 
-    def _may_end_before(self, part: Replayed, noted: Noted) -> bool:
+    def _may_end_before(self, part: ReplayedEntry, notes: GenerationNotes) -> bool:
         """Whether a flush may reach up to this part and no further.
 
         Never while this or a later part notes the active generation or an older one. Before a younger one is noted,
@@ -173,9 +173,9 @@ class MemTables:
         uses up a number, the rest of them comes into the noted generation, and a native writer that finds more there
         than its MemTable holds refuses to open.
         """
-        if part.position <= noted.reach(self._active.generation):
+        if part.position <= notes.reach(self._active.generation):
             return False
-        return part.position > noted.reach() or part.generation is not None or not self._within_budget()
+        return part.position > notes.reach() or part.generation is not None or not self._within_budget()
 
     def _make_room(self) -> None:
         """Freeze a full table, or any where the budget is used up, and wait for the budget."""

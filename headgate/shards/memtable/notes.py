@@ -11,23 +11,23 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Noted:
+class GenerationNotes:
     """Per generation the last position whose entry notes it."""
 
     last: Mapping[int, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, entries: Iterable[tuple[int, int | None]]) -> Noted:
+    def of(cls, entries: Iterable[tuple[int, int | None]]) -> GenerationNotes:
         """From positions, rising, each with what its entry notes."""
         return cls({generation: position for position, generation in entries if generation is not None})
 
-    def then(self, later: Noted) -> Noted:
+    def then(self, later: GenerationNotes) -> GenerationNotes:
         """With what entries at higher positions note."""
-        return Noted({**self.last, **later.last})
+        return GenerationNotes({**self.last, **later.last})
 
-    def since(self, generation: int) -> Noted:
+    def since(self, generation: int) -> GenerationNotes:
         """Without those below it, which are skipped."""
-        return Noted({noted: position for noted, position in self.last.items() if noted >= generation})
+        return GenerationNotes({noted: position for noted, position in self.last.items() if noted >= generation})
 
     def reach(self, generation: int | None = None) -> int:
         """The last position that notes this generation or a lower one (None: any); -1 where there is none."""

@@ -3,8 +3,8 @@
 Promises:
 1. Exactly [replay_after + 1, stop): every visible row once, in order; nothing is appended again.
 2. An entry of a higher epoch aborts it: this opener was fenced meanwhile.
-3. A damaged or missing entry is found before anything is claimed (`look`), so that a failed
-   open fences nobody. The look is bounded: it goes to the end that the WAL has when it begins.
+3. A damaged or missing entry is found before anything is claimed (`scan_wal`), so that a failed
+   open fences nobody. The scan is bounded: it goes to the end that the WAL has when it begins.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headgate.errors import DataLoss, Fenced, HeadgateError
 from headgate.retry import Retry
 from headgate.shards.manifest.decisions import replay_start
 from headgate.shards.manifest.model import Manifest
-from headgate.shards.memtable.notes import Noted
+from headgate.shards.memtable.notes import GenerationNotes
 from headgate.shards.shard import Shard
 from headgate.shards.wal.entry import EntryHeader
 from headgate.shards.wal.moved import check_place
@@ -36,19 +36,19 @@ def untagged(header: EntryHeader, position: int) -> bool:
 
 
 @dataclass(frozen=True)
-class Looked:
-    """What a look at the WAL found."""
+class WalScan:
+    """What a scan of the WAL found."""
 
     entries: tuple[WalEntry, ...] = ()
     """As far as they were kept in memory; their rows are in today's storage schema."""
-    noted: Noted = field(default_factory=Noted)
+    notes: GenerationNotes = field(default_factory=GenerationNotes)
     """Of all entries."""
     stop: int = 0
-    """The WAL's end when the look began: all below it was checked."""
+    """The WAL's end when the scan began: everything below it was checked."""
 
 
 @dataclass(frozen=True)
-class Replayed:
+class ReplayedEntry:
     """The rows of one entry, in today's storage schema, and the generation that native noted in it."""
 
     position: int
@@ -56,13 +56,13 @@ class Replayed:
     generation: int | None = None
 
 
-def look(shard: Shard, keep_bytes: int, retry: Retry = Retry()) -> Looked:  # noqa: B008
+def scan_wal(shard: Shard, keep_bytes: int, retry: Retry = Retry()) -> WalScan:  # noqa: B008
     """Read and check everything a replay will need, up to the end that one LIST shows. Keeps the first `keep_bytes`,
     so that most opens read once.
 
     Writes nothing. A living writer goes on meanwhile: what it appends is replayed behind the barrier; what it flushed
-    may be collected: then its manifest says so, and the look goes on above. Raises Corrupt or DataLoss, told with
-    shard and position.
+    may be collected: then its manifest says so, and the scan goes on above. Raises Corrupt or DataLoss, with shard
+    and position.
     """
     manifests = shard.manifests_retried(retry)
     manifest = manifests.latest()
@@ -88,7 +88,7 @@ def look(shard: Shard, keep_bytes: int, retry: Retry = Retry()) -> Looked:  # no
             if replay_start(manifest) <= position:
                 raise
             position = replay_start(manifest)
-    return Looked(tuple(kept), Noted(noted), stop)
+    return WalScan(tuple(kept), GenerationNotes(noted), stop)
 
 
 def replay(
@@ -98,11 +98,11 @@ def replay(
     *,
     epoch: int,
     visible: IsVisible = untagged,
-    looked: Looked = Looked(),  # noqa: B008
+    scan: WalScan = WalScan(),  # noqa: B008
     retry: Retry = Retry(),  # noqa: B008
-) -> Iterator[Replayed]:
+) -> Iterator[ReplayedEntry]:
     """The visible rows of [replay_after + 1, stop). Raises Fenced, DataLoss, Corrupt."""
-    for found in _entries(shard, manifest.replay_after + 1, stop, looked, retry):
+    for found in _entries(shard, manifest.replay_after + 1, stop, scan, retry):
         header = found.entry.header
         if header.epoch > epoch:
             raise Fenced(
@@ -116,37 +116,37 @@ def replay(
             yield from uncovered(shard, manifest, [found])
 
 
-def noted_generations(
+def generation_notes(
     shard: Shard,
     manifest: Manifest,
     stop: int,
     *,
-    looked: Looked = Looked(),  # noqa: B008
+    scan: WalScan = WalScan(),  # noqa: B008
     retry: Retry = Retry(),  # noqa: B008
-) -> Noted:
+) -> GenerationNotes:
     """The generations that native noted in [replay_after + 1, stop), before that is replayed. Raises DataLoss, Corrupt.
 
-    Reads again what came after the look: mostly nothing.
+    Reads again what came after the scan: mostly nothing.
     """
-    later = WalTailer(shard, retry=retry).read(max(manifest.replay_after + 1, looked.stop), stop)
-    noted = looked.noted.then(Noted.of((found.position, found.entry.header.generation) for found in later))
-    return noted.since(manifest.generation)
+    later = WalTailer(shard, retry=retry).read(max(manifest.replay_after + 1, scan.stop), stop)
+    notes = scan.notes.then(GenerationNotes.of((found.position, found.entry.header.generation) for found in later))
+    return notes.since(manifest.generation)
 
 
-def uncovered(shard: Shard, manifest: Manifest, entries: Iterable[WalEntry]) -> Iterator[Replayed]:
+def uncovered(shard: Shard, manifest: Manifest, entries: Iterable[WalEntry]) -> Iterator[ReplayedEntry]:
     """The rows of entries above replay_after that no SSTable has."""
     for found in entries:
         generation = found.entry.header.generation
         # Native notes the generation an entry's rows belong to; an older one is in an SSTable already.
         if found.entry.batches and (generation is None or generation >= manifest.generation):
             batches = tuple(_adopted(shard, found.position, batch) for batch in found.entry.batches)
-            yield Replayed(found.position, batches, generation)
+            yield ReplayedEntry(found.position, batches, generation)
 
 
-def _entries(shard: Shard, start: int, stop: int, looked: Looked, retry: Retry) -> Iterator[WalEntry]:
+def _entries(shard: Shard, start: int, stop: int, scan: WalScan, retry: Retry) -> Iterator[WalEntry]:
     """Entries are immutable, so those seen before the claim are still what stands there."""
     position = start
-    for found in looked.entries:
+    for found in scan.entries:
         if start <= found.position < stop:
             yield found
             position = found.position + 1

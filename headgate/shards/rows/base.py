@@ -1,4 +1,4 @@
-"""The base at one version, and which SSTables of the shards it has taken in. Neither ever changes."""
+"""The base at one version, and which SSTables of the shards it has compacted in. Neither ever changes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from headgate.connectors.lance.base.marks import compacted_marks
-from headgate.connectors.lance.base.notes import begun_marks
+from headgate.connectors.lance.base.notes import started_marks
 from headgate.shards.rows.sstable import StoredRows, open_base
 from headgate.shards.shard import TableHome
 
@@ -28,18 +28,18 @@ class Base:
     def __init__(self, home: TableHome, rows: StoredRows) -> None:
         self.home = home
         self.rows = rows
-        self._taken: CompactedMarks | None = None
+        self._compacted: CompactedMarks | None = None
 
     @classmethod
     def at(cls, home: TableHome, version: int | None = None) -> Base:
         """As it is now, or at a version. Raises DataLoss, Transient."""
         return cls(home, open_base(home, version))
 
-    def taken_in(self, shards: frozenset[UUID]) -> CompactedMarks:
+    def compacted(self, shards: frozenset[UUID]) -> CompactedMarks:
         """What it has of these shards; read once. Raises NotFound, Corrupt, Poisoned as `compacted_marks` does."""
-        taken = self._taken
-        if taken is None or taken.shards != shards:
+        compacted = self._compacted
+        if compacted is None or compacted.shards != shards:
             dataset = self.rows.dataset
             marks = compacted_marks(self.home.store, dataset, shards)
-            taken = self._taken = CompactedMarks(shards, marks, begun_marks(dataset))
-        return taken
+            compacted = self._compacted = CompactedMarks(shards, marks, started_marks(dataset))
+        return compacted

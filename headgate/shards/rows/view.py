@@ -6,7 +6,7 @@ Promises:
    gets it alone; tombstones and older versions are dropped here, whatever it says.
 3. Memory holds the fresh rows and the keys of the SSTables, never the base.
 4. A lookup looks at keys in memory, reads the rows that have them, and asks the base only for what no shard has.
-5. SSTables that the base has taken in (its compacted mark) are left out, whatever a manifest still names.
+5. SSTables that the base has compacted in (its compacted mark) are left out, whatever a manifest still names.
 Tables without a key are simply all their rows.
 """
 
@@ -124,10 +124,9 @@ class TableView:
     @classmethod
     def over(cls, base: Base, deltas: Sequence[ShardDelta]) -> TableView | None:
         """The same over a base that was opened after the shards were looked at."""
-        taken = base.taken_in(frozenset(delta.shard.id for delta in deltas))
-        left = [
-            delta.above(taken.marks.get(delta.shard.id, 0), taken.started.get(delta.shard.id, 0)) for delta in deltas
-        ]
+        compacted = base.compacted(frozenset(delta.shard.id for delta in deltas))
+        marks, started = compacted.marks, compacted.started
+        left = [delta.above(marks.get(delta.shard.id, 0), started.get(delta.shard.id, 0)) for delta in deltas]
         known = [delta for delta in left if delta is not None]
         return cls(base.home, base.rows, tuple(known)) if len(known) == len(left) else None
 

@@ -26,7 +26,7 @@ from headgate.shards.manifest.store import ManifestStore
 from headgate.shards.shard import Claim, Shard
 from headgate.shards.wal.decoder import decode_header
 from headgate.shards.wal.encoder import encode_barrier, encode_entry
-from headgate.shards.wal.entry import HEADER_GUESS, Chunk, EncodedEntry, EntryHeader, Tags, header_length
+from headgate.shards.wal.entry import HEADER_GUESS, EncodedEntry, EncodedRows, EntryHeader, Tags, header_length
 from headgate.shards.wal.moved import before_move, check_place, move_wal
 from headgate.shards.wal.tip import checked_tip, find_tip, listed_end
 from headgate.steps import step
@@ -74,20 +74,20 @@ class WalAppender:
         shard: Shard,
         *,
         owner: str | None = None,
-        seen: int | None = None,
-        looked: int | None = None,
+        last_known: int | None = None,
+        known_tip: int | None = None,
         retry: Retry = Retry(),  # noqa: B008
     ) -> WalAppender:
         """Claim the shard. THIS WRITES, AND IT FENCES AN EARLIER WRITER.
 
         1. look: the manifest can be read and the WAL has no hole between replay_after and the
-           end that one LIST shows; what is appended meanwhile is not looked at. With an owner
-           only from the last position that its log knows of (`seen`): the log lists all that
+           end that one LIST shows; what is appended meanwhile is not read. With an owner
+           only from the last position that its log knows of (`last_known`): the log lists all that
            counts. Nothing is written yet: a failed look fences nobody. Who has just read the
-           WAL up to its end says so: `looked`.
+           WAL up to its end says so: `known_tip`.
         2. claim: put a manifest with the next epoch and a random claim id.
         3. tip: the first free position, from the highest of the look's end, the claimed
-           manifest's last_seen and replay_after, and `seen` on.
+           manifest's last_seen and replay_after, and `last_known` on.
         4. barrier: put a data-less entry there, stepping over what came meanwhile.
         5. re-read the manifest: it still carries our claim id and the barrier lies
            above its replay_after; otherwise we are Fenced (R3).
@@ -102,8 +102,8 @@ class WalAppender:
         """
         manifests = shard.manifests_retried(retry)
         step("look")
-        if looked is None:
-            looked = _tip(shard, manifests, seen, retry) if owner else _end(shard, manifests, retry)
+        if known_tip is None:
+            known_tip = _tip(shard, manifests, last_known, retry) if owner else _end(shard, manifests, retry)
         step("claim")
         claimed = manifests.claim(owner, spec_id=shard.home.spec_id)
         manifest = claimed.manifest
@@ -111,7 +111,7 @@ class WalAppender:
         check_place(shard, claimed.previous)
         place = before_move(shard, claimed.previous)
         step("tip")
-        start = max(looked, search_start(claimed.previous, seen))
+        start = max(known_tip, search_start(claimed.previous, last_known))
         try:
             free = retry.run(lambda: find_tip(place, start))
         except DataLoss:
@@ -152,7 +152,7 @@ class WalAppender:
 
     def append(
         self,
-        chunks: Sequence[Chunk],
+        chunks: Sequence[EncodedRows],
         tags: Tags = Tags(),  # noqa: B008
         entry_id: str | None = None,
         on_retry: Callable[[], None] = lambda: None,
@@ -292,7 +292,7 @@ def _end(shard: Shard, manifests: ManifestStore, retry: Retry) -> int:
     return retry.run(lambda: listed_end(shard, manifest, manifests.latest))
 
 
-def _tip(shard: Shard, manifests: ManifestStore, seen: int | None, retry: Retry) -> int:
+def _tip(shard: Shard, manifests: ManifestStore, last_known: int | None, retry: Retry) -> int:
     """The tip of a stream's WAL as far as it shows before the claim. Raises DataLoss for a hole that stays one.
 
     A living driver may flush and collect between the two reads; then its manifest says so.
@@ -300,11 +300,11 @@ def _tip(shard: Shard, manifests: ManifestStore, seen: int | None, retry: Retry)
     while True:
         manifest = manifests.latest()
         check_place(shard, manifest)
-        start = search_start(manifest, seen)
+        start = search_start(manifest, last_known)
         try:
             return retry.run(partial(checked_tip, shard, start))
         except DataLoss:
-            if search_start(manifests.latest(), seen) == start:
+            if search_start(manifests.latest(), last_known) == start:
                 raise
 
 

@@ -183,7 +183,7 @@ class _Template:
         values = {"id": header.entry_id.encode(), "rows": rows, "body": header.body_checksum.encode()}
         values["header"] = checksum
         self._spans = {name: (raw.find(value), len(value)) for name, value in values.items()}
-        # A value that stands twice, or of another width, could not be told from its surroundings.
+        # A value that stands twice, or of another width, could not be distinguished from its surroundings.
         self._usable = all(raw.count(value) == 1 for value in values.values())
         edges = [0, *(edge for start, size in sorted(self._spans.values()) for edge in (start, start + size)), len(raw)]
         self._fixed = [slice(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True)]

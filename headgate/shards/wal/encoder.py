@@ -26,9 +26,9 @@ from headgate.shards.wal.entry import (
     ROWS_DIGITS,
     ROWS_KEY,
     SOURCES_KEY,
-    Chunk,
     Compression,
     EncodedEntry,
+    EncodedRows,
     Tags,
     has_dictionaries,
     header_checksum,
@@ -36,9 +36,9 @@ from headgate.shards.wal.entry import (
 )
 
 
-def encode_chunk(
+def encode_rows(
     batches: Sequence[pa.RecordBatch], compression: Compression | None = None, *, keep: bool = False
-) -> Chunk:
+) -> EncodedRows:
     """The batches (storage schema, none of them empty) as IPC messages; `keep` the batches themselves as well."""
     if any(batch.num_rows == 0 for batch in batches):
         raise InvalidInput("A batch without rows cannot be stored: native Lance would refuse to open the shard.")
@@ -48,11 +48,11 @@ def encode_chunk(
     else:
         buffers = tuple(_streamed(batch, compression) for batch in batches)
         own = [_own(batch) for batch in batches] if keep else []
-    return Chunk(buffers, sum(b.num_rows for b in batches), sum(b.size for b in buffers), tuple(own))
+    return EncodedRows(buffers, sum(b.num_rows for b in batches), sum(b.size for b in buffers), tuple(own))
 
 
-def decode_chunk(schema: RowSchema, chunk: Chunk) -> tuple[pa.RecordBatch, ...]:
-    """The batches that `encode_chunk` was given."""
+def decode_rows(schema: RowSchema, chunk: EncodedRows) -> tuple[pa.RecordBatch, ...]:
+    """The batches that `encode_rows` was given."""
     if chunk.batches:
         return chunk.batches
     stream = pa.ipc.open_stream(b"".join([schema.storage.serialize(), *chunk.buffers, EOS]))
@@ -61,7 +61,7 @@ def decode_chunk(schema: RowSchema, chunk: Chunk) -> tuple[pa.RecordBatch, ...]:
 
 def encode_entry(
     schema: RowSchema,
-    chunks: Sequence[Chunk],
+    chunks: Sequence[EncodedRows],
     *,
     epoch: int,
     tags: Tags = Tags(),  # noqa: B008 - frozen

@@ -99,7 +99,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Chunk:
+class EncodedRows:
     """Record batches as the bytes they will have in an entry: made by the putting thread, joined by the writing one."""
 
     buffers: tuple[pa.Buffer, ...]

@@ -29,7 +29,7 @@ from headgate.shards.config import WriterConfig
 from headgate.shards.manifest.decisions import Fate, fate
 from headgate.shards.memtable.memtables import MemTables
 from headgate.shards.wal.appender import Appended, WalAppender
-from headgate.shards.wal.entry import Chunk, Tags
+from headgate.shards.wal.entry import EncodedRows, Tags
 from headgate.shards.wal.pending import entry_name
 from headgate.shards.wal.puts import InFlight, PendingQueue, Put, Unfinished
 
@@ -81,7 +81,7 @@ class WalFlusher:
 
     # -- for putters ---------------------------------------------------------
 
-    def submit(self, chunk: Chunk, tags: Tags) -> Put:
+    def submit(self, chunk: EncodedRows, tags: Tags) -> Put:
         """Queue the chunk, waiting for room. Raises the stored error, or Closed."""
         with self._changed:
             self._raise_if_stopped()

@@ -51,7 +51,7 @@ def check_lengths(message: pa.Message) -> None:
 
 
 def most_in(codec: int, frame: memoryview) -> int:
-    """How many bytes a compressed frame can hold at most, told by its block headers.
+    """How many bytes a compressed frame can hold at most, by its block headers.
 
     Raises Corrupt, struct.error and IndexError where it is no such frame.
     """

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from headgate import clock
 from headgate.shards.wal.appender import Sent
-from headgate.shards.wal.entry import Chunk, Tags
+from headgate.shards.wal.entry import EncodedRows, Tags
 
 Wait: TypeAlias = "Callable[[Put, float | None], tuple[int, ...]]"
 
@@ -17,12 +17,12 @@ Wait: TypeAlias = "Callable[[Put, float | None], tuple[int, ...]]"
 class Put:
     """What a put made. Done when its rows are durable."""
 
-    def __init__(self, number: int, chunk: Chunk, tags: Tags, wait: Wait) -> None:
+    def __init__(self, number: int, chunk: EncodedRows, tags: Tags, wait: Wait) -> None:
         self.number = number
         """Counts the puts of one writer from 1: errors name the ones that were not made durable."""
         self.rows = chunk.rows
         self.nbytes = chunk.nbytes
-        self.chunk: Chunk | None = chunk
+        self.chunk: EncodedRows | None = chunk
         """None once the rows are durable."""
         self.tags = tags
         self.queued = clock.monotonic()

@@ -3,7 +3,7 @@
 Promises:
 1. Entries come in order of position, each once, none skipped.
 2. The end is the tip: the first position that is free. A free position below one that
-   is taken is a hole, and a hole is DataLoss, told with shard and position. Where the end is not
+   is taken is a hole, and a hole is DataLoss, with shard and position. Where the end is not
    given, one LIST proves that nothing lies above it, however wide a hole would be.
 3. Reading writes nothing and fences nobody.
 """
@@ -95,7 +95,7 @@ class WalTailer:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _get_all(self, block: range) -> list[_Found]:
-        """Of each position the entry, None, or what is wrong with it: told when its turn comes."""
+        """Of each position the entry, None, or what is wrong with it, raised when its turn comes."""
         found: list[_Found] = []
         for position in block:
             try:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from headgate.checkpoints.gc.base import RunMerge
 from headgate.checkpoints.jobs import compact
-from headgate.checkpoints.jobs.compact import CompactJob, RunCompaction, TakenIn
+from headgate.checkpoints.jobs.compact import CompactJob, CompactOutput, RunCompaction
 from headgate.connectors.lance.base import tidy as base_tidy
 from headgate.connectors.lance.base.tidy import MergePlan
 from headgate.connectors.lance.log import quiet_lance
@@ -31,12 +31,14 @@ def take_in_on(spark: SparkSession, tasks: int) -> RunCompaction:
     one task merges all of them, because two merges into one base would only conflict.
     """
 
-    def run(job: CompactJob) -> TakenIn:
+    def run(job: CompactJob) -> CompactOutput:
         keyed = bool(job.home.schema.primary_key)
         pieces = (job,) if keyed else tuple(CompactJob((part,)) for part in job.parts)
         name = f"headgate: compaction of {job.sstables} SSTables of {job.home.uri}"
-        done = [TakenIn(**{**one, "fragments": tuple(one["fragments"])}) for one in _run(spark, name, pieces, tasks)]
-        return TakenIn(
+        done = [
+            CompactOutput(**{**one, "fragments": tuple(one["fragments"])}) for one in _run(spark, name, pieces, tasks)
+        ]
+        return CompactOutput(
             sum(one.rows for one in done),
             sum(one.deleted for one in done),
             tuple(fragment for one in done for fragment in one.fragments),

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headgate.checkpoints.jobs import flush as flush_job
-from headgate.checkpoints.jobs.flush import Flushed, FlushJob, Made
+from headgate.checkpoints.jobs.flush import Flushed, FlushJob, FlushOutput
 from headgate.errors import HeadgateError
 from headgate.shards.manifest.model import SsTable
 from headgate.streaming.spark.jobs import run_pieces
@@ -60,6 +60,6 @@ def _made_by(jobs: tuple[FlushJob, ...], number: int) -> dict[str, Any]:
     return {"sstable": sstable, "last_position": made.last_position, "complete": made.complete}
 
 
-def _made(answer: dict[str, Any]) -> Made:
+def _made(answer: dict[str, Any]) -> FlushOutput:
     sstable = None if answer["sstable"] is None else SsTable(**answer["sstable"])
-    return Made(sstable, answer["last_position"], answer["complete"])
+    return FlushOutput(sstable, answer["last_position"], answer["complete"])

@@ -53,7 +53,7 @@ class Try:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class AppendProgress:
     """What the base says of one shard."""
 
     done: int = 0
@@ -78,9 +78,9 @@ class BaseMoved(Transient):
 
 def appended_marks(dataset: Any, shards: Collection[UUID] | None = None) -> Mapping[UUID, int]:
     """Per shard (of those given) the highest generation that this version has taken in. Reads nothing unless a try is
-    unfinished. (A clone carries the notes of its parent's shards, of which it cannot tell.)
+    unfinished. (A clone carries the notes of its parent's shards, which say nothing of its own.)
 
-    Raises Poisoned where it cannot be told any more, Corrupt.
+    Raises Poisoned where it is no longer known, Corrupt.
     """
     marks = {}
     for shard, progress in progress_of(dataset).items():
@@ -90,7 +90,7 @@ def appended_marks(dataset: Any, shards: Collection[UUID] | None = None) -> Mapp
     return marks
 
 
-def progress_of(dataset: Any) -> dict[UUID, Progress]:
+def progress_of(dataset: Any) -> dict[UUID, AppendProgress]:
     """What this version notes, per shard. Raises Corrupt."""
     return {
         UUID(key.removeprefix(PREFIX)): _parsed(key, text)
@@ -99,7 +99,7 @@ def progress_of(dataset: Any) -> dict[UUID, Progress]:
     }
 
 
-def landed(dataset: Any, progress: Progress) -> Try | None:
+def landed(dataset: Any, progress: AppendProgress) -> Try | None:
     """The try that this version contains; None where none has landed yet. Raises Poisoned."""
     if not progress.tries:
         return None
@@ -159,11 +159,11 @@ def intend(store: ObjectStore, above: Mapping[UUID, int], upto: Mapping[UUID, in
             raise BaseMoved(table=store.uri)
         noted = {}
         for shard, generation in upto.items():
-            before = progress.get(shard, Progress())
+            before = progress.get(shard, AppendProgress())
             # A try of somebody who stalls may still land: it stays until one has.
             waiting = () if landed(dataset, before) else before.tries
             tries = (*waiting, Try(own, generation, files))
-            noted[shard] = Progress(above.get(shard, 0), dataset.version, tries)
+            noted[shard] = AppendProgress(above.get(shard, 0), dataset.version, tries)
         if _note(store, dataset, noted):
             return own
     raise _contended(store)
@@ -179,7 +179,7 @@ def append(store: ObjectStore, own: str, upto: Mapping[UUID, int], fragments: Se
 
     for _ in range(TRIES):
         dataset = open_dataset(store)
-        progress = {shard: progress_of(dataset).get(shard, Progress()) for shard in upto}
+        progress = {shard: progress_of(dataset).get(shard, AppendProgress()) for shard in upto}
         found = {shard: landed(dataset, one) for shard, one in progress.items()}
         if all(one is not None and one.id == own for one in found.values()):
             return
@@ -215,8 +215,8 @@ def finish(store: ObjectStore, upto: Mapping[UUID, int]) -> None:
         marks, progress = appended_marks(dataset, upto.keys()), progress_of(dataset)
         if any(marks.get(shard, 0) < generation for shard, generation in upto.items()):
             raise Fenced("Another compaction took these SSTables in hand.", table=store.uri)
-        open_ones = {shard: marks[shard] for shard in upto if progress.get(shard, Progress()).tries}
-        if not open_ones or _note(store, dataset, {shard: Progress(mark) for shard, mark in open_ones.items()}):
+        open_ones = {shard: marks[shard] for shard in upto if progress.get(shard, AppendProgress()).tries}
+        if not open_ones or _note(store, dataset, {shard: AppendProgress(mark) for shard, mark in open_ones.items()}):
             return
     raise _contended(store)
 
@@ -224,16 +224,16 @@ def finish(store: ObjectStore, upto: Mapping[UUID, int]) -> None:
 # -- what the above is made of -----------------------------------------------------------
 
 
-def _note(store: ObjectStore, dataset: Any, noted: Mapping[UUID, Progress]) -> bool:
-    told = {f"{PREFIX}{shard}": json.dumps(asdict(one), separators=(",", ":")) for shard, one in noted.items()}
-    return write_notes(store, dataset, told)
+def _note(store: ObjectStore, dataset: Any, noted: Mapping[UUID, AppendProgress]) -> bool:
+    notes = {f"{PREFIX}{shard}": json.dumps(asdict(one), separators=(",", ":")) for shard, one in noted.items()}
+    return write_notes(store, dataset, notes)
 
 
-def _parsed(key: str, text: str) -> Progress:
+def _parsed(key: str, text: str) -> AppendProgress:
     try:
         fields = json.loads(text)
         tries = (Try(str(one["id"]), int(one["generation"]), tuple(one["files"])) for one in fields["tries"])
-        return Progress(int(fields["done"]), int(fields["since"]), tuple(tries))
+        return AppendProgress(int(fields["done"]), int(fields["since"]), tuple(tries))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise Corrupt("The base's note of what was compacted cannot be read.", key=key) from error
 

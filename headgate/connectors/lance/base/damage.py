@@ -105,7 +105,7 @@ def _readable(root: str) -> int | None:
 def settle_base(store: ObjectStore) -> tuple[Damaged, ...]:
     """What every writer does first: set damaged versions aside, and let the newest one survive a power cut.
 
-    A base that has lost more than that is told by whoever needs it: rows can still be put.
+    A base that has lost more than that is an error of whoever reads it: rows can still be put.
     Raises Transient, StoreError.
     """
     gone = set_aside(store)
@@ -126,8 +126,12 @@ def set_aside(store: ObjectStore) -> tuple[Damaged, ...]:
         going = judged.damaged + _tags(root)
         _move(root, judged.table_id, going)
     for one in going:
-        told = {"what": one.what, "base_version": judged.whole}
-        _log.warning(f"{one.name} of the base was set aside: a power cut damaged it", table=store.uri, **told)
+        _log.warning(
+            f"{one.name} of the base was set aside: a power cut damaged it",
+            table=store.uri,
+            what=one.what,
+            base_version=judged.whole,
+        )
     return going
 
 

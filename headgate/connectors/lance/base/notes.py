@@ -13,7 +13,7 @@ from headgate.connectors.lance.datasets import open_dataset
 from headgate.connectors.objects import ObjectStore
 from headgate.errors import Corrupt, Transient
 
-BEGUN = "headgate.compacting."
+STARTED = "headgate.compacting."
 """With a shard's id, the key of the generation whose deletes may be in the base before its rows are."""
 
 TRIES = 8
@@ -33,26 +33,28 @@ def write_notes(store: ObjectStore, dataset: Any, notes: Mapping[str, str]) -> b
     return True
 
 
-def begun_marks(dataset: Any) -> Mapping[UUID, int]:
+def started_marks(dataset: Any) -> Mapping[UUID, int]:
     """Per shard up to which generation deletes may be in this version: a reader must know those SSTables.
 
     Raises Corrupt.
     """
     try:
         return {
-            UUID(key.removeprefix(BEGUN)): int(text) for key, text in dataset.config().items() if key.startswith(BEGUN)
+            UUID(key.removeprefix(STARTED)): int(text)
+            for key, text in dataset.config().items()
+            if key.startswith(STARTED)
         }
     except ValueError as error:
         raise Corrupt("The base's note of a compaction that began cannot be read.", uri=dataset.uri) from error
 
 
-def note_begun(store: ObjectStore, generations: Mapping[UUID, int]) -> None:
+def note_started(store: ObjectStore, generations: Mapping[UUID, int]) -> None:
     """Let every later version say that deletes up to these generations may be in it. Raises Transient."""
     for _ in range(TRIES):
         dataset = open_dataset(store)
-        known = begun_marks(dataset)
+        known = started_marks(dataset)
         wanted = {shard: generation for shard, generation in generations.items() if known.get(shard, 0) < generation}
-        notes = {f"{BEGUN}{shard}": str(generation) for shard, generation in wanted.items()}
+        notes = {f"{STARTED}{shard}": str(generation) for shard, generation in wanted.items()}
         if not notes or write_notes(store, dataset, notes):
             return
     raise Transient(f"A note of the base could not be written in {TRIES} tries.", table=store.uri)

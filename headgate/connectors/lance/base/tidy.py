@@ -33,7 +33,8 @@ class FragmentSize:
 
     id: int
     rows: int
-    deleted: int
+    deleted: int = 0
+    """Of the rows."""
 
 
 def fragment_sizes(store: ObjectStore) -> list[FragmentSize]:
