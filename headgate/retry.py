@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import random
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,6 +14,9 @@ from headgate import clock
 from headgate.errors import InvalidInput, Transient
 
 T = TypeVar("T")
+
+JITTER = 0.25
+"""The part of a pause that is left to chance, so that rivals part."""
 
 _counting = threading.Lock()
 _count = 0
@@ -33,13 +37,14 @@ def note_retry() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Pauses of base, 2·base, 4·base … seconds, none above cap. The defaults are native Lance's.
+    """Pauses of base, 2·base, 4·base … seconds, none above cap, each up to a quarter shorter by chance.
 
-    `attempts` counts the tries after the first one; 0 means that nothing is tried again.
+    `attempts` counts the tries after the first one; 0 means that nothing is tried again. The usual five tries within
+    a second and a half outlast a throttled prefix and a restarted connection; who can wait longer says so.
     """
 
-    attempts: int = 3
-    base: float = 0.05
+    attempts: int = 4
+    base: float = 0.1
     cap: float = 5.0
 
     def __post_init__(self) -> None:
@@ -52,28 +57,25 @@ class Retry:
         usual = cls()
         attempts, total, delay = 0, 0.0, usual.base
         while total < seconds and delay < usual.cap:
-            attempts, total, delay = attempts + 1, total + delay, delay * 2
-        return cls(attempts + math.ceil(max(0.0, seconds - total) / usual.cap))
+            attempts, total, delay = attempts + 1, total + delay * (1 - JITTER), delay * 2
+        return cls(attempts + math.ceil(max(0.0, seconds - total) / (usual.cap * (1 - JITTER))))
 
     def delays(self) -> Iterator[float]:
         """One pause in seconds before each further try."""
-        delay = self.base
-        for _ in range(self.attempts):
-            yield min(delay, self.cap)
-            delay = min(delay * 2, self.cap)
+        return (delay * random.uniform(1 - JITTER, 1) for delay in self._longest())
 
     @property
     def deadline(self) -> float:
         """Seconds to wait for an answer that is outstanding: all pauses, and `cap` for the try under way."""
-        return sum(self.delays()) + self.cap
+        return sum(self._longest()) + self.cap
 
     def run(self, operation: Callable[[], T]) -> T:
-        """The operation's result, tried again while it raises Transient. For what may be done twice: reads."""
+        """The operation's result, tried again while it raises Transient. For what may be done twice."""
         return self._run(operation, math.inf)
 
     def run_steps(self, operation: Callable[[], T]) -> T:
         """The same for several steps, some as patient themselves: once all of the pauses' time has passed, no more."""
-        return self._run(operation, clock.monotonic() + sum(self.delays()))
+        return self._run(operation, clock.monotonic() + sum(self._longest()))
 
     def _run(self, operation: Callable[[], T], until: float) -> T:
         for delay in self.delays():
@@ -85,3 +87,9 @@ class Retry:
                 note_retry()
                 clock.sleep(delay)
         return operation()
+
+    def _longest(self) -> Iterator[float]:
+        delay = self.base
+        for _ in range(self.attempts):
+            yield min(delay, self.cap)
+            delay = min(delay * 2, self.cap)

@@ -14,10 +14,10 @@ from headgate.errors import InvalidInput
 
 
 def test_the_scheme_chooses_the_store(tmp_path: Path) -> None:
-    assert type(open_store(str(tmp_path))) is LocalStore
-    assert type(open_store(tmp_path.as_uri())) is LocalStore
-    assert type(open_store("memory://name")) is MemoryStore
-    assert type(open_store("s3://bucket/a")) is S3Store
+    assert type(open_store(str(tmp_path)).counting) is LocalStore
+    assert type(open_store(tmp_path.as_uri()).counting) is LocalStore
+    assert type(open_store("memory://name").counting) is MemoryStore
+    assert type(open_store("s3://bucket/a").counting) is S3Store
 
 
 @pytest.mark.parametrize("uri", ["gs://key:hush@bucket/a", "ftp://x", "", "memory://"])

@@ -15,7 +15,6 @@ import pytest
 
 from headgate.connectors.objects import open_store
 from headgate.errors import InvalidInput
-from headgate.retry import Retry
 from headgate.shards.config import MAX_SECONDS, OPTIONS, Use, WriterConfig, option_table
 from headgate.shards.wal.encoder import encode_rows
 from headgate.shards.writer import ShardWriter
@@ -220,20 +219,3 @@ def test_a_long_interval_works(shard_id: uuid.UUID) -> None:
     with ShardWriter.open(home_of(store), shard_id, config) as writer:
         handle = writer.put(rows(1))
     assert handle.positions == (1,)
-
-
-@pytest.mark.parametrize("bad", [{"attempts": -1}, {"base": -0.1}, {"cap": -1.0}])
-def test_a_retry_that_cannot_be_is_refused(bad: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInput):
-        Retry(**bad)
-
-
-def test_pauses_double_up_to_the_cap() -> None:
-    assert list(Retry(attempts=5, base=1.0, cap=6.0).delays()) == [1.0, 2.0, 4.0, 6.0, 6.0]
-    assert list(Retry(attempts=0).delays()) == []
-
-
-@pytest.mark.parametrize("seconds", [0, 0.05, 1, 30, 3600])
-def test_a_retry_that_lasts_pauses_for_so_long_and_one_pause_more_at_most(seconds: float) -> None:
-    delays = list(Retry.lasting(seconds).delays())
-    assert seconds <= sum(delays) <= seconds + max(delays, default=0)

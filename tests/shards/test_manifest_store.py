@@ -724,24 +724,3 @@ def test_a_manifest_store_crosses_processes(shard: ManifestStore) -> None:
     claimed = shard.claim()
     again = pickle.loads(pickle.dumps(shard))
     assert again.check_fenced(claimed.epoch, claimed.claim_id) == claimed.manifest
-
-
-# -- retry -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("retry", "delays"),
-    [
-        (Retry(), [0.05, 0.1, 0.2]),
-        (Retry(attempts=0), []),
-        (Retry(attempts=4, base=2.0, cap=5.0), [2.0, 4.0, 5.0, 5.0]),
-        (Retry(attempts=2, base=9.0, cap=1.0), [1.0, 1.0]),
-    ],
-)
-def test_pauses_double_up_to_the_cap(retry: Retry, delays: list[float]) -> None:
-    assert list(retry.delays()) == delays
-
-
-def test_a_retry_below_zero_is_refused() -> None:
-    with pytest.raises(InvalidInput):
-        Retry(attempts=-1)

@@ -19,7 +19,7 @@ _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
 
 
 def open_store(uri: str, storage_options: Mapping[str, object] | None = None) -> ObjectStore:
-    """The store at a path, file://, s3:// or memory:// URI. Opens, connects and writes nothing.
+    """The store at a path, file://, s3:// or memory:// URI, and it tries again. Opens, connects and writes nothing.
 
     Storage options are those of S3 under pylance's names; the other stores need none and ignore them. Those named
     `wal.…` are for another store, see `wal_options`.
@@ -29,11 +29,11 @@ def open_store(uri: str, storage_options: Mapping[str, object] | None = None) ->
     if not uri:
         raise InvalidInput("The URI is empty.")
     if scheme in ("", "file"):
-        return LocalStore(uri)
+        return LocalStore(uri).retrying()
     if scheme == "s3":
-        return S3Store(uri, own_options(storage_options))
+        return S3Store(uri, own_options(storage_options)).retrying()
     if scheme == "memory":
-        return MemoryStore(uri)
+        return MemoryStore(uri).retrying()
     raise InvalidInput(
         f"The scheme {scheme!r} is not known.", uri=redact(uri), known="a plain path, file://, s3://, memory://"
     )

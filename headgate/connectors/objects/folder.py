@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from headgate.connectors.objects.port import Bytes, ObjectInfo, ObjectStore, checked_folder, checked_key
+from headgate.retry import Retry
 
 
 class FolderStore(ObjectStore):
@@ -19,6 +20,10 @@ class FolderStore(ObjectStore):
     def put_if_absent(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
         """As the inner store does."""
         self._inner.put_if_absent(self._prefix + checked_key(key), data)
+
+    def put_once(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
+        """As the inner store does."""
+        self._inner.put_once(self._prefix + checked_key(key), data)
 
     def put_overwrite(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
         """As the inner store does."""
@@ -64,6 +69,15 @@ class FolderStore(ObjectStore):
     def locate(self, key: str = "") -> tuple[str, dict[str, str]]:
         """As the inner store does."""
         return self._inner.locate(self._prefix + checked_key(key) if key else self._prefix.rstrip("/"))
+
+    @property
+    def retry(self) -> Retry:
+        """The inner store's."""
+        return self._inner.retry
+
+    def retrying(self, retry: Retry | None = None) -> ObjectStore:
+        """The folder of the inner store under that policy."""
+        return FolderStore(self._inner.retrying(retry), self._prefix.rstrip("/"))
 
     @property
     def counting(self) -> ObjectStore:

@@ -14,6 +14,8 @@ Contract, for every store and checked by one abstract suite:
    Lance ends with a panic where rows lie elsewhere.
 6. Nothing is opened, connected or imported natively before the first operation,
    so that a store may be pickled, and made before a fork and used after it.
+7. A store sends each request once. What raises Transient is repeated by the `RetryingStore` around it,
+   and nowhere else; `open_store` gives one.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from headgate.errors import InvalidInput
+from headgate.retry import Retry
 
 _NO_NAMES = frozenset(("", ".", ".."))
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -61,6 +64,10 @@ class ObjectStore(ABC):
     @abstractmethod
     def put_if_absent(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
         """Store the object if the name is free. Raises AlreadyExists, Transient, StoreFull, PermissionDenied."""
+
+    def put_once(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
+        """`put_if_absent` in one request, also where this store repeats what fails."""
+        self.put_if_absent(key, data)
 
     @abstractmethod
     def put_overwrite(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
@@ -114,6 +121,19 @@ class ObjectStore(ABC):
     def places(self) -> Sequence[ObjectStore]:
         """The stores that hold what `list` shows: itself, unless it looks into several."""
         return (self,)
+
+    # -- retrying ------------------------------------------------------------
+
+    @property
+    def retry(self) -> Retry:
+        """The policy by which this store repeats what raises Transient."""
+        return Retry(attempts=0)
+
+    def retrying(self, retry: Retry | None = None) -> ObjectStore:
+        """This store under a policy; without one, under the policy that it has, else the usual one."""
+        from headgate.connectors.objects.retrying import RetryingStore
+
+        return RetryingStore(self, retry or Retry())
 
     # -- counting ------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from typing import NoReturn
 
 from headgate.connectors.objects.port import Bytes, ObjectInfo, ObjectStore
 from headgate.errors import InvalidInput
+from headgate.retry import Retry
 
 
 class ReadOnlyStore(ObjectStore):
@@ -63,6 +64,15 @@ class ReadOnlyStore(ObjectStore):
         if dst_store is None or dst_store is self:
             self._refuse(dst)
         self._inner.copy(src, dst, dst_store)
+
+    @property
+    def retry(self) -> Retry:
+        """The inner store's."""
+        return self._inner.retry
+
+    def retrying(self, retry: Retry | None = None) -> ObjectStore:
+        """The inner store under that policy, for reading only."""
+        return ReadOnlyStore(self._inner.retrying(retry), self._why)
 
     def operations(self) -> Mapping[str, int]:
         """The inner store's."""

@@ -1,9 +1,7 @@
 """Objects in a bucket of S3 or of a server that speaks S3, through obstore.
 
-Conditional PUT (If-None-Match) decides who wins a name. obstore never retries one:
-it could not tell its own object, stored by a try whose response was lost, from a
-foreign one. The retry here ends the same way, but then the caller reads the object
-and compares ids. Verbs that may safely be repeated are retried inside obstore.
+Conditional PUT (If-None-Match) decides who wins a name. Every verb is one request and obstore repeats none: the
+`RetryingStore` around this one does.
 
 obstore's threads do not survive a fork. A process whose parent used it gets
 ForkedProcess at once, instead of a hang.
@@ -12,16 +10,12 @@ ForkedProcess at once, instead of a hang.
 from __future__ import annotations
 
 import os
-import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import pyarrow as pa
 
-from headgate import clock
 from headgate.connectors.objects.errors import obstore_error
 from headgate.connectors.objects.port import (
     Bytes,
@@ -68,30 +62,10 @@ _user: int | None = None
 """The process that first used obstore; a fork inherits the number, and with it the knowledge."""
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
-    """How often and how patiently a conditional PUT is tried again.
-
-    Five tries within about a second outlast a throttled prefix and a restarted connection.
-    Longer outages are the caller's to wait for, who knows its deadline.
-    """
-
-    tries: int = 5
-    first_pause: float = 0.05
-    longest_pause: float = 1.0
-
-    def pauses(self) -> Iterator[float]:
-        """Seconds to wait before each further try; jittered, so that rivals part."""
-        for attempt in range(self.tries - 1):
-            yield min(self.longest_pause, self.first_pause * 2**attempt) * random.uniform(0.5, 1.0)
-
-
 class S3Store(ObjectStore):
     """`s3://bucket/folder`. Options under pylance's names; credentials stay out of `uri` and of errors."""
 
-    def __init__(
-        self, uri: str, storage_options: Mapping[str, object] | None = None, retry: Retry | None = None
-    ) -> None:
+    def __init__(self, uri: str, storage_options: Mapping[str, object] | None = None) -> None:
         super().__init__(redact(uri))
         match = _URI.fullmatch(uri)
         if match is None:
@@ -104,8 +78,7 @@ class S3Store(ObjectStore):
         self._bucket = match[1]
         self._folder = _checked_root(folder) + "/" if folder else ""
         self._options = checked_options(storage_options or {})
-        self._retry = retry or Retry()
-        self._clients: dict[int, Client] = {}
+        self._made: Client | None = None
 
     # -- puts ----------------------------------------------------------------
 
@@ -117,41 +90,20 @@ class S3Store(ObjectStore):
         """Store the object if the name is free.
 
         1. One PUT with If-None-Match, never multipart.
-        2. "Already exists" and a HEAD finds it: AlreadyExists. It may be our own, from step 4.
-        3. "Already exists" and a HEAD finds nothing: a 409, two requests met; try again.
-        4. No answer, throttled or a server error: the outcome is unknown; try again.
-        5. When the tries are used up: Transient, the outcome unknown.
+        2. "Already exists" and a HEAD finds it: AlreadyExists. It may be our own, from an earlier call.
+        3. "Already exists" and a HEAD finds nothing: a 409, two requests met; Transient.
+        4. No answer, throttled or a server error: Transient, the outcome unknown.
         """
-        full, body = self._full(key), _body(data)
-        failure = self._try_create(full, body, key)
-        for pause in self._retry.pauses():
-            if failure is None:
-                return
-            clock.sleep(pause)
-            failure = self._try_create(full, body, key)
-        if failure is not None:
-            raise failure
-
-    def _try_create(self, full: str, body: memoryview | Sequence[memoryview], key: str) -> Transient | None:
         import obstore
 
-        client = self._client(retries=0)
+        full, body, client = self._full(key), _body(data), self._client()
         self._count("put")
         try:
-            self._run(
-                "put_if_absent",
-                key,
-                lambda: obstore.put(client, full, body, mode="create", use_multipart=False),
-            )
+            self._run("put_if_absent", key, lambda: obstore.put(client, full, body, mode="create", use_multipart=False))
         except AlreadyExists as error:
             if self._exists(key):
                 raise
-            conflict = Transient("put_if_absent met another request for the name.", store=self.uri, key=key)
-            conflict.__cause__ = error
-            return conflict
-        except Transient as error:
-            return error
-        return None
+            raise Transient("put_if_absent met another request for the name.", store=self.uri, key=key) from error
 
     def put_overwrite(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
         """Store or replace the object."""
@@ -256,33 +208,32 @@ class S3Store(ObjectStore):
 
     # -- the client ------------------------------------------------------------
 
-    def _client(self, retries: int = 5) -> Client:
-        """The client of this process that retries so often inside one call. Raises ForkedProcess."""
+    def _client(self) -> Client:
+        """The client of this process. Raises ForkedProcess."""
         global _user
         _user = _user or os.getpid()
         if _user != os.getpid():
             raise ForkedProcess("The parent of this process used S3 before it forked.", store=self.uri, parent=_user)
-        if retries not in self._clients:
+        if self._made is None:
             from obstore.store import S3Store as Client
 
-            patience = timedelta(seconds=60)
             renewed = renewed_credentials(self._options)
             config = dict(self._options) if "timeout" in self._options else {**_TIMEOUTS, **self._options}
             if renewed is not None and renewed.region and not os.environ.get("AWS_REGION"):
                 config.setdefault("aws_region", renewed.region)
             try:
-                self._clients[retries] = Client(
+                self._made = Client(
                     self._bucket,
                     config=config,  # type: ignore[arg-type]
-                    retry_config={"max_retries": retries, "retry_timeout": patience},
+                    retry_config={"max_retries": 0},
                     credential_provider=renewed,
                 )
             except Exception as error:
                 refused = obstore_error(error, "open", self.uri, "").__cause__
             else:
-                return self._clients[retries]
+                return self._made
             raise InvalidInput("The storage options have a value that is not valid.", store=self.uri) from refused
-        return self._clients[retries]
+        return self._made
 
     def _run(self, verb: str, key: str, call: Callable[[], T]) -> T:
         meant: HeadgateError
@@ -300,10 +251,10 @@ class S3Store(ObjectStore):
             failed: StoreError = error
         import obstore
 
-        once = self._client(retries=0)
+        client = self._client()
         try:
             self._count("head")
-            self._run("list", prefix, lambda: obstore.head(once, f"{self._folder}{prefix}-"))
+            self._run("list", prefix, lambda: obstore.head(client, f"{self._folder}{prefix}-"))
         except PermissionDenied as error:
             failed = error
         except StoreError:
@@ -324,7 +275,7 @@ class S3Store(ObjectStore):
         return ObjectInfo(meta["path"].removeprefix(self._folder), meta["size"], meta["last_modified"])
 
     def __getstate__(self) -> dict[str, object]:
-        return {**super().__getstate__(), "_clients": {}}
+        return {**super().__getstate__(), "_made": None}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         super().__setstate__(state)

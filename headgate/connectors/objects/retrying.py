@@ -1,0 +1,100 @@
+"""A store that tries again: the one place where a passing fault of a store is waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from headgate.connectors.objects.port import Bytes, ObjectInfo, ObjectStore
+from headgate.retry import Retry
+
+
+class RetryingStore(ObjectStore):
+    """Every verb is the inner store's, repeated by the policy while it raises Transient; the counters are the inner's.
+
+    A put that is repeated may meet its own earlier try, as the port says of AlreadyExists. `put_once` is not repeated:
+    it is for callers that pause by themselves, because something else may end their waiting. They take the same
+    policy, so that one name sees at most one policy's tries.
+    """
+
+    def __init__(self, inner: ObjectStore, retry: Retry = Retry()) -> None:  # noqa: B008
+        super().__init__(inner.uri)
+        self._inner = inner
+        self._retry = retry
+
+    @property
+    def retry(self) -> Retry:
+        return self._retry
+
+    def retrying(self, retry: Retry | None = None) -> ObjectStore:
+        """The same store under another policy. Never a policy inside a policy."""
+        return self if retry in (None, self._retry) else self._inner.retrying(retry)
+
+    def put_if_absent(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
+        """Repeated: AlreadyExists may mean an earlier try of this call."""
+        self._retry.run(lambda: self._inner.put_if_absent(key, data))
+
+    def put_once(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
+        """One request."""
+        self._inner.put_once(key, data)
+
+    def put_overwrite(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
+        """Repeated."""
+        self._retry.run(lambda: self._inner.put_overwrite(key, data))
+
+    def get(self, key: str) -> memoryview:
+        """Repeated."""
+        return self._retry.run(lambda: self._inner.get(key))
+
+    def get_range(self, key: str, start: int, length: int) -> memoryview:
+        """Repeated."""
+        return self._retry.run(lambda: self._inner.get_range(key, start, length))
+
+    def head(self, key: str) -> ObjectInfo:
+        """Repeated."""
+        return self._retry.run(lambda: self._inner.head(key))
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Repeated as a whole, so that it is in memory when this returns."""
+        return iter(self._retry.run(lambda: [*self._inner.list(prefix)]))
+
+    def list_keys(self, prefix: str) -> Iterator[str]:
+        """Repeated as a whole."""
+        return iter(self._retry.run(lambda: [*self._inner.list_keys(prefix)]))
+
+    def list_folders(self, prefix: str) -> Iterator[str]:
+        """Repeated as a whole."""
+        return iter(self._retry.run(lambda: [*self._inner.list_folders(prefix)]))
+
+    def delete(self, key: str) -> None:
+        """Repeated."""
+        self._retry.run(lambda: self._inner.delete(key))
+
+    def copy(self, src: str, dst: str, dst_store: ObjectStore | None = None) -> None:
+        """Repeated."""
+        target = dst_store._inner if isinstance(dst_store, RetryingStore) else dst_store
+        self._retry.run(lambda: self._inner.copy(src, dst, target))
+
+    def locate(self, key: str = "") -> tuple[str, dict[str, str]]:
+        """The inner store's."""
+        return self._inner.locate(key)
+
+    def temporaries(self) -> Iterator[ObjectInfo]:
+        """Repeated as a whole."""
+        return iter(self._retry.run(lambda: [*self._inner.temporaries()]))
+
+    def delete_temporary(self, key: str) -> None:
+        """Repeated."""
+        self._retry.run(lambda: self._inner.delete_temporary(key))
+
+    @property
+    def counting(self) -> ObjectStore:
+        """The inner store's."""
+        return self._inner.counting
+
+    def operations(self) -> Mapping[str, int]:
+        """The inner store's."""
+        return self._inner.operations()
+
+    def reset_operations(self) -> None:
+        """The inner store's."""
+        self._inner.reset_operations()
