@@ -14,9 +14,10 @@ from uuid import UUID
 from headgate.checkpoints.log import pins as consumer_pins
 from headgate.checkpoints.snapshots import checkpoint as table_checkpoint
 from headgate.connectors.lance.base.damage import set_aside
-from headgate.connectors.lance.base.files import local_root, sync_files, sync_path, sync_tree
+from headgate.connectors.lance.base.files import local_root, sync_files, sync_tree
 from headgate.connectors.lance.base.synced import sync_base
 from headgate.connectors.objects.errors import os_errors
+from headgate.connectors.objects.files import sync_path
 from headgate.shards import names
 from headgate.shards.rows.sstable import sstable_key
 from headgate.shards.shard import Shard, TableHome

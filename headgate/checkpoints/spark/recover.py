@@ -26,7 +26,7 @@ from headgate.checkpoints.spark.rebuild import Layout, begun_files, rebuilt_file
 from headgate.checkpoints.spark.rewind import stream_head
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.connectors.objects import ObjectStore
-from headgate.connectors.objects.files import sync_folder
+from headgate.connectors.objects.files import sync_path
 from headgate.errors import AlreadyExists, DataLoss, InvalidInput
 from headgate.retry import Retry
 from headgate.shards.shard import Shard, TableHome
@@ -278,7 +278,7 @@ def _rename(path: str, moved_to: str) -> None:
     if os.path.lexists(moved_to):
         raise AlreadyExists("The place for the old Spark checkpoint is taken.", path=moved_to)
     os.rename(path, moved_to)
-    sync_folder(os.path.dirname(os.path.abspath(path)))
+    sync_path(os.path.dirname(os.path.abspath(path)))
 
 
 def _stand(home: TableHome, head: Head, name: str, shard_id: UUID) -> ShardStand:

@@ -18,12 +18,17 @@ def open_folder(path: str) -> int:
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY)
 
 
-def sync_folder(path: str) -> None:
-    folder = open_folder(path)
+def sync_path(path: str) -> bool:
+    """Sync a file or directory. False: it is not there (any more)."""
     try:
-        os.fsync(folder)
+        handle = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        os.fsync(handle)
     finally:
-        os.close(folder)
+        os.close(handle)
+    return True
 
 
 def make_synced(path: str) -> None:
@@ -37,9 +42,9 @@ def make_synced(path: str) -> None:
     except FileExistsError:
         # A root that was there before us may lie in a directory that we may pass but not read.
         with suppress(PermissionError):
-            sync_folder(parent)
+            sync_path(parent)
         return
-    sync_folder(parent)
+    sync_path(parent)
 
 
 def write(file: int, buffers: Sequence[memoryview]) -> None:

@@ -33,12 +33,12 @@ from typing import Literal
 import structlog
 
 from headgate import clock
-from headgate.connectors.lance.base.files import local_root, manifests, sync_path
+from headgate.connectors.lance.base.files import local_root, manifests
 from headgate.connectors.lance.base.manifest import VersionFiles, faults, version_files
 from headgate.connectors.lance.base.synced import TABLE_ID, marked_files, sync_base, synced_versions
 from headgate.connectors.objects import ObjectStore
 from headgate.connectors.objects.errors import os_errors
-from headgate.connectors.objects.files import make_synced, open_folder
+from headgate.connectors.objects.files import make_synced, open_folder, sync_path
 from headgate.errors import Corrupt, DataLoss, NotFound, Transient
 
 LOCK_PATIENCE = 30.0

@@ -13,6 +13,7 @@ from typing import Any
 
 from headgate.connectors.objects import ObjectStore
 from headgate.connectors.objects.errors import os_errors
+from headgate.connectors.objects.files import sync_path
 from headgate.errors import InvalidInput
 
 FOLDERS = ("data", "_deletions", "_indices", "_transactions", "_versions")
@@ -102,19 +103,6 @@ def sync_tree(store: ObjectStore, folder: str) -> None:
     if root is not None:
         with os_errors("sync", store.uri, folder):
             sync_files(walked(os.path.join(root, folder)))
-
-
-def sync_path(path: str) -> bool:
-    """Sync a file or folder. False: somebody has removed it since it was listed."""
-    try:
-        handle = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
-        return False
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-    return True
 
 
 def walked(folder: str) -> list[str]:

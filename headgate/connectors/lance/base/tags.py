@@ -14,6 +14,7 @@ from headgate.connectors.lance.datasets import open_dataset
 from headgate.connectors.lance.errors import native_error
 from headgate.connectors.objects import ObjectStore, bare
 from headgate.connectors.objects.deletion import delete_by
+from headgate.connectors.objects.files import sync_path
 from headgate.errors import NotFound, Transient
 
 
@@ -63,9 +64,7 @@ def _sync(store: ObjectStore, tag: str) -> None:
         return
     # From the file up to the dataset, in which the folder of references may be new.
     above = os.path.dirname(folder)
-    for path in (os.path.join(folder, f"{tag}.json"), folder, above, os.path.dirname(above)):
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    if not sync_path(os.path.join(folder, f"{tag}.json")):
+        raise NotFound(f"Tag {tag} of the base is gone.", table=store.uri)
+    for path in (folder, above, os.path.dirname(above)):
+        sync_path(path)
