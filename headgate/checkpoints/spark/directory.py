@@ -24,6 +24,7 @@ from urllib.parse import unquote
 from headgate.checkpoints.log.decisions import BatchSources, Earliest, NewPartition
 from headgate.checkpoints.log.records import OpaqueRange
 from headgate.connectors.objects import redact
+from headgate.connectors.objects.s3.options import S3FS, plain_name
 from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound, PermissionDenied, StoreError, Transient
 from headgate.shards.wal.entry import SourceRange
 
@@ -311,9 +312,9 @@ def _for_s3fs(options: Mapping[str, Any]) -> dict[str, Any]:
     client: dict[str, Any] = dict(options.get("client_kwargs") or {})
     given: dict[str, Any] = {}
     for name, value in options.items():
-        short = name.lower().removeprefix("aws_")
-        if short in _S3FS_NAMES:
-            given[_S3FS_NAMES[short]] = value
+        short = plain_name(name)
+        if short in S3FS:
+            given[S3FS[short]] = value
         elif short in ("region", "default_region"):
             client["region_name"] = value
         elif short == "skip_signature":
@@ -323,13 +324,4 @@ def _for_s3fs(options: Mapping[str, Any]) -> dict[str, Any]:
     return {**given, **({"client_kwargs": client} if client else {})}
 
 
-_S3FS_NAMES = {
-    "access_key_id": "key",
-    "secret_access_key": "secret",
-    "session_token": "token",
-    "token": "token",
-    "endpoint": "endpoint_url",
-    "endpoint_url": "endpoint_url",
-    "endpoint_url_s3": "endpoint_url",
-}
 _S3FS_OWN = frozenset({"key", "secret", "anon", "profile", "use_ssl", "config_kwargs", "s3_additional_kwargs"})

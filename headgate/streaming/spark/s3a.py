@@ -10,25 +10,11 @@ import os
 from collections.abc import Mapping
 
 from headgate.connectors.jars.lists import s3a_jars
+from headgate.connectors.objects.s3.options import HADOOP, plain_name
 from headgate.connectors.objects.wal_options import own_options
 
 SCHEME = "s3a://"
 """What Hadoop calls S3. `s3://` is a scheme of Amazon's own Spark alone."""
-
-_NAMES = {
-    "access_key_id": "access.key",
-    "secret_access_key": "secret.key",
-    "session_token": "session.token",
-    "token": "session.token",
-    "endpoint": "endpoint",
-    "endpoint_url": "endpoint",
-    "endpoint_url_s3": "endpoint",
-    "region": "endpoint.region",
-    "default_region": "endpoint.region",
-    "server_side_encryption": "encryption.algorithm",
-    "sse_kms_key_id": "encryption.key",
-}
-"""Of a storage option, Hadoop's name below fs.s3a."""
 
 _ENCRYPTION = {"AES256": "AES256", "aws:kms": "SSE-KMS", "aws:kms:dsse": "DSSE-KMS"}
 """Of S3's name of an encryption, Hadoop's. One with the caller's own key is left out: Spark would show that key."""
@@ -49,9 +35,8 @@ def s3a_settings(storage_options: Mapping[str, str] | None = None) -> dict[str, 
     """
     found: dict[str, str] = {}
     for name, value in own_options(storage_options).items():
-        short = name.lower().removeprefix("aws_")
-        if short in _NAMES:
-            found[_NAMES[short]] = str(value)
+        if (hadoop := HADOOP.get(plain_name(name))) is not None:
+            found[hadoop] = str(value)
     for name, variables in _ENVIRONMENT.items():
         given = next((os.environ[variable] for variable in variables if os.environ.get(variable)), None)
         if given:

@@ -4,44 +4,54 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from headgate.connectors.objects.secrets import remember
 from headgate.errors import InvalidInput, nearest
 
-OF_S3 = frozenset(
-    {
-        "access_key_id",
-        "secret_access_key",
-        "session_token",
-        "token",
-        "region",
-        "default_region",
-        "endpoint",
-        "endpoint_url",
-        "endpoint_url_s3",
-        "virtual_hosted_style_request",
-        "unsigned_payload",
-        "skip_signature",
-        "checksum_algorithm",
-        "disable_tagging",
-        "disable_bulk_delete",
-        "request_payer",
-        "s3_express",
-        "role_arn",
-        "role_session_name",
-        "web_identity_token_file",
-        "endpoint_url_sts",
-        "imdsv1_fallback",
-        "metadata_endpoint",
-        "container_credentials_relative_uri",
-        "container_credentials_full_uri",
-        "container_authorization_token_file",
-        "server_side_encryption",
-        "sse_kms_key_id",
-        "sse_bucket_key_enabled",
-        "sse_customer_key_base64",
-    }
+
+class S3Option(NamedTuple):
+    """One option: how it may be spelled, what Hadoop (below fs.s3a) and s3fs call it, and whether it is a secret."""
+
+    spellings: tuple[str, ...]
+    hadoop: str | None = None
+    s3fs: str | None = None
+    secret: bool = False
+
+
+S3_OPTIONS = (
+    S3Option(("access_key_id",), "access.key", "key", secret=True),
+    S3Option(("secret_access_key",), "secret.key", "secret", secret=True),
+    S3Option(("session_token", "token"), "session.token", "token", secret=True),
+    S3Option(("endpoint", "endpoint_url", "endpoint_url_s3"), "endpoint", "endpoint_url"),
+    S3Option(("region", "default_region"), "endpoint.region"),
+    S3Option(("server_side_encryption",), "encryption.algorithm"),
+    S3Option(("sse_kms_key_id",), "encryption.key"),
+    S3Option(("sse_bucket_key_enabled",)),
+    S3Option(("sse_customer_key_base64",), secret=True),
+    S3Option(("virtual_hosted_style_request",)),
+    S3Option(("unsigned_payload",)),
+    S3Option(("skip_signature",)),
+    S3Option(("checksum_algorithm",)),
+    S3Option(("disable_tagging",)),
+    S3Option(("disable_bulk_delete",)),
+    S3Option(("request_payer",)),
+    S3Option(("s3_express",)),
+    S3Option(("role_arn",)),
+    S3Option(("role_session_name",)),
+    S3Option(("web_identity_token_file",)),
+    S3Option(("endpoint_url_sts",)),
+    S3Option(("imdsv1_fallback",)),
+    S3Option(("metadata_endpoint",)),
+    S3Option(("container_credentials_relative_uri",)),
+    S3Option(("container_credentials_full_uri",)),
+    S3Option(("container_authorization_token_file",)),
 )
+"""The one table; Spark's own clients take their names from it."""
+OF_S3 = frozenset(name for one in S3_OPTIONS for name in one.spellings)
+HADOOP = {name: one.hadoop for one in S3_OPTIONS if one.hadoop for name in one.spellings}
+S3FS = {name: one.s3fs for one in S3_OPTIONS if one.s3fs for name in one.spellings}
+_SECRET = tuple(name for one in S3_OPTIONS if one.secret for name in one.spellings)
 OF_CLIENT = frozenset(
     {
         "allow_http",
@@ -66,17 +76,21 @@ OF_CLIENT = frozenset(
 )
 _OF_LANCE_ALONE = frozenset({"client_max_retries", "client_retry_timeout", "download_retry_count"})
 """Meant for pylance, which shares the options; this store has a retry of its own."""
-_SECRET = ("access_key_id", "secret_access_key", "session_token", "token", "sse_customer_key_base64")
+
+
+def plain_name(given: str) -> str:
+    """The name as the table has it: names may be upper-case and with or without `aws_`."""
+    return given.lower().removeprefix("aws_")
 
 
 def checked_options(options: Mapping[str, object]) -> dict[str, str]:
     """The options as obstore takes them. Raises InvalidInput for an unknown name, with the nearest known one.
 
-    Names may be upper-case and with or without `aws_`; a value is never part of an error.
+    A value is never part of an error.
     """
     checked: dict[str, str] = {}
     for given, value in options.items():
-        name = given.lower().removeprefix("aws_")
+        name = plain_name(given)
         if name in _OF_LANCE_ALONE:
             continue
         if name not in OF_S3 | OF_CLIENT:
