@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from object_store_suite import ObjectStoreSuite
 
 from headgate.connectors.objects.folder import FolderStore
 from headgate.connectors.objects.local import LocalStore
@@ -18,6 +17,7 @@ from headgate.connectors.objects.read_only import ReadOnlyStore
 from headgate.connectors.objects.retrying import RetryingStore
 from headgate.errors import AlreadyExists, InvalidInput, NotFound, Transient
 from headgate.retry import JITTER, Retry, retries
+from tests.connectors.object_store_suite import ObjectStoreSuite
 
 PATIENT = Retry(attempts=200, base=0)
 QUICK = Retry(attempts=2, base=0)

@@ -87,6 +87,11 @@ class RetryingStore(ObjectStore):
         self._retry.run(lambda: self._inner.delete_temporary(key))
 
     @property
+    def places(self) -> Sequence[ObjectStore]:
+        """The inner store's, under the same policy."""
+        return tuple(place.retrying(self._retry) for place in self._inner.places)
+
+    @property
     def counting(self) -> ObjectStore:
         """The inner store's."""
         return self._inner.counting
