@@ -7,9 +7,9 @@ its id, made of the table's own random id and the name.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, TypeAlias
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
 
 from headgate.connectors.lance.dataset import NativeSharding
 from headgate.errors import InvalidInput, nearest
@@ -22,6 +22,8 @@ _PARTITION = re.compile(r"partition:(.+):(0|[1-9][0-9]*)", re.DOTALL)
 @dataclass(frozen=True, slots=True)
 class Single:
     """Every row in one shard."""
+
+    KIND: ClassVar = "single"
 
     def validate(self, schema: RowSchema) -> None:
         """Any table may have one shard."""
@@ -47,6 +49,7 @@ class Single:
 class Bucket:
     """By native Lance's hash of one column, see `bucket_ids`."""
 
+    KIND: ClassVar = "bucket"
     column: str
     n: int
 
@@ -96,6 +99,8 @@ class ByPartition:
     `key_is_partitioned` is the caller's word that rows of one key are always in one partition.
     """
 
+    KIND: ClassVar = "by_partition"
+
     max_shards: int | None = None
     key_is_partitioned: bool = False
 
@@ -139,8 +144,6 @@ class ByPartition:
 
 Sharding: TypeAlias = Single | Bucket | ByPartition
 
-_KINDS: Mapping[str, type[Sharding]] = {"single": Single, "bucket": Bucket, "by_partition": ByPartition}
-
 
 def single() -> Single:
     """Every row in one shard."""
@@ -155,22 +158,6 @@ def bucket(column: str, n: int) -> Bucket:
 def by_partition(max_shards: int | None = None, key_is_partitioned: bool = False) -> ByPartition:
     """One shard per topic partition, or per partition modulo `max_shards`."""
     return ByPartition(max_shards, key_is_partitioned)
-
-
-def sharding_to_json(sharding: Sharding) -> dict[str, Any]:
-    """The value as JSON holds it."""
-    kind = next(name for name, cls in _KINDS.items() if type(sharding) is cls)
-    return {"kind": kind, **asdict(sharding)}
-
-
-def sharding_from_json(data: Mapping[str, Any]) -> Sharding:
-    """The value that `sharding_to_json` wrote. Raises InvalidInput for anything else."""
-    arguments = dict(data)
-    kind = arguments.pop("kind", None)
-    try:
-        return _KINDS[kind](**arguments)
-    except (KeyError, TypeError) as error:
-        raise InvalidInput(f"This is no sharding: {dict(data)}.", known=" ".join(_KINDS)) from error
 
 
 def check_columns(names: Iterable[str], schema: RowSchema, role: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,11 +9,11 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from headgate import records
 from headgate.checkpoints.clone import intent as clone_intent
 from headgate.checkpoints.clone import wal_choice as clone_wal
 from headgate.checkpoints.fsck.check import Checked, Progress, check_table
 from headgate.checkpoints.fsck.findings import Finding, finding
-from headgate.checkpoints.log import records as codec
 from headgate.checkpoints.offline import retention as expiring
 from headgate.checkpoints.table_record import TableRecord, record_ids, record_key, shard_folders
 from headgate.connectors.lance import health as dataset_health
@@ -134,14 +133,13 @@ def _table_id(store: ObjectStore, base: Base | None, ids: list[UUID], found: lis
 def _record(store: ObjectStore, table_id: UUID, found: list[Finding]) -> TableRecord | None:
     key = record_key(table_id)
     try:
-        record = TableRecord.from_json(json.loads(bytes(Retry().run(lambda: store.get(key)))))
+        record = records.decode(TableRecord, Retry().run(lambda: store.get(key)), "The table's record")
     except NotFound:
         found.append(finding("table-record-missing", key, "The table's record is gone."))
     except InvalidInput as error:
         found.append(finding("record-newer", key, error.what))
-    except (Corrupt, ValueError, RecursionError) as error:
-        what = error.what if isinstance(error, HeadgateError) else "The table's record is not JSON."
-        found.append(finding("table-record-damaged", key, what))
+    except Corrupt as error:
+        found.append(finding("table-record-damaged", key, error.what))
     else:
         if record.table_id == table_id:
             return record
@@ -151,15 +149,15 @@ def _record(store: ObjectStore, table_id: UUID, found: list[Finding]) -> TableRe
 
 def _small_records(store: ObjectStore, table_id: UUID) -> Iterator[Finding]:
     """Where a clone came from and where its WALs lie, and what was let go: each is one object, written once."""
-    records = FolderStore(store, f"_headgate/{table_id}")
-    expired = [f"_headgate/{table_id}/{info.key}" for info in records.list(expiring.ROOT)]
+    folder = FolderStore(store, f"_headgate/{table_id}")
+    expired = [f"_headgate/{table_id}/{info.key}" for info in folder.list(expiring.ROOT)]
     for key, code in [
         (clone_intent.KEY, "record-damaged"),
         (clone_wal.choice_key(table_id), "wal-choice-damaged"),
         *((key, "record-damaged") for key in expired),
     ]:
         try:
-            codec.fields_of(Retry().run(partial(store.get, key)), "The record")
+            records.fields_of(Retry().run(partial(store.get, key)), "The record")
         except NotFound:
             continue
         except InvalidInput as error:

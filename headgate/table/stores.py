@@ -9,10 +9,11 @@ from uuid import UUID
 
 from headgate.checkpoints.clone.build import CloneTarget
 from headgate.checkpoints.clone.wal_choice import UndecidedWal, choose, mismatch, read_choice
-from headgate.checkpoints.table_record import TableRecord, record_bytes, record_key
+from headgate.checkpoints.table_record import TableRecord, record_key
 from headgate.connectors.objects import ObjectStore, open_store, redact
 from headgate.connectors.objects.wal_options import own_options, wal_options
 from headgate.errors import InvalidInput
+from headgate.records import encode
 from headgate.shards.shard import TABLE_ID
 from headgate.shards.wal.moved import MovedWal
 
@@ -92,6 +93,6 @@ def clone_target(
             wal_undecided=wal_uri is None,
             leftover_shards=frozenset(),
         )
-        return record_key(table_id), record_bytes(made)
+        return record_key(table_id), encode(made)
 
     return CloneTarget(store, wal_store, deep, TABLE_ID, record)

@@ -37,7 +37,7 @@ from headgate.shards.routed import RoutedWriters
 from headgate.shards.rows.schema import Rows, RowSchema
 from headgate.shards.rows.view import TableView
 from headgate.shards.shard import Shard, TableHome
-from headgate.shards.sharding import Sharding, sharding_to_json
+from headgate.shards.sharding import Sharding
 from headgate.shards.wal.pending import landed
 from headgate.shards.writer import ShardWriter
 from headgate.table.base import check_own_mem_wal, table_id_of
@@ -202,7 +202,7 @@ class Table(Reads, Upkeep):
         return self.refreshed()
 
     def _bound_columns(self) -> set[str]:
-        routed = sharding_to_json(self.sharding).get("column")
+        routed = getattr(self.sharding, "column", None)
         return {*self.full_text, *([routed] if routed else [])}
 
     def checkpoint(

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from headgate.checkpoints.clone.intent import CloneIntent, decode, encode, same_call
+from headgate.checkpoints.clone.intent import CloneIntent, same_call
 from headgate.checkpoints.clone.mapping import (
     ShardPlan,
     check_named,
@@ -19,6 +19,7 @@ from headgate.checkpoints.clone.mapping import (
 from headgate.checkpoints.log.records import BatchRecord, Fold, FoldedShard, OpenRecord, ShardClaim, ShardPart
 from headgate.checkpoints.snapshots.checkpoint import PinnedShard, TableCheckpoint
 from headgate.errors import Corrupt, InvalidInput
+from headgate.records import decode, encode
 from headgate.shards.manifest.model import CLAIM_ID, OWNER, WRITE_ID, Manifest, SsTable
 
 OLD, NEW = uuid.UUID(int=1), uuid.UUID(int=2)
@@ -191,11 +192,11 @@ INTENT = CloneIntent(table_id=NEW, source_uri="src", source_id=OLD, checkpoint="
 
 
 def test_an_intent_is_read_back_as_it_was_written_and_damage_is_found() -> None:
-    assert decode(encode(INTENT)) == INTENT
+    assert decode(CloneIntent, encode(INTENT), "it") == INTENT
     with pytest.raises(Corrupt):
-        decode(encode(INTENT).replace(b"src", b"crs"))
+        decode(CloneIntent, encode(INTENT).replace(b"src", b"crs"), "it")
     with pytest.raises(Corrupt):
-        decode(b"{}")
+        decode(CloneIntent, b"{}", "it")
 
 
 @pytest.mark.parametrize(

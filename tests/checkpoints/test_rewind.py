@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from headgate.checkpoints.fsck.check import check_table
-from headgate.checkpoints.log import records as codec
+from headgate.checkpoints.log import codec
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.decisions import BatchSources, Refuse, Write, decide_batch, late_beginning
 from headgate.checkpoints.log.records import Batch, Moved, OpaqueRange, Pass, RewindRecord

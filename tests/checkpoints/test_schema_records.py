@@ -12,7 +12,7 @@ import pytest
 from headgate.checkpoints.feed.feed import LogFeed
 from headgate.checkpoints.gc.collect import collect
 from headgate.checkpoints.jobs.columns import add_column, gained
-from headgate.checkpoints.log import records as codec
+from headgate.checkpoints.log import codec
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.fold import tidy
 from headgate.checkpoints.log.records import BatchRecord, Moved, SchemaRecord

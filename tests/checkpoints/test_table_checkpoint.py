@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.checkpoints.log.records import FORMAT, Fold, text_of
+from headgate.checkpoints.log.records import Fold
 from headgate.checkpoints.log.state import empty, fold, replayed
 from headgate.checkpoints.snapshots.checkpoint import (
     CheckpointStore,
@@ -24,6 +24,7 @@ from headgate.checkpoints.snapshots.checkpoint import (
 )
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import Corrupt, InvalidInput, NotFound
+from headgate.records import FORMAT, text_of
 from headgate.retry import Retry
 from headgate.shards.manifest.model import CLAIM_ID, OWNER, Manifest, SsTable
 from tests.support.logs import SHARD, batch_record, full_record, open_record

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from headgate.checkpoints.log import records as codec
+from headgate.checkpoints.log import codec
 from headgate.checkpoints.log.records import Batch, BatchRecord, OpenRecord, Record, ShardClaim, ShardPart
 from headgate.checkpoints.log.state import LogState, Positions, empty, replayed, unfolded
 from headgate.checkpoints.stream.backlog import Unflushed

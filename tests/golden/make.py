@@ -24,13 +24,13 @@ import pyarrow as pa
 import headgate
 from headgate.checkpoints.feed.feed import LogFeed
 from headgate.checkpoints.jobs.flush import run_here
-from headgate.checkpoints.log import records as codec
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.records import BatchRecord, Mode
 from headgate.checkpoints.offline.retention import BeforePosition, expire
 from headgate.checkpoints.spark.rewind import rewind
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.connectors.lance.log import quiet_lance
+from headgate.records import FORMAT, release
 from headgate.shards.sharding import ByPartition
 from headgate.shards.wal.entry import SourceRange
 from headgate.streaming.write import task
@@ -247,7 +247,7 @@ def as_rows(model: dict[int, str]) -> list[list[Any]]:
 def main() -> None:
     """Write the archive and what it must show. Refuses to replace one."""
     quiet_lance()
-    name = f"tables-format-{codec.FORMAT}"
+    name = f"tables-format-{FORMAT}"
     archive, told = HERE / f"{name}.tar.gz", HERE / f"{name}.json"
     if archive.exists():
         raise SystemExit(
@@ -262,7 +262,7 @@ def main() -> None:
         with tarfile.open(archive, "w:gz", compresslevel=9) as tar:
             for table in expected:
                 tar.add(root / table, table, filter=_anonymous)
-    told.write_text(json.dumps({"release": codec.release(), "tables": expected}, indent=1) + "\n")
+    told.write_text(json.dumps({"release": release(), "tables": expected}, indent=1) + "\n")
     print(f"{archive.name}: {archive.stat().st_size:,} bytes; {told.name}: {told.stat().st_size:,} bytes")
 
 

@@ -11,11 +11,11 @@ import lance
 import pyarrow as pa
 import pytest
 
-from headgate.checkpoints.log import records as codec
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.dead_letters import read_dead_letters
 from headgate.checkpoints.log.records import BatchRecord, OpenRecord, RewindRecord, SchemaRecord
 from headgate.checkpoints.spark.rewind import rewind
+from headgate.records import FORMAT
 from headgate.table.fsck import fsck
 from headgate.table.table import Table, open_table
 from tests.golden.make import DIRECT, STREAM, TOPIC, changes, dead, equal, flush, open_stream, run
@@ -68,7 +68,7 @@ def check(table: Table, expected: dict[str, Any]) -> None:
 
 
 def test_there_is_a_golden_table_of_this_release_s_format() -> None:
-    assert f"tables-format-{codec.FORMAT}.tar.gz" in [path.name for path in ARCHIVES]
+    assert f"tables-format-{FORMAT}.tar.gz" in [path.name for path in ARCHIVES]
 
 
 def test_golden_tables_read_as_they_were_written_and_go_on(unpacked: tuple[Path, dict[str, Any]]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -19,8 +18,9 @@ from headgate.checkpoints.jobs.flush import run_here
 from headgate.checkpoints.log.decisions import BatchSources, Refuse, Skip, decide_batch
 from headgate.checkpoints.log.records import BatchRecord
 from headgate.checkpoints.stream.driver import StreamDriver
-from headgate.checkpoints.table_record import TableRecord, record_key
+from headgate.checkpoints.table_record import record_key
 from headgate.connectors.objects import ObjectStore
+from headgate.records import encode
 from headgate.retry import Retry
 from headgate.shards.config import WriterConfig
 from headgate.shards.shard import TABLE_ID
@@ -155,14 +155,10 @@ def clone_into(
     def record(table_id: uuid.UUID) -> tuple[str, bytes]:
         own = None if wal_store is None else wal_store.uri
         made = replace(source.record, table_id=table_id, wal_uri=own, wal_undecided=wal_store is None)
-        return record_key(table_id), _bytes(made)
+        return record_key(table_id), encode(made)
 
     target = CloneTarget(store, wal_store or store, deep, TABLE_ID, record)
     return clone_table(CloneSource(source.home, source.shard_ids, tuple(names)), target, checkpoint=checkpoint)
-
-
-def _bytes(record: TableRecord) -> bytes:
-    return json.dumps(record.to_json()).encode()
 
 
 def faulty(store: ObjectStore, crash_after: int | None = None) -> LanceFaultyStore:

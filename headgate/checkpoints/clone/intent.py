@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 from uuid import UUID
 
-from headgate.checkpoints.log import records as codec
+from headgate import records
 from headgate.connectors.objects import ObjectStore
 from headgate.connectors.objects.deletion import delete
-from headgate.errors import AlreadyExists, Corrupt, HeadgateError, InvalidInput, NotFound
+from headgate.errors import AlreadyExists, HeadgateError, InvalidInput, NotFound
 from headgate.retry import Retry
 
 KEY = "_headgate/clone.json"
@@ -30,6 +31,7 @@ OUTCOMES = "_headgate/clones/"
 class CloneIntent:
     """What the record says. URIs are without credentials."""
 
+    KIND: ClassVar = "clone"
     table_id: UUID
     """The clone's own id."""
     source_uri: str
@@ -57,10 +59,17 @@ class CloneIntent:
         return f"headgate-clone-{self.table_id}"
 
 
+@dataclass(frozen=True, slots=True)
+class _GivenUp:
+    KIND: ClassVar = "clone given up"
+    table_id: UUID
+    shards: tuple[UUID, ...]
+
+
 def read_intent(store: ObjectStore) -> CloneIntent | None:
     """The intent at a destination, None where there is none. Raises Corrupt, InvalidInput for a newer release's."""
     try:
-        return decode(Retry().run(lambda: store.get(KEY)))
+        return records.decode(CloneIntent, Retry().run(lambda: store.get(KEY)), "The record of a clone")
     except NotFound:
         return None
     except HeadgateError as error:
@@ -71,7 +80,7 @@ def read_intent(store: ObjectStore) -> CloneIntent | None:
 def put_intent(store: ObjectStore, wanted: CloneIntent) -> CloneIntent:
     """The intent that stands: this one, or an equal one that was there before. Raises InvalidInput for another."""
     try:
-        Retry().run(lambda: store.put_if_absent(KEY, encode(wanted)))
+        Retry().run(lambda: store.put_if_absent(KEY, records.encode(wanted)))
         return wanted
     except AlreadyExists:
         stored = read_intent(store)
@@ -83,9 +92,9 @@ def put_intent(store: ObjectStore, wanted: CloneIntent) -> CloneIntent:
 def put_given_up(store: ObjectStore, intent: CloneIntent, shard_ids: Iterable[UUID]) -> tuple[UUID, ...]:
     """Mark the clone as given up, once; the shards that the mark names."""
     named = tuple(shard_ids)
-    fields = {"kind": "clone given up", "table_id": str(intent.table_id), "shards": [str(one) for one in named]}
+    data = records.encode(_GivenUp(intent.table_id, named))
     try:
-        Retry().run(lambda: store.put_if_absent(GIVEN_UP, codec.text_of(fields)))
+        Retry().run(lambda: store.put_if_absent(GIVEN_UP, data))
         return named
     except AlreadyExists:
         return read_given_up(store) or named
@@ -95,15 +104,12 @@ def read_given_up(store: ObjectStore) -> tuple[UUID, ...] | None:
     """The shards of a clone that is being removed; None where none is. Raises Corrupt."""
     try:
         data = Retry().run(lambda: store.get(GIVEN_UP))
+        return records.decode(_GivenUp, data, "The mark of a clone that was given up").shards
     except NotFound:
         return None
-    fields = codec.fields_of(data, "The mark of a clone that was given up")
-    try:
-        return tuple(UUID(one) for one in fields["shards"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise Corrupt(
-            "The mark of a clone that was given up names no shards.", target=store.uri, key=GIVEN_UP
-        ) from error
+    except HeadgateError as error:
+        error.located(target=store.uri, key=GIVEN_UP)
+        raise
 
 
 def forget_given_up(store: ObjectStore) -> None:
@@ -126,36 +132,3 @@ def same_call(stored: CloneIntent, wanted: CloneIntent, target: str) -> CloneInt
             advice="choose another URI, repeat the call that began it, or delete what is there; nothing was written",
         )
     return stored
-
-
-def encode(intent: CloneIntent) -> bytes:
-    """The bytes of the record."""
-    return codec.text_of(
-        {
-            "kind": "clone",
-            "table_id": str(intent.table_id),
-            "source_uri": intent.source_uri,
-            "source_id": str(intent.source_id),
-            "checkpoint": intent.checkpoint,
-            "deep": intent.deep,
-            "wal_uri": intent.wal_uri,
-        }
-    )
-
-
-def decode(data: bytes | memoryview) -> CloneIntent:
-    """The intent in the bytes. Raises Corrupt, and InvalidInput for one of a newer release."""
-    fields = codec.fields_of(data, "The record of a clone")
-    try:
-        if fields["kind"] != "clone":
-            raise ValueError(f"kind {fields['kind']!r}")
-        return CloneIntent(
-            table_id=UUID(fields["table_id"]),
-            source_uri=str(fields["source_uri"]),
-            source_id=UUID(fields["source_id"]),
-            checkpoint=fields["checkpoint"],
-            deep=bool(fields["deep"]),
-            wal_uri=fields["wal_uri"],
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise Corrupt(f"The record of a clone cannot be understood: {error!r:.200}.") from error

@@ -18,15 +18,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 from uuid import UUID
 
-from headgate import parallel
-from headgate.checkpoints.log import records as codec
+from headgate import parallel, records
 from headgate.connectors.objects import ObjectInfo, ObjectStore
 from headgate.connectors.objects.port import Bytes
-from headgate.errors import AlreadyExists, Corrupt, HeadgateError, NotFound, WalStoreMismatch
+from headgate.errors import AlreadyExists, HeadgateError, NotFound, WalStoreMismatch
 from headgate.retry import Retry
 from headgate.shards import names
 
@@ -35,6 +35,13 @@ T = TypeVar("T")
 
 Opener = Callable[[str], ObjectStore]
 """The store at a URI, with the options of the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    KIND: ClassVar = "wal_store"
+    wal_uri: str | None
+    """None: the table's own store."""
 
 
 def choice_key(table_id: UUID) -> str:
@@ -46,16 +53,13 @@ def read_choice(store: ObjectStore, table_id: UUID) -> str | None:
     """The URI of the store that the first writer chose, None while nobody did. Raises Corrupt."""
     key = choice_key(table_id)
     try:
-        fields = codec.fields_of(Retry().run(lambda: store.get(key)), "The choice of a WAL store")
+        chosen = records.decode(_Choice, Retry().run(lambda: store.get(key)), "The choice of a WAL store")
     except NotFound:
         return None
     except HeadgateError as error:
         error.located(table=store.uri, key=key)
         raise
-    uri = fields.get("wal_uri")
-    if fields.get("kind") != "wal_store" or not isinstance(uri, str | None):
-        raise Corrupt("The choice of a WAL store does not name one.", table=store.uri, key=key)
-    return store.uri if uri is None else uri
+    return store.uri if chosen.wal_uri is None else chosen.wal_uri
 
 
 def mismatch(table: str, recorded: str, given: str) -> WalStoreMismatch:
@@ -69,7 +73,7 @@ def mismatch(table: str, recorded: str, given: str) -> WalStoreMismatch:
 
 def put_choice(store: ObjectStore, table_id: UUID, uri: str) -> None:
     """Put the choice, if there is none."""
-    data = codec.text_of({"kind": "wal_store", "wal_uri": None if uri == store.uri else uri})
+    data = records.encode(_Choice(None if uri == store.uri else uri))
     with suppress(AlreadyExists):
         Retry().run(lambda: store.put_if_absent(choice_key(table_id), data))
 

@@ -13,7 +13,7 @@ from headgate.checkpoints.log.archive import LogArchive
 from headgate.checkpoints.log.archive_format import covers
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.names import list_streams
-from headgate.checkpoints.log.pins import ConsumerPin, PinStore, StoredPin, decode
+from headgate.checkpoints.log.pins import ConsumerPin, PinStore, StoredPin, decode_pin
 from headgate.checkpoints.log.records import BatchRecord, Run
 from headgate.connectors.objects import ObjectInfo
 from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound
@@ -38,7 +38,7 @@ def check_consumers(home: TableHome, under: str) -> ConsumerLook:
     for infos in folders.values():
         info = infos[-1]
         try:
-            pin = decode(Retry().run(lambda info=info: home.records.get(info.key)))  # type: ignore[misc]
+            pin = decode_pin(Retry().run(lambda info=info: home.records.get(info.key)))  # type: ignore[misc]
         except NotFound:
             continue  # renewed or collected since
         except InvalidInput as error:

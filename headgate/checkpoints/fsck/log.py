@@ -15,7 +15,7 @@ from uuid import UUID
 
 from headgate.checkpoints.fsck.expected import Fences, Listed, ListedPart
 from headgate.checkpoints.fsck.findings import Finding, finding
-from headgate.checkpoints.log import records as codec
+from headgate.checkpoints.log import codec
 from headgate.checkpoints.log import state as log_state
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.decisions import late_beginning

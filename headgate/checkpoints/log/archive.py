@@ -18,9 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
+from typing import ClassVar
 
-from headgate.checkpoints.log import records as codec
+from headgate import records
 from headgate.checkpoints.log.archive_format import (
     Archived,
     ArchiveName,
@@ -48,14 +50,21 @@ LOT = 256
 objects and not a hundred thousand. So much longer is the log of such a stream; LIST shows a thousand at once."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Beginning:
+    KIND: ClassVar = "archive"
+    stream: str
+    since: int
+
+
 class LogArchive:
     """Of one stream. Reading writes nothing."""
 
-    def __init__(self, records: ObjectStore, stream: str, table_uri: str, retry: Retry = Retry()) -> None:  # noqa: B008
-        self.log = CommitLog(records, stream, table_uri, retry)
+    def __init__(self, store: ObjectStore, stream: str, table_uri: str, retry: Retry = Retry()) -> None:  # noqa: B008
+        self.log = CommitLog(store, stream, table_uri, retry)
         self.marker = f"{self.log.folder}/{ARCHIVE}"
         self.folder = ARCHIVES + self.log.folder.removeprefix(ROOT) + "/"
-        self._store = records
+        self._store = store
         self._retry = retry
 
     # -- beginning ---------------------------------------------------------------------
@@ -66,7 +75,7 @@ class LogArchive:
             return
         there = self.log.sequences()
         gone = next((one for one in range(max(there, default=0), 0, -1) if one not in there), 0)
-        data = codec.text_of({"kind": "archive", "stream": self.log.stream, "since": gone})
+        data = records.encode(_Beginning(self.log.stream, gone))
         with suppress(AlreadyExists):
             self._retry.run(lambda: self._store.put_if_absent(self.marker, data))
 
@@ -80,11 +89,11 @@ class LogArchive:
 
     def since(self) -> int:
         """The last sequence that was gone already when the archive began. Raises NotFound, Corrupt, InvalidInput."""
-        fields = codec.fields_of(self._retry.run(lambda: self._store.get(self.marker)), "The beginning of an archive")
-        since = fields.get("since")
-        if fields.get("kind") != "archive" or fields.get("stream") != self.log.stream or not isinstance(since, int):
-            raise Corrupt("The beginning of an archive cannot be understood.")
-        return since
+        what = "The beginning of an archive"
+        beginning = records.decode(_Beginning, self._retry.run(lambda: self._store.get(self.marker)), what)
+        if beginning.stream != self.log.stream:
+            raise Corrupt(f"{what} is that of stream {beginning.stream[:200]!r}.")
+        return beginning.since
 
     # -- archiving ---------------------------------------------------------------------
 

@@ -20,14 +20,15 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import ClassVar
 
 import xxhash
 
-from headgate.checkpoints.log import records as codec
+from headgate import records
+from headgate.checkpoints.log.codec import record_from
 from headgate.checkpoints.log.records import BatchRecord, Run
 from headgate.checkpoints.log.state import merged
-from headgate.errors import Corrupt, HeadgateError
+from headgate.errors import Corrupt
 
 MAX_RECORDS = 1000
 """Of one object: some hundred kilobytes, read in one GET."""
@@ -35,6 +36,7 @@ MAX_RECORDS = 1000
 MAX_BYTES = 8 << 20
 """JSON of one object, before compression: what a reader holds in memory. A record of a thousand shards has 200 kB."""
 
+_WHAT = "An archive of the commit log"
 _NAME = re.compile(r"([0-9]{20})-([0-9]{20})-([0-9a-f]{16})\.jsonl\.gz")
 
 
@@ -75,6 +77,16 @@ class ArchiveName:
 
     def __str__(self) -> str:
         return f"{self.first:020d}-{self.last:020d}-{self.digest}.jsonl.gz"
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """The first line of an object."""
+
+    KIND: ClassVar = "archive"
+    stream: str
+    records: int
+    digest: str
 
 
 def name_of(text: str) -> ArchiveName | None:
@@ -124,9 +136,7 @@ def encode(piece: Sequence[Leaving]) -> tuple[ArchiveName, bytes]:
     """The name and the bytes of one object: a line that says what follows, then a line per record."""
     lines = b"".join(map(_line, piece))
     name = ArchiveName(piece[0].sequence, piece[-1].sequence, xxhash.xxh3_64_hexdigest(lines))
-    head = codec.text_of(
-        {"kind": "archive", "stream": piece[0].record.stream, "records": len(piece), "digest": name.digest}
-    )
+    head = records.encode(_Head(piece[0].record.stream, len(piece), name.digest))
     return name, gzip.compress(_one_line(head) + b"\n" + lines, mtime=0)
 
 
@@ -134,36 +144,31 @@ def decode(data: bytes | memoryview, name: ArchiveName, stream: str) -> list[Arc
     """The records of an object, rising. Raises Corrupt, and InvalidInput for one of a newer release."""
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(bytes(data))) as lines:
-            head = codec.fields_of(lines.readline(), "An archive of the commit log")
+            head = records.decode(_Head, lines.readline(), _WHAT)
             digest = xxhash.xxh3_64()
             found = []
             for line in lines:
                 digest.update(line)
-                found.append(_archived(json.loads(line)))
-        _check(head, found, digest.hexdigest(), name, stream)
-    except HeadgateError:
-        raise
+                found.append(_archived(line))
     except (OSError, EOFError, zlib.error) as error:
-        raise Corrupt("An archive of the commit log is damaged: it cannot be unpacked.") from error
-    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise Corrupt(f"An archive of the commit log cannot be understood: {error!r:.200}.") from error
+        raise Corrupt(f"{_WHAT} is damaged: it cannot be unpacked.") from error
+    _check(head, found, digest.hexdigest(), name, stream)
     return found
 
 
-def _check(head: dict[str, Any], found: Sequence[Archived], digest: str, name: ArchiveName, stream: str) -> None:
-    if head["kind"] != "archive":
-        raise ValueError(f"kind {head['kind']!r}")
-    if len(found) != head["records"] or digest != head["digest"]:
-        raise Corrupt(f"An archive of the commit log has {len(found)} of its {head['records']} records, or others.")
+def _check(head: _Head, found: Sequence[Archived], digest: str, name: ArchiveName, stream: str) -> None:
+    if len(found) != head.records or digest != head.digest:
+        raise Corrupt(f"{_WHAT} has {len(found)} of its {head.records} records, or others.")
     sequences = [one.sequence for one in found]
     if (
-        digest != name.digest
+        not sequences
+        or digest != name.digest
         or sequences != sorted(set(sequences))
         or (sequences[0], sequences[-1]) != (name.first, name.last)
     ):
-        raise Corrupt("An archive of the commit log has other records than its name says.")
+        raise Corrupt(f"{_WHAT} has other records than its name says.")
     if any(one.record.stream != stream for one in found):
-        raise Corrupt(f"An archive of stream {head['stream']!r} stands where that of {stream!r} should be.")
+        raise Corrupt(f"An archive of stream {head.stream!r} stands where that of {stream!r} should be.")
 
 
 def _line(one: Leaving) -> bytes:
@@ -176,8 +181,11 @@ def _one_line(text: bytes) -> bytes:
     return b" ".join(text.split(b"\n")).strip()
 
 
-def _archived(fields: dict[str, Any]) -> Archived:
-    record = codec.record_from(fields["record"])
-    if not isinstance(record, BatchRecord):
-        raise ValueError(f"record {record.sequence} is of no batch")
-    return Archived(record, datetime.fromisoformat(fields["committed_at"]))
+def _archived(line: bytes) -> Archived:
+    with records.understood(_WHAT):
+        found = json.loads(line)
+        record, committed_at = found["record"], datetime.fromisoformat(found["committed_at"])
+    batch = record_from(record)
+    if not isinstance(batch, BatchRecord):
+        raise Corrupt(f"{_WHAT} has record {batch.sequence}, which is of no batch.")
+    return Archived(batch, committed_at)

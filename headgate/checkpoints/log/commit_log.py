@@ -26,7 +26,7 @@ from typing import Any
 from uuid import UUID
 
 from headgate import clock, parallel
-from headgate.checkpoints.log import records as codec
+from headgate.checkpoints.log import codec
 from headgate.checkpoints.log.decisions import (
     Opened,
     check_listable,

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
 
-from headgate.checkpoints.log.records import stream_of
+from headgate.checkpoints.log.codec import stream_of
 from headgate.connectors.objects import ObjectInfo, ObjectStore
 from headgate.errors import InvalidInput, NotFound
 from headgate.retry import Retry

@@ -14,14 +14,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Annotated, ClassVar
 from uuid import UUID
 
-from headgate.checkpoints.log import records as codec
 from headgate.checkpoints.log.names import folder_name
 from headgate.connectors.objects import ObjectInfo, ObjectStore
 from headgate.connectors.objects.deletion import delete_all
-from headgate.errors import AlreadyExists, Corrupt, Fenced, HeadgateError, NotFound
+from headgate.errors import AlreadyExists, Fenced, HeadgateError, NotFound
+from headgate.records import LEFT_OUT, decode, encode
 from headgate.retry import Retry
 
 ROOT = "consumers/"
@@ -34,18 +34,21 @@ _PIN = re.compile(r"(?P<folder>[^/]+)/(?P<number>[0-9]{20})\.json")
 class ConsumerPin:
     """How far a consumer is. What lies above is held for it."""
 
+    KIND: ClassVar = "consumer"
     consumer: str
     number: int
     run_id: str
     done: Mapping[str, int] = field(default_factory=dict)
     """Per stream the last sequence that it needs no more; a stream that is left out is held whole."""
-    positions: Mapping[UUID, int] = field(default_factory=dict)
-    """Per shard the last position that it needs no more; of one that is left out, all committed entries are held."""
+    positions: Mapping[UUID, Annotated[int, -1]] = field(default_factory=dict)
+    """Per shard the last position that it needs no more; of one that is left out, all committed entries are held.
+    -1: it needs all of them."""
     expires_after: float
     """Seconds after the store took the record."""
-    records_of: str | None = None
-    """Where set, it holds the records of that one stream, and no entry: for those who read the log and not the rows."""
-    note: str = ""
+    records_of: str | None = field(default=None, metadata=LEFT_OUT)
+    """Where set, it holds the records of that one stream, and no entry: for those who read the log and not the rows.
+    (A release that does not know this takes such a pin for one that holds everything, which is safe.)"""
+    note: str = field(default="", metadata=LEFT_OUT)
     """For people: what reads, and how it fares."""
 
 
@@ -116,7 +119,7 @@ class PinStore:
         try:
             self._retry.run(lambda: self._store.put_if_absent(key, data))
         except AlreadyExists as error:
-            if decode(self._retry.run(lambda: self._store.get(key))).run_id != pin.run_id:
+            if decode_pin(self._retry.run(lambda: self._store.get(key))).run_id != pin.run_id:
                 raise another_run(pin.consumer, self._table) from error
         delete_all(self._store, older, "consumer", self._retry)
         return key
@@ -136,7 +139,7 @@ class PinStore:
         for place in reversed(range(len(infos))):
             info = infos[place]
             try:
-                pin = decode(self._retry.run(lambda info=info: self._store.get(info.key)))  # type: ignore[misc]
+                pin = decode_pin(self._retry.run(lambda info=info: self._store.get(info.key)))  # type: ignore[misc]
             except NotFound:
                 # A newer one took its place since the LIST; or it was collected.
                 return self._again(info)
@@ -171,46 +174,6 @@ def pin_key(consumer: str, number: int) -> str:
     return f"{ROOT}{folder_name(consumer, 'consumer')}/{number:020d}.json"
 
 
-# -- bytes ---------------------------------------------------------------------------
-
-
-def encode(pin: ConsumerPin) -> bytes:
-    """The bytes of the record: JSON that people can read."""
-    return codec.text_of(
-        {
-            "kind": "consumer",
-            "consumer": pin.consumer,
-            "number": pin.number,
-            "run_id": pin.run_id,
-            "expires_after": pin.expires_after,
-            "done": dict(pin.done),
-            "positions": {str(shard_id): position for shard_id, position in pin.positions.items()},
-            # An earlier release takes such a pin for one that holds everything, which is safe.
-            **({} if pin.records_of is None else {"records_of": pin.records_of}),
-            **({"note": pin.note} if pin.note else {}),
-        }
-    )
-
-
-def decode(data: bytes | memoryview) -> ConsumerPin:
+def decode_pin(data: bytes | memoryview) -> ConsumerPin:
     """The pin in the bytes. Raises Corrupt, and InvalidInput for one of a newer release."""
-    fields = codec.fields_of(data, "A consumer's pin")
-    try:
-        return _pin(fields)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise Corrupt(f"A consumer's pin cannot be understood: {error!r:.200}.") from error
-
-
-def _pin(fields: Mapping[str, Any]) -> ConsumerPin:
-    if fields["kind"] != "consumer":
-        raise ValueError(f"kind {fields['kind']!r}")
-    return ConsumerPin(
-        consumer=str(fields["consumer"]),
-        number=int(fields["number"]),
-        run_id=str(fields["run_id"]),
-        done={str(stream): int(sequence) for stream, sequence in fields["done"].items()},
-        positions={UUID(shard_id): int(position) for shard_id, position in fields["positions"].items()},
-        expires_after=float(fields["expires_after"]),
-        records_of=None if fields.get("records_of") is None else str(fields["records_of"]),
-        note=str(fields.get("note", "")),
-    )
+    return decode(ConsumerPin, data, "A consumer's pin")

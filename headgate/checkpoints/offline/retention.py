@@ -20,12 +20,12 @@ from uuid import UUID
 
 from headgate import clock
 from headgate.checkpoints.jobs.advance import close_gap
-from headgate.checkpoints.log import records as codec
 from headgate.checkpoints.log.names import no_stream
 from headgate.checkpoints.offline.checkpoint import Holders
 from headgate.checkpoints.snapshots.checkpoint import CheckpointStore
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import AlreadyExists, InvalidInput
+from headgate.records import fields_of, text_of
 from headgate.retry import Retry
 from headgate.shards.manifest.model import Manifest
 from headgate.shards.rows.sstable import open_base
@@ -276,7 +276,7 @@ def _put_record(home: TableHome, before: Before, expiry: Expiry, retry: Retry) -
         "before": _told(before),
         "expired_at": clock.now().isoformat(timespec="seconds"),
     }
-    data = codec.text_of(content)
+    data = text_of(content)
     with suppress(AlreadyExists):
         retry.run(lambda: home.records.put_if_absent(f"{ROOT}{expiry.shard_id}/{expiry.upto:020d}.json", data))
 
@@ -285,7 +285,7 @@ def read_expired(home: TableHome, shard_id: UUID) -> list[dict[str, Any]]:
     """The records of a shard, oldest first, as plain values. Raises Corrupt."""
     folder = f"{ROOT}{shard_id}/"
     keys = sorted(info.key for info in home.records.list(folder))
-    return [codec.fields_of(home.records.get(key), "A record of expired entries") for key in keys]
+    return [fields_of(home.records.get(key), "A record of expired entries") for key in keys]
 
 
 def _told(before: Before) -> str:

@@ -21,15 +21,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 from uuid import UUID
 
-from headgate.checkpoints.log import records as codec
+from headgate import records
+from headgate.checkpoints.log.codec import format_of
 from headgate.checkpoints.log.names import folder_name
 from headgate.checkpoints.log.records import Fold
 from headgate.connectors.objects import ObjectInfo, ObjectStore
 from headgate.connectors.objects.deletion import delete
-from headgate.errors import AlreadyExists, Corrupt, HeadgateError, InvalidInput, NotFound
+from headgate.errors import AlreadyExists, HeadgateError, InvalidInput, NotFound
 from headgate.retry import Retry
 from headgate.shards.manifest.model import Manifest, decode_manifest, encode_manifest
 
@@ -62,6 +63,7 @@ class PinnedShard:
 class TableCheckpoint:
     """What the record says."""
 
+    KIND: ClassVar = "checkpoint"
     checkpoint_id: str
     name: str
     table_id: UUID
@@ -105,8 +107,8 @@ class StoredCheckpoint:
 class CheckpointStore:
     """The checkpoints of one table, in the store of its records."""
 
-    def __init__(self, records: ObjectStore, table_uri: str, retry: Retry = Retry()) -> None:  # noqa: B008
-        self._store = records
+    def __init__(self, store: ObjectStore, table_uri: str, retry: Retry = Retry()) -> None:  # noqa: B008
+        self._store = store
         self._table = table_uri
         self._retry = retry
 
@@ -189,30 +191,16 @@ def is_key_of(key: str, checkpoint: TableCheckpoint) -> bool:
 
 def encode(checkpoint: TableCheckpoint) -> bytes:
     """The bytes of the record: JSON that people can read, the manifests in Lance's own bytes beside their numbers."""
-    return codec.text_of(
-        {
-            "kind": "checkpoint",
-            "name": checkpoint.name,
-            "checkpoint_id": checkpoint.checkpoint_id,
-            "table_id": str(checkpoint.table_id),
-            "scope": checkpoint.scope,
-            "note": checkpoint.note,
-            "expires_after": checkpoint.expires_after,
-            "base_version": checkpoint.base_version,
-            "shards": {str(shard_id): _plain_shard(shard) for shard_id, shard in checkpoint.shards.items()},
-            "streams": {name: codec.plain(fold) for name, fold in checkpoint.streams.items()},
-        },
-        codec.format_of(*checkpoint.streams.values()),
-    )
+    shards = {str(shard_id): _plain_shard(shard) for shard_id, shard in checkpoint.shards.items()}
+    return records.encode(checkpoint, format_of(*checkpoint.streams.values()), shards=shards)
 
 
 def decode(data: bytes | memoryview) -> TableCheckpoint:
     """The checkpoint in the bytes. Raises Corrupt, and InvalidInput for one of a newer release."""
-    fields = codec.fields_of(data, "A table checkpoint")
-    try:
-        return _checkpoint(fields)
-    except (KeyError, TypeError, ValueError, AttributeError, InvalidInput, Corrupt) as error:
-        raise Corrupt(f"A table checkpoint cannot be understood: {error!r:.200}.") from error
+    what = "A table checkpoint"
+    found = records.fields_of(data, what)
+    with records.understood(what):
+        return records.build(TableCheckpoint, found, shards=dict(_shards(found["shards"])))
 
 
 def _plain_shard(shard: PinnedShard) -> dict[str, Any]:
@@ -230,33 +218,9 @@ def _plain_shard(shard: PinnedShard) -> dict[str, Any]:
     }
 
 
-def _checkpoint(fields: Mapping[str, Any]) -> TableCheckpoint:
-    if fields["kind"] != "checkpoint" or fields["scope"] not in ("all", "durable"):
-        raise ValueError(f"kind {fields['kind']!r}, scope {fields['scope']!r}")
-    expires = fields["expires_after"]
-    return TableCheckpoint(
-        checkpoint_id=_text(fields["checkpoint_id"]),
-        name=_text(fields["name"]),
-        table_id=UUID(fields["table_id"]),
-        scope=fields["scope"],
-        base_version=int(fields["base_version"]),
-        shards=dict(_shards(fields["shards"])),
-        streams={name: codec.fold_from(fold) for name, fold in fields["streams"].items()},
-        expires_after=None if expires is None else float(expires),
-        note=_text(fields["note"]),
-    )
-
-
 def _shards(shards: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[UUID, PinnedShard]]:
     for text, part in shards.items():
         shard_id = UUID(text)
         data = base64.b64decode(part["manifest"], validate=True)
         manifest = decode_manifest(data, shard_id=shard_id, version=int(part["version"]))
-        name = part["name"]
-        yield shard_id, PinnedShard(manifest, int(part["end"]), None if name is None else _text(name))
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{value!r:.40} is not text")
-    return value
+        yield shard_id, PinnedShard(manifest, int(part["end"]), None if part["name"] is None else str(part["name"]))

@@ -23,7 +23,7 @@ from headgate.cli.output import Output, TextOutput, output_option
 from headgate.cli.text.rewind import rewind_value
 from headgate.cli.text.status import status_tables
 from headgate.errors import InvalidInput
-from headgate.shards.sharding import sharding_to_json
+from headgate.records import plain
 from headgate.streaming.kafka.source import source
 from headgate.streaming.maintenance.state import read_state
 from headgate.streaming.observe.status import Consumer, StreamStatus, batch_value, stream_statuses
@@ -98,7 +98,7 @@ def status_of(table: Table, consumer: Consumer | None = None, batches: int = 5) 
         "uri": table.uri,
         "table_id": str(table.table_id),
         "primary_key": list(table.primary_key),
-        "sharding": sharding_to_json(table.sharding),
+        "sharding": plain(table.sharding),
         "streams": [_stream(one) for one in streams],
         "partitions": [
             {

@@ -10,7 +10,8 @@ import pyarrow as pa
 from headgate.cli.options.table import storage_option, table_argument
 from headgate.cli.output import Output, output_option
 from headgate.errors import InvalidInput
-from headgate.shards.sharding import Sharding, bucket, by_partition, sharding_to_json, single
+from headgate.records import plain
+from headgate.shards.sharding import Sharding, bucket, by_partition, single
 from headgate.streaming.decode.ddl import arrow_schema
 from headgate.table.create import create_table
 from headgate.table.table import Table, open_table
@@ -101,7 +102,7 @@ def _described(table: Table) -> dict[str, Any]:
     return {
         "uri": table.uri,
         "table_id": str(table.table_id),
-        "sharding": sharding_to_json(table.sharding),
+        "sharding": plain(table.sharding),
         "primary_key": list(table.primary_key),
         "full_text": list(table.full_text),
         "wal_uri": table.record.wal_uri,

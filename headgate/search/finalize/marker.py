@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from headgate.connectors.lance.files import end_of, small_file
 from headgate.errors import Corrupt, NotFound
+from headgate.records import fields_of, sealed
 from headgate.retry import Retry
 from headgate.search.finalize.segment import (
     MARKER,
@@ -28,6 +29,8 @@ from headgate.search.finalize.segment import (
     segment_from,
     settings_of,
 )
+
+_WHAT = "The marker of an index segment"
 
 NO_DELETED_FRAGMENTS = bytes.fromhex("3a30000000000000")
 """An empty roaring bitmap, as native writes it."""
@@ -51,8 +54,8 @@ def read_marker(folder: IndexFolder, retry: Retry) -> Marker | None:
         parts, settings = tuple(partition_ids(metadata)), settings_of(metadata)
         if OURS not in metadata:
             return Marker(parts, settings, None)
-        segment = segment_from(folder.index_id, json.loads(metadata[OURS]), settings, len(data))
-    except (NotFound, Corrupt, ValueError, RecursionError):
+        segment = segment_from(folder.index_id, fields_of(metadata[OURS], _WHAT, sealed=False), settings, len(data))
+    except (NotFound, Corrupt):
         return None
     names = {final_name(part, suffix) for part in parts for suffix in SUFFIXES}
     return Marker(parts, settings, segment) if names == set(segment.files) else None
@@ -84,7 +87,7 @@ def marker_bytes(built: Built) -> bytes:
     metadata = {
         **built.settings,
         "partitions": json.dumps(list(range(len(built.parts)))),
-        OURS: json.dumps(described(built)),
+        OURS: json.dumps(sealed(described(built))),
     }
     schema = pa.schema([pa.field("deleted_fragments", pa.binary(), nullable=False)])
     return small_file(pa.record_batch([pa.array([NO_DELETED_FRAGMENTS], pa.binary())], schema=schema), metadata)

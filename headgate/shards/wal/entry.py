@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 import pyarrow as pa
 import xxhash
@@ -52,6 +52,7 @@ HEADER_GUESS = 16 << 10
 class SourceRange:
     """Offsets [start, until) of one topic partition."""
 
+    ROW: ClassVar = True
     topic: str
     partition: int
     start: int

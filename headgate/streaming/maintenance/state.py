@@ -5,17 +5,16 @@ The hint is for people. It is overwritten in place, may be old or missing, and n
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import ClassVar
 
 from headgate import clock
 from headgate.checkpoints.log.names import folder_name
 from headgate.connectors.objects import ObjectStore
 from headgate.errors import HeadgateError
+from headgate.records import decode, encode
 
 ROOT = "maintenance/"
 """Below the folder of the table's own records."""
@@ -58,6 +57,7 @@ class Collected:
 class MaintenanceState:
     """Counts are since the driver took the stream over; times are the driver's, for people."""
 
+    UNSEALED: ClassVar = True
     stream: str
     flushes: int = 0
     sstables_compacted: int = 0
@@ -101,25 +101,16 @@ def seconds_since(time: str) -> float | None:
 def put_state(records: ObjectStore, state: MaintenanceState) -> None:
     """Leave the hint. What fails is not worth an error."""
     with suppress(HeadgateError):
-        records.put_overwrite(_key(state.stream), json.dumps(asdict(state), indent=2).encode() + b"\n")
+        records.put_overwrite(_key(state.stream), encode(state))
 
 
 def read_state(records: ObjectStore, stream: str) -> MaintenanceState | None:
     """The hint of a stream; None where there is none, or none that can be read."""
     try:
-        return _state(json.loads(bytes(records.get(_key(stream)))))
-    except (HeadgateError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return decode(MaintenanceState, records.get(_key(stream)), "How maintenance stands")
+    except HeadgateError:
         return None
 
 
 def _key(stream: str) -> str:
     return f"{ROOT}{folder_name(stream, 'stream')}.json"
-
-
-def _state(data: Mapping[str, Any]) -> MaintenanceState:
-    fields = {**data, "running": tuple(data["running"]), "notes": tuple(data["notes"])}
-    fields["failures"] = tuple(JobFailure(**one) for one in data["failures"])
-    fields["delayed"] = None if data["delayed"] is None else Delayed(**data["delayed"])
-    if (collected := data.get("collected")) is not None:
-        fields["collected"] = Collected(**{**collected, "kept": tuple(collected["kept"])})
-    return MaintenanceState(**fields)

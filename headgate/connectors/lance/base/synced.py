@@ -17,7 +17,6 @@ Stores other than a local disk are durable by themselves: there nothing is read,
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -28,6 +27,7 @@ from headgate.connectors.objects import ObjectStore
 from headgate.connectors.objects.deletion import delete_all
 from headgate.connectors.objects.errors import os_errors
 from headgate.errors import AlreadyExists, Corrupt, DataLoss, NotFound, StoreFull, Transient
+from headgate.records import text_of
 
 TABLE_ID = "headgate.table_id"
 """The base's configuration key that names the table."""
@@ -111,7 +111,7 @@ def _transactions(root: str, listed: Mapping[int, str]) -> list[str]:
 
 def _marked(store: ObjectStore, table_id: str, version: int) -> bool:
     """Put the mark. False: the disk is full, and who makes room must get on; the next one marks."""
-    data = json.dumps({"format": 1, "kind": "synced", "base_version": version}).encode() + b"\n"
+    data = text_of({"kind": "synced", "base_version": version})
     for last in (False, False, True):
         try:
             with suppress(AlreadyExists):
