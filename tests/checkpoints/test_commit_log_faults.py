@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from headgate.checkpoints.log.decisions import BatchSources, Skip, Write, decide_batch, next_plan
+from headgate.checkpoints.log.decisions import BatchSources, Skip, Write, decide_batch
+from headgate.checkpoints.log.positions import next_plan
 from headgate.checkpoints.log.state import fold
 from headgate.connectors.objects import open_store
 from headgate.connectors.objects.port import ObjectInfo, ObjectStore

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from headgate.checkpoints.log.commit_log import CommitLog, OpenedLog
-from headgate.checkpoints.log.decisions import BatchSources, Skip, Write, decide_batch, next_plan
+from headgate.checkpoints.log.decisions import BatchSources, Skip, Write, decide_batch
 from headgate.checkpoints.log.names import stream_folder
+from headgate.checkpoints.log.positions import next_plan
 from headgate.checkpoints.log.records import Batch, BatchRecord, Fold, Moved, Record, RewindRecord, ShardClaim
 from headgate.checkpoints.log.state import LogState, fold
 from headgate.connectors.objects.memory import MemoryStore

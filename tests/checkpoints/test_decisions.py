@@ -16,14 +16,10 @@ from headgate.checkpoints.log.decisions import (
     Refuse,
     Skip,
     Write,
-    check_listable,
-    checkpoint_limit,
     decide_batch,
-    is_visible,
-    next_plan,
-    settled_position,
     starting_offsets,
 )
+from headgate.checkpoints.log.positions import check_listable, checkpoint_limit, is_visible, next_plan, settled_position
 from headgate.checkpoints.log.records import Batch, OpaqueRange, OpenRecord, ShardClaim
 from headgate.checkpoints.log.state import RECENT, Head, Positions, empty, fold, replayed, unfolded
 from headgate.errors import Corrupt, InvalidInput

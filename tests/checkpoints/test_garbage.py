@@ -11,12 +11,12 @@ import pytest
 from headgate.checkpoints.gc.rules import (
     ListedManifest,
     collectable_manifests,
-    collectable_records,
     collectable_sstables,
     collectable_wal,
     live_versions,
     without_claims,
 )
+from headgate.checkpoints.log.decisions import collectable_records
 from headgate.checkpoints.snapshots.checkpoint import PinnedShard
 from headgate.shards.manifest.model import Manifest, SsTable
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from headgate.checkpoints.log.decisions import flush_limit, is_own, is_stale, log_end
+from headgate.checkpoints.log.decisions import is_own, log_end
+from headgate.checkpoints.log.positions import flush_limit, is_stale
 from headgate.checkpoints.log.records import OpenRecord
 
 RECORD = OpenRecord(record_id="mine", sequence=3, stream="s", query_id="q", shards={})

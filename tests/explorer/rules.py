@@ -15,6 +15,7 @@ from headgate.checkpoints.gc import rules as garbage
 from headgate.checkpoints.gc.rules import ListedManifest
 from headgate.checkpoints.jobs import advance as gap
 from headgate.checkpoints.log import decisions as stream_decisions
+from headgate.checkpoints.log import positions as positions_of_a_shard
 from headgate.checkpoints.log.state import LogState, fold
 from headgate.checkpoints.log.visibility import Visible
 from headgate.checkpoints.snapshots.checkpoint import PinnedShard
@@ -29,7 +30,7 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 def collectable_records(records: Iterable[int], folds: Iterable[int]) -> list[int]:
     """The product's choice where every fold is old enough; open records are still among it."""
-    return garbage.collectable_records(records, dict.fromkeys(folds, LONG_AGO), NOW)[0]
+    return stream_decisions.collectable_records(records, dict.fromkeys(folds, LONG_AGO), NOW)[0]
 
 
 def collectable_manifests(versions: Iterable[int]) -> list[int]:
@@ -67,14 +68,14 @@ class Rules:
     # One stream.
     decide_batch: Callable[..., stream_decisions.Decision] = stream_decisions.decide_batch
     is_another_table: Callable[[Any, str | None], bool] = stream_decisions.is_another_table
-    next_plan: Callable[..., int] = stream_decisions.next_plan
+    next_plan: Callable[..., int] = positions_of_a_shard.next_plan
     plan_floor: Callable[[int | None, Manifest], int | None] = lambda own, manifest: own
     """Above which replay_after a batch is planned: the one that the driver wrote, not what the manifest says."""
-    check_listable: Callable[..., None] = stream_decisions.check_listable
+    check_listable: Callable[..., None] = positions_of_a_shard.check_listable
     flush_end: Callable[[Unflushed, int], int | None] = lambda held, tip: held.last
     flushed_to: Callable[[int, int], int] = lambda last_row, upto: last_row
     """Where a flush lets replay_after go: to its last row."""
-    checkpoint_limit: Callable[..., int | None] = stream_decisions.checkpoint_limit
+    checkpoint_limit: Callable[..., int | None] = positions_of_a_shard.checkpoint_limit
     without_gap: Callable[[Manifest, Manifest, int], Manifest | None] = gap.without_gap
     unsealed: Callable[[Manifest, int], Manifest | None] = gap.unsealed
     log_end: Callable[[Iterable[int], Iterable[int]], int] = stream_decisions.log_end
@@ -85,14 +86,14 @@ class Rules:
     holds_log: Callable[..., bool] = stream_decisions.holds_log
     fold: Callable[..., Any] = fold
     visible: Callable[..., Visible] = Visible
-    is_stale: Callable[[int, int, int | None], bool] = stream_decisions.is_stale
+    is_stale: Callable[[int, int, int | None], bool] = positions_of_a_shard.is_stale
 
     # Garbage.
     collectable_wal: Callable[..., list[int]] = garbage.collectable_wal
     collectable_sstables: Callable[..., list[str]] = collectable_sstables
     pin_holds: Callable[[Manifest, Manifest | None], bool] = holds
     collectable_records: Callable[[Iterable[int], Iterable[int]], list[int]] = collectable_records
-    last_batch: Callable[..., int | None] = garbage.last_batch
+    last_batch: Callable[..., int | None] = stream_decisions.last_batch
     collectable_manifests: Callable[[Iterable[int]], list[int]] = collectable_manifests
     keeps_fence: Callable[[str], bool] = always
     """Whether a "barrier", an "open record" or a "schema record" stays, whatever the above say."""

@@ -14,7 +14,7 @@ import pytest
 from power_model import PowerBounds, power_model
 
 from headgate.checkpoints.gc import rules as garbage
-from headgate.checkpoints.log import decisions
+from headgate.checkpoints.log import decisions, positions
 from headgate.checkpoints.log.decisions import BatchSources, Decision, Opened, Skip, Write
 from headgate.checkpoints.log.records import Batch, Record
 from headgate.checkpoints.log.state import Head
@@ -77,11 +77,11 @@ def only_where_there_is_none(state: Any) -> bool:
 
 
 def unraised_plan(head: Head, shard_id: UUID, *, barrier: int, advanced: int | None) -> int:
-    return decisions.next_plan(head, shard_id, barrier=barrier)
+    return positions.next_plan(head, shard_id, barrier=barrier)
 
 
 def listable_below_replay_after(head: Head, batch: Batch, replay_after: Mapping[UUID, int]) -> None:
-    decisions.check_listable(head, batch, {})
+    positions.check_listable(head, batch, {})
 
 
 def above_any_manifest(own: int | None, manifest: Manifest) -> int:

@@ -33,7 +33,7 @@ ADAPTED = {
     "plan_floor": "StreamDriver plans above what it has written itself",
     "flush_end": "Unflushed.last",
     "flushed_to": "MemTable.last_position",
-    "collectable_records": "garbage.collectable_records",
+    "collectable_records": "decisions.collectable_records",
     "collectable_manifests": "garbage.collectable_manifests",
     "collectable_sstables": "garbage.collectable_sstables",
     "keeps_fence": "garbage collection reads the header, or the record, first",

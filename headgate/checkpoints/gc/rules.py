@@ -13,7 +13,7 @@ and each that was the latest at any time after `before`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
@@ -105,28 +105,3 @@ def is_out_of_reach(path: str, latest: Manifest) -> bool:
     if name is None:
         return False
     return name.generation < latest.generation or (name.epoch is not None and name.epoch < latest.epoch)
-
-
-def collectable_records(
-    records: Iterable[int], folds: Mapping[int, datetime], before: datetime, needed_above: int | None = None
-) -> tuple[list[int], list[int]]:
-    """Sequences of the log that may go IF they are batch records, which only their content tells, and not the last of
-    these, see `last_batch`; and folds.
-
-    They are summed up by a fold that is older than `before`, so that nobody is reading below it. `needed_above` is
-    the lowest sequence that a consumer of the log has read (R15). Never the log's tip, which fences.
-    """
-    summed = max((sequence for sequence, taken in folds.items() if taken <= before), default=0)
-    rising = sorted(records)
-    limit = summed if needed_above is None else min(summed, needed_above)
-    return (
-        [sequence for sequence in rising[:-1] if sequence <= limit],
-        sorted(sequence for sequence in folds if sequence < summed),
-    )
-
-
-def last_batch(records: Iterable[int], is_batch: Callable[[int], bool]) -> int | None:
-    """The last batch record of a log, which stays: a driver whose response was lost, and that steps over schema
-    records, must find its own record in the slot, not a free one (R22). Asks from the tip on.
-    """
-    return next((sequence for sequence in sorted(records, reverse=True) if is_batch(sequence)), None)

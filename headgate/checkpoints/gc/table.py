@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from functools import partial
 
-from headgate.checkpoints.gc import rules
 from headgate.checkpoints.gc.candidates import Candidates, Holders
 from headgate.checkpoints.gc.report import Garbage
 from headgate.checkpoints.log.archive import LogArchive
 from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.decisions import collectable_records, last_batch
 from headgate.checkpoints.log.names import by_number
 from headgate.checkpoints.log.pins import needed_above
 from headgate.checkpoints.log.records import BatchRecord
@@ -36,11 +36,11 @@ def log_garbage(
     log = CommitLog(home.records, stream, home.uri)
     records, folds = by_number(objects)
     taken = {sequence: info.modified for sequence, info in folds.items()}
-    old, old_folds = rules.collectable_records(records, taken, before, needed_above(held.readers, stream))
+    old, old_folds = collectable_records(records, taken, before, needed_above(held.readers, stream))
     archive = LogArchive(home.records, stream, home.uri)
     archived = any(info.key == archive.marker for info in objects)
     why = f"a fold of stream {stream!r} has it" + (", and it is archived before" if archived else "")
-    last = rules.last_batch(records, lambda sequence: not _is_kept(log, sequence)) if old else None
+    last = last_batch(records, lambda sequence: not _is_kept(log, sequence)) if old else None
     for sequence, stays in zip(old, pool.map(partial(_is_kept, log), old), strict=True):
         if not stays and sequence != last:
             info = records[sequence]

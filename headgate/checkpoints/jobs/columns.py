@@ -34,6 +34,7 @@ from headgate.connectors.lance.datasets import field_ids, open_dataset
 from headgate.connectors.lance.errors import native_error
 from headgate.connectors.objects import bare
 from headgate.errors import Fenced, InvalidInput, Transient
+from headgate.shards.rows.base import check_own
 from headgate.shards.rows.schema import PRIMARY_KEY, TOMBSTONE, RowSchema
 from headgate.shards.shard import TABLE_ID, TableHome
 from headgate.steps import step
@@ -80,22 +81,6 @@ def another_table(home: TableHome, table_id: str, stored: str) -> Fenced:
         stored_table_id=stored,
         advice="stop this query; start it with an empty checkpoint directory, so that the new table gets all rows",
     )
-
-
-def check_own(home: TableHome, dataset: Any) -> None:
-    """Raises InvalidInput where the base, as it was opened, is not this table's any more: somebody overwrote it or
-    made another table there, and the same field ids may mean other columns.
-    """
-    named = dataset.config().get(TABLE_ID)
-    if home.table_id is not None and (named != str(home.table_id) or dataset.mem_wal_index_details() is None):
-        raise InvalidInput(
-            "The base was overwritten, by native Lance or as another table, and is not this table's any more.",
-            table=home.uri,
-            version=dataset.version,
-            advice="restore the base's version from before, and the shards' rows are part of it again; or stop what "
-            "writes, and call create_table again, which leaves them behind; a table that was made here since is read "
-            "by opening it again. Nothing was written",
-        )
 
 
 def plain_schema(home: TableHome) -> pa.Schema:

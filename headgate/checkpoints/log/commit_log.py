@@ -27,16 +27,9 @@ from uuid import UUID
 
 from headgate import clock, parallel
 from headgate.checkpoints.log import codec
-from headgate.checkpoints.log.decisions import (
-    Opened,
-    check_listable,
-    is_announced,
-    is_own,
-    is_stepped_over,
-    judge_open,
-    log_end,
-)
+from headgate.checkpoints.log.decisions import Opened, is_announced, is_own, is_stepped_over, judge_open, log_end
 from headgate.checkpoints.log.names import by_number, fold_number, record_number, stream_folder
+from headgate.checkpoints.log.positions import check_listable
 from headgate.checkpoints.log.records import (
     Batch,
     BatchRecord,

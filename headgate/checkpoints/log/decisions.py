@@ -1,8 +1,7 @@
 """The decisions of the streaming protocol. Pure: no store, no clock, no Spark.
 
-What a batch may do (step 2, R8, R17, R23), who has a slot of the log (R2, R6, R22), how far replay_after
-may go (R1), where the next batch is planned (R4), what is visible, and whether a snapshot holds
-(R11). The exhaustive tests drive these functions.
+What a batch may do (step 2, R8, R17, R23), who has a slot of the log (R2, R6, R22), and which of its records may go.
+Those about the positions of a shard are in `positions`. The exhaustive tests drive these functions.
 """
 
 from __future__ import annotations
@@ -11,21 +10,20 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 from typing import TypeAlias
 from uuid import UUID
 
 from headgate.checkpoints.log.records import (
-    Batch,
     BatchRecord,
     OpaqueRange,
     OpenRecord,
     Record,
     RewindRecord,
-    Run,
     SchemaRecord,
 )
-from headgate.checkpoints.log.state import Head, Positions
+from headgate.checkpoints.log.state import Head
 from headgate.errors import InvalidInput
 from headgate.shards.wal.entry import SourceRange
 
@@ -214,100 +212,29 @@ def holds_log(mine: Head, now: Head) -> bool:
     return mine.opened is not None and now.opened is not None and mine.opened.record_id == now.opened.record_id
 
 
-# -- positions -----------------------------------------------------------------
+def collectable_records(
+    records: Iterable[int], folds: Mapping[int, datetime], before: datetime, needed_above: int | None = None
+) -> tuple[list[int], list[int]]:
+    """Sequences of the log that may go IF they are batch records, which only their content tells, and not the last of
+    these, see `last_batch`; and folds.
 
-
-def settled_position(head: Head, shard_id: UUID, *, barrier: int | None = None) -> int | None:
-    """Up to where every entry is decided, hence how far replay_after may go (R1). None: nowhere.
-
-    The highest of the driver's own barrier, from its open record or given for a shard that it
-    claimed after that, and the last position that a record lists.
+    They are summed up by a fold that is older than `before`, so that nobody is reading below it. `needed_above` is
+    the lowest sequence that a consumer of the log has read (R15). Never the log's tip, which fences.
     """
-    known = [
-        position for position in (_barrier(head, shard_id, barrier), head.listed.get(shard_id)) if position is not None
-    ]
-    return max(known, default=None)
+    summed = max((sequence for sequence, taken in folds.items() if taken <= before), default=0)
+    rising = sorted(records)
+    limit = summed if needed_above is None else min(summed, needed_above)
+    return (
+        [sequence for sequence in rising[:-1] if sequence <= limit],
+        sorted(sequence for sequence in folds if sequence < summed),
+    )
 
 
-def next_plan(head: Head, shard_id: UUID, *, barrier: int | None = None, advanced: int | None = None) -> int:
-    """Where all attempts of the next batch start (R4): above barrier, last listed position and `advanced`.
-
-    `advanced` is the replay_after that this driver itself has written or is about to write.
-    A manifest that another wrote must never raise the plan: it would hide that we are fenced.
+def last_batch(records: Iterable[int], is_batch: Callable[[int], bool]) -> int | None:
+    """The last batch record of a log, which stays: a driver whose response was lost, and that steps over schema
+    records, must find its own record in the slot, not a free one (R22). Asks from the tip on.
     """
-    settled = settled_position(head, shard_id, barrier=barrier)
-    if settled is None:
-        raise InvalidInput("A batch was planned for a shard that this driver did not claim.", shard=str(shard_id))
-    return max(settled, -1 if advanced is None else advanced) + 1
-
-
-def checkpoint_limit(
-    head: Head, shard_id: UUID, *, next_position: int, planned: int | None, barrier: int | None = None
-) -> int | None:
-    """How far checkpoint(all) may move replay_after once everything visible is flushed (R1).
-
-    Over barriers and dead entries up to the position before `next_position`, but never to or
-    past `planned`, where the batch in flight starts (None: no batch is in flight).
-    None: the shard has nothing settled, so it must not move at all.
-    """
-    settled = settled_position(head, shard_id, barrier=barrier)
-    if settled is None:
-        return None
-    if planned is None:
-        return max(settled, next_position - 1)
-    return min(next_position, planned) - 1
-
-
-def flush_limit(listed: Iterable[int], folded: Iterable[Run]) -> int | None:
-    """How far a flush goes: to the last position that a record lists (R1). None: there is nothing to flush.
-
-    `listed` and `folded` are the positions above replay_after that count.
-    """
-    return max([*listed, *(last for _, last in folded)], default=None)
-
-
-def is_visible(attempt_id: str | None, position: int, positions: Positions | None) -> bool:
-    """The one rule: an entry without an attempt is visible, another one only where a record lists it.
-
-    Above the fold the attempt must be the listed one as well.
-    """
-    if attempt_id is None:
-        return True
-    if positions is None or not positions.lists(position):
-        return False
-    return positions.attempts.get(position, attempt_id) == attempt_id
-
-
-def is_stale(replay_after: int, latest: int, end: int | None) -> bool:
-    """Whether the tail of a WAL that was read above `replay_after` is no longer the shard's (R11).
-
-    `latest` is the replay_after of a manifest that was read after the tail, `end` the first position that was
-    free; None: an entry was missing. False then means a loss: no flush explains it.
-    """
-    return latest > replay_after if end is None else end <= latest
-
-
-def check_listable(head: Head, batch: Batch, replay_after: Mapping[UUID, int]) -> None:
-    """Whether a record may list these positions. Raises InvalidInput.
-
-    Each must lie above replay_after (R4: no replay would read it), above the barrier of the
-    claim it was written under, and above all that was listed before (it would count twice).
-    """
-    for name, part in batch.parts():
-        first = part.positions[0]
-        floors = {
-            "the barrier of this driver": _barrier(head, part.shard_id, None),
-            "replay_after": replay_after.get(part.shard_id),
-            "the last position that was listed": head.listed.get(part.shard_id),
-        }
-        for what, floor in floors.items():
-            if floor is not None and first <= floor:
-                raise InvalidInput(
-                    f"A batch would list position {first}, which is not above {what}, {floor}.",
-                    shard=name,
-                    position=first,
-                    advice="plan the batch above it and write its entries again; no record was written",
-                )
+    return next((sequence for sequence in sorted(records, reverse=True) if is_batch(sequence)), None)
 
 
 # -- how a batch is compared ------------------------------------------------------
@@ -318,12 +245,6 @@ _ELSEWHERE = (
     "is not wanted in this table, accept the checkpoint: `headgate rewind TABLE STREAM --adopt --checkpoint DIR "
     "--apply`; nothing was written"
 )
-
-
-def _barrier(head: Head, shard_id: UUID, given: int | None) -> int | None:
-    claim = None if head.opened is None else head.opened.claim_of(shard_id)
-    own = None if claim is None else claim.barrier
-    return own if given is None else max(given, -1 if own is None else own)
 
 
 def _twice(sources: BatchSources) -> str | None:

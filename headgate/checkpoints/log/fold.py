@@ -18,9 +18,9 @@ from uuid import UUID
 
 import structlog
 
-from headgate.checkpoints.gc.rules import collectable_records, last_batch
 from headgate.checkpoints.log.archive import LOT, LogArchive
 from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.decisions import collectable_records, last_batch
 from headgate.checkpoints.log.names import by_number
 from headgate.checkpoints.log.pins import live_pins, needed_above
 from headgate.checkpoints.log.records import BatchRecord, Fold, Record

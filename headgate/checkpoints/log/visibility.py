@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from headgate.checkpoints.log.decisions import is_visible
+from headgate.checkpoints.log.positions import is_visible
 from headgate.checkpoints.log.records import Run
 from headgate.checkpoints.log.state import LogState, Positions, merged
 from headgate.errors import Corrupt, DataLoss, InvalidInput

@@ -25,14 +25,13 @@ from uuid import UUID
 import pyarrow as pa
 
 from headgate.caches import Cache, cache_bytes
-from headgate.checkpoints.jobs.columns import check_own
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.names import ROOT, list_streams, stream_folder
 from headgate.checkpoints.log.state import LogState
 from headgate.connectors.lance.datasets import new_session, open_dataset
 from headgate.errors import InvalidInput
 from headgate.shards.manifest.model import Manifest
-from headgate.shards.rows.base import Base
+from headgate.shards.rows.base import Base, check_own
 from headgate.shards.rows.sstable import StoredRows
 from headgate.shards.rows.view import ShardDelta
 from headgate.shards.shard import TABLE_ID, Shard, TableHome

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from headgate import parallel
 from headgate.checkpoints.log.dead_letters import PREFIX
-from headgate.checkpoints.log.decisions import is_stale
+from headgate.checkpoints.log.positions import is_stale
 from headgate.checkpoints.log.state import LogState
 from headgate.checkpoints.log.visibility import Visible
 from headgate.checkpoints.snapshots.cache import TableCache

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from headgate.checkpoints.log.decisions import flush_limit
+from headgate.checkpoints.log.positions import flush_limit
 from headgate.checkpoints.log.records import Run, ShardPart
 from headgate.checkpoints.log.state import LogState, Positions
 

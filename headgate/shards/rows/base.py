@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 from headgate.connectors.lance.base.marks import compacted_marks
 from headgate.connectors.lance.base.notes import started_marks
+from headgate.errors import InvalidInput
 from headgate.shards.rows.sstable import StoredRows, open_base
-from headgate.shards.shard import TableHome
+from headgate.shards.shard import TABLE_ID, TableHome
 
 
 @dataclass(frozen=True)
@@ -43,3 +45,19 @@ class Base:
             marks = compacted_marks(self.home.store, dataset, shards)
             compacted = self._compacted = CompactedMarks(shards, marks, started_marks(dataset))
         return compacted
+
+
+def check_own(home: TableHome, dataset: Any) -> None:
+    """Raises InvalidInput where the base, as it was opened, is not this table's any more: somebody overwrote it or
+    made another table there, and the same field ids may mean other columns.
+    """
+    named = dataset.config().get(TABLE_ID)
+    if home.table_id is not None and (named != str(home.table_id) or dataset.mem_wal_index_details() is None):
+        raise InvalidInput(
+            "The base was overwritten, by native Lance or as another table, and is not this table's any more.",
+            table=home.uri,
+            version=dataset.version,
+            advice="restore the base's version from before, and the shards' rows are part of it again; or stop what "
+            "writes, and call create_table again, which leaves them behind; a table that was made here since is read "
+            "by opening it again. Nothing was written",
+        )
