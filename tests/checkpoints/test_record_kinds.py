@@ -14,7 +14,6 @@ from pathlib import Path
 import checkpoint_tables
 import pyarrow as pa
 import pytest
-from fsck_tables import STREAM, make, open_stream, pin
 
 from headgate.checkpoints.clone.intent import put_given_up, read_intent
 from headgate.checkpoints.clone.wal_choice import put_choice
@@ -32,6 +31,7 @@ from headgate.search.finalize.segment import OURS, Built, Facts
 from headgate.shards.sharding import by_partition
 from headgate.streaming.maintenance.state import Failure, MaintenanceState, put_state
 from headgate.table.table import Table
+from tests.support.histories import STREAM, make, open_stream, pin
 
 KINDS = {
     "table.json": TableRecord.UNSEALED,

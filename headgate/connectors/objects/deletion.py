@@ -69,11 +69,11 @@ RULES: Mapping[Kind, Rule] = {
     ),
     "commit record": Rule(
         "A fold has it, every consumer has read it (R15), and it is archived where the stream has an archive. Only a "
-        "batch's, not the last of these, never the tip (R5, R22): log.decisions.collectable_records, log.decisions.last_batch.",
+        "batch's, not the last of these, never the tip (R5, R22): `collectable_records`, `last_batch` of log.decisions.",
         ("checkpoints.gc.table", "checkpoints.log.fold"),
     ),
     "fold": Rule(
-        "A later fold has what it says: log.decisions.collectable_records.",
+        "A later fold has what it says: `collectable_records` of log.decisions.",
         ("checkpoints.gc.table", "checkpoints.log.fold"),
     ),
     "checkpoint": Rule(
