@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from headgate.checkpoints.feed.feed import wal_positions
 from headgate.checkpoints.fsck.consumers import check_consumers
 from headgate.checkpoints.jobs.flush import run_here
 from headgate.checkpoints.log.pins import PinStore
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import Fenced
+from headgate.shards.wal.listing import positions
 from headgate.streaming.delta import ledger_feed
 from headgate.streaming.delta.ledger_feed import LedgerFeed, LedgerPin, LogChunk
 from headgate.streaming.delta.ledger_rows import Folded, LedgerRecord, rows_of
@@ -99,7 +99,7 @@ def test_what_the_ledger_does_not_have_outlives_folds_and_collection_and_holds_n
     assert batches(feed.read(done)) == [2, 3, 4, 5, 6]
     shard = shard_of(table, 0)
     # Barrier and tip stay; the entries went, though the ledger has not seen their records.
-    assert wal_positions(shard.wal, shard.id, AT_ONCE) == {0, tip_of(shard) - 1}
+    assert positions(shard) == {0, tip_of(shard) - 1}
     assert check_consumers(table.home, "").findings == ()
     assert [one.pin.note for one in PinStore(table.home.records, table.uri).list()] == ["ledger /lake/ledger"]
     pin.complain("no room")

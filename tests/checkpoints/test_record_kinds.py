@@ -11,7 +11,6 @@ from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 
-import checkpoint_tables
 import pyarrow as pa
 import pytest
 
@@ -31,6 +30,7 @@ from headgate.search.finalize.segment import OURS, Built, Facts
 from headgate.shards.sharding import by_partition
 from headgate.streaming.maintenance.state import Failure, MaintenanceState, put_state
 from headgate.table.table import Table
+from tests.support import tables as checkpoint_tables
 from tests.support.histories import STREAM, make, open_stream, pin
 
 KINDS = {

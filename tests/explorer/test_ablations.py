@@ -11,7 +11,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from power_model import PowerBounds, power_model
 
 from headgate.checkpoints.gc import rules as garbage
 from headgate.checkpoints.log import decisions, positions
@@ -25,6 +24,7 @@ from headgate.shards.manifest.decisions import Fate
 from headgate.shards.manifest.model import Manifest, SsTable
 from tests.explorer.deletion_model import DeletionBounds, deletion_model
 from tests.explorer.exploring import Explored, Model, explore
+from tests.explorer.power_model import PowerBounds, power_model
 from tests.explorer.rules import Rules, always
 from tests.explorer.schema_model import SchemaBounds, schema_model
 from tests.explorer.shard_model import Bounds as ShardBounds

@@ -69,7 +69,7 @@ RULES: Mapping[Kind, Rule] = {
     ),
     "commit record": Rule(
         "A fold has it, every consumer has read it (R15), and it is archived where the stream has an archive. Only a "
-        "batch's, not the last of these, never the tip (R5, R22): `collectable_records`, `last_batch` of log.decisions.",
+        "batch's, not the last of these, never the tip (R5, R22): log.decisions.collectable_records and last_batch.",
         ("checkpoints.gc.table", "checkpoints.log.fold"),
     ),
     "fold": Rule(
