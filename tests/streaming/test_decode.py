@@ -9,7 +9,7 @@ import pytest
 
 from headgate.errors import InvalidInput
 from headgate.streaming.decode import api as decode
-from headgate.streaming.decode.json import columns as decode_pass
+from headgate.streaming.decode.json import columns as column_reader
 
 SCHEMA = pa.schema(
     [
@@ -177,7 +177,7 @@ def test_any_share_of_bad_records_leaves_the_rest(every: int, bad: bytes) -> Non
 
 
 def test_windows_keep_order_and_positions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode_pass, "WINDOW_BYTES", 100)
+    monkeypatch.setattr(column_reader, "WINDOW_BYTES", 100)
     values = [b'{"id": %d, "name": "%s"}' % (i, b"x" * (i % 37 * 10)) for i in range(500)]
     values[250] = b"bad"
     result = decoded(*values)
@@ -185,8 +185,8 @@ def test_windows_keep_order_and_positions(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_value_that_the_parser_cannot_count_is_bad(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode_pass, "WINDOW_BYTES", 100)
-    monkeypatch.setattr(decode_pass, "MAX_VALUE_BYTES", 1000)
+    monkeypatch.setattr(column_reader, "WINDOW_BYTES", 100)
+    monkeypatch.setattr(column_reader, "MAX_VALUE_BYTES", 1000)
     result = decoded(GOOD, b'{"id": 1, "name": "%s"}' % (b"x" * 1000), GOOD)
     assert result.bad.errors.to_pylist() == ["larger than 1000 bytes"]
     assert result.rows.num_rows == 2

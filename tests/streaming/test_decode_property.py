@@ -20,7 +20,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headgate.streaming.decode import api as decode
-from headgate.streaming.decode.json import columns as decode_pass
+from headgate.streaming.decode.json import columns as column_reader
+from headgate.streaming.decode.json.base import Unfit, Unsure
+from headgate.streaming.decode.json.columns import ColumnReader
+from headgate.streaming.decode.json.records import RecordReader
+from headgate.streaming.decode.json.types import columns_of
 
 SCHEMA = pa.schema(
     [
@@ -176,8 +180,8 @@ def _value(value: Any, kind: pa.DataType) -> Any:
 SIZES = {
     "sizes as they are": {},
     "tiny windows": {"WINDOW_BYTES": 300},
-    "tiny pieces": {"LOOK_ROWS": 1, "PIECES": 3, "HINTS": 1, "PATIENCE": 1},
-    "small pieces": {"LOOK_ROWS": 2, "PIECES": 2, "HINTS": 2, "MANY_BAD": 1},
+    "tiny pieces": {"LOOK_ROWS": 1, "MANY_ROWS": 1},
+    "small pieces": {"LOOK_ROWS": 2, "MANY_ROWS": 3, "MANY_BAD": 1},
 }
 
 
@@ -185,7 +189,7 @@ SIZES = {
 def _sizes(name: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for constant, value in SIZES[name].items():
-            patch.setattr(decode_pass, constant, value)
+            patch.setattr(column_reader, constant, value)
         yield
 
 
@@ -341,3 +345,25 @@ def test_the_fate_of_a_record_does_not_depend_on_its_neighbours(
     assert together.indices.to_pylist() == [i for i, one in enumerate(alone) if one.rows.num_rows]
     assert together.bad.indices.to_pylist() == [i for i, one in enumerate(alone) if len(one.bad)]
     assert together.rows.to_pylist() == [row for one in alone for row in one.rows.to_pylist()]
+
+
+def _fits_columns(schema: pa.Schema, text: str) -> bool:
+    """Whether the whole-column reader takes the record by itself."""
+    reader = ColumnReader(schema)
+    try:
+        reader._finish(reader._parse(pa.array([text])))
+    except (pa.ArrowInvalid, Unfit, Unsure):
+        return False
+    return True
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+@given(schema=st.sampled_from([SCHEMA, WITH_MAP]), text=OBJECTS)
+def test_a_record_is_refused_only_where_its_columns_refuse_it(schema: pa.Schema, text: str) -> None:
+    """The rule of each type is there twice; this is what the two halves owe each other."""
+    try:
+        RecordReader(columns_of(schema)).read(text)
+    except Unfit:
+        assert not _fits_columns(schema, text)
+    except Unsure:
+        pass

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.streaming.decode.contract import Decoded, DecoderKind, as_bytes, bad_records
-from headgate.streaming.decode.json.columns import Pass
-from headgate.streaming.decode.json.types import check_types
+from headgate.streaming.decode.json.columns import ColumnReader
+from headgate.streaming.decode.json.types import columns_of
 
 
 @dataclass(frozen=True)
@@ -19,19 +19,18 @@ class JsonDecoder:
     schema: pa.Schema
 
     def __post_init__(self) -> None:
-        check_types(self.schema)
+        columns_of(self.schema)
 
     def decode(self, values: pa.Array) -> Decoded:
         """The rows of the values. Raises InvalidInput only for an array that holds neither bytes nor text.
 
         1. Null values are set aside.
-        2. Window by window: what is no JSON object is refused, the rest joined and parsed in one go.
-        3. A window that does not parse is parsed in pieces; where a piece does not, its records
-           are looked at one by one, and those that fit are parsed again together.
+        2. Window by window: what is no JSON object is refused, the rest joined and read as columns.
+        3. What columns refuse goes, row by row; text that does not parse is read in fewer and fewer rows.
         """
         values = as_bytes(values)
         is_null = values.is_null().to_numpy(zero_copy_only=False)
-        found = Pass(self.schema)
+        found = ColumnReader(self.schema)
         found.decode(values.drop_null() if values.null_count else values, np.flatnonzero(~is_null))
         return Decoded(
             found.rows(),

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headgate.streaming.decode.json.records import SAMPLE
+from headgate.streaming.decode.json.base import SAMPLE
 
 Positions: TypeAlias = "npt.NDArray[np.int64]"
 Refuse: TypeAlias = Callable[[int, str], None]
