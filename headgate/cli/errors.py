@@ -33,7 +33,7 @@ class Exit:
 
 EXITS = (
     Exit(1, HeadgateError, "any other failure, or nobody reads the output any more"),
-    Exit(2, InvalidInput, "the call cannot be; nothing was changed"),
+    Exit(2, InvalidInput, "invalid arguments; nothing was changed"),
     Exit(3, NotFound, "there is no such table, shard or object"),
     Exit(4, Fenced, "another writer owns the shard"),
     Exit(5, Transient, "the store is away or busy; try again"),

@@ -43,7 +43,7 @@ def test_a_table_as_it_must_be_exits_0_and_says_what_was_checked(headgate: Headg
         "entries": 3,
         "bytes": sum(entry(streamed, position).stat().st_size for position in range(3)),
     }
-    assert "As it must be" in headgate("fsck", streamed.uri).stdout
+    assert "No problems found" in headgate("fsck", streamed.uri).stdout
 
 
 def test_a_loss_exits_6_with_code_place_what_is_lost_and_what_to_do(headgate: Headgate, streamed: Table) -> None:
@@ -59,7 +59,7 @@ def test_a_loss_exits_6_with_code_place_what_is_lost_and_what_to_do(headgate: He
     assert "restore" in found["do"]
     shown = headgate("fsck", streamed.uri).stdout
     assert "error commit-entry-missing: Entry 2 is missing. Commit record 3 lists 2." in shown
-    assert "NOT as it must be" in shown
+    assert "Problems found" in shown
 
 
 def test_warnings_alone_exit_1(headgate: Headgate, streamed: Table) -> None:

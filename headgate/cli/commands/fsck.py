@@ -42,7 +42,7 @@ def fsck(uri: str, storage_options: dict[str, str], output: Output) -> None:
     if isinstance(output, TextOutput) and report.findings:
         tell_findings(report.findings)
         value = {key: item for key, item in value.items() if key != "findings"}
-    output.record("As it must be" if not report.findings else "NOT as it must be", value)
+    output.record("No problems found" if not report.findings else "Problems found", value)
     click.get_current_context().exit(code_of(report))
 
 

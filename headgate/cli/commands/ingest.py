@@ -159,7 +159,7 @@ Example:
     default="127.0.0.1",
     show_default=True,
     metavar="ADDRESS",
-    help="Address the metrics server binds to; 0.0.0.0: all of them.",
+    help="Address the metrics server binds to; 0.0.0.0 lets other machines reach it.",
 )
 @click.option(
     "--log",
@@ -213,13 +213,13 @@ def ingest(
     base and exits 0, Ctrl-C does the same and exits 130, also where every process of the command gets
     the signal; a second one hurries it. After any of these, and after a crash, the same command goes on
     where the table stands. Where a power cut has left Spark's checkpoint damaged, it is rebuilt from the
-    table first, which is told on stderr.
+    table first, which is reported on stderr.
     """
     if once and trigger is not None:
         raise InvalidInput("--once and --trigger exclude each other.")
     for_ledger = {} if ledger is None else ledger_settings(ledger, storage_options)
     name = _stream_name(stream, topics, topic_pattern)
-    wanted = _Topics(servers, topics or None, topic_pattern, parse_start(start), max_offsets, kafka_options)
+    wanted = _TopicChoice(servers, topics or None, topic_pattern, parse_start(start), max_offsets, kafka_options)
     if log_form is None:
         quiet_logs()
     else:
@@ -228,7 +228,7 @@ def ingest(
         kafka = _source(wanted, direct)
         options = storage_options or None
         if kafka is not None:
-            # A topic or broker that is not there is told before anything is written.
+            # A topic or broker that is not there is reported before anything is written.
             wait_for_topics(kafka.consumer, kafka.topics, partial(_has_read, uri, options, name), stop.asked)
         if not stop.asked():
             table = _table(uri, options, ddl, primary_key, sharding, key_is_partitioned)
@@ -295,7 +295,7 @@ def batch_row(done: Done) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class _Topics:
+class _TopicChoice:
     """What is read, as it was asked for. Options may hold credentials."""
 
     servers: str
@@ -340,7 +340,7 @@ def parse_start(text: str | None) -> str | datetime | None:
         ) from None
 
 
-def _source(wanted: _Topics, direct: bool) -> KafkaSource | None:
+def _source(wanted: _TopicChoice, direct: bool) -> KafkaSource | None:
     """The topics for our own client. None: only Spark's can honour the options, and it is the one that reads."""
     try:
         return wanted.source()

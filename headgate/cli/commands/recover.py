@@ -53,7 +53,7 @@ def recover(
     in Spark's own format, under a new query id, so that the query goes on exactly where the table stands. Without
     --apply nothing is written.
 
-    Versions of the base that a power cut left damaged, and that nothing relied on, are told first; with --apply they
+    Versions of the base that a power cut left damaged, and that nothing relied on, are shown first; with --apply they
     are set aside, as the next writer's open does. Without --checkpoint that is all.
     """
     home = open_table(uri, storage_options or None).home

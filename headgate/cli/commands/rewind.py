@@ -106,7 +106,7 @@ def rewind(
         _adopt(table, stream, SparkCheckpoint(checkpoint, storage_options or None), reason, apply, output)
         return
     head = stream_head(table.home, stream)
-    there = None if servers is None else _Topics(servers, kafka_options, head)
+    there = None if servers is None else _KafkaOffsets(servers, kafka_options, head)
     wanted = _wanted(to_offsets, to_timestamp, there)
     moves = plan_rewind(head, wanted)
     if there is not None:
@@ -147,7 +147,7 @@ def _adopt(table: Table, stream: str, spark: SparkCheckpoint, reason: str, apply
 # -- where to ------------------------------------------------------------------------
 
 
-class _Topics:
+class _KafkaOffsets:
     """What Kafka has of the topics that a stream reads. Asked once, when it is needed."""
 
     def __init__(self, servers: str, options: Mapping[str, str], head: Head) -> None:
@@ -175,7 +175,7 @@ class _Topics:
         return {(topic, number): at for topic, parts in found.items() for number, at in parts.items()}
 
 
-def _wanted(to_offsets: str | None, to_timestamp: str | None, there: _Topics | None) -> dict[Place, int]:
+def _wanted(to_offsets: str | None, to_timestamp: str | None, there: _KafkaOffsets | None) -> dict[Place, int]:
     if to_timestamp is not None:
         if there is None:
             raise InvalidInput(
@@ -190,7 +190,7 @@ def _wanted(to_offsets: str | None, to_timestamp: str | None, there: _Topics | N
     return {place: _resolved(place, at, there) for place, at in wanted.items()}
 
 
-def _resolved(place: Place, at: int, there: _Topics) -> int:
+def _resolved(place: Place, at: int, there: _KafkaOffsets) -> int:
     if at >= 0:
         return at
     first, end = there.offsets.get(place, (EARLIEST, LATEST))

@@ -167,7 +167,7 @@ def find_shard(place: Place, name_or_id: str) -> Shard:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is not as it must be."""
+    """Something that is missing or damaged."""
 
     error: str
     what: str

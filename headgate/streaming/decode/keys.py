@@ -36,8 +36,8 @@ def decode_keys(keys: pa.Array, schema: RowSchema) -> Decoded:
         fits, values = _bare(keys.take(pa.array(bare)), wanted)
         tables.append(values)
         indices.append(bare[fits])
-        told = f"the key is no JSON object with {wanted.names} and no bare {wanted.types[0]}"
-        bad.update(dict.fromkeys(bare[~fits].tolist(), told))
+        why = f"the key is no JSON object with {wanted.names} and no bare {wanted.types[0]}"
+        bad.update(dict.fromkeys(bare[~fits].tolist(), why))
     joined = np.concatenate(indices)
     order = np.argsort(joined, kind="stable")
     rows = pa.concat_tables(tables).take(pa.array(order)).combine_chunks().to_batches()

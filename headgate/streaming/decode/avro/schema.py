@@ -103,37 +103,37 @@ def parse(schemas: Sequence[str]) -> Node:
     return found
 
 
-def _node(told: Any, space: str, names: dict[str, Node]) -> Node:
-    if isinstance(told, list):
-        return Union(tuple(_node(one, space, names) for one in told))
-    if isinstance(told, str):
-        if told in PRIMITIVES:
-            return Primitive(told)
-        known = names.get(_full(told, space)) or names.get(told)
+def _node(definition: Any, space: str, names: dict[str, Node]) -> Node:
+    if isinstance(definition, list):
+        return Union(tuple(_node(one, space, names) for one in definition))
+    if isinstance(definition, str):
+        if definition in PRIMITIVES:
+            return Primitive(definition)
+        known = names.get(_full(definition, space)) or names.get(definition)
         if known is None:
-            raise ValueError(f"type {told!r:.40}")
+            raise ValueError(f"type {definition!r:.40}")
         return known
-    kind = told["type"]
+    kind = definition["type"]
     if isinstance(kind, (list, dict)):
         return _node(kind, space, names)
     if kind in PRIMITIVES:
-        return Primitive(kind, *_logical(kind, told))
+        return Primitive(kind, *_logical(kind, definition))
     if kind == "array":
-        return Items(_node(told["items"], space, names))
+        return Items(_node(definition["items"], space, names))
     if kind == "map":
-        return Pairs(_node(told["values"], space, names))
+        return Pairs(_node(definition["values"], space, names))
     if kind not in ("record", "error", "enum", "fixed"):
         return _node(kind, space, names)
-    full = _full(told["name"], told.get("namespace", space))
+    full = _full(definition["name"], definition.get("namespace", space))
     space = full.rpartition(".")[0]
     if kind == "enum":
-        names[full] = Enum(tuple(map(str, told["symbols"])))
+        names[full] = Enum(tuple(map(str, definition["symbols"])))
     elif kind == "fixed":
-        names[full] = Fixed(int(told["size"]), *_logical(kind, told))
+        names[full] = Fixed(int(definition["size"]), *_logical(kind, definition))
     else:
         record = Record(full)
         names[full] = record
-        record.fields.extend((str(one["name"]), _node(one["type"], space, names)) for one in told["fields"])
+        record.fields.extend((str(one["name"]), _node(one["type"], space, names)) for one in definition["fields"])
     return names[full]
 
 
@@ -141,9 +141,9 @@ def _full(name: str, space: str | None) -> str:
     return name if "." in name or not space else f"{space}.{name}"
 
 
-def _logical(kind: str, told: Mapping[str, Any]) -> tuple[str | None, int, int]:
+def _logical(kind: str, definition: Mapping[str, Any]) -> tuple[str | None, int, int]:
     """A logical type that is unknown, or stands where it may not, is none: so says the specification."""
-    logical = told.get("logicalType")
+    logical = definition.get("logicalType")
     if logical not in _LOGICAL.get(kind, ()):
         return None, 0, 0
-    return str(logical), int(told.get("precision", 0)), int(told.get("scale", 0))
+    return str(logical), int(definition.get("precision", 0)), int(definition.get("scale", 0))

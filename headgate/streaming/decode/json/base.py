@@ -68,12 +68,12 @@ class JsonType(ABC):
         return isinstance(self, what) or any(part.holds(what) for part in self.parts)
 
 
-class Written(float):
+class NumberText(float):
     """A number with a fraction or an exponent, and its text: decimals are made of that."""
 
     text: str
 
-    def __new__(cls, text: str) -> Written:
+    def __new__(cls, text: str) -> NumberText:
         made = super().__new__(cls, text)
         made.text = text
         return made
@@ -98,7 +98,7 @@ def noun(value: Any) -> str:
 
 def shown(value: Any) -> str:
     """The start of a value, printable."""
-    text = value if isinstance(value, str) else value.text if isinstance(value, Written) else _digits(value)
+    text = value if isinstance(value, str) else value.text if isinstance(value, NumberText) else _digits(value)
     printable = ascii(text[:SAMPLE])[1:-1]
     return repr(text) if len(text) <= SAMPLE and len(printable) <= SAMPLE else f"'{printable[:SAMPLE]}…'"
 

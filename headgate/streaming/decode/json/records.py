@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from headgate.streaming.decode.json.base import Unfit, Unsure, Written, noun
+from headgate.streaming.decode.json.base import NumberText, Unfit, Unsure, noun
 from headgate.streaming.decode.json.nested import Fields, Map, Twice
 from headgate.streaming.decode.json.scalars import Exact
 
@@ -17,7 +17,7 @@ class RecordReader:
         self._columns = columns
         self._maps = Fields(tuple(field for field in columns.fields if field.type.holds(Map)))
         exact = any(field.type.holds(Exact) for field in columns.fields)
-        self._json = json.JSONDecoder(object_pairs_hook=_object, parse_float=Written if exact else None)
+        self._json = json.JSONDecoder(object_pairs_hook=_object, parse_float=NumberText if exact else None)
 
     def read(self, text: str) -> None:
         """Nothing, if the record fits. Raises Unfit, or Unsure."""

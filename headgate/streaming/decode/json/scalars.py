@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from headgate.streaming.decode.json.base import JsonType, Unfit, Written, shown, wrong
+from headgate.streaming.decode.json.base import JsonType, NumberText, Unfit, shown, wrong
 
 
 class Boolean(JsonType):
@@ -123,7 +123,7 @@ class Exact(JsonType):
         return array
 
     def read(self, value: Any, path: str) -> Any:
-        if isinstance(value, Written):
+        if isinstance(value, NumberText):
             text = value.text
         elif type(value) is int:
             text = str(value)
