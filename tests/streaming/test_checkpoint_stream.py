@@ -43,13 +43,12 @@ def test_a_stream_takes_checkpoints_and_after_a_clean_stop_native_opens_its_shar
         if step == "renew" and failures:
             raise failures.pop()
 
-    with watching(fail_once):
-        sink = stream.run(checkpoint_interval=0, keep_checkpoints=2)
+    sink = stream.run(checkpoint_interval=0, keep_checkpoints=2)
     first = own(table)
     assert len(first) == 2, "three batches, of which the newest two stay"
     assert all(shard.sealed and shard.sstables for shard in table.shards())
     middle = scanned(headgate.open_table(table.uri, checkpoint=first[0]))
-    with pytest.raises(Transient):
+    with watching(fail_once), pytest.raises(Transient):
         sink.close()
     taken = sink.close()
     assert taken is not None
