@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Container
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import structlog
 
@@ -17,27 +17,22 @@ from headgate.streaming.maintenance.state import JobFailure, MaintenanceState, t
 _log = structlog.get_logger("headgate.streaming")
 
 
+@dataclass
 class Board:
     """Any thread may read and change it. `changed` guards it, and wakes whoever waits for something to do."""
 
-    def __init__(
-        self,
-        driver: StreamDriver,
-        state: MaintenanceState,
-        report: Callable[[MaintenanceState], None],
-    ) -> None:
-        self.changed = threading.Condition()
-        self.stopping = False
-        self.fenced: Fenced | None = None
-        self._driver = driver
-        self._state = state
-        self._report = report
-        self._reporting = threading.Lock()
-        """From a look at the state until it is reported."""
-        self._unflushed: dict[str, float] = {}
-        """Per shard, when its oldest unflushed entry was first seen."""
-        self._in_sstables: dict[str, float] = {}
-        """Per shard, when the oldest row that only its SSTables hold was first seen."""
+    driver: StreamDriver
+    _state: MaintenanceState
+    _report: Callable[[MaintenanceState], None]
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    stopping: bool = False
+    fenced: Fenced | None = None
+    _reporting: threading.Lock = field(default_factory=threading.Lock)
+    """From a look at the state until it is reported."""
+    _unflushed: dict[str, float] = field(default_factory=dict)
+    """Per shard, when its oldest unflushed entry was first seen."""
+    _in_sstables: dict[str, float] = field(default_factory=dict)
+    """Per shard, when the oldest row that only its SSTables hold was first seen."""
 
     # -- whether it goes on ----------------------------------------------------------
 
@@ -68,7 +63,7 @@ class Board:
     @property
     def state(self) -> MaintenanceState:
         """For people, as it is now."""
-        loads, lag, caches = self._driver.loads(), self.base_lag, cache_usage()
+        loads, lag, caches = self.driver.loads(), self.base_lag, cache_usage()
         with self.changed:
             return replace(
                 self._state,
@@ -119,7 +114,7 @@ class Board:
             if text in self._state.notes:
                 return
             self._state = replace(self._state, notes=(*self._state.notes, text))
-        _log.warning(text, stream=self._driver.stream)
+        _log.warning(text, stream=self.driver.stream)
         self.report()
 
     def report(self) -> None:
@@ -131,7 +126,7 @@ class Board:
 
     def see_ages(self, flushed: Container[str] = ()) -> None:
         """What is left of shards that were just flushed came while they were."""
-        now, loads = clock.monotonic(), self._driver.loads()
+        now, loads = clock.monotonic(), self.driver.loads()
         with self.changed:
             rows = {one.name: self._in_sstables.get(one.name, self._unflushed.get(one.name, now)) for one in loads}
             self._in_sstables = {one.name: rows[one.name] for one in loads if one.sstables}

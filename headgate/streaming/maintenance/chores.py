@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -29,89 +30,89 @@ _log = structlog.get_logger("headgate.streaming")
 _NOW = float("-inf")
 
 
+@dataclass
 class ShardUpkeep:
     """Flushes, checkpoints, folds of the log."""
 
-    def __init__(self, driver: StreamDriver, jobs: Jobs, schedule: Schedule, board: Board) -> None:
-        self._driver = driver
-        self._jobs = jobs
-        self._schedule = schedule
-        self._board = board
-        self._turn = threading.Lock()
-        """Who works on the shards: the thread, or somebody who asked for a checkpoint."""
-        self._batches = 0
-        """Since the last checkpoint."""
-        self._checkpointed = clock.monotonic()
+    driver: StreamDriver
+    jobs: Jobs
+    schedule: Schedule
+    board: Board
+    _turn: threading.Lock = field(default_factory=threading.Lock)
+    """Who works on the shards: the thread, or somebody who asked for a checkpoint."""
+    _batches: int = 0
+    """Since the last checkpoint."""
+    _checkpointed: float = field(default_factory=clock.monotonic)
 
     def chores(self) -> list[Chore]:
         """Of the thread of the shards."""
         chores = [Chore("checkpoint", self._checkpoint_due, self._checkpoint)]
-        if self._schedule.memtables:
+        if self.schedule.memtables:
             chores.append(Chore("flush", lambda: bool(self._to_flush()), self._flush))
-        chores.append(Chore("fold of the log", lambda: self._driver.fold_is_due, self._fold, quiet=True))
+        chores.append(Chore("fold of the log", lambda: self.driver.fold_is_due, self._fold, quiet=True))
         return chores
 
     def batch_done(self) -> None:
         """A batch was committed."""
-        with self._board.changed:
+        with self.board.changed:
             self._batches += 1
 
     def checkpoint_now(self, take: Callable[[], TableCheckpoint]) -> TableCheckpoint:
         """Take a checkpoint in this thread, once the shards are free."""
         with self._turn:
             taken = take()
-        with self._board.changed:
+        with self.board.changed:
             self._checkpointed, self._batches = clock.monotonic(), 0
         return taken
 
     def _to_flush(self) -> list[str]:
-        return to_flush(self._driver.loads(), self._board.unflushed_ages(), self._schedule.limits)
+        return to_flush(self.driver.loads(), self.board.unflushed_ages(), self.schedule.limits)
 
     def _flush(self) -> None:
         with (
-            self._jobs.turn(self._board.is_over),
+            self.jobs.turn(self.board.is_over),
             self._turn,
-            self._driver.maintenance("a flush"),
+            self.driver.maintenance("a flush"),
         ):
-            jobs = self._driver.flush_jobs(self._schedule.limits.flush_bytes, self._to_flush())
-            done = self._jobs.flush(jobs)
-            self._driver.flushed(done)
-        self._board.see_ages(flushed=done)
-        self._board.count(flushes=len(done))
+            jobs = self.driver.flush_jobs(self.schedule.limits.flush_bytes, self._to_flush())
+            done = self.jobs.flush(jobs)
+            self.driver.flushed(done)
+        self.board.see_ages(flushed=done)
+        self.board.count(flushes=len(done))
 
     def _checkpoint_due(self) -> bool:
-        with self._board.changed:
-            waited = clock.monotonic() - self._checkpointed >= self._schedule.checkpoint_seconds
-            return self._jobs.checkpoint is not None and self._batches > 0 and waited
+        with self.board.changed:
+            waited = clock.monotonic() - self._checkpointed >= self.schedule.checkpoint_seconds
+            return self.jobs.checkpoint is not None and self._batches > 0 and waited
 
     def _checkpoint(self) -> None:
-        assert self._jobs.checkpoint is not None
-        with self._jobs.turn(self._board.is_over):
-            taken = self.checkpoint_now(self._jobs.checkpoint)
-        self._board.see_ages()
-        self._board.count(checkpoints=1)
-        _log.info("checkpoint taken", stream=self._driver.stream, checkpoint=taken.name, note=taken.note or None)
+        assert self.jobs.checkpoint is not None
+        with self.jobs.turn(self.board.is_over):
+            taken = self.checkpoint_now(self.jobs.checkpoint)
+        self.board.see_ages()
+        self.board.count(checkpoints=1)
+        _log.info("checkpoint taken", stream=self.driver.stream, checkpoint=taken.name, note=taken.note or None)
 
     def _fold(self) -> None:
         with self._turn:
-            self._driver.fold_if_due()
+            self.driver.fold_if_due()
 
 
+@dataclass
 class BaseUpkeep:
     """Compaction into the base, tidying and indexing of it."""
 
-    def __init__(self, driver: StreamDriver, jobs: Jobs, schedule: Schedule, board: Board) -> None:
-        self._driver = driver
-        self._jobs = jobs
-        self._schedule = schedule
-        self._board = board
-        self._tidied = clock.monotonic()
-        self._untidied = 0
-        """Compactions since the base was tidied."""
-        self._indexes_seen = _NOW
-        """An earlier driver may have compacted, and not indexed any more."""
-        self._stale_indexes: tuple[str, ...] = ()
-        """Columns whose index misses rows."""
+    driver: StreamDriver
+    jobs: Jobs
+    schedule: Schedule
+    board: Board
+    _tidied: float = field(default_factory=clock.monotonic)
+    _untidied: int = 0
+    """Compactions since the base was tidied."""
+    _indexes_seen: float = _NOW
+    """An earlier driver may have compacted, and not indexed any more."""
+    _stale_indexes: tuple[str, ...] = ()
+    """Columns whose index misses rows."""
 
     def chores(self) -> list[Chore]:
         """Of the thread of the base. What follows a compaction comes before the next one, else it would never come
@@ -125,126 +126,126 @@ class BaseUpkeep:
         ]
 
     def _compaction_due(self) -> bool:
-        return is_compaction_due(self._driver.loads(), self._board.sstable_ages(), self._schedule.limits)
+        return is_compaction_due(self.driver.loads(), self.board.sstable_ages(), self.schedule.limits)
 
     def _compact(self) -> None:
-        with self._jobs.turn(self._board.is_over):
-            done = self._driver.compact(self._schedule.rounds, self._jobs.compact)
-        self._board.see_ages()
+        with self.jobs.turn(self.board.is_over):
+            done = self.driver.compact(self.schedule.rounds, self.jobs.compact)
+        self.board.see_ages()
         if done is not None:
             self._untidied += 1
             self._indexes_seen = _NOW
-            self._board.count(compactions=1, sstables_compacted=done.sstables)
+            self.board.count(compactions=1, sstables_compacted=done.sstables)
 
     def _tidy_due(self) -> bool:
-        return self._untidied > 0 and clock.monotonic() - self._tidied >= self._schedule.tidy_seconds
+        return self._untidied > 0 and clock.monotonic() - self._tidied >= self.schedule.tidy_seconds
 
     def _tidy(self) -> None:
-        with self._jobs.turn(self._board.is_over):
-            tidy_base(self._driver.home, self._schedule.base, self._jobs.merge)
+        with self.jobs.turn(self.board.is_over):
+            tidy_base(self.driver.home, self.schedule.base, self.jobs.merge)
         self._tidied, self._untidied = clock.monotonic(), 0
         self._indexes_seen = _NOW
 
     def _index_look_due(self) -> bool:
-        return clock.monotonic() - self._indexes_seen >= self._schedule.index_seconds
+        return clock.monotonic() - self._indexes_seen >= self.schedule.index_seconds
 
     def _look_at_indexes(self) -> None:
-        self._stale_indexes = neglected(self._driver.home.store, self._schedule.segments)
+        self._stale_indexes = neglected(self.driver.home.store, self.schedule.segments)
         self._indexes_seen = clock.monotonic()
 
     def _index(self) -> None:
         """New fragments become segments, and segments that are too many become few, in rounds; each has its turn."""
 
         def in_turn(jobs: Sequence[Job], report: Report) -> Sequence[Segment]:
-            with self._jobs.turn(self._board.is_over):
-                return self._jobs.index(jobs, report)
+            with self.jobs.turn(self.board.is_over):
+                return self.jobs.index(jobs, report)
 
-        done = index_base(self._driver.home.store, runner=in_turn, limits=self._schedule.segments)
-        self._board.count(indexed=done.segments)
+        done = index_base(self.driver.home.store, runner=in_turn, limits=self.schedule.segments)
+        self.board.count(indexed=done.segments)
         self._stale_indexes = ()
 
 
+@dataclass
 class TableLook:
     """Whether it is still the same table, and whether somebody has changed its columns."""
 
-    def __init__(
-        self,
-        driver: StreamDriver,
-        schedule: Schedule,
-        board: Board,
-        *,
-        follows: bool,
-    ) -> None:
-        """`follows`: batches take over columns that a look finds changed."""
-        self._driver = driver
-        self._seconds = schedule.columns_seconds
-        self._board = board
-        self._follows = follows
-        self._last = clock.monotonic()
-        self._another_table: Fenced | None = None
-        self._other_columns = False
+    driver: StreamDriver
+    schedule: Schedule
+    board: Board
+    follows: bool
+    """Batches take over columns that a look finds changed."""
+    _last: float = field(default_factory=clock.monotonic)
+    _another_table: Fenced | None = None
+    _other_columns: bool = False
 
     def chore(self) -> Chore:
         """Of the thread of the shards."""
-        return Chore(
-            "look at the table", lambda: clock.monotonic() - self._last >= self._seconds, self._look, quiet=True
-        )
+        return Chore("look at the table", self._is_due, self._look, quiet=True)
 
     def check_table(self) -> None:
         """Raises Fenced where a look has found another table in the place of the stream's (R23). Reads nothing."""
-        with self._board.changed:
+        with self.board.changed:
             if self._another_table is not None:
                 raise self._another_table
 
     def saw_other_columns(self) -> bool:
         """Whether a look since the last call has found other columns than the driver writes. Reads nothing."""
-        with self._board.changed:
+        with self.board.changed:
             seen, self._other_columns = self._other_columns, False
         return seen
+
+    def _is_due(self) -> bool:
+        return clock.monotonic() - self._last >= self.schedule.columns_seconds
 
     def _look(self) -> None:
         self._last = clock.monotonic()
         try:
-            columns = stream_schema(self._driver.home)
+            columns = stream_schema(self.driver.home)
         except Fenced as error:
-            with self._board.changed:
+            with self.board.changed:
                 self._another_table = error
             raise
-        changed = difference(self._driver.home.schema, columns)
-        if changed is not None and self._follows:
-            with self._board.changed:
+        changed = difference(self.driver.home.schema, columns)
+        if changed is not None and self.follows:
+            with self.board.changed:
                 self._other_columns = True
         elif changed is not None:
-            self._board.note(
+            self.board.note(
                 f"The table's columns changed since the query started: {changed}. Rows are stored as before: an added "
                 "column is null in them, a dropped one is left out wherever they are read, flushed or compacted. "
                 "Restart the query with the new columns, and without dropped ones, in its decoder or frame."
             )
 
 
+@dataclass
 class GarbageUpkeep:
     """Collections of the table's garbage. The time between two counts over restarts."""
 
-    def __init__(self, driver: StreamDriver, collect: Collect, schedule: Schedule, board: Board) -> None:
-        self._stream = driver.stream
-        self._collect = collect
-        self._seconds = schedule.gc_seconds
-        self._board = board
-        self._last = clock.monotonic() - (seconds_since(board.state.collects_since) or 0.0)
+    collect: Collect
+    schedule: Schedule
+    board: Board
+
+    def __post_init__(self) -> None:
+        self._last = clock.monotonic() - (seconds_since(self.board.state.collects_since) or 0.0)
 
     def chores(self) -> list[Chore]:
         """Of the thread of garbage."""
-        return [Chore("garbage collection", lambda: clock.monotonic() - self._last >= self._seconds, self._run)]
+        return [Chore("garbage collection", self._is_due, self._run)]
+
+    def _is_due(self) -> bool:
+        return clock.monotonic() - self._last >= self.schedule.gc_seconds
 
     def _run(self) -> None:
         def go_on(done: int, total: int) -> None:
-            if self._board.is_over():
+            if self.board.is_over():
                 raise CalledOff
 
-        done = self._collect(go_on)
+        done = self.collect(go_on)
         self._last = clock.monotonic()
         collected = Collected(timestamp(), len(done.found), done.nbytes, done.kept)
-        self._board.update(collected=collected, collects_since=collected.at)
-        _log.info("garbage collected", stream=self._stream, objects=collected.objects, bytes=collected.nbytes)
+        self.board.update(collected=collected, collects_since=collected.at)
+        _log.info(
+            "garbage collected", stream=self.board.driver.stream, objects=collected.objects, bytes=collected.nbytes
+        )
         for one in collected.kept:
-            _log.warning("garbage collection kept what it could not judge", stream=self._stream, kept=one)
+            _log.warning("garbage collection kept what it could not judge", stream=self.board.driver.stream, kept=one)

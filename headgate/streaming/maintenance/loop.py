@@ -37,28 +37,23 @@ class Chore:
     not_before: float = float("-inf")
 
 
+@dataclass(frozen=True)
 class Loop:
     """What one thread does. A query that ended leaves nothing due."""
 
-    def __init__(
-        self,
-        chores: Sequence[Chore],
-        driver: StreamDriver,
-        board: Board,
-        is_active: Callable[[], bool],
-    ) -> None:
-        """Of two chores that are due the first comes first."""
-        self._chores = chores
-        self._driver = driver
-        self._board = board
-        self._is_active = is_active
+    chores: Sequence[Chore]
+    """Of two that are due the first comes first."""
+    driver: StreamDriver
+    board: Board
+    is_active: Callable[[], bool]
+    """Whether the query runs."""
 
     def __call__(self) -> None:
-        opened = self._driver.head.opened
-        bind_contextvars(stream=self._driver.stream, query=None if opened is None else opened.query_id)
-        board = self._board
+        opened = self.driver.head.opened
+        bind_contextvars(stream=self.driver.stream, query=None if opened is None else opened.query_id)
+        board = self.board
         while not board.is_over():
-            active = self._is_active()
+            active = self.is_active()
             if (chore := self.next()) is not None:
                 self._run(chore)
             elif not active:
@@ -70,31 +65,31 @@ class Loop:
 
     def next(self) -> Chore | None:
         """What is due, unless it pauses after a failure."""
-        return next((one for one in self._chores if one.not_before <= clock.monotonic() and one.is_due()), None)
+        return next((one for one in self.chores if one.not_before <= clock.monotonic() and one.is_due()), None)
 
     def _run(self, chore: Chore) -> None:
-        self._board.began(chore.name)
+        self.board.began(chore.name)
         failed = bool(chore.failures)
         if not chore.quiet:
-            self._board.report()
+            self.board.report()
         try:
             chore.run()
         except CalledOff:
-            _log.debug("the stream is over: what was due is for the next run", stream=self._driver.stream)
+            _log.debug("the stream is over: what was due is for the next run", stream=self.driver.stream)
         except Fenced as error:
-            _log.info("maintenance ends: the stream is not this driver's", stream=self._driver.stream, error=error.what)
-            self._board.fence(error)
+            _log.info("maintenance ends: the stream is not this driver's", stream=self.driver.stream, error=error.what)
+            self.board.fence(error)
         except Exception as error:
             self._note_failure(chore, error)
         else:
             if chore.failures:
-                _log.info("a maintenance job works again", stream=self._driver.stream, job=chore.name)
+                _log.info("a maintenance job works again", stream=self.driver.stream, job=chore.name)
             chore.failures, chore.not_before = 0, float("-inf")
-            self._board.failed(chore.name, None)
+            self.board.failed(chore.name, None)
         finally:
-            self._board.ended(chore.name)
+            self.board.ended(chore.name)
             if not chore.quiet or failed or chore.failures:
-                self._board.report()
+                self.board.report()
 
     def _note_failure(self, chore: Chore, error: Exception) -> None:
         chore.failures += 1
@@ -103,10 +98,10 @@ class Loop:
         chore.since = chore.since if chore.failures > 1 else timestamp()
         # What Spark or Lance says may quote options, hence credentials.
         why = str(error) if isinstance(error, HeadgateError) else type(error).__name__
-        self._board.failed(chore.name, JobFailure(chore.name, chore.failures, why, chore.since, f"in {pause:.0f} s"))
+        self.board.failed(chore.name, JobFailure(chore.name, chore.failures, why, chore.since, f"in {pause:.0f} s"))
         _log.warning(
             "a maintenance job failed; it is tried again",
-            stream=self._driver.stream,
+            stream=self.driver.stream,
             job=chore.name,
             times=chore.failures,
             seconds=pause,

@@ -65,12 +65,12 @@ class Maintenance:
         )
         self._board = board = Board(driver, state, report)
         self._shards = ShardUpkeep(driver, jobs, schedule, board)
-        self._look = TableLook(driver, schedule, board, follows=follows)
+        self._look = TableLook(driver, schedule, board, follows)
         chores: dict[str, list[Chore]] = {"shards": [*self._shards.chores(), self._look.chore()]}
         if schedule.memtables:
             chores["base"] = BaseUpkeep(driver, jobs, schedule, board).chores()
         if jobs.collect is not None:
-            chores["garbage"] = GarbageUpkeep(driver, jobs.collect, schedule, board).chores()
+            chores["garbage"] = GarbageUpkeep(jobs.collect, schedule, board).chores()
         loops = {name: Loop(some, driver, board, is_active) for name, some in chores.items()}
         self._loops = list(loops.values())
         self._threads = [parallel.thread(name, loop) for name, loop in loops.items()]
