@@ -28,6 +28,7 @@ from tests.support.clones import (
     streamed,
     through,
 )
+from headgate.checkpoints.clone.wal_choice import UndecidedWal
 from tests.support.stores import Crash, Fault, FaultyStore, Operation
 
 
@@ -126,11 +127,11 @@ def test_a_crash_at_every_operation_of_choosing_a_wal_store_loses_nothing(tmp_pa
     clone_into(source, open_store(str(tmp_path / "clone")))
 
     def chosen(copy: Path, wal: Path, number: int | None) -> FaultyStore:
-        """The first put of a writer that was opened with a new WAL store, through a store that dies."""
+        """By the open of a writer that was given a new WAL store, through a store that dies."""
         undecided = open_table(str(copy), wal_uri=str(wal)).home.wal_store
-        store = faulty(open_store(str(copy)), number)
-        undecided._own = store  # type: ignore[attr-defined]
-        undecided.put_if_absent("the first put", b"")
+        assert isinstance(undecided, UndecidedWal)
+        undecided.own = store = faulty(open_store(str(copy)), number)
+        undecided.settle()
         return store
 
     shutil.copytree(tmp_path / "clone", tmp_path / "counted")

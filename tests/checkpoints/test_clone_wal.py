@@ -151,6 +151,13 @@ def test_a_writer_that_comes_second_with_another_store_is_refused_before_it_clai
     assert not (tmp_path / "late").exists()
 
 
+def test_a_store_that_no_writer_has_chosen_takes_no_entry(tmp_path: Path, clone: Table) -> None:
+    table, before = open_table(clone.uri, wal_uri=str(tmp_path / "wal")), files(tmp_path / "clone")
+    with pytest.raises(InvalidInput, match="No writer has chosen"):
+        table.home.wal_store.put_if_absent(table.shard(DIRECT).wal_key(1000), b"")
+    assert (files(tmp_path / "clone"), (tmp_path / "wal").exists()) == (before, False)
+
+
 def test_of_two_writers_that_choose_at_once_one_wins(tmp_path: Path, clone: Table) -> None:
     first = open_table(clone.uri, wal_uri=str(tmp_path / "first"))
     second = open_table(clone.uri, wal_uri=str(tmp_path / "second"))

@@ -42,7 +42,6 @@ DELETES = {"delete", "delete_temporary", "cleanup_old_versions", "rmtree", "unli
 DELETERS = {
     "connectors/objects/": "the stores, and `deletion.py`, by which everybody else deletes from them",
     "shards/wal/moved.py": "a store as well",
-    "checkpoints/clone/wal_choice.py": "a store as well",
     "connectors/lance/base/tags.py": "Lance's own calls, made through `deletion.delete_by`",
     "connectors/lance/base/tidy.py": "Lance's own calls, made through `deletion.delete_by`",
     "connectors/jars/fetch.py": "a cache of this machine",

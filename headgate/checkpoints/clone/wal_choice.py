@@ -16,24 +16,23 @@ Promises:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 from uuid import UUID
 
 from headgate import parallel, records
-from headgate.connectors.objects import ObjectInfo, ObjectStore
-from headgate.connectors.objects.port import Bytes
-from headgate.errors import AlreadyExists, HeadgateError, NotFound, WalStoreMismatch
+from headgate.connectors.objects import ObjectStore
+from headgate.errors import AlreadyExists, HeadgateError, InvalidInput, NotFound, WalStoreMismatch
 from headgate.retry import Retry
 from headgate.shards import names
+from headgate.shards.wal.moved import WalPlaces
 
 T = TypeVar("T")
 
-
-Opener = Callable[[str], ObjectStore]
+Opener: TypeAlias = Callable[[str], ObjectStore]
 """The store at a URI, with the options of the table."""
 
 
@@ -85,103 +84,22 @@ def choose(store: ObjectStore, table_id: UUID, uri: str) -> None:
         raise mismatch(store.uri, str(stored), uri)
 
 
-class UndecidedWal(ObjectStore):
-    """The WALs of a table whose store is not chosen yet. The first put chooses; from then on it is that store.
+class UndecidedWal(WalPlaces):
+    """The WALs of a clone whose store is not chosen yet: the first writer's open does it. From then on it is that one.
 
     `given` is what the table was opened with; None: the table's own store, or whichever another writer chose.
     """
 
     def __init__(self, own: ObjectStore, table_id: UUID, given: ObjectStore | None, opener: Opener) -> None:
-        super().__init__(own.uri)
-        self._own = own
+        super().__init__(own, own.uri)
         self._table_id = table_id
         self._given = given
         self._opener = opener
         self._chosen: ObjectStore | None = None
         self._choosing = threading.Lock()
 
-    # -- verbs ---------------------------------------------------------------
-
-    def put_if_absent(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
-        """As the chosen store does."""
-        self._choose().put_if_absent(key, data)
-
-    def put_overwrite(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
-        """As the chosen store does."""
-        self._choose().put_overwrite(key, data)
-
-    def get(self, key: str) -> memoryview:
-        """As the store does that has it."""
-        return self._read(lambda store: store.get(key))
-
-    def get_range(self, key: str, start: int, length: int) -> memoryview:
-        """As the store does that has it."""
-        return self._read(lambda store: store.get_range(key, start, length))
-
-    def head(self, key: str) -> ObjectInfo:
-        """As the store does that has it."""
-        return self._read(lambda store: store.head(key))
-
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """As the store that is chosen by now does, or the table's own."""
-        return (self._look() or self._own).list(prefix)
-
-    def list_keys(self, prefix: str) -> Iterator[str]:
-        """As the store that is chosen by now does, or the table's own."""
-        return (self._look() or self._own).list_keys(prefix)
-
-    def list_folders(self, prefix: str) -> Iterator[str]:
-        """As the store that is chosen by now does, or the table's own."""
-        return (self._look() or self._own).list_folders(prefix)
-
-    def delete(self, key: str) -> None:
-        """As the store that is chosen by now does, or the table's own."""
-        (self._look() or self._own).delete(key)
-
-    def copy(self, src: str, dst: str, dst_store: ObjectStore | None = None) -> None:
-        """As the store does that has it; without `dst_store` into the chosen one."""
-        target = dst_store or self._choose()
-        self._read(lambda store: store.copy(src, dst, target))
-
-    @property
-    def places(self) -> Sequence[ObjectStore]:
-        """The store that is chosen by now, or the table's own."""
-        return (self._look() or self._own,)
-
-    def operations(self) -> Mapping[str, int]:
-        """Of a separate store; the table's own one counts for itself."""
-        return {} if self._chosen in (None, self._own) else self._chosen.operations()
-
-    def reset_operations(self) -> None:
-        """Of a separate store."""
-        if self._chosen not in (None, self._own):
-            self._chosen.reset_operations()
-
-    # -- the choice ------------------------------------------------------------
-
-    def _read(self, verb: Callable[[ObjectStore], T]) -> T:
-        """The table's own store first: what it has is what every choice has. Where it has nothing, somebody may
-        have chosen meanwhile.
-        """
-        if self._chosen is not None:
-            return verb(self._chosen)
-        try:
-            return verb(self._own)
-        except NotFound:
-            if (chosen := self._look()) is None or chosen is self._own:
-                raise
-            return verb(chosen)
-
-    def _look(self) -> ObjectStore | None:
-        """The chosen store, None while nobody chose. Raises WalStoreMismatch where it is not the given one."""
-        if self._chosen is None and (uri := read_choice(self._own, self._table_id)) is not None:
-            if self._given is not None and self._given.uri != uri:
-                raise mismatch(self._own.uri, uri, self._given.uri)
-            self._chosen = self._own if uri == self._own.uri else self._opener(uri)
-        return self._chosen
-
-    def _choose(self) -> ObjectStore:
-        """The chosen store; where nobody chose yet, the given one from now on:
+    def settle(self) -> None:
+        """Where nobody chose yet, the given store from now on:
 
         1. copy every entry there that the table has. Nobody adds to them before the choice.
         2. put the choice, if there is none. Another writer's stands: it must be the same store.
@@ -189,20 +107,57 @@ class UndecidedWal(ObjectStore):
         A crash leaves copies that nobody reads, and no choice. Raises WalStoreMismatch.
         """
         with self._choosing:
-            if (chosen := self._look()) is not None:
-                return chosen
-            given = self._given or self._own
-            if given.uri != self._own.uri:
-                self._copy_all(given)
-            put_choice(self._own, self._table_id, given.uri)
-            chosen = self._look()
-            assert chosen is not None
-            return chosen
+            if self._look() is None:
+                given = self._given or self.own
+                if given.uri != self.own.uri:
+                    self._copy_all(given)
+                put_choice(self.own, self._table_id, given.uri)
+                self._look()
+
+    @property
+    def target(self) -> ObjectStore:
+        """The chosen store. Raises InvalidInput where no writer was opened."""
+        if (chosen := self._look()) is None:
+            raise InvalidInput("No writer has chosen the store of the clone's WALs yet.", table=self.own.uri)
+        return chosen
+
+    @property
+    def places(self) -> Sequence[ObjectStore]:
+        """The store that is chosen by now, or the table's own: what that has is what every choice has."""
+        return (self._look() or self.own,)
+
+    def operations(self) -> Mapping[str, int]:
+        """Of a separate store; the table's own one counts for itself."""
+        return {} if self._chosen in (None, self.own) else self._chosen.operations()
+
+    def reset_operations(self) -> None:
+        """Of a separate store."""
+        if self._chosen not in (None, self.own):
+            self._chosen.reset_operations()
+
+    def _read(self, verb: Callable[[ObjectStore], T]) -> T:
+        """Where the table's own store has nothing, somebody may have chosen meanwhile."""
+        if self._chosen is not None:
+            return verb(self._chosen)
+        try:
+            return verb(self.own)
+        except NotFound:
+            if (chosen := self._look()) is None or chosen is self.own:
+                raise
+            return verb(chosen)
+
+    def _look(self) -> ObjectStore | None:
+        """The chosen store, None while nobody chose. Raises WalStoreMismatch where it is not the given one."""
+        if self._chosen is None and (uri := read_choice(self.own, self._table_id)) is not None:
+            if self._given is not None and self._given.uri != uri:
+                raise mismatch(self.own.uri, uri, self._given.uri)
+            self._chosen = self.own if uri == self.own.uri else self._opener(uri)
+        return self._chosen
 
     def _copy_all(self, target: ObjectStore) -> None:
-        listed = Retry().run(lambda: [*self._own.list("_mem_wal/")])
-        keys = [info.key for info in listed if names.wal_position(info.key) is not None]
-        parallel.each("wal", lambda key: Retry().run(partial(self._own.copy, key, key, target)), keys)
+        listed = Retry().run(lambda: [*self.own.list_keys("_mem_wal/")])
+        keys = [key for key in listed if names.wal_position(key) is not None]
+        parallel.each("wal", lambda key: Retry().run(partial(self.own.copy, key, key, target)), keys)
 
     def __getstate__(self) -> dict[str, Any]:
         state = {**super().__getstate__()}

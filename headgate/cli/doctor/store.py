@@ -45,8 +45,8 @@ def check_table(uri: str, options: dict[str, str]) -> Iterator[Check]:
     yield _streams(table)
     home = table.home
     yield from check_store(home.records, "table's store")
-    if home.wal_store.uri != home.store.uri:
-        yield from check_store(home.wal_store, "WAL store")
+    for store in home.places[1:]:
+        yield from check_store(store, "WAL store")
 
 
 def check_prefix(uri: str, options: dict[str, str]) -> Iterator[Check]:

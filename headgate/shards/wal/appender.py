@@ -26,8 +26,8 @@ from headgate.shards.manifest.store import ManifestStore
 from headgate.shards.shard import Claim, Shard
 from headgate.shards.wal.decoder import decode_header
 from headgate.shards.wal.encoder import encode_barrier, encode_entry
-from headgate.shards.wal.entry import HEADER_GUESS, EncodedEntry, EncodedRows, EntryHeader, Tags, header_length
-from headgate.shards.wal.moved import before_move, check_place, move_wal
+from headgate.shards.wal.entry import EncodedEntry, EncodedRows, EntryHeader, HEADER_GUESS, Tags, header_length
+from headgate.shards.wal.moved import WalPlaces, before_move, check_place, move_wal
 from headgate.shards.wal.tip import checked_tip, find_tip, listed_end
 from headgate.steps import step
 
@@ -88,7 +88,8 @@ class WalAppender:
         2. claim: put a manifest with the next epoch and a random claim id.
         3. tip: the first free position, from the highest of the look's end, the claimed
            manifest's last_seen and replay_after, and `last_known` on.
-        4. barrier: put a data-less entry there, stepping over what came meanwhile.
+        4. barrier: put a data-less entry there, stepping over what came meanwhile. In a clone whose WAL store is not
+           chosen yet the first writer chooses it before, and copies the WALs there.
         5. re-read the manifest: it still carries our claim id and the barrier lies
            above its replay_after; otherwise we are Fenced (R3).
         6. where the table was given a WAL store and the shard's WAL is still in the table, 3 to 5 were done there; it
@@ -120,6 +121,8 @@ class WalAppender:
             raise
         appender = cls(Claim(place, manifest.epoch, manifest.claim_id, free), retry=retry)
         step("barrier")
+        if isinstance(place.wal, WalPlaces):
+            place.wal.settle()
         barrier = appender._put(encode_barrier(epoch=manifest.epoch)).position
         step("re-read")
         stored = manifests.latest()

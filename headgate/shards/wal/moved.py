@@ -10,8 +10,8 @@ Promises:
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
@@ -28,24 +28,32 @@ from headgate.steps import step
 T = TypeVar("T")
 
 
-class MovedWal(ObjectStore):
-    """The new store, and the table's own for what is still there. `persist` notes the new one for everybody, once; it
-    raises WalStoreMismatch where somebody has noted another.
+class WalPlaces(ObjectStore):
+    """The WALs of a table that was made without a store for them, and may have one by now: what any place has can be
+    read, and entries are put into one of them. `settle` is called by each writer's open, before it puts anything.
     """
 
-    def __init__(self, own: ObjectStore, new: ObjectStore, persist: Callable[[], None]) -> None:
-        super().__init__(new.uri)
+    def __init__(self, own: ObjectStore, uri: str) -> None:
+        super().__init__(uri)
         self.own = own
-        self.new = new
-        self.persist = persist
+        """The table's own store."""
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Decide for ever where entries are put, where that is open. Raises WalStoreMismatch."""
+
+    @property
+    @abstractmethod
+    def target(self) -> ObjectStore:
+        """Where entries are put."""
 
     def put_if_absent(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
-        """As the new store does."""
-        self.new.put_if_absent(key, data)
+        """As the target does."""
+        self.target.put_if_absent(key, data)
 
     def put_overwrite(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
-        """As the new store does."""
-        self.new.put_overwrite(key, data)
+        """As the target does."""
+        self.target.put_overwrite(key, data)
 
     def get(self, key: str) -> memoryview:
         """As the store does that has it."""
@@ -60,27 +68,50 @@ class MovedWal(ObjectStore):
         return self._read(lambda store: store.head(key))
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """What either has, each object once. The table's own first: what moves meanwhile is in the new one then."""
-        found = {info.key: info for store in (self.own, self.new) for info in store.list(prefix)}
+        """What any has, each object once. The table's own first: what moves meanwhile is in the new one then."""
+        found = {info.key: info for store in self.places for info in store.list(prefix)}
         return iter([found[key] for key in sorted(found)])
 
     def list_keys(self, prefix: str) -> Iterator[str]:
-        """What either has, once."""
-        return iter(sorted({key for store in (self.own, self.new) for key in store.list_keys(prefix)}))
+        """What any has, once."""
+        return iter(sorted({key for store in self.places for key in store.list_keys(prefix)}))
 
     def list_folders(self, prefix: str) -> Iterator[str]:
-        """What either has, once."""
-        return iter(sorted({name for store in (self.own, self.new) for name in store.list_folders(prefix)}))
+        """What any has, once."""
+        return iter(sorted({name for store in self.places for name in store.list_folders(prefix)}))
 
     def delete(self, key: str) -> None:
-        """From both."""
-        for store in (self.own, self.new):
-            with suppress(NotFound):
-                store.delete(key)
+        """From all."""
+        for store in self.places:
+            store.delete(key)
 
     def copy(self, src: str, dst: str, dst_store: ObjectStore | None = None) -> None:
-        """As the store does that has it; without `dst_store` into the new one."""
-        self._read(lambda store: store.copy(src, dst, dst_store or self.new))
+        """As the store does that has it; without `dst_store` into the target."""
+        target = dst_store or self.target
+        self._read(lambda store: store.copy(src, dst, target))
+
+    @abstractmethod
+    def _read(self, verb: Callable[[ObjectStore], T]) -> T:
+        """By the store that has it. Raises NotFound."""
+
+
+class MovedWal(WalPlaces):
+    """The new store, and the table's own for what is still there. `persist` notes the new one for everybody, once; it
+    raises WalStoreMismatch where somebody has noted another.
+    """
+
+    def __init__(self, own: ObjectStore, new: ObjectStore, persist: Callable[[], None]) -> None:
+        super().__init__(own, new.uri)
+        self.new = new
+        self.persist = persist
+
+    def settle(self) -> None:
+        """Nothing is open: each shard moves by itself, see `move_wal`."""
+
+    @property
+    def target(self) -> ObjectStore:
+        """The new store."""
+        return self.new
 
     @property
     def places(self) -> Sequence[ObjectStore]:
