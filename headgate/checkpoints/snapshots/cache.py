@@ -44,6 +44,9 @@ SESSION_BYTES, SESSION_SHARE = 64 << 20, 8
 """Lance may hold so many bytes of the base's indexes, and of its files' metadata; each at most that part of the budget.
 """
 
+OPENED_BYTES = 50_000
+"""About what an opened SSTable takes."""
+
 LOG_ENTRIES = 20_000
 """Entries that the state of a log lists above its fold, up to which it is kept: some megabytes. Beyond, it is read from
 the newest fold again."""
@@ -78,10 +81,13 @@ class _Tail:
 
     @property
     def own_bytes(self) -> int:
-        """Without the tables, which hold the same rows, and with the keys, which a lookup puts into one piece."""
+        """Without the tables, which hold the same rows; with the keys, which a lookup puts into one piece, and with the
+        SSTables that reads have opened.
+        """
         key = () if self.delta is None else self.delta.shard.home.schema.primary_key
         keys = sum(int(table.column(name).nbytes) for table in self.tables for name in key)
-        return 1_000 + max(0, self.nbytes - sum(int(table.nbytes) for table in self.tables)) + keys
+        opened = 0 if self.delta is None else OPENED_BYTES * len(self.delta.sstables)
+        return 1_000 + opened + max(0, self.nbytes - sum(int(table.nbytes) for table in self.tables)) + keys
 
     def cut(self, start: int, stop: int) -> _Tail:
         """The entries of [start, stop) alone, as far as they are here without a gap."""

@@ -28,7 +28,7 @@ from headgate.shards.manifest.model import SsTable
 from headgate.shards.rows.dedup import living, newest_rows
 from headgate.shards.rows.keys import plain, sstable_keys
 from headgate.shards.rows.schema import TOMBSTONE
-from headgate.shards.rows.sstable import StoredRows, open_sstable, sstable_key
+from headgate.shards.rows.sstable import StoredRows, sstable_key
 from headgate.shards.rows.view import ShardDelta
 
 _PIECE = "__headgate_piece"
@@ -83,7 +83,7 @@ def _fresh_piece(rows: pa.Table, key: tuple[str, ...], column: TextColumn) -> _P
 
 
 def _sstable_piece(delta: ShardDelta, sstable: SsTable, column: TextColumn) -> _Piece:
-    stored, schema = open_sstable(delta.shard, sstable), delta.shard.home.schema
+    stored, schema = delta.stored(sstable), delta.shard.home.schema
     if not stored.as_today:
         # From before a column was renamed, added or dropped: its rows are read as they are today.
         batches = list(stored.batches(schema.storage.names, None))
