@@ -72,13 +72,8 @@ class Partition:
         return int(self.lengths.sum(dtype=np.int64))
 
     @property
-    def nbytes(self) -> int:
-        """What it takes in memory."""
-        return sum(nbytes for _, nbytes in self.memory)
-
-    @property
     def memory(self) -> tuple[tuple[object, int], ...]:
-        """The same by object; `with_rows` shares all but the rows."""
+        """What it takes in memory, by object; `with_rows` shares all but the rows."""
         words = int(self.lengths.nbytes) + self.words.nbytes + self.posting_rows.nbytes
         return (self.rows, int(self.rows.nbytes)), (self.words, words)
 
