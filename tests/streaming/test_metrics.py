@@ -106,7 +106,9 @@ def test_a_live_stream_shows_every_name_that_dashboard_and_alerts_use_and_logs_a
         def caught_up() -> bool:
             found.clear()
             found.update(scraped(port))
-            return all({value for _, value in found.get(f"headgate_lag_{of}", ())} == {0} for of in ("seconds", "rows"))
+            heard = "headgate_trigger_seconds" in found
+            lags = [found.get(f"headgate_lag_{of}", ()) for of in ("seconds", "rows")]
+            return heard and all({value for _, value in lag} == {0} for lag in lags)
 
         until(caught_up, query)
         for where, names in used_names().items():
