@@ -35,7 +35,6 @@ from benchmarks.rows import SCHEMA, event_rows, home_in
 from headgate.shards import writer
 from headgate.shards.config import WriterConfig
 from headgate.shards.rows.schema import RowSchema
-from headgate.shards.shard import TableHome
 from headgate.shards.wal import appender, encoder
 from headgate.shards.writer import ShardWriter
 
@@ -196,7 +195,7 @@ class WithMemTable:
     def __call__(self, folder: Path, batches: list[pa.RecordBatch]) -> Took:
         base_with(folder, self.indexes)
         config = WriterConfig(maintained_indexes=self.indexes)
-        shard = ShardWriter.open(TableHome.of_table(str(folder)), uuid.uuid4(), config)
+        shard = ShardWriter.open(str(folder), uuid.uuid4(), config)
         began = time.perf_counter()
         for batch in batches:
             shard.put(batch)

@@ -37,13 +37,6 @@ def rev64(n: int) -> str:
     return format(n, "064b")[::-1]
 
 
-def parse_rev64(name: str) -> int:
-    """The number that `rev64` named. Raises InvalidInput for any other text."""
-    if not _BITS.fullmatch(name):
-        raise InvalidInput(f"The name {name[:80]!r} is not 64 reversed bits.")
-    return int(name[::-1], 2)
-
-
 def parse_uuid(name: str) -> UUID | None:
     """The id that a name is, in the one form in which ids are written."""
     try:

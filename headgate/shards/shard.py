@@ -44,14 +44,6 @@ class TableHome:
         """A home whose WALs lie in the same store."""
         return cls(schema, store, store)
 
-    @classmethod
-    def of_table(cls, uri: str, storage_options: Mapping[str, str] | None = None) -> TableHome:
-        """The home of an existing Lance table: reads its schema, writes nothing. Of a headgate table it is the one
-        that its record names, with its id and its WAL store.
-        """
-        found = table_at(uri, storage_options)
-        return found if isinstance(found, TableHome) else found.home
-
     @property
     def uri(self) -> str:
         """The table's place without credentials."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import lance
 import pytest
 
-from headgate.checkpoints.clone.wal_choice import choice_key
+from headgate.checkpoints.clone.wal_choice import UndecidedWal, choice_key
 from headgate.connectors.objects import open_store
 from headgate.errors import DataLoss, InvalidInput, NotFound
 from headgate.steps import watching
@@ -28,7 +28,6 @@ from tests.support.clones import (
     streamed,
     through,
 )
-from headgate.checkpoints.clone.wal_choice import UndecidedWal
 from tests.support.stores import Crash, Fault, FaultyStore, Operation
 
 

@@ -18,7 +18,6 @@ import pytest
 from headgate.connectors.lance import datasets
 from headgate.connectors.lance.base import files as base_files
 from headgate.errors import HeadgateError, InvalidInput, Poisoned
-from headgate.shards.shard import TableHome
 from headgate.shards.wal.pending import Pending, PendingPut, landed
 from headgate.shards.writer import ShardWriter
 from tests.support.datasets import (
@@ -29,6 +28,7 @@ from tests.support.datasets import (
     LanceFaultyStore,
     batch,
     faulty,
+    home_at,
     home_over,
     keys,
     make_table,
@@ -75,7 +75,7 @@ def _check(uri: str, *lives: Life) -> None:
         assert not any(counts[i] for put in named.failed for i in _ids(put)), "named not durable, and visible"
         for entry in named.unknown:
             there = {bool(counts[i]) for put in entry.puts for i in _ids(put)}
-            assert there == {landed(TableHome.of_table(uri), entry.entry_id)}, "whether it landed was told wrongly"
+            assert there == {landed(home_at(uri), entry.entry_id)}, "whether it landed was told wrongly"
 
 
 def _named(life: Life) -> Pending | None:

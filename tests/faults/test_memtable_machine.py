@@ -23,7 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from headgate.checkpoints.snapshots.snapshot import read_snapshot
 from headgate.errors import Fenced, HeadgateError
-from headgate.shards.shard import Shard, TableHome
+from headgate.shards.shard import Shard
 from headgate.shards.writer import ShardWriter
 from tests.support.closing import collect
 from tests.support.datasets import (
@@ -33,6 +33,7 @@ from tests.support.datasets import (
     Pairs,
     batch,
     faulty,
+    home_at,
     home_over,
     keys,
     make_table,
@@ -159,7 +160,7 @@ class MemTableMachine(RuleBasedStateMachine):
     @rule()
     def read(self) -> None:
         """From outside, without a writer. It fences nobody."""
-        view = read_snapshot(TableHome.of_table(self.uri), [SHARD])
+        view = read_snapshot(home_at(self.uri), [SHARD])
         assert pairs(view.scan()) in [sorted(model.items()) for model in self.possible]
         for model in self.possible:
             if pairs(view.scan()) == sorted(model.items()):
@@ -180,7 +181,7 @@ class MemTableMachine(RuleBasedStateMachine):
 
     @rule()
     def collect_garbage(self) -> None:
-        collect(Shard(TableHome.of_table(self.uri), SHARD))
+        collect(Shard(home_at(self.uri), SHARD))
 
     # -- what the above is made of -------------------------------------------------
 

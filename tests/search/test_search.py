@@ -22,13 +22,13 @@ from headgate.search.query import superseded
 from headgate.search.query.searcher import FIRST_LOOK, Searcher
 from headgate.shards.config import WriterConfig
 from headgate.shards.rows.view import TableView
-from headgate.shards.shard import TableHome
 from headgate.shards.wal.appender import WalAppender
 from headgate.shards.wal.encoder import encode_rows
 from headgate.shards.wal.entry import Tags
 from headgate.table.create import create_table
 from headgate.table.table import Table, open_table
 from tests.search.search_histories import INDEX, SCHEMA, Oracle, check_searches, differ, make_table, rows, text, told
+from tests.support.datasets import home_at
 
 
 def _keys(*ids: int) -> pa.RecordBatch:
@@ -329,7 +329,7 @@ def test_a_dataset_with_stable_row_ids_is_searched(tmp_path: Path) -> None:
     dataset.delete("id < 6")
     dataset.update({"note": "'red now'"}, where="id = 10")
     dataset.optimize.compact_files()
-    view = TableView.of(TableHome.of_table(str(tmp_path / "d")), [])
+    view = TableView.of(home_at(str(tmp_path / "d")), [])
     assert view is not None
     oracle = Oracle(view)
     for words in ("red", "green now", "now", "gate"):

@@ -13,9 +13,9 @@ import pytest
 from headgate.shards import names
 from headgate.shards.manifest.model import Manifest, encode_manifest
 from headgate.shards.names import SsTableName, sstable_name
-from headgate.shards.shard import Shard, TableHome
+from headgate.shards.shard import Shard
 from headgate.shards.writer import ShardWriter
-from tests.support.datasets import MEMTABLE, batch, make_table, native_pairs, native_writer, pairs
+from tests.support.datasets import MEMTABLE, batch, home_at, make_table, native_pairs, native_writer, pairs
 
 SHARD = uuid.UUID(int=20)
 
@@ -26,7 +26,7 @@ def uri(tmp_path: Path) -> str:
 
 
 def shard_at(uri: str) -> Shard:
-    return Shard(TableHome.of_table(uri), SHARD)
+    return Shard(home_at(uri), SHARD)
 
 
 def latest(uri: str) -> Manifest:

@@ -19,7 +19,6 @@ import pytest
 
 from headgate.errors import Fenced
 from headgate.shards.config import WriterConfig
-from headgate.shards.shard import TableHome
 from headgate.shards.wal.appender import WalAppender
 from headgate.shards.wal.entry import Compression, SourceRange, Tags
 from headgate.shards.writer import ShardWriter
@@ -28,6 +27,7 @@ from tests.support.datasets import (
     MEMTABLE,
     PLAIN,
     batch,
+    home_at,
     keys,
     make_table,
     native_pairs,
@@ -241,7 +241,7 @@ def test_native_fences_our_flush(tmp_path: Path) -> None:
 
 def test_a_sealed_shard_keeps_native_out(tmp_path: Path) -> None:
     uri = make_table(tmp_path)
-    WalAppender.open(TableHome.of_table(uri).shard(SHARD), owner="a stream")
+    WalAppender.open(home_at(uri).shard(SHARD), owner="a stream")
     with pytest.raises(OSError, match="sealed"):
         lance.dataset(uri).mem_wal_writer(str(SHARD))
 

@@ -18,12 +18,13 @@ import pytest
 from headgate.errors import Corrupt, InvalidInput
 from headgate.shards.manifest.model import encode_manifest
 from headgate.shards.names import manifest_key
-from headgate.shards.shard import Shard, TableHome
+from headgate.shards.shard import Shard
 from headgate.shards.wal.decoder import decode_entry
 from headgate.shards.wal.entry import Tags
 from headgate.shards.wal.tailer import WalTailer
 from headgate.shards.writer import ShardWriter
 from tests.support.closing import WAL_ONLY, entry_at, fenced, wal_positions
+from tests.support.datasets import home_at
 
 SCHEMA = pa.schema(
     [
@@ -77,7 +78,7 @@ class Both:
 
     @property
     def shard(self) -> Shard:
-        return TableHome.of_table(self.uri).shard(self.shard_id)
+        return home_at(self.uri).shard(self.shard_id)
 
     def scanned_by(self, writer: Any) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = writer.lsm_scanner().to_table().to_pylist()

@@ -274,8 +274,7 @@ def test_a_claim_keeps_everything_else(shard: ManifestStore, store: ObjectStore)
             unknown=bytes.fromhex("a00105"),
         ),
     )
-    claimed = shard.claim(claim_id="mine", spec_id=9)
-    assert claimed.claim_id == "mine"
+    claimed = shard.claim(spec_id=9)
     assert claimed.previous == before
     kept = claimed.manifest.with_field(CLAIM_ID, None).with_field(WRITE_ID, None)
     assert kept == replace(before, version=13, epoch=6)
@@ -339,14 +338,14 @@ def test_a_lost_response_and_a_native_successor_are_told_apart(
     flaky: ManifestStore, faulty: FaultyStore, shard: ManifestStore
 ) -> None:
     """Native takes our version with the previous claim id still in it: that one is not ours."""
-    first = shard.claim(claim_id="mine")
+    first = shard.claim()
 
     def native(key: str) -> None:
         put(faulty.inner, replace(first.manifest, version=2, epoch=2))
         raise Transient("The request timed out before it was sent.")
 
     faulty.before["put"] = [native]
-    again = flaky.claim(claim_id="mine")
+    again = flaky.claim()
     assert (again.epoch, again.manifest.version) == (3, 3)
 
 
@@ -389,10 +388,11 @@ def test_a_claimer_that_stalled_over_garbage_collection_sees_that_it_lost(
 ) -> None:
     """Its version was freed, so its put succeeds below the latest: a ghost, which decides nothing."""
     shard.claim()
+    live: list[str] = []
 
     def successors_and_collection(key: str) -> None:
         for _ in range(3):
-            shard.claim(claim_id="live")
+            live.append(shard.claim().claim_id)
         collect(store, 1, 2)
 
     faulty.before["put"] = [successors_and_collection]
@@ -400,7 +400,7 @@ def test_a_claimer_that_stalled_over_garbage_collection_sees_that_it_lost(
     assert (ghost.manifest.version, ghost.epoch) == (2, 2)
     latest = shard.latest()
     assert latest is not None
-    assert (latest.version, latest.claim_id) == (4, "live")
+    assert (latest.version, latest.claim_id) == (4, live[-1])
     assert json.loads(bytes(store.get(HINT))) == {"version": 4}, "native would start at the ghost and stop there"
     with pytest.raises(Fenced):
         flaky.check_fenced(ghost.epoch, ghost.claim_id)
@@ -422,7 +422,7 @@ def test_a_stalled_claimer_leaves_the_writer_that_holds_the_shard_alone(
 
     faulty.before["put"] = [updates_and_collection]
     with pytest.raises(Fenced):
-        flaky.claim(claim_id="ghost")
+        flaky.claim()
     assert shard.read(2).epoch == 2 > held.epoch
     assert shard.commit_update(held.claim_id, held.epoch, advance(3)).version == 4
 
@@ -468,10 +468,9 @@ def test_a_shard_has_one_owner(
     assert shard.latest() == stored
 
 
-@pytest.mark.parametrize(("owner", "claim_id"), [("", None), (None, "")])
-def test_an_empty_name_is_refused(shard: ManifestStore, owner: str | None, claim_id: str | None) -> None:
+def test_an_empty_owner_is_refused(shard: ManifestStore) -> None:
     with pytest.raises(InvalidInput):
-        shard.claim(owner, claim_id=claim_id)
+        shard.claim("")
     assert shard.versions() == []
 
 

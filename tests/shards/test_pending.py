@@ -21,7 +21,6 @@ from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import Expired, Fenced, InvalidInput, OutcomeUnknown, Poisoned
 from headgate.retry import Retry
 from headgate.shards.config import WriterConfig
-from headgate.shards.shard import TableHome
 from headgate.shards.wal.entry import Tags
 from headgate.shards.wal.pending import landed
 from headgate.shards.wal.puts import Put
@@ -29,7 +28,7 @@ from headgate.shards.writer import ShardWriter
 from headgate.steps import watching
 from tests.shards.test_flusher import until
 from tests.support.closing import AT_ONCE, WAL_ONLY, Background, Steps, collect, fenced, open_writer, rows, visible
-from tests.support.datasets import MEMTABLE, PLAIN, batch, faulty, home_over, make_table, pairs, seen
+from tests.support.datasets import MEMTABLE, PLAIN, batch, faulty, home_at, home_over, make_table, pairs, seen
 from tests.support.stores import Fault, FaultyStore, Stall
 
 SHARD = uuid.UUID(int=24)
@@ -125,7 +124,7 @@ def test_a_put_without_an_answer_is_unknown_and_the_next_open_settles_it(uri: st
     (unknown,) = pending.unknown
     assert (unknown.position, unknown.entry_id) == (2, error.fields()["unknown_entry"])
     assert [row for part in unknown.puts[0].batches for row in part.column("id").to_pylist()] == [2]
-    home = TableHome.of_table(uri)
+    home = home_at(uri)
     if stored:
         assert landed(home, unknown.entry_id)
     else:

@@ -16,7 +16,7 @@ from headgate.connectors.objects import open_store
 from headgate.errors import Corrupt, DataLoss, Fenced
 from headgate.shards.config import WriterConfig
 from headgate.shards.memtable.replay import replay, scan_wal
-from headgate.shards.shard import Shard, TableHome
+from headgate.shards.shard import Shard
 from headgate.shards.wal.appender import WalAppender
 from headgate.shards.wal.encoder import encode_entry, encode_rows
 from headgate.shards.wal.entry import Tags
@@ -28,6 +28,7 @@ from tests.support.datasets import (
     PLAIN,
     batch,
     faulty,
+    home_at,
     home_over,
     keys,
     make_table,
@@ -291,7 +292,7 @@ def test_more_than_is_kept_from_the_look_is_read_again(tmp_path: Path) -> None:
 
 def test_dead_entries_of_a_stream_are_not_replayed_and_listed_ones_are(tmp_path: Path) -> None:
     uri = make_table(tmp_path)
-    home = TableHome.of_table(uri)
+    home = home_at(uri)
     writer = ShardWriter.open(home, SHARD, WAL_ONLY)
     writer.put(batch([(1, "direct")]))
     for attempt in ("dead", "listed"):

@@ -17,7 +17,7 @@ from headgate.connectors.objects import ObjectStore, open_store
 from headgate.retry import Retry
 from headgate.shards.config import WriterConfig
 from headgate.shards.rows.schema import PRIMARY_KEY
-from headgate.shards.shard import TableHome
+from headgate.shards.shard import TableHome, table_at
 from headgate.shards.writer import ShardWriter
 from tests.support.stores import FaultyStore
 
@@ -76,10 +76,15 @@ def pairs(rows: Any) -> Pairs:
     return sorted(zip(table.column("id").to_pylist(), table.column("note").to_pylist(), strict=True))
 
 
+def home_at(uri: str) -> TableHome:
+    """The table's home, of a native table or one of ours."""
+    found = table_at(uri)
+    return found if isinstance(found, TableHome) else found.home
+
+
 def home_over(store: ObjectStore, uri: str) -> TableHome:
     """The table, reached through another store than its own."""
-    home = TableHome.of_table(uri)
-    return replace(home, store=store, wal_store=store)
+    return replace(home_at(uri), store=store, wal_store=store)
 
 
 def faulty(uri: str, **arguments: Any) -> LanceFaultyStore:

@@ -88,15 +88,6 @@ def lend(config: ConsumerConfig) -> Iterator[Lent]:
         _take_back(key, lent)
 
 
-def close_idle_consumers() -> None:
-    """Close this process's consumers that are not in use, with their threads and connections."""
-    with _lock:
-        mine = [key for key in _idle if key[0] == os.getpid()]
-        consumers = [lent.consumer for key in mine for lent in _idle.pop(key)]
-    for consumer in consumers:
-        consumer.close()
-
-
 def _take_back(key: tuple[int, ConsumerConfig], lent: Lent) -> None:
     lent.consumer.unassign()
     with _lock:

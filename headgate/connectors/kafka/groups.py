@@ -45,7 +45,7 @@ def commit_group(config: ConsumerConfig, group: str, ends: Mapping[tuple[str, in
         try:
             done = lent.consumer.commit(offsets=parts, asynchronous=False)
         except KafkaException as error:
-            raise _told(error.args[0], lent, config, group) from None
+            raise _group_error(error.args[0], lent, config, group) from None
         _check(done or (), lent, config, group)
 
 
@@ -58,7 +58,7 @@ def group_offsets(
         try:
             found = lent.consumer.committed(parts, timeout=deadline)
         except KafkaException as error:
-            raise _told(error.args[0], lent, config, group) from None
+            raise _group_error(error.args[0], lent, config, group) from None
         _check(found, lent, config, group)
     return {(part.topic, part.partition): part.offset for part in found if part.offset >= 0}
 
@@ -70,10 +70,10 @@ def _of_group(config: ConsumerConfig, group: str) -> ConsumerConfig:
 def _check(parts: Iterable[TopicPartition], lent: Lent, config: ConsumerConfig, group: str) -> None:
     for part in parts:
         if part.error is not None:
-            raise _told(part.error, lent, config, group).located(topic=part.topic, partition=part.partition)
+            raise _group_error(part.error, lent, config, group).located(topic=part.topic, partition=part.partition)
 
 
-def _told(reason: KafkaError, lent: Lent, config: ConsumerConfig, group: str) -> HeadgateError:
+def _group_error(reason: KafkaError, lent: Lent, config: ConsumerConfig, group: str) -> HeadgateError:
     """By the error's name: its text could hold more than a name should."""
     where: dict[str, Any] = {"group": group, "servers": config.servers}
     lent.consumer.poll(0)  # serves what the client has to say

@@ -68,10 +68,6 @@ class ConsumerConfig:
         """What to do where Kafka does not answer."""
         return reach(self.servers)
 
-    @property
-    def isolation(self) -> str:
-        return dict(self.properties)["isolation.level"]
-
     def with_isolation(self, level: str) -> ConsumerConfig:
         """The same cluster and credentials, seen at another isolation level."""
         return replace(self, properties=tuple(sorted({**dict(self.properties), "isolation.level": level}.items())))

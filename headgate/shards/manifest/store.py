@@ -95,7 +95,7 @@ class ManifestStore:
                     vanished = error
             raise Transient("The latest manifest vanished each time after it was listed.") from vanished
 
-    def claim(self, owner: str | None = None, *, claim_id: str | None = None, spec_id: int = 0) -> Claimed:
+    def claim(self, owner: str | None = None, *, spec_id: int = 0) -> Claimed:
         """Take the shard with the next epoch. THIS WRITES, AND IT FENCES AN EARLIER WRITER.
 
         1. latest: a shard of another owner, or sealed without an owner, is InvalidInput.
@@ -111,9 +111,9 @@ class ManifestStore:
         Transient where the outcome is unknown or the shard stays contended; a claim that
         landed unknown fences the earlier writer and hurts nobody else.
         """
-        if owner == "" or claim_id == "":
-            raise InvalidInput("An owner and a claim id are never empty.", table=self.table, shard=str(self.shard_id))
-        claim_id = claim_id or uuid.uuid4().hex
+        if owner == "":
+            raise InvalidInput("An owner must not be empty.", table=self.table, shard=str(self.shard_id))
+        claim_id = uuid.uuid4().hex
         with self._located():
             for _ in range(CLAIM_TRIES):
                 previous = self.latest()

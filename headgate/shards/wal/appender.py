@@ -26,7 +26,7 @@ from headgate.shards.manifest.store import ManifestStore
 from headgate.shards.shard import Claim, Shard
 from headgate.shards.wal.decoder import decode_header
 from headgate.shards.wal.encoder import encode_barrier, encode_entry
-from headgate.shards.wal.entry import EncodedEntry, EncodedRows, EntryHeader, HEADER_GUESS, Tags, header_length
+from headgate.shards.wal.entry import HEADER_GUESS, EncodedEntry, EncodedRows, EntryHeader, Tags, header_length
 from headgate.shards.wal.moved import WalPlaces, before_move, check_place, move_wal
 from headgate.shards.wal.tip import checked_tip, find_tip, listed_end
 from headgate.steps import step

@@ -10,7 +10,6 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from headgate.connectors.kafka import reader
-from headgate.connectors.kafka.consumers import close_idle_consumers
 from headgate.connectors.kafka.reader import offsets, partitions, read_range
 from headgate.connectors.kafka.rows import COLUMNS, row_schema
 from headgate.connectors.kafka.topics import admin_client, create_topic, grow_topic
@@ -241,7 +240,6 @@ class TestConsumers:
         produce(kafka_servers, topic, numbered(300), partition=0)
         produce(kafka_servers, topic, [b"other"], partition=1)
         config = config_for(kafka_servers)
-        close_idle_consumers()
         for _ in range(3):
             reader = read_range(config, topic, 0, 0, 300, max_rows=10)
             assert next(reader).num_rows == 10
