@@ -89,26 +89,6 @@ def test_puts_with_other_tags_wait_for_the_next_entry() -> None:
 # -- the queue survives ---------------------------------------------------------------------
 
 
-def test_lance_6675_the_queue_survives_a_failed_append(store: ObjectStore, shard_id: uuid.UUID) -> None:
-    """Puts stay queued while the store fails, and become durable in order when it is back."""
-    faulty = FaultyStore(store)
-    writer = open_writer(faulty, shard_id, replace(ASYNC, retry=Retry(attempts=10**6, base=0.001, cap=0.001)))
-    faulty.plan = lambda op: Fault.FAIL if op.verb == "put_if_absent" else None
-    first = [writer.put(rows(row)) for row in range(3)]
-    flushing = Background(writer.flush)
-    until(lambda: writer.stats().retries > 2)
-    assert writer.stats().pipeline.pending_puts == 3
-    assert writer.stats().pipeline.pending_bytes == 3 * ONE
-    more = [writer.put(rows(row)) for row in range(3, 6)]
-    faulty.unscript()
-    flushing.result()
-    writer.close()
-    assert [put.positions for put in first] == [(1,)] * 3
-    assert [put.positions for put in more] == [(2,)] * 3
-    assert visible(writer.shard) == [0, 1, 2, 3, 4, 5]
-    closing_checks(store, shard_id, range(6), range(6), [writer])
-
-
 # -- bytes in memory ---------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -245,31 +245,6 @@ def test_a_store_that_never_answers_makes_an_entry_unknown_and_what_waits_behind
     assert landed(writer.shard.home, pending.unknown[0].entry_id)
     assert visible(writer.shard) == [1, 2]
     assert writer.take_pending() == replace(pending, failed=(), unknown=())
-
-
-@pytest.mark.parametrize("compression", [None, "zstd"])
-def test_rows_come_back_as_they_were_put(store: ObjectStore, shard_id: uuid.UUID, compression: Any) -> None:
-    config = replace(WAL_ONLY, durable_write=False, max_wal_flush_interval=3600.0, compression=compression)
-    writer = open_writer(store, shard_id, config)
-    successor = open_writer(store, shard_id)
-    for part in (rows(1, 2, note="x" * 100), rows(3)):
-        writer.put(part)
-    fenced(writer.flush)
-    pending = writer.take_pending()
-    for put in pending.failed:
-        successor.append(put.batches, put.tags)
-    assert visible(successor.shard) == [1, 2, 3]
-    assert not pending.unknown
-
-
-def test_a_writer_that_works_gives_nothing_back(store: ObjectStore, shard_id: uuid.UUID) -> None:
-    writer = open_writer(store, shard_id)
-    writer.put(rows(1))
-    with pytest.raises(InvalidInput, match="works"):
-        writer.take_pending()
-    writer.close()
-    pending = writer.take_pending()
-    assert (pending.failed, pending.unknown) == ((), ())
 
 
 # -- whether an entry landed ----------------------------------------------------------------------

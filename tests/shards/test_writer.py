@@ -1,4 +1,4 @@
-"""ShardWriter in WAL-only mode: what put, flush, stats and close promise, and what is refused."""
+"""ShardWriter in WAL-only mode: what a put makes, requests, grouping, attached tasks. See test_modes for the rest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ import pytest
 from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import Closed, Fenced, InvalidInput, NotFound, Poisoned
 from headgate.retry import Retry
-from headgate.shards.config import WriterConfig
 from headgate.shards.rows.schema import RowSchema
 from headgate.shards.shard import TableHome
 from headgate.shards.wal.entry import SourceRange, Tags
@@ -31,7 +30,6 @@ from tests.support.closing import (
     closing_checks,
     entry_at,
     fenced,
-    flush,
     home_of,
     ids_of,
     open_writer,
@@ -39,7 +37,7 @@ from tests.support.closing import (
     visible,
     wal_positions,
 )
-from tests.support.stores import Fault, FaultyStore
+from tests.support.stores import FaultyStore
 
 KEYED = RowSchema.of(
     pa.schema(
@@ -186,11 +184,6 @@ def test_attach_claims_reads_and_writes_nothing(store: ObjectStore, shard_id: uu
     assert (before.version, before.last_seen) == (1, 0)
 
 
-def test_attach_is_wal_only(store: ObjectStore, shard_id: uuid.UUID) -> None:
-    with pytest.raises(InvalidInput, match="enable_memtable=False"):
-        ShardWriter.attach(open_writer(store, shard_id).claim, WriterConfig())
-
-
 # -- grouping ------------------------------------------------------------------------------
 
 
@@ -265,36 +258,6 @@ def test_rows_become_durable_in_the_order_of_their_puts(store: ObjectStore, shar
 # -- stats, flush, close -------------------------------------------------------------------------
 
 
-def test_stats_answer_before_the_first_put_and_after_close(store: ObjectStore, shard_id: uuid.UUID) -> None:
-    writer = open_writer(store, shard_id)
-    stats = writer.stats()
-    assert (stats.shard, stats.epoch, stats.next_position, stats.retries) == (str(shard_id), 1, 1, 0)
-    writer.put(rows(1, 2))
-    writer.close()
-    stats = writer.stats()
-    assert (stats.next_position, stats.pipeline.rows, stats.pipeline.puts, stats.pipeline.entries) == (2, 2, 1, 1)
-    assert stats.pipeline.nbytes == entry_at(writer.shard, 1).nbytes
-    assert stats.pipeline.pending_bytes == stats.pipeline.pending_puts == 0
-
-
-def test_lance_6675_stats_after_a_reopen_are_never_0(store: ObjectStore, shard_id: uuid.UUID) -> None:
-    with open_writer(store, shard_id) as first:
-        first.put(rows(1))
-        first.put(rows(2))
-    second = open_writer(store, shard_id)
-    assert second.stats().next_position == 4
-    flush(second)
-    assert open_writer(store, shard_id).stats().next_position == 5
-
-
-def test_retries_are_counted(store: ObjectStore, shard_id: uuid.UUID) -> None:
-    faulty = FaultyStore(store)
-    with open_writer(faulty, shard_id) as writer:
-        faulty.script("put_if_absent", Fault.FAIL, Fault.FAIL)
-        writer.put(rows(1))
-        assert writer.stats().retries == 2
-
-
 def test_close_notes_the_tip_for_the_next_opener(store: ObjectStore, shard_id: uuid.UUID) -> None:
     with open_writer(store, shard_id) as writer:
         for row in range(30):
@@ -306,109 +269,6 @@ def test_close_notes_the_tip_for_the_next_opener(store: ObjectStore, shard_id: u
     open_writer(faulty, shard_id)
     assert {op.verb for op in faulty.log if "/wal/" in op.key} == {"list", "head", "put_if_absent"}
     assert (faulty.operations()["head"], [op.verb for op in faulty.log if "/wal/" in op.key].count("list")) == (16, 1)
-
-
-def test_close_survives_a_store_that_cannot_note_the_tip(store: ObjectStore, shard_id: uuid.UUID) -> None:
-    faulty = FaultyStore(store)
-    writer = open_writer(faulty, shard_id)
-    writer.put(rows(1))
-    faulty.plan = lambda op: Fault.FAIL if "/manifest/" in op.key else None
-    writer.close()
-    closing_checks(store, shard_id, {1}, {1}, [writer])
-
-
-def test_close_twice_is_close_once(store: ObjectStore, shard_id: uuid.UUID) -> None:
-    writer = open_writer(store, shard_id, ASYNC)
-    writer.put(rows(1))
-    writer.close()
-    version = writer.shard.manifests.versions()[-1]
-    writer.close()
-    writer.flush()
-    assert writer.shard.manifests.versions()[-1] == version
-    for late in (rows(2), rows()):
-        with pytest.raises(Closed):
-            writer.put(late)
-
-
-def test_close_makes_every_put_durable(store: ObjectStore, shard_id: uuid.UUID) -> None:
-    writer = open_writer(store, shard_id, ASYNC)
-    handles = [writer.put(rows(row)) for row in range(7)]
-    writer.close()
-    assert all(handle.done for handle in handles)
-    assert visible(writer.shard) == list(range(7))
-
-
-def test_a_writer_that_never_put_closes(store: ObjectStore, shard_id: uuid.UUID) -> None:
-    with open_writer(store, shard_id):
-        pass
-    assert open_writer(store, shard_id).stats().next_position == 2
-
-
-def test_leaving_the_block_raises_what_close_raises_unless_something_else_went_wrong(
-    store: ObjectStore, shard_id: uuid.UUID
-) -> None:
-    def lose(inside: Exception | None) -> None:
-        faulty = FaultyStore(store)
-        with open_writer(faulty, shard_id, ASYNC) as writer:
-            writer.put(rows(1))
-            faulty.plan = lambda op: Fault.FAIL if op.verb == "put_if_absent" else None
-            if inside is not None:
-                raise inside
-
-    with pytest.raises(Poisoned):
-        lose(None)
-    with pytest.raises(KeyError):
-        lose(KeyError("mine"))
-
-
-@pytest.mark.parametrize("config", [WAL_ONLY, ASYNC], ids=["durable", "async"])
-def test_peers_bug_9_lance_7769_close_reports_a_failed_write(
-    store: ObjectStore, shard_id: uuid.UUID, config: WriterConfig
-) -> None:
-    faulty = FaultyStore(store)
-    writer = open_writer(faulty, shard_id, config)
-    faulty.plan = lambda op: Fault.FAIL if op.verb == "put_if_absent" else None
-    if config.durable_write:
-        with pytest.raises(Poisoned):
-            writer.put(rows(1))
-        handle = None
-    else:
-        handle = writer.put(rows(1))
-    for _ in range(2):
-        with pytest.raises(Poisoned) as caught:
-            writer.close()
-        assert "puts 1 to 1 (1 rows)" in str(caught.value)
-    if handle is not None:
-        with pytest.raises(Poisoned):
-            handle.wait()
-    stats = writer.stats()
-    assert (stats.pipeline.pending_puts, stats.pipeline.entries) == (1, 0)
-    closing_checks(store, shard_id, set(), {1}, [writer])
-
-
-@pytest.mark.parametrize("pending", [0, 1, 5])
-def test_peers_bug_9_lance_context_204_close_never_hangs_when_fenced(store: ObjectStore, pending: int) -> None:
-    """Patient retries must not make a fenced writer wait: close() and what is called after it come back in a second."""
-    patient = replace(ASYNC, retry=Retry(attempts=50, base=60.0, cap=600.0))
-    seconds = []
-    for _ in range(3):  # the fastest counts: other tests keep the machine busy
-        shard_id = uuid.uuid4()
-        writer = open_writer(store, shard_id, patient)
-        open_writer(store, shard_id)
-        for row in range(pending):
-            writer.put(rows(row))
-        start = time.monotonic()
-        closing = Background(writer.close)
-        if pending:
-            error = fenced(closing.result)
-            assert f"puts 1 to {pending} ({pending} rows)" in str(error)
-            for later in (writer.close, writer.flush, partial(writer.put, rows(9))):
-                assert fenced(Background(later).result) is error
-        else:
-            closing.result()
-        seconds.append(time.monotonic() - start)
-        assert visible(writer.shard) == []
-    assert min(seconds) < 1
 
 
 def test_a_fenced_writer_whose_puts_are_durable_answers_within_a_second(store: ObjectStore) -> None:
@@ -424,24 +284,6 @@ def test_a_fenced_writer_whose_puts_are_durable_answers_within_a_second(store: O
             assert fenced(Background(later).result) is error
         seconds.append(time.monotonic() - start)
     assert min(seconds) < 1
-
-
-def test_lance_6432_a_fenced_writers_error_names_shard_position_epochs_and_what_is_not_durable(
-    store: ObjectStore, shard_id: uuid.UUID
-) -> None:
-    writer = open_writer(store, shard_id, ASYNC)
-    writer.put(rows(1)).wait()
-    open_writer(store, shard_id)
-    late = [writer.put(rows(2, 3)), writer.put(rows(4))]
-    error = fenced(writer.flush)
-    assert (error.shard, error.position, error.epoch, error.stored_epoch) == (str(shard_id), 2, 1, 2)
-    for part in (str(shard_id), "position=2", "epoch=1", "stored_epoch=2", "puts 2 to 3 (3 rows)", "Next:"):
-        assert part in str(error)
-    calls: list[Callable[[], object]] = [lambda: writer.put(rows(5)), writer.flush, writer.close]
-    for call in [*calls, *(put.wait for put in late)]:
-        assert fenced(call) is error
-    assert not any(put.done for put in late)
-    assert visible(writer.shard) == [1]
 
 
 def test_every_thread_that_waits_learns_that_the_writer_is_fenced(store: ObjectStore, shard_id: uuid.UUID) -> None:
@@ -476,43 +318,7 @@ def test_a_thread_that_dies_of_a_bug_poisons_and_says_why(store: ObjectStore, sh
         writer.close()
 
 
-# -- refusals -------------------------------------------------------------------------------------
-
-
-REFUSALS: dict[str, Callable[[ShardWriter], object]] = {
-    "scan": lambda writer: writer.scan(),
-    "memtable_stats": lambda writer: writer.memtable_stats(),
-    "active_memtable": lambda writer: writer.active_memtable(),
-    "flush_memtable": lambda writer: writer.flush_memtable(),
-}
-
-
-@pytest.mark.parametrize("name", list(REFUSALS))
-def test_lance_6675_wal_only_refuses_what_needs_a_memtable(store: ObjectStore, shard_id: uuid.UUID, name: str) -> None:
-    with open_writer(store, shard_id) as writer:
-        with pytest.raises(InvalidInput, match=name) as caught:
-            REFUSALS[name](writer)
-        assert caught.value.shard == str(shard_id)
-        assert "enable_memtable=True" in str(caught.value)
-        assert writer.put(rows(1)).positions == (1,)
-
-
-@pytest.mark.parametrize("kind", ["indexes", "shard-name"])
-def test_lance_6675_a_refused_open_fences_nobody(store: ObjectStore, shard_id: uuid.UUID, kind: str) -> None:
-    healthy = open_writer(store, shard_id)
-    healthy.put(rows(1))
-    before = {info.key: info.modified for info in store.list("")}
-    config = replace(WAL_ONLY, maintained_indexes=("by_note",)) if kind == "indexes" else WAL_ONLY
-    name = str(shard_id) if kind == "indexes" else "../../etc/passwd"
-    faulty = FaultyStore(store)
-    with pytest.raises(InvalidInput):
-        ShardWriter.open(home_of(faulty), name, config)
-    if kind == "indexes":
-        with pytest.raises(InvalidInput, match="by_note"):
-            ShardWriter.attach(healthy.claim, config)
-    assert faulty.log == []
-    assert {info.key: info.modified for info in store.list("")} == before
-    assert healthy.put(rows(2)).positions == (2,)
+# -- by URI ---------------------------------------------------------------------------------------
 
 
 def test_a_table_that_is_not_there_is_not_found(tmp_path: Path, shard_id: uuid.UUID) -> None:
