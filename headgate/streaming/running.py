@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from headgate import clock
-from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.commit_log import read_head
 from headgate.checkpoints.log.records import BatchRecord
 from headgate.checkpoints.log.state import Head
 from headgate.checkpoints.spark.directory import SparkCheckpoint
@@ -288,4 +288,4 @@ class _Watched:
         """Where the stream stands in the table."""
         home, stream = self._sink.table.home, self._sink.options.stream
         assert stream is not None
-        return CommitLog(home.records, stream, home.uri).read().head
+        return read_head(home, stream)

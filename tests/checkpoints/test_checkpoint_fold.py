@@ -7,8 +7,9 @@ import contextlib
 import pytest
 
 from headgate.checkpoints.log import fold as folding
-from headgate.checkpoints.log.commit_log import CommitLog, OpenedLog
+from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.fold import Folding, put_fold, tidy
+from headgate.checkpoints.log.opened_log import OpenedLog
 from headgate.checkpoints.log.records import BatchRecord, OpenRecord
 from headgate.checkpoints.log.state import LogState
 from headgate.connectors.objects.folder import FolderStore

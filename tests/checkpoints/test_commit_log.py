@@ -8,8 +8,9 @@ import uuid
 import pytest
 
 from headgate.checkpoints.log.codec import encode
-from headgate.checkpoints.log.commit_log import CommitLog, OpenedLog
+from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.names import stream_folder
+from headgate.checkpoints.log.opened_log import OpenedLog
 from headgate.checkpoints.log.positions import next_plan
 from headgate.checkpoints.log.records import Batch, BatchRecord, OpenRecord, ShardClaim
 from headgate.checkpoints.log.state import LogState, empty, fold, replayed

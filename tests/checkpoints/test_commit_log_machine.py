@@ -12,9 +12,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from headgate.checkpoints.log.commit_log import CommitLog, OpenedLog
+from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.decisions import BatchSources, Skip, Write, decide_batch
 from headgate.checkpoints.log.names import stream_folder
+from headgate.checkpoints.log.opened_log import OpenedLog
 from headgate.checkpoints.log.positions import next_plan
 from headgate.checkpoints.log.records import Batch, BatchRecord, Fold, Moved, Record, RewindRecord, ShardClaim
 from headgate.checkpoints.log.state import LogState, fold

@@ -19,8 +19,9 @@ from headgate.checkpoints.fsck.consumers import check_consumers
 from headgate.checkpoints.gc.collect import collect
 from headgate.checkpoints.log import archive_format as archived
 from headgate.checkpoints.log import fold as folding
-from headgate.checkpoints.log.commit_log import CommitLog, OpenedLog
+from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.fold import put_fold, tidy
+from headgate.checkpoints.log.opened_log import OpenedLog
 from headgate.checkpoints.log.records import Batch, BatchRecord, Moved, Record, RewindRecord
 from headgate.checkpoints.log.state import Head, empty, replayed
 from headgate.connectors.objects.memory import MemoryStore

@@ -14,8 +14,9 @@ from headgate.checkpoints.log import archive_format as archived
 from headgate.checkpoints.log import fold as folding
 from headgate.checkpoints.log.archive import LogArchive
 from headgate.checkpoints.log.archive_format import Archived
-from headgate.checkpoints.log.commit_log import CommitLog, OpenedLog
+from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.fold import put_fold, tidy
+from headgate.checkpoints.log.opened_log import OpenedLog
 from headgate.checkpoints.log.records import BatchRecord
 from headgate.connectors.objects.folder import FolderStore
 from headgate.connectors.objects.port import ObjectStore

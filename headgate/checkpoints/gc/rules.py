@@ -2,6 +2,7 @@
 
 Put-if-absent fences only while the refusing object exists, so whatever is deleted frees a slot. Hence these are never
 garbage: a fence barrier, an open record, and the tip of a log (R5); a schema record and the last batch record (R22).
+What may go of a log is decided in `checkpoints.log.decisions`.
 
 Who may delete what is decided by one manifest, read as the latest after the candidates were listed (R20): an SSTable
 goes once no flush can commit it any more, however long one sleeps. No clock decides this.

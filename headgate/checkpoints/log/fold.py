@@ -19,11 +19,11 @@ from uuid import UUID
 import structlog
 
 from headgate.checkpoints.log.archive import LOT, LogArchive
-from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.decisions import collectable_records, last_batch
 from headgate.checkpoints.log.names import by_number
 from headgate.checkpoints.log.pins import live_pins, needed_above
 from headgate.checkpoints.log.records import BatchRecord, Fold, Record
+from headgate.checkpoints.log.slots import LogSlots
 from headgate.checkpoints.log.state import LogState, replayed, unfolded
 from headgate.checkpoints.log.state import fold as folded
 from headgate.connectors.objects import ObjectStore
@@ -41,7 +41,7 @@ _log = structlog.get_logger("headgate.checkpoints")
 class Folding:
     """The log of one driver, summed up as it grows. Batches add to it while another thread may fold."""
 
-    def __init__(self, records: ObjectStore, log: CommitLog, state: LogState | None, retry: Retry = Retry()) -> None:  # noqa: B008
+    def __init__(self, records: ObjectStore, log: LogSlots, state: LogState | None, retry: Retry = Retry()) -> None:  # noqa: B008
         """`state` is the whole log as the driver took it over; None where it knows only where the stream stands."""
         self._store = records
         self._log = log
@@ -91,7 +91,7 @@ class Folding:
         return made
 
 
-def put_fold(log: CommitLog, state: LogState, replay_after: Mapping[UUID, int]) -> Fold:
+def put_fold(log: LogSlots, state: LogState, replay_after: Mapping[UUID, int]) -> Fold:
     """Fold the log at this state. Per shard `replay_after` is a committed one; a shard that is left out keeps all."""
     made = folded(state, replay_after)
     if made.sequence > state.fold_sequence:
@@ -99,7 +99,7 @@ def put_fold(log: CommitLog, state: LogState, replay_after: Mapping[UUID, int]) 
     return made
 
 
-def tidy(store: ObjectStore, log: CommitLog, batches: set[int] | None = None, retry: Retry = Retry()) -> list[int]:  # noqa: B008
+def tidy(store: ObjectStore, log: LogSlots, batches: set[int] | None = None, retry: Retry = Retry()) -> list[int]:  # noqa: B008
     """Delete the records that the last fold but one sums up, and the folds before it. The sequences that went.
 
     1. LIST; then the consumers' pins: what one has not read stays.
@@ -143,7 +143,7 @@ def tidy(store: ObjectStore, log: CommitLog, batches: set[int] | None = None, re
     return gone
 
 
-def _is_batch(log: CommitLog, sequence: int) -> bool:
+def _is_batch(log: LogSlots, sequence: int) -> bool:
     try:
         return isinstance(log.record(sequence), BatchRecord)
     except NotFound:

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from headgate.checkpoints.fsck.check import look_over
 from headgate.checkpoints.fsck.findings import Finding
-from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.commit_log import CommitLog, read_head
 from headgate.checkpoints.log.decisions import late_beginning
 from headgate.checkpoints.log.names import list_streams, no_stream
 from headgate.checkpoints.log.state import Head
@@ -205,7 +205,7 @@ def choose_stream(home: TableHome, spark: SparkLook, given: str | None) -> str:
     streams = list_streams(home.records)
     if len(streams) == 1:
         return streams[0]
-    heads = [CommitLog(home.records, stream, home.uri).read().head for stream in streams]
+    heads = [read_head(home, stream) for stream in streams]
     queries = {head.stream: {one.query_id for one in (head.last, head.opened) if one is not None} for head in heads}
     own = [stream for stream, ids in queries.items() if spark.query_id in ids]
     if len(own) == 1:

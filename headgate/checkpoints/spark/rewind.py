@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.commit_log import read_head
 from headgate.checkpoints.log.names import list_streams, no_stream
 from headgate.checkpoints.log.records import Moved, RewindRecord
 from headgate.checkpoints.log.state import Head
@@ -35,7 +35,7 @@ class Rewound:
 
 def stream_head(home: TableHome, stream: str) -> Head:
     """Where a stream stands. Reads only. Raises NotFound for one that never was."""
-    head = CommitLog(home.records, stream, home.uri).read().head
+    head = read_head(home, stream)
     if head.sequence == 0:
         raise no_stream(stream, list_streams(home.records), home.uri)
     return head
@@ -81,7 +81,7 @@ def adopt(
     checkpoint's batches have read until now is never in the table. Raises as `rewind` does.
     """
     step("rewind look")
-    head = CommitLog(home.records, stream, home.uri).read().head
+    head = read_head(home, stream)
     return _sent(home, head, partial(plan_adoption, spark=spark), by=by, reason=reason, retry=retry)
 
 

@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from headgate.checkpoints.log.commit_log import CommitLog, OpenedLog
+from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.dead_letters import PREFIX, dead_letter_shard
 from headgate.checkpoints.log.decisions import holds_log
+from headgate.checkpoints.log.opened_log import OpenedLog
 from headgate.checkpoints.log.records import Batch, BatchRecord, Moved, RewindRecord
 from headgate.checkpoints.log.state import Head
 from headgate.checkpoints.stream.claims import check_held, check_owners, claim_all, shard_claims

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import structlog
 
-from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.commit_log import read_head
 from headgate.checkpoints.log.names import ROOT, stream_folder
 from headgate.checkpoints.spark.directory import SparkCheckpoint
 from headgate.checkpoints.spark.recover import mend
@@ -357,7 +357,7 @@ def _has_read(uri: str, storage_options: Mapping[str, str] | None, stream: str, 
         home = open_table(uri, storage_options).home
     except NotFound:
         return False
-    return any(topic == read for read, _ in CommitLog(home.records, stream, home.uri).read().head.ends)
+    return any(topic == read for read, _ in read_head(home, stream).ends)
 
 
 def _table(

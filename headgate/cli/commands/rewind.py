@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.commit_log import read_head
 from headgate.checkpoints.log.decisions import starting_offsets
 from headgate.checkpoints.log.records import Moved
 from headgate.checkpoints.log.state import Head
@@ -131,7 +131,7 @@ def rewind(
 
 def _adopt(table: Table, stream: str, spark: SparkCheckpoint, reason: str, apply: bool, output: Output) -> None:
     look = look_at_spark(spark)
-    head = CommitLog(table.home.records, stream, table.uri).read().head
+    head = read_head(table.home, stream)
     moves = plan_adoption(head, look)
     there = is_there(head, moves)
     done = adopt_checkpoint(table.home, stream, look, by=_who(), reason=reason) if apply else None

@@ -14,8 +14,9 @@ from uuid import UUID, uuid4
 
 from headgate.caches import set_cache_bytes
 from headgate.checkpoints.jobs.columns import another_table, gained, stream_schema
-from headgate.checkpoints.log.commit_log import CommitLog, OpenedLog
+from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.decisions import Skip, Write, is_another_table
+from headgate.checkpoints.log.opened_log import OpenedLog
 from headgate.checkpoints.log.records import Batch, BatchRecord
 from headgate.checkpoints.log.state import Head, LogState
 from headgate.checkpoints.spark.directory import SparkCheckpoint

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.commit_log import read_head
 from headgate.checkpoints.log.names import list_streams
 from headgate.checkpoints.log.records import BatchRecord
 from headgate.checkpoints.log.state import Head
@@ -49,7 +49,7 @@ class StreamStatus:
 def heads_of(table: Table) -> tuple[Head, ...]:
     """Where every stream of the table stands, by name."""
     home = table.home
-    return tuple(CommitLog(home.records, name, home.uri).read().head for name in list_streams(home.records))
+    return tuple(read_head(home, name) for name in list_streams(home.records))
 
 
 def stream_statuses(table: Table, consumer: Consumer | None = None) -> tuple[StreamStatus, ...]:

@@ -1,0 +1,102 @@
+"""The slots of a commit log: one record each, put if absent. Who has a slot is what it holds."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from headgate import clock
+from headgate.checkpoints.log import codec
+from headgate.checkpoints.log.decisions import log_end
+from headgate.checkpoints.log.reader import LogReader
+from headgate.checkpoints.log.records import Fold, Record, SchemaRecord
+from headgate.errors import (
+    AlreadyExists,
+    Fenced,
+    InvalidInput,
+    NotFound,
+    Poisoned,
+    StoreError,
+    Transient,
+)
+from headgate.retry import note_retry
+
+
+class LogSlots(LogReader):
+    """One stream's log, for putting one record. THIS WRITES; what to put where is for others to decide."""
+
+    def put(self, record: Record) -> Record | None:
+        """None: stored. Otherwise the record that has the slot, perhaps our own.
+
+        A store that does not answer is asked again with the same bytes for the same slot.
+        Raises Poisoned where the outcome stays unknown, Fenced where the log has gone on.
+        """
+        key, data = self._key("log", record.sequence), codec.encode(record)
+        delays = self._retry.delays()
+        while True:
+            cause: StoreError
+            try:
+                self._store.put_if_absent(key, data)
+                return None
+            except AlreadyExists as error:
+                cause = error
+                if (taken := self._taken(record)) is not None:
+                    return taken
+            except Transient as error:
+                cause = error
+            except StoreError as error:
+                raise self.unknown(record) from error
+            if (delay := next(delays, None)) is None:
+                raise self.unknown(record) from cause
+            note_retry()
+            clock.sleep(delay)
+
+    def put_fold(self, fold: Fold) -> None:
+        """Store a fold of this log. Anyone may, and twice equals once: what it sums up never changes."""
+        if fold.stream != self.stream or fold.sequence < 1:
+            raise InvalidInput(f"A fold of {fold.stream!r} at {fold.sequence} is none of this log.", **self._where())
+        key, data = self._key("folds", fold.sequence), codec.encode(fold)
+        with suppress(AlreadyExists):
+            self._retry.run(lambda: self._store.put_if_absent(key, data))
+
+    def fenced(self, record: Record, successor: Record | None) -> Fenced:
+        """The error where the log has gone on."""
+        return Fenced(
+            "A successor has taken the stream over; the record was not committed.",
+            **self._where(),
+            sequence=record.sequence,
+            query_id=_query_of(record),
+            successor_query_id=_query_of(successor),
+            successor_record_id=successor and successor.record_id,
+            advice="stop this query; another driver runs the stream. Start again only if that one should stop",
+        )
+
+    def unknown(self, record: Record) -> Poisoned:
+        """The error where a put was not answered."""
+        return Poisoned(
+            "A record of the commit log could not be stored; whether it was is unknown.",
+            **self._where(),
+            sequence=record.sequence,
+            query_id=_query_of(record),
+            advice="call it again: twice equals once"
+            if isinstance(record, SchemaRecord)
+            else "start the query again: the log then says whether the batch counts",
+        )
+
+    def _taken(self, record: Record) -> Record | None:
+        """Who has the slot? None: nobody, a conflict that left nothing; try again."""
+        try:
+            return self.record(record.sequence)
+        except NotFound:
+            # Or a batch that was folded and collected. Only the tip can tell.
+            listed, folds = self._list()
+        except Transient as error:
+            raise self.unknown(record) from error
+        if record.sequence in listed:
+            return None  # it came since, and the next try reads it
+        if log_end(listed, folds) >= record.sequence:
+            raise self.fenced(record, None)
+        return None
+
+
+def _query_of(record: Record | None) -> str | None:
+    return getattr(record, "query_id", None)
