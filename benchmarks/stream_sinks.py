@@ -20,6 +20,7 @@ from pyspark.sql import functions as f
 
 import headgate
 from headgate.shards.sharding import Sharding
+from headgate.steps import watching
 from headgate.streaming.kafka.source import KafkaSource
 from headgate.streaming.sink import ShardSink
 from headgate.table.table import Table
@@ -122,7 +123,7 @@ class _Counted:
 
     def __init__(self, table: Table, source: KafkaSource | None, options: dict[str, Any]) -> None:
         decode = headgate.decode.json(SCHEMA)
-        self._sink = ShardSink(table, decode=decode, source=source, pause=self._at, **options)
+        self._sink = ShardSink(table, decode=decode, source=source, **options)
         self._store = table.home.store
         self._memtable = options["enable_memtable"]
         self._until_commit = Counter[str]()
@@ -137,14 +138,21 @@ class _Counted:
         if not self._memtable:
             self._sink.wait_for_maintenance()
         self._store.reset_operations()
-        self._sink(frame, batch_id)
+        before = self._task_operations()
+        with watching(self._at):
+            self._sink(frame, batch_id)
         record = self._sink.last
         assert record is not None
         logs = [part for _, part in record.parts()]
         own = Counter(self._store.operations()) if self._memtable else self._until_commit
-        spent = own + Counter(self._sink.task_operations)
+        spent = own + (self._task_operations() - before)
         self.batches.append(Batch(spent, sum(len(part.positions) for part in logs), opened=not self.batches))
         self.rows += sum(part.rows for part in logs)
+
+    def _task_operations(self) -> Counter[str]:
+        samples = self._sink.reporting.metrics.samples()
+        counted = [one for one in samples if one.metric.name == "headgate_store_operations_total"]
+        return Counter({one.labels[0]: int(one.value) for one in counted if one.labels[1] == "tasks"})
 
     def phases(self) -> dict[str, float]:
         """As the sink's own metrics have them. `decode` and `append` add up what tasks took side by side."""

@@ -28,7 +28,7 @@ from headgate.records import checksum, decode, fields_of, plain, release, text_o
 from headgate.search.finalize.marker import marker_bytes
 from headgate.search.finalize.segment import OURS, Built, Facts
 from headgate.shards.sharding import by_partition
-from headgate.streaming.maintenance.state import Failure, MaintenanceState, put_state
+from headgate.streaming.maintenance.state import JobFailure, MaintenanceState, put_state
 from headgate.table.table import Table
 from tests.support import tables as checkpoint_tables
 from tests.support.histories import STREAM, make, open_stream, pin
@@ -69,7 +69,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     table.add_column(pa.field("extra", pa.int64()))
     driver = open_stream(table)
     driver.rewind(tuple(Moved(topic, partition, end, 0) for (topic, partition), end in driver.head.ends.items()))
-    put_state(table.home.records, MaintenanceState(STREAM, failures=(Failure("flush", 1, "e", "then", "soon"),)))
+    put_state(table.home.records, MaintenanceState(STREAM, failures=(JobFailure("flush", 1, "e", "then", "soon"),)))
     sync_base(table.home.store)
     clone = table.clone(str(home / "clone"), deep=True)
     wanted = read_intent(clone.home.store)
@@ -192,5 +192,5 @@ def test_numbers_of_thousands_of_digits_are_corrupt() -> None:
 
 
 def test_a_hint_that_was_written_without_a_checksum_is_read(found: dict[str, bytes]) -> None:
-    told = MaintenanceState("s", flushes=3, failures=(Failure("flush", 1, "e", "then", "soon"),), running=("flush",))
+    told = MaintenanceState("s", flushes=3, failures=(JobFailure("flush", 1, "e", "then", "soon"),), running=("flush",))
     assert decode(MaintenanceState, json.dumps(asdict(told), indent=2).encode(), "It") == told

@@ -136,7 +136,7 @@ def close_told(sink: headgate.ShardSink) -> None:
     """Close it once Kafka's group has all: a close waits for that only for a while."""
     progress = sink.reporting._progress
     assert progress is not None
-    until(lambda: progress.is_told)
+    until(lambda: progress.is_current)
     sink.close()
 
 

@@ -24,7 +24,6 @@ from typing import Any
 
 from headgate.checkpoints.log import codec
 from headgate.checkpoints.log.decisions import Opened, is_announced, is_own, judge_open, log_end
-from headgate.checkpoints.log.names import by_number, fold_number, record_number
 from headgate.checkpoints.log.opened_log import OpenedLog, decoded_ends, now_text
 from headgate.checkpoints.log.records import (
     Fold,

@@ -17,8 +17,8 @@ from headgate.checkpoints.jobs.advance import close_gap, unseal
 from headgate.checkpoints.jobs.compact import CompactRound, RunCompaction, compact_round
 from headgate.checkpoints.jobs.flush import Flushed, FlushJob, RunJobs
 from headgate.checkpoints.jobs.policy import CompactLimits
-from headgate.checkpoints.log.commit_log import OpenedLog
 from headgate.checkpoints.log.fold import Folding
+from headgate.checkpoints.log.opened_log import OpenedLog
 from headgate.checkpoints.log.positions import checkpoint_limit, next_plan, settled_position
 from headgate.checkpoints.log.records import Fold, Mode
 from headgate.checkpoints.log.state import Head, LogState, Positions
