@@ -21,7 +21,7 @@ from headgate.connectors.objects.local import LocalStore
 from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound, StoreError, Transient
 from headgate.records import decode, encode, release
 from headgate.shards.config import WriterConfig
-from headgate.shards.shard import TABLE_ID
+from headgate.shards.shard import TABLE_ID, TableHome
 from headgate.shards.sharding import ByPartition, Sharding, bucket, by_partition, single
 from headgate.shards.writer import ShardWriter
 from headgate.steps import watching
@@ -36,7 +36,7 @@ SECRET = "the-secret-of-this-test"
 
 
 def orders(uri: Path | str, **changed: Any) -> Table:
-    arguments = {"primary_key": "id", "sharding": bucket("id", 4), "full_text": "note"} | changed
+    arguments: dict[str, Any] = {"primary_key": "id", "sharding": bucket("id", 4), "full_text": "note"} | changed
     return create_table(str(uri), SCHEMA, **arguments)
 
 
@@ -97,6 +97,7 @@ def test_native_sees_the_sharding_the_key_and_the_maintained_index(tmp_path: Pat
     orders(tmp_path / "t")
     dataset = lance.dataset(str(tmp_path / "t"))
     details = dataset.mem_wal_index_details()
+    assert details is not None
     assert (details["num_shards"], details["maintained_indexes"]) == (4, [full_text_index("note")])
     assert details["sharding_specs"][0]["fields"][0]["transform"] == "bucket"
     assert dataset.schema.field("id").metadata == {b"lance-schema:unenforced-primary-key": b"true"}
@@ -136,7 +137,8 @@ def test_a_key_of_two_columns_and_one_that_the_schema_marks_itself(tmp_path: Pat
 
 
 def test_without_a_key_the_table_takes_any_sharding(tmp_path: Path) -> None:
-    for name, sharding in {"a": single(), "b": bucket("note", 2), "c": by_partition()}.items():
+    shardings: dict[str, Sharding] = {"a": single(), "b": bucket("note", 2), "c": by_partition()}
+    for name, sharding in shardings.items():
         table = create_table(str(tmp_path / name), SCHEMA, sharding=sharding)
         assert table.primary_key == ()
 
@@ -565,7 +567,8 @@ def test_a_writer_that_is_opened_by_the_tables_uri_writes_where_the_table_says(
     table = orders(tmp_path / "t", wal_uri=str(tmp_path / "wal"))
     write(table, "bucket-00001", 6)
     ids = [6, 13, 14, 21]
-    for number, place in enumerate([table.uri, table, table.home], 1):
+    places: list[str | Table | TableHome] = [table.uri, table, table.home]
+    for number, place in enumerate(places, 1):
         with ShardWriter.open(place, "bucket-00001", mode) as writer:
             writer.put(rows(table, ids[number]))
         assert sorted(table.scan().read_all()["id"].to_pylist()) == ids[: number + 1]

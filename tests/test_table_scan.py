@@ -199,7 +199,7 @@ def test_a_batch_that_is_committed_between_the_reads_is_seen_whole_or_not_at_all
     stream = _Stream(table, names)
     ids = [table.shard(name).id for name in names]
     for step in ("manifests", "logs", "tails", "base"):
-        done = []
+        done: list[str] = []
 
         def commit(at: str, step: str = step, done: list[str] = done) -> None:
             if at == step and not done:

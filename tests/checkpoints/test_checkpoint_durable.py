@@ -281,7 +281,8 @@ def test_what_is_lost_between_the_record_and_the_look_drops_the_record(table: Ta
     driver = open_stream(table, [0])
     run_batch(driver, 0, [0])
     run_batch(driver, 1, [0])
-    shard, lost = shard_of(table, 0), []
+    shard = shard_of(table, 0)
+    lost: list[str] = []
 
     def lose(step: str) -> None:
         if step == "check" and not lost:
@@ -315,7 +316,7 @@ def test_a_base_version_that_is_cleaned_up_before_the_tag_is_met_by_starting_aga
     """Native's cleanup knows nothing of pins that are not there yet."""
     with table.writer(DIRECT, CONFIG) as writer:
         writer.put(rows(1))
-    cleaned = []
+    cleaned: list[int] = []
 
     def clean(step: str) -> None:
         if step == "tag" and not cleaned:

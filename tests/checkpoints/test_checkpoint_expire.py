@@ -131,7 +131,7 @@ def test_a_stream_with_memtables_is_refused(tmp_path: Path) -> None:
     before = objects(table)
     for arguments in ({"stream": "s"}, {"shard": shard_of(table, 0).id}):
         with pytest.raises(InvalidInput, match="does not write WAL only"):
-            expire(table.home, table.shard_ids(), OlderThan(timedelta(0)), **arguments)  # type: ignore[arg-type]
+            expire(table.home, table.shard_ids(), OlderThan(timedelta(0)), **arguments)
     with pytest.raises(InvalidInput, match="no shard of a WAL-only stream"):
         expire(table.home, table.shard_ids(), OlderThan(timedelta(0)))
     with pytest.raises(NotFound, match="no stream 'x'"):

@@ -27,7 +27,8 @@ def opened(store: ObjectStore, query: str = "q") -> OpenedLog:
 
 def commit(driver: OpenedLog, *numbers: int) -> list[BatchRecord]:
     """Batch n reads [10·n, 10·n + 10) and lists position n + 1."""
-    return [driver.commit(batch(n, n * 10, n * 10 + 10, n + 1), {}) for n in numbers]
+    records = [driver.commit(batch(n, n * 10, n * 10 + 10, n + 1), {}) for n in numbers]
+    return [record for record in records if record is not None]
 
 
 def listed(store: ObjectStore) -> tuple[list[int], list[int]]:

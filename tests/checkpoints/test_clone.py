@@ -659,7 +659,7 @@ def test_peers_bug_16_an_entry_that_vanishes_after_others_were_copied_leaves_not
             source.home.store.delete(src)
         real(src, dst, dst_store)  # type: ignore[arg-type]
 
-    store.copy = vanishing  # type: ignore[method-assign, assignment]
+    store.copy = vanishing  # type: ignore[method-assign]
     with pytest.raises(DataLoss, match="is missing"):
         clone_into(through(source, store), open_store(str(tmp_path / "clone")))
     assert files(tmp_path / "clone") == set()
@@ -782,7 +782,7 @@ def test_the_same_call_again_gives_the_same_clone_and_another_one_is_refused(tmp
     source.checkpoint(name="then")
     for changed in ({"deep": True}, {"checkpoint": "then"}, {"wal_uri": str(tmp_path / "wal")}):
         with pytest.raises(InvalidInput, match="Another clone was begun"):
-            source.clone(uri, names=[DIRECT], **changed)  # type: ignore[arg-type]
+            source.clone(uri, names=[DIRECT], **changed)
     with pytest.raises(InvalidInput, match="Another clone was begun"):
         clone.clone(str(tmp_path / "second"), names=[DIRECT]).clone(uri, names=[DIRECT])
     assert content(open_table(uri)) == before

@@ -28,7 +28,8 @@ def key(sequence: int, folder: str = "log") -> str:
 
 def filled(store: ObjectStore, batches: int) -> LogState:
     """A log with one open record and that many batches, one entry each."""
-    records = [open_record(), *(batch_record(2 + n, n, 1 + n, attempt=f"a{n}") for n in range(batches))]
+    batched = (batch_record(2 + n, n, 1 + n, attempt=f"a{n}") for n in range(batches))
+    records: list[OpenRecord | BatchRecord] = [open_record(), *batched]
     for record in records:
         store.put_if_absent(key(record.sequence), encode(record))
     return replayed(empty("orders"), records)
@@ -70,6 +71,7 @@ def test_what_was_committed_is_read_back(any_store: ObjectStore) -> None:
 def test_a_batch_without_rows_gets_its_record(any_store: ObjectStore) -> None:
     opened = log(any_store).open("q", CLAIMS)
     record = opened.commit(batch(0, 5, 5), {})
+    assert record is not None
     assert record.rows == 0
     assert log(any_store).read().head.last == record
     assert log(any_store).read().shards == {}
@@ -180,7 +182,9 @@ def test_a_position_that_no_replay_would_read_is_refused_before_the_put(
     with pytest.raises(InvalidInput, match=what):
         opened.commit(batch(1, 10, 20, *positions), replay_after)
     assert store.operations() == {}
-    assert opened.commit(batch(1, 10, 20, 10), replay_after).sequence == 3, "another try is welcome"
+    again = opened.commit(batch(1, 10, 20, 10), replay_after)
+    assert again is not None
+    assert again.sequence == 3, "another try is welcome"
 
 
 def test_a_predecessor_is_fenced_and_nothing_of_it_is_visible(any_store: ObjectStore) -> None:
@@ -259,7 +263,7 @@ def test_a_driver_that_was_fenced_does_not_take_the_stream_back_by_a_further_sha
 
 def paused_open(store: ObjectStore, step: str, meanwhile: list[OpenedLog]) -> OpenedLog:
     """Open, and let another driver open where this one has come to `step`."""
-    came = []
+    came: list[str] = []
 
     def pause(name: str) -> None:
         if name == step and not came:
@@ -310,7 +314,9 @@ def test_of_many_drivers_that_race_one_can_commit(any_store: ObjectStore) -> Non
             end = driver.head.ends.get(("t", 0), 0)
             plan = next_plan(driver.head, SHARD)
             try:
-                committed.append(driver.commit(batch(driver.head.sequence, end, end + 10, plan), {}))
+                record = driver.commit(batch(driver.head.sequence, end, end + 10, plan), {})
+                assert record is not None
+                committed.append(record)
             except Fenced:
                 continue
         assert len(committed) <= 1

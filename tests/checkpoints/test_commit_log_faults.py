@@ -76,8 +76,9 @@ def test_a_fault_at_any_put_is_not_felt(store: ObjectStore, fault: Fault) -> Non
     for number in range(1, 5):
         table = _folder(store, number)
         puts = iter(range(1, 100))
-        faulty = FaultyStore(
-            table, lambda op, puts=puts, at=number: fault if op.verb == "put_if_absent" and next(puts) == at else None
+        faulty = FaultyStore(table)
+        faulty.plan = lambda op, puts=puts, at=number: (
+            fault if op.verb == "put_if_absent" and next(puts) == at else None
         )
         committed: list[int] = []
         drive(faulty, committed, Spark())
@@ -132,7 +133,9 @@ def test_after_a_lost_response_the_stored_record_counts(store: ObjectStore) -> N
     faulty.script("put_if_absent", Fault.LOST)
     record = opened.commit(batch(0, 0, 10, 1), {})
     assert log(store).record(2) == record
-    assert opened.commit(batch(1, 10, 20, 2), {}).sequence == 3
+    again = opened.commit(batch(1, 10, 20, 2), {})
+    assert again is not None
+    assert again.sequence == 3
 
 
 def test_an_open_record_that_arrives_twice_is_one(store: ObjectStore) -> None:

@@ -149,6 +149,7 @@ class CommitLogMachine(RuleBasedStateMachine):
             return
         driver.store.unscript()
         assert driver.turn == self.turns, "a driver committed after its successor's open had returned"
+        assert record is not None
         self.acknowledged.add(record.record_id)
         driver.batch += 1
 

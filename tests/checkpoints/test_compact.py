@@ -283,9 +283,7 @@ def test_one_fault_at_any_put_of_a_compaction_is_not_felt(
         table, expected = models.copy(tmp_path / f"t{number}", kind)
         store = faulty(table)
         puts = iter(range(1, 1000))
-        store.plan = lambda op, puts=puts, at=number: (  # type: ignore[misc]
-            fault if op.verb == "put_if_absent" and next(puts) == at else None
-        )
+        store.plan = lambda op, puts=puts, at=number: fault if op.verb == "put_if_absent" and next(puts) == at else None
         slow = through(table, store)
         compact_stopped(slow.home, slow.shard_ids(), retry=AT_ONCE)
         assert scanned(table) == expected
@@ -465,7 +463,7 @@ def test_what_others_do_to_the_base_at_any_step_stands_and_nothing_is_lost(
 ) -> None:
     for step in STEPS[kind][2:6]:
         table, expected = models.copy(tmp_path / step, kind)
-        done = []
+        done: list[str] = []
 
         def pause(reached: str, step: str = step, table: Table = table, done: list[str] = done) -> None:
             if reached == step and not done:

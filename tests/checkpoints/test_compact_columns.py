@@ -239,7 +239,7 @@ REFUSED: dict[str, Callable[[Table], object]] = {
     "a key again": lambda table: table.add_column(pa.field("id", pa.int64())),
     "may not be null": lambda table: table.add_column(pa.field("m", pa.int64(), nullable=False)),
     "reserved": lambda table: table.add_column(pa.field("_tombstone", pa.bool_())),
-    "no field": lambda table: table.add_column("m"),  # type: ignore[arg-type]
+    "no field": lambda table: table.add_column("m"),
     "renamed key": lambda table: table.rename_column("id", "key"),
     "renamed to another": lambda table: table.rename_column("n", "note"),
     "renamed missing": lambda table: table.rename_column("nothing", "m"),

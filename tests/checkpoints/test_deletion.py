@@ -114,7 +114,7 @@ def test_a_collection_that_slept_takes_nothing_that_a_flush_has_named_since(
     flush = Background(writer.flush_memtable)
     stall.wait()
     hours_pass(table)
-    slept = []
+    slept: list[str] = []
 
     def sleep(at: str) -> None:
         if at == step:
@@ -144,7 +144,7 @@ def flushed(table: Table) -> None:
 @pytest.mark.parametrize("step", TAKE_STEPS)
 def test_a_checkpoint_that_slept_holds_what_it_names_or_is_taken_anew(table: Table, step: str) -> None:
     flushed(table)
-    slept = []
+    slept: list[str] = []
 
     def sleep(at: str) -> None:
         if at == step and not slept:

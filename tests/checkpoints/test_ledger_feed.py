@@ -75,7 +75,9 @@ def test_a_chunk_ends_where_its_records_make_many_rows(table: Table, monkeypatch
     whole = feed_of(table).read(0)
     made = [rows_of(part.record) for part in whole.parts if isinstance(part, LedgerRecord)]
     monkeypatch.setattr(ledger_feed, "ROWS", sum(made[:2]) - 1)
-    feed, at, parts, sizes, more = feed_of(table), 0, [], [], True
+    feed, at, more = feed_of(table), 0, True
+    parts: list[object] = []
+    sizes: list[int] = []
     while more:
         chunk = feed.read(at, most=100)
         at, more = chunk.upto, chunk.more

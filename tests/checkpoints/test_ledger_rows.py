@@ -134,8 +134,10 @@ def test_every_offset_of_a_random_batch_is_found_and_only_in_shards_that_it_may_
     for seed in range(50):
         chance = random.Random(seed)
         sources = tuple(SourceRange("t", p, s := chance.randrange(9), s + chance.randrange(5)) for p in range(4))
-        names = sharding.known_names() or {sharding.shard_name("t", p) for p in range(4)}  # type: ignore[call-arg]
-        held = {name: (chance.randrange(9),) for name in sorted(names) if chance.random() < 0.6}
+        names = sharding.known_names() or {sharding.shard_name("t", p) for p in range(4)}  # type: ignore[call-arg, arg-type]
+        held: dict[str, tuple[int, ...]] = {
+            name: (chance.randrange(9),) for name in sorted(names) if chance.random() < 0.6
+        }
         made = record(held, sources)
         found = rows(sharding, made)
         assert sum(row["row_count"] or 0 for row in found) == made.rows, f"seed {seed}"

@@ -123,7 +123,7 @@ HARMLESS: dict[str, Damage] = {
     "no commit": gone("commits/2"),
     "checksums that are empty": lambda root: [crc(root, name).write_bytes(b"") for name in NEWEST],
     "checksums that do not fit": lambda root: [crc(root, name).write_bytes(b"crc\0\0\0\2\0none") for name in NEWEST],
-    "no checksums": lambda root: [crc(root, name).unlink() for name in NEWEST],
+    "no checksums": lambda root: [crc(root, name).unlink() for name in NEWEST],  # type: ignore[func-returns-value]
     "a temporary file": lambda root: put(root, "offsets/.3.5f2c.tmp", ""),
     "where the sources began, long ago": emptied("sources/0/0"),
     "state of nobody": lambda root: put(root, "statement", ""),

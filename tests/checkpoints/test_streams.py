@@ -43,7 +43,7 @@ def test_a_hostile_name_stays_in_a_folder_of_its_own(any_store: ObjectStore, nam
 
 @given(st.text(min_size=1), st.text(min_size=1))
 def test_two_names_never_share_a_folder(one: str, other: str) -> None:
-    folders = {}
+    folders: dict[str, str] = {}
     for name in (one, other, one * 50, other * 50):
         folder = stream_folder(name)
         assert checked_key(folder).removeprefix(ROOT).count("/") == 0

@@ -79,7 +79,7 @@ class History:
         return step.__name__
 
     @property
-    def rare(self) -> list:  # type: ignore[type-arg]
+    def rare(self) -> list[Callable[[], None]]:
         return [self.flush, self.flush_direct, self.fold, self.compact, self.collect, self.squeeze, self.copy]
 
     def check(self) -> None:

@@ -114,7 +114,8 @@ def test_ingest_once_then_status_verify_and_dead_letters_tell_one_story(
         time.sleep(0.2)
     # As systemd stops a service: every process of it, the JVM and its workers too. `timeout` passes its own one on to
     # the command, and then to the group of it.
-    for process in (*psutil.Process(run.process.pid).children(recursive=True), run.process):
+    family = psutil.Process(run.process.pid)
+    for process in (*family.children(recursive=True), family):
         process.send_signal(signal.SIGTERM)
     assert run.end() == (0, [], "")
     # Of 400 records 4 are no JSON, and 8 delete the row before them.

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +26,14 @@ from tests.support.streams import COLUMNS, Record, Stream
 pytestmark = pytest.mark.kafka
 
 Sent = tuple[str, list[Record]]
-Send = Callable[[list[tuple[bytes | None, bytes | None]]], Sent]
+Send = Callable[[Sequence[tuple[bytes | None, bytes | None]]], Sent]
 
 
 @pytest.fixture
 def send(kafka_servers: str, make_topic: Callable[..., str]) -> Send:
     """Fills a topic of one partition: keys and values become records."""
 
-    def fill(records: list[tuple[bytes | None, bytes | None]]) -> Sent:
+    def fill(records: Sequence[tuple[bytes | None, bytes | None]]) -> Sent:
         topic = make_topic()
         producer = Producer({"bootstrap.servers": kafka_servers, "enable.idempotence": True})
         for key, value in records:

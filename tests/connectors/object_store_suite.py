@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -87,7 +88,7 @@ class ObjectStoreSuite:
         ids=["empty", "no-parts", "empty-parts", "view", "wide-view", "arrow", "mixed", "past-IOV_MAX", "9MB"],
     )
     @pytest.mark.parametrize("verb", ["put_if_absent", "put_overwrite"])
-    def test_a_body_is_its_parts_one_after_the_other(self, store: ObjectStore, verb: str, data: object) -> None:
+    def test_a_body_is_its_parts_one_after_the_other(self, store: ObjectStore, verb: str, data: Any) -> None:
         parts = data if isinstance(data, list) else [data]
         getattr(store, verb)("k", data)
         assert bytes(store.get("k")) == b"".join(bytes(memoryview(part)) for part in parts)

@@ -49,7 +49,7 @@ def test_sql_says_where_an_offset_lies_after_failures_crashes_and_over_buckets(
     until(lambda: following.failures > 0)
     assert following.behind > 0
     until(lambda: ":" in _note(straight.table))
-    samples = {(one.metric.name, one.labels): one.value for one in sink.reporting.metrics.samples()}
+    samples: dict[Any, Any] = {(one.metric.name, one.labels): one.value for one in sink.reporting.metrics.samples()}
     assert samples["headgate_retries_total", ("ledger",)] >= 1
     assert samples["headgate_ledger_behind", ()] == following.behind
     structlog.reset_defaults()

@@ -162,9 +162,9 @@ class _Deletion:
             oldest = manifest.sstables[0]
             made = next((one for one in disk.sstables if one.sstable == oldest), None)
             if oldest.generation <= disk.mark:
-                left = self.rules.uncompacted(manifest.sstables, manifest.generation, disk.mark)
-                assert left is not None
-                dropped = replace(manifest, version=manifest.version + 1, sstables=left)
+                kept = self.rules.uncompacted(manifest.sstables, manifest.generation, disk.mark)
+                assert kept is not None
+                dropped = replace(manifest, version=manifest.version + 1, sstables=kept)
                 yield Move((f"writer {number} drops", oldest.path), (writer, dropped, disk, budget))
             elif budget[1] and made is not None:
                 taken_in = disk._replace(base=made.high, mark=oldest.generation)

@@ -280,10 +280,10 @@ class _Moves:
                         (*label, "and the response is lost"), (driver, tasks, stored, fold, returned, lost - 1), stale
                     )
                 continue
-            stored = as_record(found(log, at - 1), at)
-            if self._rules.is_own(as_record(mine, at), stored):
+            record = as_record(found(log, at - 1), at)
+            if self._rules.is_own(as_record(mine, at), record):
                 yield Move((f"driver {d} finds its own record at {at}",), (done, (), log, fold, returned, lost))
-            elif self._rules.is_stepped_over(stored):
+            elif self._rules.is_stepped_over(record):
                 step = "again" if self._rules.reads_again else "wait"
                 over = at + 1 if self._rules.steps_by_one else len(log) + 1
                 moved = driver._replace(step=step, sequence=over, wrote=task.columns)

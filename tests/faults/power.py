@@ -119,7 +119,7 @@ class Recorder:
         self._named, files = self._look()
         self._synced = {inode: path.read_bytes() for inode, path in files.items()}
         self._real = os.fsync
-        os.fsync = self._fsync
+        os.fsync = self._fsync  # type: ignore[assignment]
         return self
 
     def __exit__(self, *_: object) -> None:

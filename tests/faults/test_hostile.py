@@ -23,6 +23,7 @@ from headgate.cli import main
 from headgate.connectors.kafka.rows import row_schema
 from headgate.errors import Corrupt, DataLoss, HeadgateError, InvalidInput
 from headgate.shards import names
+from headgate.shards.shard import Shard
 from headgate.shards.sharding import ByPartition, by_partition
 from headgate.shards.wal.entry import SourceRange
 from headgate.streaming.decode.api import debezium as debezium_decoder
@@ -397,7 +398,8 @@ def test_a_poisoned_commit_record_or_manifest_stops_the_next_driver_and_a_recove
     assert head.last is not None
     shards = [table.home.shard(claim.shard_id) for claim in head.opened.shards.values()]
     checkpoint = place / "checkpoint"
-    for one in (head.last.sequence, head.opened.sequence, *shards):
+    poisoned: list[int | Shard] = [head.last.sequence, head.opened.sequence, *shards]
+    for one in poisoned:
         if isinstance(one, int):
             store, key = table.home.records, f"{log.folder}/log/{one:020}.json"
         else:

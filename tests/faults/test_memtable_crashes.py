@@ -123,7 +123,7 @@ def test_a_fault_at_every_put_loses_and_doubles_nothing(tmp_path: Path, fault: F
     for number in puts:
         uri = make_table(tmp_path, PLAIN)
         life = Life(faulty(uri), uri, PLAIN)
-        life.store.plan = lambda operation, number=number: fault if operation.number == number else None  # type: ignore[misc]
+        life.store.plan = lambda operation, number=number: fault if operation.number == number else None
         life.run(0)
         assert life.store.injected == 1
         _check(uri, life)
@@ -214,6 +214,6 @@ def _die_at(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     elif step == "index":
         monkeypatch.setattr(lance.LanceDataset, "create_scalar_index", after(lance.LanceDataset.create_scalar_index))
     elif step == "sidecar":
-        monkeypatch.setattr(lance.lance, "_write_pk_sidecar", after(lance.lance._write_pk_sidecar))
+        monkeypatch.setattr(lance.lance, "_write_pk_sidecar", after(lance.lance._write_pk_sidecar))  # type: ignore[attr-defined]
     else:
         monkeypatch.setattr(datasets, "sync_tree", after(base_files.sync_tree))

@@ -18,8 +18,9 @@ from headgate.checkpoints.spark.rewind import rewind
 from headgate.records import FORMAT
 from headgate.table.fsck import fsck
 from headgate.table.table import Table, open_table
-from tests.golden.make import DIRECT, STREAM, TOPIC, changes, dead, equal, flush, open_stream, run
+from tests.golden.make import DIRECT, STREAM, changes, dead, equal, flush, open_stream, run
 from tests.golden.make import rows as batch_of_rows
+from tests.support.life import TOPIC
 
 HERE = Path(__file__).parent
 ARCHIVES = sorted(HERE.glob("tables-format-*.tar.gz"))

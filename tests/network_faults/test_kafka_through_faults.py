@@ -70,7 +70,7 @@ def test_after_an_outage_a_range_is_read_by_usual_fetches_again(
     Topic(broker.servers, "again", 1).put_numbers(range(2000))
     consumer = headgate.kafka.source(kafka_behind_proxy.servers, "again").consumer
     usual: list[bool] = []
-    lend = reader.lend
+    lend = reader.lend  # type: ignore[attr-defined]
 
     def lent(config: ConsumerConfig) -> AbstractContextManager[Lent]:
         if config in (consumer, small):

@@ -10,10 +10,12 @@ import os
 import random
 import traceback
 import uuid
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Any
 
 import lance
 import pyarrow as pa
@@ -51,7 +53,9 @@ class Written:
 
     def check(self, found: Content) -> None:
         """Nothing is there twice, nothing that was acknowledged is missing, and nothing is there that nobody put."""
-        for there, tried, acknowledged in zip(found, self.tried, self.acknowledged, strict=True):
+        parts: Iterable[tuple[Counter[Any], Counter[Any], Counter[Any]]]
+        parts = zip(found, self.tried, self.acknowledged, strict=True)
+        for there, tried, acknowledged in parts:
             assert set(there.values()) == {1}, there.most_common(3)
             assert set(acknowledged) <= set(there), set(acknowledged) - set(there)
             assert set(there) <= set(tried), set(there) - set(tried)
@@ -95,16 +99,19 @@ def checked(table: Table, written: Written) -> None:
     assert findings == (), [(one.code, one) for one in findings]
 
 
+def note(known: Content, rows: Iterable[tuple[int, str]], dead: Iterable[tuple[int, int]]) -> None:
+    known[0].update(rows)
+    known[1].update(dead)
+
+
 def stream(table: Table, written: Written) -> None:
     driver = open_stream(table)
     last = driver.head.last
     number = 0 if last is None else last.batch_id + 1
     batch = [(one, "n") for one in expected_rows(ranges_of(number))], expected_dead(ranges_of(number))
-    for known, part in zip(written.tried, batch, strict=True):
-        known.update(part)
+    note(written.tried, *batch)
     run_batch(driver, number, ranges_of(number))
-    for known, part in zip(written.acknowledged, batch, strict=True):
-        known.update(part)
+    note(written.acknowledged, *batch)
 
 
 def clone(table: Table, deep: bool) -> Table:

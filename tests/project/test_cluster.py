@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,7 +85,7 @@ def test_the_wheel_works_alone(programs: Path, wheel: Path, tmp_path: Path) -> N
     assert rows == 2
     assert wheel.name.split("-")[1] in ran(["headgate", "--version"], tmp_path, programs)
     ran(["headgate", "fsck", "t"], tmp_path, programs)
-    cache = {"HEADGATE_CACHE": str(tmp_path / "cache")}
+    cache: dict[str, Any] = {"HEADGATE_CACHE": str(tmp_path / "cache")}
     ran(["headgate", "jars", "fetch"], tmp_path, programs, 1800, **cache)
     assert "spark-sql-kafka" in ran(["headgate", "jars", "show", "--comma"], tmp_path, programs, **cache)
     told = json.loads(ran(["headgate", "demo", "--rows", "5000", "--output", "json"], tmp_path, programs, **cache))
@@ -107,7 +108,7 @@ def test_spark_submit_on_two_workers_fills_a_table_with_the_topic(
             .replace("--topic logs", f"--topic {topic}")
             .replace("/lake/", f"{tmp_path}/lake/")
         )
-        settings = {"PYSPARK_PYTHON": python, "SPARK_LOCAL_IP": "127.0.0.1"}
+        settings: dict[str, Any] = {"PYSPARK_PYTHON": python, "SPARK_LOCAL_IP": "127.0.0.1"}
         ran([*sample, "--topic", topic, "--count", str(LINES)], tmp_path, programs)
         first = ran(["bash", "-c", placed], tmp_path, programs, **settings)
         assert f"{LINES} lines" in first

@@ -58,5 +58,5 @@ def test_every_command_of_the_page_names_what_there_is() -> None:
 
     # The lines that are sent become rows of the table that the stream makes.
     values = pa.array([line.encode() for line in given.splitlines()], pa.binary())
-    decoded = headgate.decode.json(stream["create"]).decode(values)
+    decoded = headgate.decode.json(str(stream["create"])).decode(values)
     assert (decoded.rows.num_rows, len(decoded.bad)) == (len(values), 0)

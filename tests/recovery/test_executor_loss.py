@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ def test_a_lost_executor_and_two_attempts_at_once_leave_no_row_twice(
     topic = Topic(kafka_servers, make_topic(2), 2)
     topic.put_numbers(range(4 * ROWS))
     table = make_table(tmp_path, headgate.by_partition())
-    told = {
+    told: dict[str, Any] = {
         "table": table.uri,
         "servers": kafka_servers,
         "topic": topic.name,

@@ -31,8 +31,8 @@ from headgate.shards.wal.tailer import WalTailer
 from headgate.table.fsck import fsck
 from tests.s3.recorded_s3 import REFUSED, RecordedS3, Request, recorded_s3
 from tests.s3.s3_policy import Need, Policy, Statement, needs_of, policy_of
-from tests.support.clones import DIRECT, TOPIC, content, open_stream, run_batch, streamed
-from tests.support.life import ranges_of
+from tests.support.clones import DIRECT, content, open_stream, run_batch, streamed
+from tests.support.life import TOPIC, ranges_of
 from tests.support.pages import blocks_run_by
 from tests.support.processes import driver as driver_process
 from tests.support.runs import Topic, make_table

@@ -105,7 +105,8 @@ def check_searches(table: Table, oracle: Oracle, chance: random.Random, count: i
     """So many random queries, each compared with native's answer."""
     for _ in range(count):
         words = query(chance)
-        match: Match = chance.choice(["any", "any", "all", *(["phrase", "phrase"] if positions else [])])
+        phrases: list[Match] = ["phrase", "phrase"] if positions else []
+        match: Match = chance.choice(["any", "any", "all", *phrases])
         filter = chance.choice([None, None, None, "size = 3", "size > 1 AND id % 2 = 0", "size > 100"])
         k = chance.choice([1, 3, 10, 1000])
         ours = told(table.search(words, "note", k, filter, match=match))

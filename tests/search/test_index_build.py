@@ -47,7 +47,7 @@ def test_stages_are_told_in_order_and_to_their_end_also_on_a_no_op(tmp_path: Pat
     store = open_store(uri)
     for limits in (Limits(), Limits(tasks=4, task_rows=1), Limits()):  # one segment, nothing, nothing
         told: list[tuple[str, int, int]] = []
-        build_index(store, "note", NAME, limits=limits, report=lambda *one, told=told: told.append(one))  # type: ignore[misc]
+        build_index(store, "note", NAME, limits=limits, report=lambda *one, told=told: told.append(one))
         assert list(dict.fromkeys(stage for stage, _, _ in told)) == list(BUILD_STAGES)
         last = {stage: (done, total) for stage, done, total in told}
         assert all(done == total for done, total in last.values())

@@ -10,6 +10,7 @@ from typing import Any
 import lance
 import pytest
 
+from headgate import clock
 from headgate.connectors.lance import index as lance_index
 from headgate.connectors.lance import slots as index_slots
 from headgate.connectors.lance.index import IndexLook, look_index
@@ -108,7 +109,7 @@ def test_a_lost_response_of_the_commit_is_no_error(uri: str, monkeypatch: pytest
 def test_a_commit_that_fails_again_and_again_says_so(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     planned = seen(uri)
     segments = [job(uri, [0, 1]).run()]
-    monkeypatch.setattr(index_commit.clock, "sleep", lambda seconds: None)
+    monkeypatch.setattr(clock, "sleep", lambda seconds: None)
 
     def failing(*arguments: Any) -> bool:
         raise StoreError("the store is away")
@@ -171,7 +172,7 @@ def test_native_hole_9_compaction_between_build_and_commit_is_noticed(uri: str, 
 
 
 def test_native_hole_9_and_it_is_healed(uri: str, tmp_path: Path) -> None:
-    compacted = []
+    compacted: list[object] = []
 
     def runner(jobs: Any, report: Any) -> Any:
         made = in_process(jobs, report)

@@ -67,7 +67,7 @@ def test_a_fault_at_every_operation_of_finalize_is_no_error(copy_staged: Callabl
     for number in itertools.count(1):
         staged = copy_staged()
         store = LanceFaultyStore(open_store(staged.uri))
-        store.plan = lambda one, at=number: fault if one.number == at else None  # type: ignore[misc]
+        store.plan = lambda one, at=number: fault if one.number == at else None
         segment = finalize(folder(staged.uri, staged.index_id, store), staged.built, retry=AT_ONCE)
         staged.finalized()  # a delete that failed is left to the next
         staged.is_whole(segment)
@@ -111,7 +111,7 @@ def test_a_fault_at_every_operation_of_gathering_is_no_error(tmp_path: Path, fau
     files = None
     for number in itertools.count(1):
         store = LanceFaultyStore(open_store(uri))
-        store.plan = lambda one, at=number: fault if one.number == at else None  # type: ignore[misc]
+        store.plan = lambda one, at=number: fault if one.number == at else None
         segment = gather(folder(uri, uuid.uuid4(), store), sources, retry=AT_ONCE)
         files = files or segment.files
         assert (segment.files, segment.fragments, segment.documents) == (files, (0, 1, 2, 3), 160)

@@ -171,7 +171,7 @@ def test_lance_7272_reports_progress_stages_in_order_and_to_their_end_also_on_a_
         finalize(
             folder(staged.uri, staged.index_id),
             staged.built,
-            report=lambda *one, told=told: told.append(one),  # type: ignore[misc]
+            report=lambda *one, told=told: told.append(one),
         )
         assert list(dict.fromkeys(stage for stage, _, _ in told)) == list(FINALIZE_STAGES)
         last = {stage: (done, total) for stage, done, total in told}

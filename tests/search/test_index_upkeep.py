@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import lance
 import pytest
@@ -220,7 +221,7 @@ def test_increments_stay_few_segments_over_64_compactions(tmp_path: Path) -> Non
 
 def test_stop_words_of_ones_own_are_kept(tmp_path: Path) -> None:
     """A dataset's description leaves them out, and segments without them would fail every query."""
-    own = {"custom_stop_words": WORDS[:20]}
+    own: dict[str, Any] = {"custom_stop_words": WORDS[:20]}
     uri = str(tmp_path / "table")
     lance.write_dataset(texts(30), uri)
     lance.dataset(uri).create_scalar_index("note", "INVERTED", name=NAME, **own)

@@ -74,13 +74,13 @@ def test_what_is_read_of_an_index_is_what_native_cuts_the_texts_into(tmp_path: P
         for doc, words in enumerate(documents):
             for word in words:
                 places[word.text].setdefault(doc, []).append(word.position)
-        for word, found in zip(vocabulary, partition.postings(vocabulary), strict=True):
-            expected = {doc: len(positions) for doc, positions in places[word].items()}
-            assert dict(zip(found.docs.tolist(), found.counts.tolist(), strict=True)) == expected, word
+        for text, found in zip(vocabulary, partition.postings(vocabulary), strict=True):
+            expected = {doc: len(positions) for doc, positions in places[text].items()}
+            assert dict(zip(found.docs.tolist(), found.counts.tolist(), strict=True)) == expected, text
             if partition.has_positions:
                 some = found.docs[::3]
-                pairs = zip(*(array.tolist() for array in partition.positions(word, some)), strict=True)
-                assert list(pairs) == [(doc, at) for doc in some.tolist() for at in places[word][doc]], word
+                pairs = zip(*(array.tolist() for array in partition.positions(text, some)), strict=True)
+                assert list(pairs) == [(doc, at) for doc in some.tolist() for at in places[text][doc]], text
         assert [len(found.docs) for found in partition.postings(["nowhere", "", "firs", "firsts"])] == [0] * 4
 
 

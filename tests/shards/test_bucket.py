@@ -70,7 +70,9 @@ def test_agrees_with_the_spec_that_native_recorded_in_a_table(name: str) -> None
     schema = pa.schema([("other", pa.int8()), ("key", keys.type)])
     dataset = lance.write_dataset(schema.empty_table(), "memory://")
     dataset.initialize_mem_wal(bucket_column="key", num_buckets=n)
-    spec = dataset.mem_wal_index_details()["sharding_specs"][0]
+    details = dataset.mem_wal_index_details()
+    assert details is not None
+    spec = details["sharding_specs"][0]
     batch = pa.record_batch([pa.nulls(len(keys), pa.int8()), keys], schema=schema)
     native = lance.evaluate_sharding_spec(batch, spec, dataset.lance_schema).column(0)
     assert bucket_ids(keys, n).equals(native), f"SEED={SEED}, n={n}"

@@ -295,7 +295,7 @@ def test_native_alone_loses_rows_where_its_memtable_is_smaller_than_its_predeces
     with ShardWriter.open(uri, SHARD, MEMTABLE) as writer:
         for i in range(4):
             writer.put(batch([(i, "ours")]))
-    crashed = []
+    crashed: list[Any] = []
     for rows in (100_000, 3, 100_000):
         native = lance.dataset(uri).mem_wal_writer(str(SHARD), max_memtable_rows=rows)
         if not crashed:

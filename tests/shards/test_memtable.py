@@ -220,13 +220,13 @@ def test_peers_bug_6_lance_8293_a_failed_flush_is_never_passed_by_a_later_one(
 ) -> None:
     uri = make_table(tmp_path)
     tried: list[int] = []
-    write = writer_module.write_sstable
+    write = writer_module.write_sstable  # type: ignore[attr-defined]
 
-    def failing(shard: object, maintained: object, table: MemTable) -> object:
+    def failing(shard: Any, maintained: Any, table: MemTable) -> object:
         tried.append(table.generation)
         if table.generation == 2:
             raise Transient("A fault.")
-        return write(shard, maintained, table)  # type: ignore[arg-type]
+        return write(shard, maintained, table)
 
     monkeypatch.setattr(writer_module, "write_sstable", failing)
     writer = ShardWriter.open(uri, SHARD, replace(MEMTABLE, max_memtable_rows=2, retry=NO_RETRY))
@@ -438,11 +438,11 @@ def test_puts_wait_at_the_budget_and_go_on_when_a_flush_has_made_room(
     uri = make_table(tmp_path)
     gate = threading.Event()
     peak = 0
-    write = writer_module.write_sstable
+    write = writer_module.write_sstable  # type: ignore[attr-defined]
 
-    def slow(*args: object) -> object:
+    def slow(*args: Any) -> object:
         assert gate.wait(PATIENCE)
-        return write(*args)  # type: ignore[arg-type]
+        return write(*args)
 
     monkeypatch.setattr(writer_module, "write_sstable", slow)
     config = replace(MEMTABLE, max_unflushed_memtable_bytes=4_000)
@@ -463,11 +463,11 @@ def test_replay_flushes_on_the_way_and_stays_within_the_budget(tmp_path: Path, m
         for i in range(20):
             writer.put(batch([(i, "x" * 800)]))
     sizes: list[int] = []
-    write = writer_module.write_sstable
+    write = writer_module.write_sstable  # type: ignore[attr-defined]
 
-    def measured(shard: object, maintained: object, table: MemTable) -> object:
+    def measured(shard: Any, maintained: Any, table: MemTable) -> object:
         sizes.append(table.nbytes)
-        return write(shard, maintained, table)  # type: ignore[arg-type]
+        return write(shard, maintained, table)
 
     monkeypatch.setattr(writer_module, "write_sstable", measured)
     config = replace(MEMTABLE, max_unflushed_memtable_bytes=4_000)
@@ -511,7 +511,7 @@ def test_a_replay_ends_its_flushes_where_no_later_entry_notes_their_generation(
         GenerationNotes.of(enumerate(noting, start=1)),
     )
     tables.close()
-    ends = []
+    ends: list[int] = []
     version = tables.manifest.version
     while version > appender.opened.version:
         ends.insert(0, writer.shard.manifests.read(version).replay_after)

@@ -109,7 +109,7 @@ def test_lance_6432_peers_bug_1_conditional_put_refuses_a_duplicate_position(mod
 
 
 def test_lance_6432_positions_are_unique_and_sequential_and_barriers_disturb_no_replay(mode: Mode) -> None:
-    expected = []
+    expected: list[tuple[int, str]] = []
     for life in range(4):
         with mode.open(max_memtable_rows=3) as writer:
             for put in range(2):

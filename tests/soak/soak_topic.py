@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from headgate.connectors.kafka.topics import QUIET
 from tests.soak.soak_world import PARTITIONS, TOPIC
@@ -65,13 +65,16 @@ class Topic:
         while not stop.is_set():
             for message in consumer.consume(5000, 0.1):
                 if message.error() is None:
-                    self._add(message.partition(), message.offset(), message.key(), message.value())
+                    self._add(message)
         consumer.close()
 
-    def _add(self, partition: int, offset: int, key: bytes, value: bytes | None) -> None:
+    def _add(self, message: Message) -> None:
+        partition, offset, key = message.partition(), message.offset(), message.key()
+        assert partition is not None
+        assert key is not None
         assert offset == len(self._numbers[partition]), "the topic has a hole"
         self._keys[partition].append(int(key))
-        self._numbers[partition].append(_number(value))
+        self._numbers[partition].append(_number(message.value()))
 
     def wait_for(self, ends: Mapping[int, int], seconds: float = 180) -> None:
         """Until it was read so far."""
@@ -106,8 +109,8 @@ class Cursor:
     def at(self, ends: Mapping[int, int]) -> Numbers:
         """Key and number of every row, in order of both. A prefix that is shorter than before is an AssertionError."""
         for partition, end in ends.items():
-            before = self._ends[partition]
-            assert end >= before, f"the table went back: partition {partition} from {before} to {end}"
+            shown = self._ends[partition]
+            assert end >= shown, f"the table went back: partition {partition} from {shown} to {end}"
         self._topic.wait_for(ends)
         before = dict(self._ends)
         self._ends.update(ends)

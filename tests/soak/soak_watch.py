@@ -86,11 +86,12 @@ def growths(samples: Sequence[Sample]) -> list[Growth]:
         warm = [one for one in longest if one.at - longest[0].at > WARM_UP]
         if warm and warm[-1].at - warm[0].at >= SHORTEST:
             size = max(1, len(warm) // SHARE)
-            memory = (median(one.megabytes for one in some) for some in (warm[:size], warm[-size:]))
-            descriptors = (median(one.descriptors for one in some) for some in (warm[:size], warm[-size:]))
+            first, last = warm[:size], warm[-size:]
+            memory = median(one.megabytes for one in first), median(one.megabytes for one in last)
+            descriptors = median(one.descriptors for one in first), median(one.descriptors for one in last)
             minutes = round((warm[-1].at - warm[0].at) / 60, 1)
             most = max(one.megabytes for one in longest)
-            found.append(Growth(part, minutes, tuple(memory), tuple(descriptors), most))
+            found.append(Growth(part, minutes, memory, descriptors, most))
     return found
 
 

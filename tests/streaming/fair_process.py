@@ -64,9 +64,9 @@ def watched(spark: SparkSession, folder: Path, key: str | None) -> dict[str, Any
     until(lambda: committed() >= 0)
     READ_BY_DRIVER.clear()  # a driver that opens reads who was there
     for kind in KINDS:
-        until(lambda kind=kind: (gates / f"{kind}, reached").exists() or committed() < -1)
+        until(lambda kind=kind: (gates / f"{kind}, reached").exists() or committed() < -1)  # type: ignore[misc]
         before = committed()
-        until(lambda before=before: committed() >= before + BATCHES)
+        until(lambda before=before: committed() >= before + BATCHES)  # type: ignore[misc]
         passed[kind] = committed() - before
         (gates / kind).unlink()
     # A batch that the stop breaks off takes the sink's driver and its maintenance with it.
@@ -100,4 +100,4 @@ def until(true: Callable[[], bool]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), *(sys.argv[3:] or [None]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] if sys.argv[3:] else None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 from headgate.checkpoints.jobs.policy import BasePolicy
 from headgate.checkpoints.stream.driver import StreamDriver
@@ -35,7 +36,7 @@ EAGER = MaintenanceLimits(flush_bytes=1, flush_seconds=NEVER, compact_sstables=2
 KINDS = ["id", None]
 
 
-def schedule(limits: MaintenanceLimits = EAGER, checkpoint_seconds: float = NEVER, **more: float) -> Schedule:
+def schedule(limits: MaintenanceLimits = EAGER, checkpoint_seconds: float = NEVER, **more: Any) -> Schedule:
     policy = BasePolicy(small_rows=10**6, max_small=3, target_rows=10**6, keep_versions=timedelta(days=1))
     return Schedule(limits, base=policy, checkpoint_seconds=checkpoint_seconds, **{"tidy_seconds": 0.0, **more})
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -84,7 +84,7 @@ def expected(number: int) -> dict[str, Any]:
     return {**row, "counts": list(row["counts"].items()), "place": {**row["place"], "y": None}, "missing": None}
 
 
-def decoded(values: list[bytes | None], schemas: dict[int, Any], columns: pa.Schema = COLUMNS) -> Decoded:
+def decoded(values: Sequence[bytes | None], schemas: dict[int, Any], columns: pa.Schema = COLUMNS) -> Decoded:
     texts = {number: json.dumps(schema) for number, schema in schemas.items()}
     return headgate.decode.avro(columns, schemas=texts).decode(pa.array(values, pa.binary()))
 

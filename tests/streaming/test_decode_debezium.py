@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -32,7 +33,7 @@ def row(number: int, name: str = "n") -> dict[str, Any]:
     return {"id": number, "name": name, "photo": "YWI=", "amount": "1.50", "unknown": 1}
 
 
-def routed(records: list[tuple[bytes | None, bytes | None]]) -> tuple[list[Any], dict[int, str]]:
+def routed(records: Sequence[tuple[bytes | None, bytes | None]]) -> tuple[list[Any], dict[int, str]]:
     """(id, name, deleted) of every stored row in order, and the dead letters by offset."""
     schema = RowSchema.of(COLUMNS)
     maker = RowMaker(schema, single(), headgate.decode.debezium(COLUMNS), topic="t")

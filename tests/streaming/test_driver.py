@@ -81,8 +81,9 @@ def test_after_a_crash_at_any_store_operation_a_restart_completes_every_batch_on
 def test_one_fault_at_any_put_is_not_felt(store: ObjectStore, fault: Fault) -> None:
     for number, table in enumerate(folders(store), 1):
         puts = iter(range(1, 1000))
-        faulty = FaultyStore(
-            table, lambda op, puts=puts, at=number: fault if op.verb == "put_if_absent" and next(puts) == at else None
+        faulty = FaultyStore(table)
+        faulty.plan = lambda op, puts=puts, at=number: (
+            fault if op.verb == "put_if_absent" and next(puts) == at else None
         )
         try:
             life(faulty, Spark())

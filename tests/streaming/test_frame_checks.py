@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,6 +18,8 @@ from headgate.streaming.write import checks as frame_checks
 from headgate.table.table import Table
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("note", pa.string())])
+UNCOMMITTED: dict[str, Any] = {"kafka.isolation.level": "read_uncommitted"}
+NAMED: dict[str, Any] = {"kafka.client.id": "secret-one"}
 ORIGIN = ["_topic", "_partition", "_offset"]
 
 
@@ -50,13 +53,13 @@ def test_direct_reading_takes_the_bare_source_only() -> None:
 
 
 def test_direct_reading_takes_the_frame_of_the_same_source() -> None:
-    read, other = source("host:1", "t"), source("host:1", "t", **{"kafka.isolation.level": "read_uncommitted"})
+    read, other = source("host:1", "t"), source("host:1", "t", **UNCOMMITTED)
     with pytest.raises(InvalidInput, match=r"other options than source=: kafka\.isolation\.level"):
         frame_checks.check_direct(QueryFacts(bare_kafka=True, kafka_options=dict(other.options)), read)
 
 
 def test_option_values_are_never_told() -> None:
-    read = source("host:1", "t", **{"kafka.client.id": "secret-one"})
+    read = source("host:1", "t", **NAMED)
     other = {**read.options, "kafka.client.id": "secret-two"}
     with pytest.raises(InvalidInput) as error:
         frame_checks.check_direct(QueryFacts(bare_kafka=True, kafka_options=other), read)

@@ -10,7 +10,7 @@ from headgate.errors import InvalidInput
 from headgate.streaming.datasource.settings import Settings
 from headgate.streaming.options import sink_options
 
-SECRET = {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "PLAIN"}
+SECRET: dict[str, Any] = {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "PLAIN"}
 JAAS = 'PlainLoginModule required username="ann" password="hunter2";'
 
 
@@ -47,7 +47,7 @@ def test_what_cannot_be_read_is_refused(arguments: dict[str, Any], said: str) ->
 
 
 def test_security_options_reach_both_clients_and_no_text() -> None:
-    source = headgate.kafka.source("h:1", "a", **SECRET, **{"kafka.sasl.jaas.config": JAAS})
+    source = headgate.kafka.source("h:1", "a", **{**SECRET, "kafka.sasl.jaas.config": JAAS})
     assert source.options["kafka.sasl.jaas.config"] == JAAS
     assert source.consumer.librdkafka()["sasl.password"] == "hunter2"
     sink = headgate.ShardSink("t", source=source, decode=headgate.decode.raw(), commit_to_kafka="g")

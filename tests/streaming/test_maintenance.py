@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import lance
 import pyarrow as pa
@@ -98,7 +99,7 @@ def test_flushes_and_compactions_run_by_themselves_and_every_row_is_there_once(
     maintenance = started(driver)
     for number in range(6):
         batch(driver, maintenance, number)
-        until(lambda number=number: maintenance.state.flushes >= 2 * (number + 1), "both shards are flushed")
+        until(lambda number=number: maintenance.state.flushes >= 2 * (number + 1), "both shards are flushed")  # type: ignore[misc]
     until(lambda: maintenance.state.sstables_compacted >= 10, "SSTables are compacted")
     until(lambda: not maintenance.state.running, "all is quiet")
     assert maintenance.state.failures == ()
@@ -189,7 +190,7 @@ def test_checkpoints_are_taken_beside_the_batches(table: Table, started: Started
     maintenance = started(driver, Jobs(checkpoint=take), schedule(checkpoint_seconds=0.0))  # type: ignore[arg-type]
     for number in range(3):
         batch(driver, maintenance, number)
-        until(lambda number=number: maintenance.state.checkpoints >= number + 1, "a checkpoint per batch")
+        until(lambda number=number: maintenance.state.checkpoints >= number + 1, "a checkpoint per batch")  # type: ignore[misc]
     assert len(table.checkpoints()) == 2, "the newest ones stay"
     assert ids(table) == rows_of(range(3))
     asked = maintenance.checkpoint_now(take)  # type: ignore[arg-type]
@@ -219,7 +220,7 @@ def test_no_batch_waits_for_a_flush_or_a_compaction_that_runs(table: Table, star
     maintenance = started(driver, Jobs(flush.flush, compact.compact))
     for number in range(2):
         batch(driver, maintenance, number)
-        until(lambda number=number: maintenance.state.flushes == 2 * (number + 1), "flushed")
+        until(lambda number=number: maintenance.state.flushes == 2 * (number + 1), "flushed")  # type: ignore[misc]
     assert compact.reached.wait(PATIENCE)
     flush.reached.clear()
     flush.open.clear()
@@ -274,7 +275,8 @@ def test_only_one_thread_at_a_time_changes_shards_and_only_one_compacts(table: T
 
 
 def test_garbage_is_collected_beside_the_stream_and_what_it_did_is_told(table: Table, started: Started) -> None:
-    driver, told = open_stream(table), []
+    driver = open_stream(table)
+    told: list[Any] = []
     collect = partial(collect_at_once, table)
     maintenance = started(driver, Jobs(collect=collect), schedule(gc_seconds=0.0), report=told.append)
     for number in range(3):
@@ -356,7 +358,7 @@ def test_a_compaction_that_fails_lets_flushes_go_on(table: Table, started: Start
     maintenance = started(driver, Jobs(compact=gate.compact))
     for number in range(5):
         batch(driver, maintenance, number)
-        until(lambda number=number: maintenance.state.flushes == 2 * (number + 1), "flushed")
+        until(lambda number=number: maintenance.state.flushes == 2 * (number + 1), "flushed")  # type: ignore[misc]
     until(lambda: gate.runs > 2, "the compaction is tried again and again")
     assert [one.job for one in maintenance.state.failures] == ["compaction"]
     gate.error = None
@@ -432,7 +434,7 @@ def test_batches_wait_for_the_cap_on_sstables(table: Table, started: Started) ->
     maintenance = started(driver, Jobs(compact=gate.compact), schedule(limits))
     for number in range(3):
         batch(driver, maintenance, number)
-        until(lambda number=number: maintenance.state.flushes == 2 * (number + 1), "flushed")
+        until(lambda number=number: maintenance.state.flushes == 2 * (number + 1), "flushed")  # type: ignore[misc]
     waiting = Background(lambda: batch(driver, maintenance, 3))
     until(lambda: maintenance.state.delayed, "the state says that a batch waits")
     assert "SSTables" in maintenance.state.delayed.detail  # type: ignore[union-attr]

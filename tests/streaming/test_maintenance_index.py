@@ -84,7 +84,7 @@ def compacted(driver: StreamDriver, maintenance: Maintenance, batches: range) ->
     for number in batches:
         flushed = maintenance.state.flushes
         batch(driver, maintenance, number)
-        until(lambda flushed=flushed: maintenance.state.flushes >= flushed + 2, "both shards are flushed")
+        until(lambda flushed=flushed: maintenance.state.flushes >= flushed + 2, "both shards are flushed")  # type: ignore[misc]
     until(lambda: maintenance.state.compactions > before, "compacted")
 
 
@@ -124,7 +124,7 @@ def test_no_batch_and_no_flush_waits_for_an_index_that_is_built(table: Table, st
     for number in range(2, 5):
         flushed = maintenance.state.flushes
         batch(driver, maintenance, number)
-        until(lambda flushed=flushed: maintenance.state.flushes >= flushed + 2, "flushed beside it")
+        until(lambda flushed=flushed: maintenance.state.flushes >= flushed + 2, "flushed beside it")  # type: ignore[misc]
     assert "indexing" in maintenance.state.running
     assert maintenance.state.delayed is None
     gate.open.set()

@@ -229,7 +229,7 @@ def test_lag_ends_with_a_batch_that_the_log_had_and_with_a_partition_that_is_not
     metrics = StreamMetrics()
 
     def lag() -> dict[tuple[str, ...], float]:
-        return {one.labels: one.value for one in metrics.samples() if one.metric.name == "headgate_lag_rows"}
+        return {one.labels: one.value for one in metrics.samples() if one.metric.name == "headgate_lag_rows"}  # type: ignore[misc]
 
     metrics.planned([SourceRange("t", 0, 100, 150)])
     # Its record landed and the answer was lost: the next run finds it in the log.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -66,7 +67,7 @@ def run(spark: SparkSession, tmp_path: Path) -> Callable[..., ShardSink]:
     (folder / "a.json").write_text("\n".join(json.dumps({"id": n, "note": "n", "amount": 1.0}) for n in range(40)))
     frame = spark.readStream.schema("id long, note string, amount double").json(str(folder))
 
-    def start(table: Table, checkpoint: str = "checkpoint", **arguments: object) -> ShardSink:
+    def start(table: Table, checkpoint: str = "checkpoint", **arguments: Any) -> ShardSink:
         sink = ShardSink(table, **arguments)
         writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path / checkpoint))
         wait(writer.trigger(**NOW).start(), sink)
@@ -166,6 +167,7 @@ def test_a_query_is_looked_at_once_per_run_and_again_when_the_same_sink_runs_aga
     sink = stream.sink()
     # A session takes another master, as a builder sets it, and the context goes on with its own.
     master = spark.conf.get("spark.master")
+    assert master is not None
     assert spark is spark.builder.master("local[1]").getOrCreate()
     for run in (1, 2):
         topic.put_numbers(range((run - 1) * 300, run * 300))

@@ -24,7 +24,7 @@ from tests.support.services import MakeTopic
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
-SHARDINGS = {
+SHARDINGS: dict[str, Sharding] = {
     "by_partition": headgate.by_partition(key_is_partitioned=True),
     "max_shards": headgate.by_partition(max_shards=2, key_is_partitioned=True),
     "bucket": headgate.bucket("id", 3),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -395,7 +396,7 @@ def test_two_streams_on_different_topics_share_a_table_and_not_their_shards(
     for query, sink in zip(queries, sinks, strict=True):
         wait(query, sink)
     check_table(table, *topics)
-    assert sorted({info.owner for info in table.shards()}) == sorted(t.name for t in topics)
+    assert sorted(str(owner) for owner in {info.owner for info in table.shards()}) == sorted(t.name for t in topics)
     other = Stream(spark, table, [topics[0]], tmp_path / "third", path, stream="third")
     with pytest.raises(InvalidInput, match=rf"belongs to stream '{topics[0].name}' .*stream 'third'"):
         other.run()
@@ -417,7 +418,7 @@ def test_a_stream_changes_between_wal_only_and_memtable_with_rows_in_flight(
 ) -> None:
     table = make_table(tmp_path, headgate.bucket("id", 2), key)
     stream = Stream(spark, table, [topic], tmp_path / "checkpoint", path, max_offsets=400)
-    stopped = []
+    stopped: list[str] = []
 
     def stop(step: str) -> None:
         if step == "commit" and len(stopped) < 2:
@@ -429,7 +430,7 @@ def test_a_stream_changes_between_wal_only_and_memtable_with_rows_in_flight(
     for number, memtable in enumerate((False, True, False)):
         topic.put_orders(1000, seed=number)
         stopped.clear()
-        options = {"enable_memtable": memtable, "max_memtable_size": 4 << 10}
+        options: dict[str, Any] = {"enable_memtable": memtable, "max_memtable_size": 4 << 10}
         with pytest.raises(StreamingQueryException, match="killed with rows in flight"):
             with watching(stop):
                 stream.run(**options)

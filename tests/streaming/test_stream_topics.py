@@ -8,7 +8,7 @@ import re
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -64,8 +64,8 @@ def test_topics_of_a_pattern_since_an_instant_flow_into_one_table_and_kafka_sees
         # A canary: the day Spark takes this into the query's progress, a sink can fill it (docs/metrics.md).
         df.limit(1).observe("headgate", f.count(f.lit(1)).alias("rows")).collect()  # type: ignore[attr-defined]
 
-    def start(**trigger: object) -> StreamingQuery:
-        writer = source.read(spark).writeStream.foreachBatch(batch).trigger(**trigger)  # type: ignore[arg-type]
+    def start(**trigger: Any) -> StreamingQuery:
+        writer = source.read(spark).writeStream.foreachBatch(batch).trigger(**trigger)
         return writer.option("checkpointLocation", str(tmp_path / "c")).start()
 
     def ids() -> list[int]:

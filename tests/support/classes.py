@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 ARCHIVE = Path(sys.prefix) / "spark-classes.jsa"
 MADE_OF = ARCHIVE.with_suffix(".txt")
@@ -59,12 +60,16 @@ def use() -> None:
     rows.groupBy("k").count().collect()
     rows.repartition(2, "k").mapInArrow(lambda batches: batches, "id long, k long").count()
     stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", "10").load()
-    query = stream.writeStream.foreachBatch(lambda frame, _: frame.mapInArrow(lambda some: some, frame.schema).count())
+
+    def count(frame: Any, number: int) -> None:
+        frame.mapInArrow(lambda some: some, frame.schema).count()
+
+    query = stream.writeStream.foreachBatch(count)
     running = query.trigger(processingTime="0 seconds").start()
     while not running.recentProgress:
         running.awaitTermination(1)
     running.stop()
-    gateway = spark.sparkContext._gateway
+    gateway: Any = spark.sparkContext._gateway
     spark.stop()
     gateway.shutdown()
     gateway.proc.stdin.close()

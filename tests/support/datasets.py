@@ -43,7 +43,7 @@ def make_table(
     path: Path,
     schema: pa.Schema = KEYED,
     *,
-    base: Pairs | pa.Table = (),  # type: ignore[assignment]
+    base: Pairs | pa.Table = (),
     text: bool = False,
     **mem_wal: Any,
 ) -> str:

@@ -120,7 +120,7 @@ def coverage(uri: str) -> list[int]:
 def committed_files(uri: str) -> dict[str, list[str]]:
     """Of the last version that changed indexes: the files it lists, by index."""
     dataset = lance.dataset(uri)
-    operation = dataset.read_transaction(dataset.version).operation
+    operation: Any = dataset.read_transaction(dataset.version).operation  # type: ignore[union-attr]
     return {index.uuid: sorted(file.path for file in index.files) for index in operation.new_indices}
 
 

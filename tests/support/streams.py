@@ -52,7 +52,7 @@ class Stream:
         self._decode = json_decoder(table.schema) if decode is None else decode
         self._mode = mode
         self._topic = topic
-        names = [table.sharding.shard_name(topic, number) for number in range(partitions)]  # type: ignore[call-arg]
+        names = [table.sharding.shard_name(topic, number) for number in range(partitions)]  # type: ignore[call-arg, arg-type]
         self._driver = StreamDriver.open(table.home, name or topic, QUERY, names, decoder=decoder)
         self._batch = 0
 

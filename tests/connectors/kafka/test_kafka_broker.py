@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -17,6 +18,7 @@ from click.testing import CliRunner
 
 from headgate.cli.commands.kafka import kafka
 from headgate.connectors.jars.lists import JarsMissing, kafka_classpath, spark_jars
+from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.connectors.kafka.reader import offsets, read_range
 from headgate.dev.broker import BrokerFailed, LocalBroker, Ports
 from headgate.dev.detached import find_detached, start_detached, stop_detached
@@ -155,7 +157,7 @@ class TestCredentials:
             assert "ann" not in str(caught.value)
 
     @staticmethod
-    def config(port: int, password: str) -> object:
+    def config(port: int, password: str) -> ConsumerConfig:
         return config_for(
             f"127.0.0.1:{port}",
             **{
@@ -220,7 +222,7 @@ def test_a_container_serves_as_well() -> None:
         assert values_of(list(read_range(config_for(servers), "in-a-container", 0, 0, 10))) == numbered(10)
 
 
-def run(*arguments: str) -> dict[str, object]:
+def run(*arguments: str) -> dict[str, Any]:
     """The command in a process of its own, since a detached broker must outlive that."""
     code = "from headgate.cli.commands.kafka import kafka; kafka()"
     done = subprocess.run(
