@@ -90,7 +90,7 @@ def test_the_table_shows_the_topic_and_a_batch_costs_its_puts_alone(
 def _task_operations(sink: ShardSink) -> Counter[str]:
     """What the tasks of all batches asked of the store, by verb."""
     samples = (one for one in sink.reporting.metrics.samples() if one.metric.name == "headgate_store_operations_total")
-    return Counter({one.labels[0]: int(one.value) for one in samples if one.labels[1] == "tasks"})
+    return Counter({one.labels[0]: int(one.value) for one in samples if one.labels[1] == "tasks"})  # type: ignore[arg-type]
 
 
 NESTED = pa.schema(
