@@ -118,7 +118,7 @@ RULES: Mapping[Kind, Rule] = {
     ),
     "probe": Rule(
         "Its name is random, and who deletes it has just put it: to see what the store allows, or its time.",
-        ("checkpoints.gc.candidates", "cli.doctor.store", "streaming.spark.running"),
+        ("checkpoints.gc.candidates", "cli.doctor.store", "streaming.running"),
     ),
     "stray": Rule(
         "It lies among entries or manifests for long, and none has such a name.",
