@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
@@ -52,6 +53,36 @@ DELETERS = {
 """Who deletes anything by itself, and why it may."""
 
 
+MOST_LINES = 400
+MAY_BE_LONGER = ("streaming/options.py",)
+"""Tables."""
+MOST_MODULES = 14
+ONE_FILE_EACH = "cli/commands"
+"""The folder that has a module per command, however many there are."""
+
+
+def modules() -> Iterator[tuple[str, str]]:
+    """Path and source of each."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        yield path.relative_to(PACKAGE).as_posix(), path.read_text()
+
+
+def test_a_folder_has_few_modules() -> None:
+    counted = Counter(path.rpartition("/")[0] for path, _ in modules() if not path.endswith("__init__.py"))
+    assert {name: count for name, count in counted.items() if count > MOST_MODULES and name != ONE_FILE_EACH} == {}
+
+
+def test_a_module_is_short() -> None:
+    lines = {path: len(source.splitlines()) for path, source in modules()}
+    assert {path: count for path, count in lines.items() if count > MOST_LINES and path not in MAY_BE_LONGER} == {}
+
+
+def test_a_module_s_name_is_one_word_and_its_folder_says_the_rest() -> None:
+    names = [path.rpartition("/")[2].removeprefix("__") for path, _ in modules()]
+    longer = [name for name in names if "_" in name.removesuffix("__.py")]
+    assert len(longer) <= 0.15 * len(names), longer
+
+
 @pytest.mark.parametrize("what", ONE_PLACE)
 def test_time_and_threads_come_from_one_module_each(what: str) -> None:
     users = [path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py") if what in used(path.read_text())]
@@ -75,12 +106,6 @@ def kinds(source: str) -> Iterator[str]:
             place = {"delete": 2, "delete_all": 2, "delete_by": 3, "Garbage": 0}.get(name)
             if place is not None and isinstance(kind := arguments[place], ast.Constant):
                 yield str(kind.value)
-
-
-def modules() -> Iterator[tuple[str, str]]:
-    """Path and source of each."""
-    for path in sorted(PACKAGE.rglob("*.py")):
-        yield path.relative_to(PACKAGE).as_posix(), path.read_text()
 
 
 def test_one_place_deletes() -> None:
