@@ -32,10 +32,12 @@ from tests.support.closing import (
     closing_checks,
     collect,
     collect_manifests,
+    entry_at,
     flush,
     home_of,
     ids_of,
     rows,
+    wal_positions,
 )
 from tests.support.stores import Crash, Fault, FaultyStore, Stall
 
@@ -185,10 +187,19 @@ class FencedWal(RuleBasedStateMachine):
     def settled(self) -> list[Slot]:
         return [slot for slot in self.ready() if not slot.pending]
 
-    def holding(self) -> list[Slot]:
+    def flushable(self) -> list[Slot]:
+        """Those whose claim stands, with rows that no SSTable has: their flush comes to the manifest."""
         latest = self.shard.manifests.latest()
+        if latest is None:
+            return []
+        above = [position for position in wal_positions(self.shard) if position > latest.replay_after]
+        first = next((position for position in above if ids_of(entry_at(self.shard, position))), None)
         claims = [(slot, slot.writer.claim) for slot in self.ready() if slot.writer]
-        return [slot for slot, claim in claims if latest and latest.held_by(claim.epoch, claim.claim_id)]
+        return [
+            slot
+            for slot, claim in claims
+            if latest.held_by(claim.epoch, claim.claim_id) and first is not None and first < claim.next_position
+        ]
 
     def asleep(self) -> list[Slot]:
         return [slot for slot in self.slots if not slot.idle]
@@ -303,11 +314,11 @@ class FencedWal(RuleBasedStateMachine):
         stall = one.store.stall("put_if_absent", "/wal/", done=done)
         self._stall(one, stall, lambda: writer.put(rows(*new)).wait(), self._put(one, new, landed=done))
 
-    @precondition(lambda self: self.holding())
+    @precondition(lambda self: self.flushable())
     @rule(pick=picks)
     def stall_in_flush(self, pick: int) -> None:
-        """Before the manifest is put; only where the claim stands, so that the put is reached."""
-        one = pick_of(self.holding(), pick)
+        """Before the manifest is put; only where that put is reached."""
+        one = pick_of(self.flushable(), pick)
         writer = one.held
         stall = one.store.stall("put_if_absent", "/manifest/")
         self._stall(one, stall, lambda: flush(writer), lambda _: None)

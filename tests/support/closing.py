@@ -1,8 +1,8 @@
 """What every fault test starts from and ends with: one shard of integer rows, and the promises about it.
 
 `visible` reads the shard as any reader would, from the store alone: the rows of the SSTables that the
-latest manifest names, then those of the WAL above replay_after. `flush` is the smallest honest flush
-(rows out of the WAL range, then one manifest), `collect` the garbage collection of R5 and R7.
+latest manifest names, then those of the WAL above replay_after. `flush` and `collect` are the product's, without
+Lance: they work in a store in memory.
 """
 
 from __future__ import annotations
@@ -19,12 +19,16 @@ from typing import Generic, TypeVar
 
 import pyarrow as pa
 
+from headgate.checkpoints.gc.rules import collectable_wal, without_claims
 from headgate.connectors.objects import ObjectStore
 from headgate.errors import Fenced, HeadgateError
 from headgate.retry import Retry
 from headgate.shards import names
 from headgate.shards.config import WriterConfig
+from headgate.shards.manifest.commit import commit_generation
 from headgate.shards.manifest.model import Manifest, SsTable
+from headgate.shards.memtable.memtable import MemTable
+from headgate.shards.memtable.replay import uncovered
 from headgate.shards.rows.schema import RowSchema
 from headgate.shards.shard import Shard, TableHome
 from headgate.shards.wal.decoder import decode_entry
@@ -91,33 +95,32 @@ def visible(shard: Shard) -> list[int]:
 
 
 def flush(writer: ShardWriter) -> Manifest:
-    """Rows of (replay_after, last position] into an SSTable, then the manifest, as R9 says.
+    """The product's flush, with an SSTable that needs no Lance: its rows are ids in JSON.
 
-    Raises Fenced, Transient, or Abandoned where another flush was quicker.
+    Raises Fenced, Transient, or Abandoned where another flush under the same claim was quicker.
     """
-    shard = writer.shard
+    shard, claim = writer.shard, writer.claim
     manifests = shard.manifests_retried(writer.config.retry)
-    start = manifests.check_fenced(writer.claim.epoch, writer.claim.claim_id)
+    start = manifests.check_fenced(claim.epoch, claim.claim_id)
     assert start is not None
-    last = writer.claim.next_position - 1
-    found: list[int] = []
-    for one in WalTailer(shard, retry=writer.config.retry).read(start.replay_after + 1, last + 1):
-        found += ids_of(one.entry)
-    table = SsTable(start.generation, f"{uuid.uuid4().hex[:8]}_gen_{start.generation}")
-    shard.home.store.put_overwrite(_sstable_key(shard, table), json.dumps(found).encode())
-
-    def flushed(manifest: Manifest) -> Manifest:
-        if (manifest.replay_after, manifest.generation) != (start.replay_after, start.generation):
-            raise Abandoned("another flush was quicker")
-        return replace(
-            manifest,
-            replay_after=max(last, manifest.replay_after),
-            last_seen=max(last, manifest.last_seen),
-            generation=manifest.generation + 1,
-            sstables=(*manifest.sstables, table),
+    table = MemTable(ROWS, start.generation, start.replay_after)
+    entries = WalTailer(shard, retry=writer.config.retry).read(start.replay_after + 1, claim.next_position)
+    for part in uncovered(shard, start, entries):
+        table.add(part.batches, part.position)
+    if not table.rows:
+        return start
+    sstable = SsTable(start.generation, names.new_sstable(start.generation, claim.epoch))
+    ids = table.table().column("id").to_pylist()
+    shard.home.store.put_overwrite(_sstable_key(shard, sstable), json.dumps(ids).encode())
+    try:
+        return commit_generation(
+            manifests, claim, sstable, started_from=start.replay_after, last_position=table.last_position
         )
-
-    return manifests.commit_update(writer.claim.claim_id, writer.claim.epoch, flushed)
+    except Fenced as error:
+        stored = shard.manifests.latest()
+        if stored is not None and stored.held_by(claim.epoch, claim.claim_id):
+            raise Abandoned(error.what) from error
+        raise
 
 
 class Abandoned(HeadgateError):
@@ -125,24 +128,18 @@ class Abandoned(HeadgateError):
 
 
 def collect(shard: Shard) -> list[int]:
-    """Delete data entries at or below replay_after and below the tip; never a barrier (R5)."""
+    """Delete what the product's rules let go of a WAL (R5): no barrier, and never the tip."""
     manifest = shard.manifests.latest()
-    positions = wal_positions(shard)
-    if manifest is None or not positions:
-        return []
-    dead = [
-        position
-        for position in positions[:-1]
-        if position <= manifest.replay_after and not entry_at(shard, position).header.barrier
-    ]
+    covered = collectable_wal(wal_positions(shard), [manifest] if manifest else [])
+    dead = [position for position in covered if not entry_at(shard, position).header.barrier]
     for position in dead:
         shard.wal.delete(shard.wal_key(position))
     return dead
 
 
 def collect_manifests(shard: Shard) -> None:
-    """Delete every manifest below the latest, oldest first (R7)."""
-    for version in shard.manifests.versions()[:-1]:
+    """Delete replaced manifests as the product's rules let them go, oldest first (R7): claims stay."""
+    for version in without_claims(map(shard.manifests.read, shard.manifests.versions()[:-1])):
         shard.home.store.delete(names.manifest_key(shard.id, version))
 
 
