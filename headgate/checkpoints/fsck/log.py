@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 from uuid import UUID
@@ -20,7 +20,8 @@ from headgate.checkpoints.log import state as log_state
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.decisions import late_beginning
 from headgate.checkpoints.log.names import ARCHIVE, ROOT, by_number, stream_folder
-from headgate.checkpoints.log.records import BatchRecord, Fold, OpenRecord, Record, RewindRecord, SchemaRecord
+from headgate.checkpoints.log.records import BatchRecord, Fold, OpenRecord, Record
+from headgate.checkpoints.log.state import Head, LogMachine, Violation
 from headgate.connectors.objects import ObjectStore
 from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound
 from headgate.parallel import Pool, in_order
@@ -56,32 +57,6 @@ def check_log(store: ObjectStore, folder: str, under: str, pool: Pool) -> LogLoo
     6. the first batch is the first of its query, as far as the log still has it (R23).
     """
     return _LogCheck(store, folder, under, pool).run()
-
-
-@dataclass
-class _Walk:
-    """Where the records so far leave the stream; None and empty where a lost record makes it unknown."""
-
-    opened: OpenRecord | None = None
-    opened_known: bool = True
-    last: dict[UUID, int] = field(default_factory=dict)
-    ends: dict[tuple[str, int], int] = field(default_factory=dict)
-    opaque: dict[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def after(cls, fold: Fold) -> _Walk:
-        return cls(
-            fold.opened,
-            True,
-            {shard_id: shard.last for shard_id, shard in fold.shards.items()},
-            {(topic, partition): end for topic, partition, end in fold.ends},
-            dict(fold.opaque_ends),
-        )
-
-    def lose(self) -> None:
-        """A record is missing: who was open, and where the sources ended, is not known any more."""
-        self.opened_known = False
-        self.ends, self.opaque = {}, {}
 
 
 class _LogCheck:
@@ -172,75 +147,38 @@ class _LogCheck:
 
     def _check_above(self, base: Fold | None, sequences: list[int], folded: int) -> None:
         """Up to `folded`, the newest fold, whether it can be read or not, records may have been collected."""
-        walk = _Walk() if base is None else _Walk.after(base)
-        following = (0 if base is None else base.sequence) + 1
+        head = Head("") if base is None else log_state.unfolded(base).head
+        machine = LogMachine(head, self._take_violation)
+        following = head.sequence + 1
         for sequence, found in self._read("log", sequences, codec.decode_record):
             if sequence > following:
                 if sequence - 1 > folded:
                     self._hole(max(following, folded + 1), sequence - 1)
-                walk.lose()
+                machine.lose()
             following = sequence + 1
             if isinstance(found, HeadgateError) or self._misplaced(sequence, found):
                 if isinstance(found, HeadgateError):
                     self._damaged("log-record-damaged", "log", sequence, found)
                 self._whole = False
-                walk.lose()
-            elif isinstance(found, OpenRecord):
+                machine.lose()
+                continue
+            machine.step(found)
+            if isinstance(found, OpenRecord):
                 self._take_fences(found)
-                walk.opened, walk.opened_known = found, True
-            elif isinstance(found, RewindRecord):
-                self._take_rewind(walk, found)
-            elif not isinstance(found, SchemaRecord):
-                self._take_batch(walk, found)
+            elif isinstance(found, BatchRecord):
+                self._take_batch(found)
+
+    def _take_violation(self, broken: Violation) -> None:
+        self._find(f"log-{broken.rule}", self._key("log", broken.sequence), broken.what)
 
     def _take_fences(self, record: OpenRecord) -> None:
         for claim in record.shards.values():
             self._fences.setdefault(claim.shard_id, {})[claim.barrier] = claim.epoch
 
-    def _take_batch(self, walk: _Walk, record: BatchRecord) -> None:
-        place = self._key("log", record.sequence)
-        self._check_holder(walk, record, place, f"Batch {record.batch_id}")
+    def _take_batch(self, record: BatchRecord) -> None:
         for name, part in record.parts():
-            claim = walk.opened.claim_of(part.shard_id) if walk.opened is not None and walk.opened_known else None
-            if part.positions[0] <= walk.last.get(part.shard_id, -1):
-                self._find("log-position-twice", place, f"It lists position {part.positions[0]} of {name} again.")
-            elif claim is not None and part.positions[0] <= claim.barrier:
-                what = f"It lists position {part.positions[0]} of {name}; its driver's fence is at {claim.barrier}."
-                self._find("log-position-fenced", place, what)
-            walk.last[part.shard_id] = max(part.positions[-1], walk.last.get(part.shard_id, -1))
             listed = self._listed.setdefault(part.shard_id, Listed(name))
             listed.add(ListedPart(record.sequence, record.batch_id, part.positions, part.attempt_id, part.rows))
-        self._check_sources(walk, record, place)
-
-    def _take_rewind(self, walk: _Walk, record: RewindRecord) -> None:
-        """The one discontinuity that is meant: it must begin where the stream stood."""
-        place = self._key("log", record.sequence)
-        self._check_holder(walk, record, place, "A rewind")
-        for moved in record.offsets:
-            where = (moved.topic, moved.partition)
-            if (stood := walk.ends.get(where, moved.before)) != moved.before:
-                what = f"It rewinds {moved.topic}/{moved.partition} from {moved.before}, which stood at {stood}."
-                self._find("log-offsets-jump", place, what)
-            walk.ends[where] = moved.after
-
-    def _check_holder(self, walk: _Walk, record: BatchRecord | RewindRecord, place: str, what: str) -> None:
-        if walk.opened_known and (walk.opened is None or walk.opened.record_id != record.open_id):
-            held = "nobody" if walk.opened is None else f"query {walk.opened.query_id}"
-            self._find("log-fenced-batch", place, f"{what} of {record.query_id}; {held} had the log.")
-
-    def _check_sources(self, walk: _Walk, record: BatchRecord, place: str) -> None:
-        for part in record.sources:
-            end = walk.ends.get((part.topic, part.partition), part.start)
-            if part.start != end or part.until < part.start:
-                what = f"{part.topic}/{part.partition} is read as [{part.start},{part.until}), and stood at {end}."
-                self._find("log-offsets-jump", place, what)
-            walk.ends[part.topic, part.partition] = part.until
-        for other in record.opaque:
-            before = walk.opaque.get(other.source, other.start)
-            if other.start != before:
-                what = f"Source {other.source} starts at {other.start}, and stood at {before}."
-                self._find("log-offsets-jump", place, what)
-            walk.opaque[other.source] = other.until
 
     def _misplaced(self, sequence: int, record: Record) -> bool:
         if record.sequence == sequence and record.stream == self._stream:

@@ -11,8 +11,9 @@ Promises:
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
 from uuid import UUID
 
 from headgate.checkpoints.log.records import (
@@ -99,9 +100,9 @@ class Head:
 
     def after(self, record: Record) -> Head:
         """Where it stands after one more record. Raises Corrupt for one that cannot follow."""
-        builder = _Builder(self)
-        builder.take_head(record)
-        return builder.head()
+        machine = LogMachine(self)
+        machine.take(record)
+        return machine.head()
 
 
 @dataclass(frozen=True)
@@ -160,16 +161,16 @@ def unfolded(fold: Fold) -> LogState:
 
 def replayed(state: LogState, records: Iterable[Record]) -> LogState:
     """The log after the records, which follow it without a gap. Raises Corrupt."""
-    builder = _Builder(state.head)
+    machine = LogMachine(state.head)
     attempts: dict[UUID, dict[int, str]] = {}
     names: dict[UUID, str] = {}
     for record in records:
-        builder.take_head(record)
+        machine.take(record)
         if isinstance(record, BatchRecord):
             for name, part in record.parts():
                 attempts.setdefault(part.shard_id, {}).update(dict.fromkeys(part.positions, part.attempt_id))
                 names[part.shard_id] = name
-    head = builder.head()
+    head = machine.head()
     shards = dict(state.shards)
     for shard_id, added in attempts.items():
         before = shards.get(shard_id) or Positions(names[shard_id])
@@ -225,13 +226,44 @@ def _above(runs: Iterable[Run], floor: int) -> Iterator[Run]:
             yield max(first, floor + 1), last
 
 
-class _Builder:
-    """A head in the making, so that many records cost one copy."""
+# -- the machine ---------------------------------------------------------------------------
 
-    def __init__(self, head: Head) -> None:
-        self._head = head
+
+Rule: TypeAlias = Literal["fenced-batch", "position-twice", "position-fenced", "offsets-jump"]
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A record that no driver would have put there."""
+
+    rule: Rule
+    sequence: int
+    what: str
+    refused: bool
+    """Whether readers refuse the log for it."""
+    shard: str | None = None
+
+
+def refuse(violation: Violation) -> None:
+    """Raises Corrupt where no reader may go on. That a batch starts elsewhere was judged when it was committed."""
+    if violation.refused:
+        raise Corrupt(f"Record {violation.sequence} is not of this log: {violation.what}", shard=violation.shard)
+
+
+class LogMachine:
+    """A head in the making: what each record does to it, and which rule it breaks.
+
+    `on_violation` is told of each broken rule; the record counts all the same. `head` is a copy, so that many records
+    cost one.
+    """
+
+    def __init__(self, head: Head, on_violation: Callable[[Violation], None] = refuse) -> None:
+        self._stream = head.stream
+        self._on_violation = on_violation
+        self._whole = True
+        self._barriers: dict[UUID, int] = {}
         self._sequence = head.sequence
-        self._opened = head.opened
+        self._take_open(head.opened)
         self._last = head.last
         self._ends = dict(head.ends)
         self._opaque = dict(head.opaque_ends)
@@ -242,56 +274,38 @@ class _Builder:
         self._passes = list(head.passes)
         self._changed = head.changed
 
-    def take_head(self, record: Record) -> None:
-        if record.stream != self._head.stream:
-            raise Corrupt(f"The log of stream {self._head.stream!r} holds a record of {record.stream!r}.")
+    def take(self, record: Record) -> None:
+        """The next record. Raises Corrupt for one that is not."""
+        if record.stream != self._stream:
+            raise Corrupt(f"The log of stream {self._stream!r} holds a record of {record.stream!r}.")
         if record.sequence != self._sequence + 1:
             raise Corrupt(f"Record {record.sequence} cannot follow record {self._sequence}.")
+        self.step(record)
+
+    def lose(self) -> None:
+        """Records are missing: who had the log, and where the sources ended, is not known until later ones tell."""
+        self._whole = self._holder_known = False
+        self._barriers = {}
+        self._ends, self._opaque, self._starts = {}, {}, {}
+
+    def step(self, record: Record) -> None:
+        """One more record, whatever its number."""
         self._sequence = record.sequence
         if isinstance(record, OpenRecord):
-            self._opened = record
-            return
-        if isinstance(record, SchemaRecord):
+            self._take_open(record)
+        elif isinstance(record, SchemaRecord):
             self._changed = record.sequence
-            return
-        if self._opened is None or record.open_id != self._opened.record_id:
-            raise Corrupt(f"Record {record.sequence} is of a driver that did not hold the log.")
-        if isinstance(record, RewindRecord):
+        elif isinstance(record, RewindRecord):
+            self._check_holder(record, "A rewind")
             self._take_rewind(record)
-            return
-        for name, part in record.parts():
-            if part.positions[0] <= self._listed.get(part.shard_id, -1):
-                raise Corrupt(f"Record {record.sequence} lists a position a second time.", shard=name)
-            self._listed[part.shard_id] = part.positions[-1]
-        self._opaque.update({r.source: r.until for r in record.opaque})
-        if record.is_replay:
-            # No batch of a query: what the next one is judged by is still the one before.
-            return
-        self._last = record
-        self._starts |= {key: r.start for r in record.sources if (key := (r.topic, r.partition)) not in self._ends}
-        self._ends.update({(r.topic, r.partition): r.until for r in record.sources})
-        self._recent.pop((record.query_id, record.batch_id), None)
-        self._recent[record.query_id, record.batch_id] = record
-        if len(self._recent) > RECENT:
-            del self._recent[next(iter(self._recent))]
-
-    def _take_rewind(self, record: RewindRecord) -> None:
-        """A partition that moves begins anew; what was read of it before is kept as a pass."""
-        for moved in record.offsets:
-            place = (moved.topic, moved.partition)
-            if (stood := self._ends.get(place)) != moved.before:
-                what = f"{moved.topic}/{moved.partition} from {moved.before}, and it stood at {stood}"
-                raise Corrupt(f"Record {record.sequence} rewinds {what}.")
-            if moved.before == moved.after:
-                continue
-            if moved.before is not None and (start := self._starts.get(place)) != moved.before:
-                self._passes.append(Pass(*place, start, moved.before, record.sequence))
-            self._starts[place] = self._ends[place] = moved.after
-        self._rewound = record
+        else:
+            self._check_holder(record, f"Batch {record.batch_id}")
+            self._take_batch(record)
 
     def head(self) -> Head:
+        """Where the stream stands now."""
         return Head(
-            self._head.stream,
+            self._stream,
             self._sequence,
             self._opened,
             self._last,
@@ -304,3 +318,73 @@ class _Builder:
             tuple(self._passes),
             self._changed,
         )
+
+    def _take_open(self, record: OpenRecord | None) -> None:
+        self._opened, self._holder_known = record, True
+        claims = () if record is None else record.shards.values()
+        self._barriers = {claim.shard_id: claim.barrier for claim in claims}
+
+    def _check_holder(self, record: BatchRecord | RewindRecord, name: str) -> None:
+        opened = self._opened
+        if self._holder_known and (opened is None or record.open_id != opened.record_id):
+            held = "nobody" if opened is None else f"query {opened.query_id}"
+            self._broken("fenced-batch", record, f"{name} of {record.query_id}; {held} had the log.", refused=True)
+
+    def _take_batch(self, record: BatchRecord) -> None:
+        for name, part in record.parts():
+            first, listed = part.positions[0], self._listed.get(part.shard_id, -1)
+            barrier = self._barriers.get(part.shard_id, -1)
+            if first <= listed:
+                what = f"It lists position {first} of {name} again."
+                self._broken("position-twice", record, what, refused=True, shard=name)
+            elif first <= barrier:
+                what = f"It lists position {first} of {name}; its driver's fence is at {barrier}."
+                self._broken("position-fenced", record, what, shard=name)
+            self._listed[part.shard_id] = max(part.positions[-1], listed)
+        self._check_sources(record)
+        self._opaque.update({r.source: r.until for r in record.opaque})
+        if record.is_replay:
+            # No batch of a query: what the next one is judged by is still the one before.
+            return
+        self._last = record
+        self._starts |= {key: r.start for r in record.sources if (key := (r.topic, r.partition)) not in self._ends}
+        self._ends.update({(r.topic, r.partition): r.until for r in record.sources})
+        self._recent.pop((record.query_id, record.batch_id), None)
+        self._recent[record.query_id, record.batch_id] = record
+        if len(self._recent) > RECENT:
+            del self._recent[next(iter(self._recent))]
+
+    def _check_sources(self, record: BatchRecord) -> None:
+        for part in record.sources:
+            end = self._ends.get((part.topic, part.partition), part.start)
+            if part.start != end or part.until < part.start:
+                what = f"{part.topic}/{part.partition} is read as [{part.start},{part.until}), and stood at {end}."
+                self._broken("offsets-jump", record, what)
+        for other in record.opaque:
+            before = self._opaque.get(other.source, other.start)
+            if other.start != before:
+                what = f"Source {other.source} starts at {other.start}, and stood at {before}."
+                self._broken("offsets-jump", record, what)
+
+    def _take_rewind(self, record: RewindRecord) -> None:
+        """The one discontinuity that is meant: it must begin where the stream stood. A partition that moves begins
+        anew; what was read of it before is kept as a pass.
+        """
+        for moved in record.offsets:
+            place = (moved.topic, moved.partition)
+            stood = self._ends.get(place, None if self._whole else moved.before)
+            if stood != moved.before:
+                what = f"It rewinds {moved.topic}/{moved.partition} from {moved.before}, which stood at {stood}."
+                self._broken("offsets-jump", record, what, refused=True)
+            self._ends[place] = moved.after
+            if moved.before == moved.after:
+                continue
+            if moved.before is not None and (start := self._starts.get(place)) != moved.before:
+                self._passes.append(Pass(*place, start, moved.before, record.sequence))
+            self._starts[place] = moved.after
+        self._rewound = record
+
+    def _broken(
+        self, rule: Rule, record: Record, what: str, *, refused: bool = False, shard: str | None = None
+    ) -> None:
+        self._on_violation(Violation(rule, record.sequence, what, refused, shard))
