@@ -25,7 +25,7 @@ from headgate.checkpoints.log.archive_format import (
     pieces,
     runs_of,
 )
-from headgate.checkpoints.log.records import BatchRecord, Record
+from headgate.checkpoints.log.records import BatchRecord, LogRecord
 from headgate.errors import Corrupt, InvalidInput
 from headgate.records import plain, text_of
 from headgate.shards.wal.entry import SourceRange
@@ -164,7 +164,7 @@ def test_an_archive_that_is_not_what_its_name_says_is_refused() -> None:
 
 
 def test_only_batches_of_this_release_or_an_older_one_are_read() -> None:
-    opened: Record = open_record(2)
+    opened: LogRecord = open_record(2)
     name, data = encode([leaving(2, codec.encode(opened))])
     with pytest.raises(Corrupt, match="no batch"):
         decode(data, name, "orders")

@@ -17,7 +17,7 @@ from headgate.checkpoints.log.decisions import BatchSources, Skip, Write, decide
 from headgate.checkpoints.log.names import stream_folder
 from headgate.checkpoints.log.opened_log import OpenedLog
 from headgate.checkpoints.log.positions import next_plan
-from headgate.checkpoints.log.records import Batch, BatchRecord, Fold, Moved, Record, RewindRecord, ShardClaim
+from headgate.checkpoints.log.records import Batch, BatchRecord, Fold, LogRecord, OffsetMove, RewindRecord, ShardClaim
 from headgate.checkpoints.log.state import LogState, fold
 from headgate.connectors.objects.memory import MemoryStore
 from headgate.errors import Fenced, Poisoned, Transient
@@ -73,7 +73,7 @@ class CommitLogMachine(RuleBasedStateMachine):
         """The next free position of the one shard."""
         self.turns = 0
         self.meanwhile: tuple[str, int, list[str]] | None = None
-        self.history: dict[int, Record] = {}
+        self.history: dict[int, LogRecord] = {}
         """Every record that was ever seen, also those collected since."""
         self.late_fold: Fold | None = None
         self.refused: set[str] = set()
@@ -166,7 +166,7 @@ class CommitLogMachine(RuleBasedStateMachine):
             return
         driver.store.script("put_if_absent", *faults)
         try:
-            record = driver.opened.rewind((Moved("t", 0, end, to),))
+            record = driver.opened.rewind((OffsetMove("t", 0, end, to),))
         except (Fenced, Poisoned):
             return
         driver.store.unscript()

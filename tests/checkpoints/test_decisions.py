@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 
 from headgate.checkpoints.log.decisions import (
+    BatchDecision,
     BatchSources,
-    Decision,
     NewPartition,
-    Refuse,
+    Refusal,
     Skip,
     Write,
     decide_batch,
@@ -21,7 +21,7 @@ from headgate.checkpoints.log.decisions import (
 )
 from headgate.checkpoints.log.positions import check_listable, checkpoint_limit, is_visible, next_plan, settled_position
 from headgate.checkpoints.log.records import Batch, OpaqueRange, OpenRecord, ShardClaim
-from headgate.checkpoints.log.state import RECENT, Head, Positions, empty, fold, replayed, unfolded
+from headgate.checkpoints.log.state import RECENT, Head, ShardPositions, empty, fold, replayed, unfolded
 from headgate.errors import Corrupt, InvalidInput
 from headgate.shards.wal.entry import SourceRange
 from tests.support.logs import OTHER, SHARD, batch, batch_record, open_record, part
@@ -42,7 +42,7 @@ def head(*batches: Batch) -> Head:
     return replayed(empty("orders"), records).head
 
 
-def decide(at: Head, number: int, *ranges: SourceRange, query: str = "q", earliest: int | None = None) -> Decision:
+def decide(at: Head, number: int, *ranges: SourceRange, query: str = "q", earliest: int | None = None) -> BatchDecision:
     lookup = unasked if earliest is None else lambda topic, partition: earliest
     return decide_batch(at, query, number, BatchSources(ranges), lookup)
 
@@ -55,22 +55,22 @@ THREE = head(batch(0, 0, 10, 1), batch(1, 10, 20, 2), batch(2, 20, 30, 3))
     [
         (head(), 0, (R("t", 0, 0, 5),), "q", Write),
         (head(), 0, (R("t", 0, 123, 456),), "q", Write),
-        (head(), 7, (R("t", 0, 123, 456),), "q", Refuse),
+        (head(), 7, (R("t", 0, 123, 456),), "q", Refusal),
         (THREE, 3, (R("t", 0, 30, 40),), "q", Write),
         (THREE, 3, (R("t", 0, 30, 30),), "q", Write),
         (THREE, 9, (R("t", 0, 30, 40),), "q", Write),
         (THREE, 0, (R("t", 0, 30, 40),), "new", Write),
         (THREE, 2, (R("t", 0, 20, 30),), "q", Skip),
         (THREE, 1, (R("t", 0, 10, 20),), "q", Skip),
-        (THREE, 2, (R("t", 0, 20, 31),), "q", Refuse),
-        (THREE, 2, (R("t", 0, 30, 40),), "q", Refuse),
-        (THREE, 1, (R("t", 0, 30, 40),), "q", Refuse),
-        (THREE, 3, (R("t", 0, 20, 40),), "q", Refuse),
-        (THREE, 3, (R("t", 0, 31, 40),), "q", Refuse),
-        (THREE, 3, (R("t", 0, 30, 29),), "q", Refuse),
-        (THREE, 0, (R("t", 0, 0, 10),), "new", Refuse),
-        (THREE, 2, (R("t", 0, 20, 30),), "new", Refuse),
-        (THREE, 3, (R("t", 0, 30, 40), R("t", 0, 30, 40)), "q", Refuse),
+        (THREE, 2, (R("t", 0, 20, 31),), "q", Refusal),
+        (THREE, 2, (R("t", 0, 30, 40),), "q", Refusal),
+        (THREE, 1, (R("t", 0, 30, 40),), "q", Refusal),
+        (THREE, 3, (R("t", 0, 20, 40),), "q", Refusal),
+        (THREE, 3, (R("t", 0, 31, 40),), "q", Refusal),
+        (THREE, 3, (R("t", 0, 30, 29),), "q", Refusal),
+        (THREE, 0, (R("t", 0, 0, 10),), "new", Refusal),
+        (THREE, 2, (R("t", 0, 20, 30),), "new", Refusal),
+        (THREE, 3, (R("t", 0, 30, 40), R("t", 0, 30, 40)), "q", Refusal),
     ],
     ids=[
         "the first batch",
@@ -94,7 +94,7 @@ THREE = head(batch(0, 0, 10, 1), batch(1, 10, 20, 2), batch(2, 20, 30, 3))
     ],
 )
 def test_a_batch_is_skipped_written_or_refused(
-    at: Head, number: int, ranges: tuple[SourceRange, ...], query: str, expected: type[Decision]
+    at: Head, number: int, ranges: tuple[SourceRange, ...], query: str, expected: type[BatchDecision]
 ) -> None:
     assert type(decide(at, number, *ranges, query=query)) is expected
 
@@ -111,8 +111,8 @@ def test_a_batch_that_only_the_fold_remembers_is_skipped_if_it_is_the_last() -> 
     state = replayed(empty("orders"), [open_record(), *(batch_record(2 + n, n, 1 + n) for n in range(3))])
     folded = unfolded(fold(state, {})).head
     assert isinstance(decide(folded, 2, R("t", 0, 20, 30)), Skip)
-    assert isinstance(decide(folded, 1, R("t", 0, 10, 20)), Refuse)
-    assert isinstance(decide(folded, 1, R("t", 0, 30, 40)), Refuse), "a query's batch ids never go back"
+    assert isinstance(decide(folded, 1, R("t", 0, 10, 20)), Refusal)
+    assert isinstance(decide(folded, 1, R("t", 0, 30, 40)), Refusal), "a query's batch ids never go back"
     assert isinstance(decide(folded, 3, R("t", 0, 30, 40)), Write)
 
 
@@ -121,7 +121,7 @@ def test_as_many_batches_are_remembered_as_spark_keeps() -> None:
     state = replayed(empty("orders"), [open_record(), *(batch_record(2 + n, n, 1 + n) for n in range(count))])
     assert len(state.head.recent) == RECENT
     assert isinstance(decide(state.head, 20, R("t", 0, 200, 210)), Skip)
-    assert isinstance(decide(state.head, 19, R("t", 0, 190, 200)), Refuse)
+    assert isinstance(decide(state.head, 19, R("t", 0, 190, 200)), Refusal)
 
 
 def test_a_refusal_gives_the_offsets_to_start_from_ready_to_paste() -> None:
@@ -130,7 +130,7 @@ def test_a_refusal_gives_the_offsets_to_start_from_ready_to_paste() -> None:
         Batch(query_id="old", batch_id=5, sources=(R("a", 0, 7, 8),)),
     )
     refused = decide(at, 0, R("a", 0, 0, 8), R("a", 1, 0, 9), R("a", 2, 0, 4))
-    assert isinstance(refused, Refuse)
+    assert isinstance(refused, Refusal)
     text = str(refused.error)
     pasted = text.split("'startingOffsets', '")[1].split("'")[0]
     assert json.loads(pasted) == {"a": {"0": 8, "1": 9, "2": -2}, "b": {"0": 3}}
@@ -144,20 +144,20 @@ def test_a_partition_that_a_batch_left_out_goes_on_where_it_ended() -> None:
         Batch(query_id="q", batch_id=1, sources=(R("t", 0, 5, 8),)),
     )
     assert isinstance(decide(at, 2, R("t", 0, 8, 9), R("t", 1, 5, 6)), Write)
-    assert isinstance(decide(at, 2, R("t", 0, 8, 9), R("t", 1, 0, 6)), Refuse)
+    assert isinstance(decide(at, 2, R("t", 0, 8, 9), R("t", 1, 0, 6)), Refusal)
 
 
 @pytest.mark.parametrize(
     ("start", "earliest", "expected"),
-    [(0, None, Write), (7, 7, Write), (6, 7, Write), (8, 7, Refuse), (1, 0, Refuse)],
+    [(0, None, Write), (7, 7, Write), (6, 7, Write), (8, 7, Refusal), (1, 0, Refusal)],
 )
 def test_a_new_partition_is_accepted_only_from_its_earliest_offset(
-    start: int, earliest: int | None, expected: type[Decision]
+    start: int, earliest: int | None, expected: type[BatchDecision]
 ) -> None:
     assert type(decide(THREE, 3, R("t", 0, 30, 40), R("t", 1, start, 20), earliest=earliest)) is expected
 
 
-def new_partition(at: Head, number: int, earliest: int, until: int = 20, start: int = 30) -> Decision:
+def new_partition(at: Head, number: int, earliest: int, until: int = 20, start: int = 30) -> BatchDecision:
     sources = BatchSources((R("t", 0, start, start + 10),), (NewPartition("t", 1, until),))
     return decide_batch(at, "q", number, sources, lambda topic, partition: earliest)
 
@@ -169,16 +169,16 @@ def test_a_partition_that_spark_meets_first_starts_at_its_earliest_offset() -> N
 def test_retention_that_moves_a_new_partitions_start_does_not_hide_that_the_batch_is_done() -> None:
     at = head(Batch(query_id="q", batch_id=3, sources=(R("t", 0, 30, 40), R("t", 1, 5, 20))))
     assert isinstance(new_partition(at, 3, earliest=9), Skip)
-    assert isinstance(new_partition(at, 3, earliest=5, until=21), Refuse)
+    assert isinstance(new_partition(at, 3, earliest=5, until=21), Refusal)
     missing = head(Batch(query_id="q", batch_id=3, sources=(R("t", 0, 30, 40),)))
-    assert isinstance(new_partition(missing, 3, earliest=5), Refuse)
+    assert isinstance(new_partition(missing, 3, earliest=5), Refusal)
 
 
 def test_a_partition_that_is_new_to_spark_and_known_to_the_log_must_continue() -> None:
     """A foreign checkpoint that never saw the partition would read it again from the beginning."""
     at = head(Batch(query_id="q", batch_id=3, sources=(R("t", 0, 20, 30), R("t", 1, 5, 20))))
     assert isinstance(new_partition(at, 4, earliest=20, until=25), Write)
-    assert isinstance(new_partition(at, 4, earliest=0, until=25), Refuse)
+    assert isinstance(new_partition(at, 4, earliest=0, until=25), Refusal)
 
 
 @pytest.mark.parametrize(
@@ -186,13 +186,13 @@ def test_a_partition_that_is_new_to_spark_and_known_to_the_log_must_continue() -
     [
         (1, "4", "9", Write),
         (0, None, "4", Skip),
-        (0, None, "5", Refuse),
-        (1, "3", "9", Refuse),
-        (1, None, "9", Refuse),
+        (0, None, "5", Refusal),
+        (1, "3", "9", Refusal),
+        (1, None, "9", Refusal),
     ],
 )
 def test_sources_that_are_not_kafkas_continue_by_their_text(
-    number: int, start: str | None, until: str, expected: type[Decision]
+    number: int, start: str | None, until: str, expected: type[BatchDecision]
 ) -> None:
     at = head(Batch(query_id="q", batch_id=0, opaque=(OpaqueRange("0", None, "4"),)))
     sources = BatchSources(opaque=(OpaqueRange("0", start, until),))
@@ -311,7 +311,7 @@ def test_a_record_lists_only_what_a_replay_reads(
 def test_an_entry_is_visible_without_an_attempt_or_where_a_record_lists_it(
     attempt: str | None, position: int, visible: bool
 ) -> None:
-    assert is_visible(attempt, position, Positions("s0", {5: "a"}, ((2, 3),))) is visible
+    assert is_visible(attempt, position, ShardPositions("s0", {5: "a"}, ((2, 3),))) is visible
 
 
 def test_a_tagged_entry_of_a_shard_that_no_log_knows_is_invisible() -> None:

@@ -22,7 +22,7 @@ from headgate.checkpoints.log import fold as folding
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.fold import put_fold, tidy
 from headgate.checkpoints.log.opened_log import OpenedLog
-from headgate.checkpoints.log.records import Batch, BatchRecord, Moved, Record, RewindRecord
+from headgate.checkpoints.log.records import Batch, BatchRecord, LogRecord, OffsetMove, RewindRecord
 from headgate.checkpoints.log.state import Head, empty, replayed
 from headgate.connectors.objects.memory import MemoryStore
 from headgate.connectors.objects.port import ObjectStore
@@ -73,7 +73,7 @@ class Life:
 
     def rewind(self) -> None:
         if ("t", 0) in self.driver.head.ends:
-            self.driver.rewind((Moved("t", 0, self.offset, self.offset // 2),))
+            self.driver.rewind((OffsetMove("t", 0, self.offset, self.offset // 2),))
             self.offset //= 2
 
     def fold(self) -> None:
@@ -285,11 +285,11 @@ def rewound(sequence: int, before: int | None, after: int) -> RewindRecord:
         stream="orders",
         open_id="o1",
         query_id="q",
-        offsets=(Moved("t", 0, before, after),),
+        offsets=(OffsetMove("t", 0, before, after),),
     )
 
 
-def told(done: int, records: list[Record], head: Head, ends: dict[TopicPartition, int]) -> list[tuple[Any, ...]]:
+def told(done: int, records: list[LogRecord], head: Head, ends: dict[TopicPartition, int]) -> list[tuple[Any, ...]]:
     dated = {one.sequence: LedgerRecord(one, NOON) for one in records if isinstance(one, BatchRecord)}
     parts = with_lost(done, records, dated, head, ends)
     return [
@@ -299,7 +299,7 @@ def told(done: int, records: list[Record], head: Head, ends: dict[TopicPartition
 
 
 def test_records_that_are_gone_are_told_between_those_that_are_there() -> None:
-    whole: list[Record] = [open_record(), *(batch_record(n, n - 2) for n in range(2, 10))]
+    whole: list[LogRecord] = [open_record(), *(batch_record(n, n - 2) for n in range(2, 10))]
     head = replayed(empty("orders"), whole).head
     nobody: dict[TopicPartition, int] = {}
     assert told(0, whole, head, nobody) == [(n,) for n in range(2, 10)]
@@ -313,7 +313,7 @@ def test_records_that_are_gone_are_told_between_those_that_are_there() -> None:
 
 
 def test_each_reading_between_rewinds_is_told_by_itself() -> None:
-    whole: list[Record] = [open_record(), batch_record(2, 0), batch_record(3, 1), rewound(4, 20, 10)]
+    whole: list[LogRecord] = [open_record(), batch_record(2, 0), batch_record(3, 1), rewound(4, 20, 10)]
     whole += [batch_record(5, 1), batch_record(6, 2), rewound(7, 30, 0), batch_record(8, 0), batch_record(9, 1)]
     head = replayed(empty("orders"), whole).head
     kept = [whole[0], whole[3], whole[6], whole[8]]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from log_samples import SHARD, batch_record, open_record
 
 from headgate.checkpoints.log.decisions import is_own, log_end
 from headgate.checkpoints.log.positions import flush_limit, is_stale
-from headgate.checkpoints.log.records import OpenRecord, Record, ShardClaim
+from headgate.checkpoints.log.records import LogRecord, OpenRecord, ShardClaim
 from headgate.checkpoints.log.state import Head, LogMachine, empty, replayed
 from headgate.errors import Corrupt
+from tests.support.logs import SHARD, batch_record, open_record
 
 RECORD = OpenRecord(record_id="mine", sequence=3, stream="s", query_id="q", shards={})
 
@@ -56,7 +56,7 @@ def test_a_tail_is_stale_where_a_flush_explains_what_is_missing(latest: int, end
     assert is_stale(4, latest, end) is stale
 
 
-def broken_by(*records: Record, lost_before: int | None = None) -> list[tuple[str, int, bool]]:
+def broken_by(*records: LogRecord, lost_before: int | None = None) -> list[tuple[str, int, bool]]:
     found: list[tuple[str, int, bool]] = []
     machine = LogMachine(Head("orders"), lambda one: found.append((one.rule, one.sequence, one.refused)))
     for record in records:
@@ -83,6 +83,6 @@ def test_after_a_lost_record_the_machine_holds_nothing_against_later_ones_that_i
 
 
 @pytest.mark.parametrize("records", [(batch_record(2, 0, 1),), (open_record(1), batch_record(3, 0, 1))])
-def test_a_reader_refuses_what_no_driver_wrote(records: tuple[Record, ...]) -> None:
+def test_a_reader_refuses_what_no_driver_wrote(records: tuple[LogRecord, ...]) -> None:
     with pytest.raises(Corrupt):
         replayed(empty("orders"), records)

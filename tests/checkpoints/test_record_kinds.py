@@ -18,7 +18,6 @@ from headgate.checkpoints.clone.intent import put_given_up, read_intent
 from headgate.checkpoints.clone.wal_choice import put_choice
 from headgate.checkpoints.feed.feed import LogFeed
 from headgate.checkpoints.log.archive import LogArchive
-from headgate.checkpoints.log.records import Moved
 from headgate.checkpoints.offline.retention import BeforePosition, expire
 from headgate.checkpoints.table_record import TableRecord
 from headgate.connectors.lance.base.synced import sync_base
@@ -68,7 +67,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     LogFeed(table.home, table.shard_ids, "reader").start("latest")
     table.add_column(pa.field("extra", pa.int64()))
     driver = open_stream(table)
-    driver.rewind(tuple(Moved(topic, partition, end, 0) for (topic, partition), end in driver.head.ends.items()))
+    driver.rewind(tuple(OffsetMove(topic, partition, end, 0) for (topic, partition), end in driver.head.ends.items()))
     put_state(table.home.records, MaintenanceState(STREAM, failures=(JobFailure("flush", 1, "e", "then", "soon"),)))
     sync_base(table.home.store)
     clone = table.clone(str(home / "clone"), deep=True)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.checkpoints.log.codec import decode_fold, decode_record, encode
-from headgate.checkpoints.log.records import BatchRecord, Fold, Mode, Record, ShardPart
+from headgate.checkpoints.log.records import BatchRecord, Fold, LogRecord, ShardPart, WriteMode
 from headgate.checkpoints.log.state import empty, fold, replayed
 from headgate.errors import Corrupt, InvalidInput
 from headgate.records import FORMAT, checksum
@@ -22,7 +22,7 @@ def a_fold() -> Fold:
 
 
 @pytest.mark.parametrize("record", [open_record(), full_record(), batch_record(2, 0)], ids=["open", "batch", "no rows"])
-def test_a_record_reads_back_as_it_was(record: Record) -> None:
+def test_a_record_reads_back_as_it_was(record: LogRecord) -> None:
     assert decode_record(encode(record)) == record
 
 
@@ -43,7 +43,7 @@ def test_people_can_read_a_record() -> None:
     st.sampled_from(["wal", "memtable"]),
     st.integers(0, 2**40),
 )
-def test_every_record_reads_back(stream: str, positions: list[int], mode: Mode, rows: int) -> None:
+def test_every_record_reads_back(stream: str, positions: list[int], mode: WriteMode, rows: int) -> None:
     shards = {stream: ShardPart(uuid.uuid4(), "a", tuple(positions), rows, rows)}
     record = replace(full_record(), stream=stream, query_id=stream, shards=shards, mode=mode)
     assert decode_record(encode(record)) == record
@@ -76,7 +76,7 @@ def test_white_space_and_the_order_of_keys_do_not_count() -> None:
 
 
 @pytest.mark.parametrize("record", [open_record(), full_record()], ids=["open", "batch"])
-def test_any_flipped_character_is_found(record: Record) -> None:
+def test_any_flipped_character_is_found(record: LogRecord) -> None:
     data = encode(record)
     for index in range(len(data)):
         damaged = bytearray(data)

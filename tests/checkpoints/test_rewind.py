@@ -13,8 +13,8 @@ import pytest
 from headgate.checkpoints.fsck.check import check_table
 from headgate.checkpoints.log import codec
 from headgate.checkpoints.log.commit_log import CommitLog
-from headgate.checkpoints.log.decisions import BatchSources, Refuse, Write, decide_batch, late_beginning
-from headgate.checkpoints.log.records import Batch, Moved, OpaqueRange, Pass, RewindRecord
+from headgate.checkpoints.log.decisions import BatchSources, Refusal, Write, decide_batch, late_beginning
+from headgate.checkpoints.log.records import Batch, OffsetMove, OpaqueRange, PartitionPass, RewindRecord
 from headgate.checkpoints.log.state import Head, empty, fold, replayed, unfolded
 from headgate.checkpoints.snapshots import checkpoint as table_checkpoint
 from headgate.checkpoints.snapshots.take import take
@@ -57,7 +57,7 @@ def head_at() -> Head:
     return replayed(empty("orders"), [open_record(), batch_record(2, 0)]).head
 
 
-def record_of(*moves: Moved, sequence: int = 3) -> RewindRecord:
+def record_of(*moves: OffsetMove, sequence: int = 3) -> RewindRecord:
     return RewindRecord(
         record_id=f"w{sequence}",
         sequence=sequence,
@@ -95,11 +95,11 @@ def test_the_plan_has_every_partition_and_says_what_comes_again_and_what_is_left
     driver = open_driver(home_of(MemoryStore(f"memory://{uuid.uuid4().hex}")))
     run_batch(driver, 0, ranges_of(0))
     back = plan_rewind(driver.head, {(TOPIC, 0): 5})
-    assert back == (Moved(TOPIC, 0, 20, 5), Moved(TOPIC, 1, 20, 20))
+    assert back == (OffsetMove(TOPIC, 0, 20, 5), OffsetMove(TOPIC, 1, 20, 20))
     assert [(one.again, one.skipped) for one in back] == [(15, 0), (0, 0)]
     assert moving(back) == back[:1]
     on = plan_rewind(driver.head, {(TOPIC, 1): 32, (TOPIC, 2): 7})
-    assert on == (Moved(TOPIC, 0, 20, 20), Moved(TOPIC, 1, 20, 32), Moved(TOPIC, 2, None, 7))
+    assert on == (OffsetMove(TOPIC, 0, 20, 20), OffsetMove(TOPIC, 1, 20, 32), OffsetMove(TOPIC, 2, None, 7))
     assert [(one.again, one.skipped) for one in on] == [(0, 0), (0, 12), (0, 0)]
 
 
@@ -122,24 +122,24 @@ def test_what_cannot_be_is_refused_with_what_to_do() -> None:
 
 def test_a_rewind_resets_where_the_next_batch_starts_and_keeps_what_was_read() -> None:
     state = replayed(empty("orders"), [open_record(), batch_record(2, 0, 1), batch_record(3, 1, 2)])
-    state = replayed(state, [record_of(Moved("t", 0, 20, 5), sequence=4)])
+    state = replayed(state, [record_of(OffsetMove("t", 0, 20, 5), sequence=4)])
     head = state.head
-    assert (head.ends, head.starts, head.passes) == ({("t", 0): 5}, {("t", 0): 5}, (Pass("t", 0, 0, 20, 4),))
+    assert (head.ends, head.starts, head.passes) == ({("t", 0): 5}, {("t", 0): 5}, (PartitionPass("t", 0, 0, 20, 4),))
     assert (head.is_rewound, head.next_starts()) == (True, {("t", 0): 5})
     assert codec.decode_fold(codec.encode(fold(state, {}))) == fold(state, {})
     assert unfolded(fold(state, {})).head == replace(head, recent={("q", 1): head.last}), "a fold says the same"
     later = replace(batch_record(5, 2, 3), sources=(SourceRange("t", 0, 5, 12),))
     on = replayed(state, [later]).head
     assert (on.ends, on.starts, on.is_rewound, on.next_starts()) == ({("t", 0): 12}, {("t", 0): 5}, False, on.ends)
-    again = head_after(on, (Moved("t", 0, 12, 5),))
-    assert again.passes == (Pass("t", 0, 0, 20, 4), Pass("t", 0, 5, 12, 6))
-    idle = head_after(head, (Moved("t", 0, 5, 30),))
+    again = head_after(on, (OffsetMove("t", 0, 12, 5),))
+    assert again.passes == (PartitionPass("t", 0, 0, 20, 4), PartitionPass("t", 0, 5, 12, 6))
+    idle = head_after(head, (OffsetMove("t", 0, 5, 30),))
     assert idle.passes == head.passes, "nothing was read between the two"
 
 
 @pytest.mark.parametrize(
     "record",
-    [record_of(Moved("t", 0, 9, 5)), replace(record_of(Moved("t", 0, 10, 5)), open_id="o0")],
+    [record_of(OffsetMove("t", 0, 9, 5)), replace(record_of(OffsetMove("t", 0, 10, 5)), open_id="o0")],
     ids=["from where it never stood", "of a driver that was fenced"],
 )
 def test_a_rewind_that_no_driver_could_have_written_is_corrupt(record: RewindRecord) -> None:
@@ -148,7 +148,7 @@ def test_a_rewind_that_no_driver_could_have_written_is_corrupt(record: RewindRec
 
 
 def test_records_with_rewinds_have_the_new_format_and_others_the_old_one() -> None:
-    record = record_of(Moved("t", 0, 10, 5), Moved("u", 1, None, 0))
+    record = record_of(OffsetMove("t", 0, 10, 5), OffsetMove("u", 1, None, 0))
     assert codec.decode_record(codec.encode(record)) == record
     plain = json.loads(codec.encode(record))
     assert (plain["format"], plain["kind"], plain["by"], plain["reason"]) == (
@@ -160,7 +160,7 @@ def test_records_with_rewinds_have_the_new_format_and_others_the_old_one() -> No
     assert json.loads(codec.encode(batch_record(2, 0)))["format"] == 1
     state = replayed(empty("orders"), [open_record(), batch_record(2, 0)])
     before = json.loads(codec.encode(fold(state, {})))
-    after = json.loads(codec.encode(fold(replayed(state, [record_of(Moved("t", 0, 10, 5))]), {})))
+    after = json.loads(codec.encode(fold(replayed(state, [record_of(OffsetMove("t", 0, 10, 5))]), {})))
     assert (before["format"], "rewound" in before, after["format"]) == (1, False, 2)
     newer = codec.encode(record).replace(b'"format": 2', b'"format": 4')
     with pytest.raises(InvalidInput, match=r"has format 4, written by headgate.*reads up to format 3"):
@@ -171,7 +171,7 @@ def test_records_with_rewinds_have_the_new_format_and_others_the_old_one() -> No
 
 
 def test_after_a_rewind_only_a_batch_from_the_new_offsets_is_written() -> None:
-    head = head_after(head_at(), (Moved("t", 0, 10, 4),))
+    head = head_after(head_at(), (OffsetMove("t", 0, 10, 4),))
 
     def decided(query: str, number: int, start: int, until: int) -> object:
         sources = BatchSources((SourceRange("t", 0, start, until),))
@@ -179,11 +179,11 @@ def test_after_a_rewind_only_a_batch_from_the_new_offsets_is_written() -> None:
 
     assert isinstance(decided("new", 0, 4, 12), Write)
     onward = decided("q", 1, 10, 12)
-    assert isinstance(onward, Refuse)
+    assert isinstance(onward, Refusal)
     assert "was rewound by record 3" in str(onward.error)
     assert '{"t":{"0":4}}' in str(onward.error), "it says where to start"
     skipped = decided("q", 0, 0, 10)
-    assert isinstance(skipped, Refuse), "to skip it would leave out what was to be read again"
+    assert isinstance(skipped, Refusal), "to skip it would leave out what was to be read again"
 
 
 # -- the protocol -----------------------------------------------------------------------------
@@ -218,7 +218,7 @@ def test_rows_are_there_twice_exactly_in_the_range_that_was_read_again(home: Tab
     assert visible_dead(home) == expected_dead(first) + expected_dead(more)
     assert max(Counter(visible_rows(home)).values()) == 2
     driver.fold()
-    assert head(home).passes == (Pass(TOPIC, 0, 0, 60, done.record.sequence),)
+    assert head(home).passes == (PartitionPass(TOPIC, 0, 0, 60, done.record.sequence),)
     record = CommitLog(home.records, "s", home.uri).record(done.record.sequence)
     assert isinstance(record, RewindRecord), "a fold leaves it for people to read"
 
@@ -244,7 +244,7 @@ def test_a_partition_that_is_new_to_the_stream_may_begin_in_the_middle_only_on_r
         run_batch(open_driver(home), BATCHES, jump)
     done = rewind(home, "s", {(TOPIC, 2): 7})
     assert done.record is not None
-    assert done.record.offsets[-1] == Moved(TOPIC, 2, None, 7)
+    assert done.record.offsets[-1] == OffsetMove(TOPIC, 2, None, 7)
     run_batch(open_driver(home), BATCHES, jump)
     check_exactly_once(home, [*(part for number in range(BATCHES) for part in ranges_of(number)), *jump])
 
@@ -338,7 +338,7 @@ def test_a_checkpoint_without_kafka_is_adopted_from_wherever_it_stands(home: Tab
         put(tmp_path / "c", f"commits/{number}", 'v1\n{"nextBatchWatermarkMs":0}')
     spark = look_at_spark(SparkCheckpoint(str(tmp_path / "c")))
     sources = BatchSources(opaque=(OpaqueRange("0", '{"logOffset":2}', '{"logOffset":3}'),))
-    assert isinstance(decide_batch(empty("s").head, QUERY, 3, sources, lambda topic, partition: 0), Refuse)
+    assert isinstance(decide_batch(empty("s").head, QUERY, 3, sources, lambda topic, partition: 0), Refusal)
     assert adopt(home, "s", spark).record is not None
     assert standing(head(home), spark).state == "aligned"
     assert isinstance(decide_batch(head(home), QUERY, 3, sources, lambda topic, partition: 0), Write)
@@ -397,11 +397,11 @@ def test_fsck_accepts_the_discontinuity_that_is_on_record_and_no_other(tmp_path:
     assert checkpoint.streams["s"].rewound == done.record
     log = Path(table.home.records.uri.removeprefix("file://")) / "streams/s/log"
     file = log / f"{done.record.sequence:020d}.json"
-    other = replace(done.record, offsets=(Moved(TOPIC, 0, end, end - 40), Moved(TOPIC, 1, end, end - 20)))
+    other = replace(done.record, offsets=(OffsetMove(TOPIC, 0, end, end - 40), OffsetMove(TOPIC, 1, end, end - 20)))
     file.write_bytes(codec.encode(other))
     codes = {one.code for one in check_table(table.home, table.shard_ids()).findings}
     assert codes == {"log-offsets-jump"}, "the batch after it starts elsewhere"
-    wrong = replace(done.record, offsets=(Moved(TOPIC, 0, end - 1, end - 20), Moved(TOPIC, 1, end, end - 20)))
+    wrong = replace(done.record, offsets=(OffsetMove(TOPIC, 0, end - 1, end - 20), OffsetMove(TOPIC, 1, end, end - 20)))
     file.write_bytes(codec.encode(wrong))
     codes = {one.code for one in check_table(table.home, table.shard_ids()).findings}
     assert codes == {"log-offsets-jump"}, "it says that the stream stood elsewhere"

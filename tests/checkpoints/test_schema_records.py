@@ -15,7 +15,7 @@ from headgate.checkpoints.jobs.columns import add_column, gained
 from headgate.checkpoints.log import codec
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.fold import tidy
-from headgate.checkpoints.log.records import BatchRecord, Moved, SchemaRecord
+from headgate.checkpoints.log.records import BatchRecord, OffsetMove, SchemaRecord
 from headgate.checkpoints.log.state import empty, fold, replayed, unfolded
 from headgate.checkpoints.spark.rewind import rewind
 from headgate.connectors.objects.port import ObjectStore
@@ -91,7 +91,7 @@ def test_a_driver_steps_over_it_by_one_and_is_told_once(store: ObjectStore) -> N
     opened.extend(CLAIMS)
     assert (opened.record.sequence, opened.head.changed) == (7, third.sequence)
     log(store).put_schema_record()
-    assert opened.rewind((Moved("t", 0, 20, 5),)).sequence == 9
+    assert opened.rewind((OffsetMove("t", 0, 20, 5),)).sequence == 9
 
 
 def test_a_predecessor_behind_it_is_fenced_by_the_open_record_that_follows(store: ObjectStore) -> None:

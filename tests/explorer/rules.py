@@ -66,7 +66,7 @@ class Rules:
     """Of the versions that LIST shows, and of the hint, which is native's."""
 
     # One stream.
-    decide_batch: Callable[..., stream_decisions.Decision] = stream_decisions.decide_batch
+    decide_batch: Callable[..., stream_decisions.BatchDecision] = stream_decisions.decide_batch
     is_another_table: Callable[[Any, str | None], bool] = stream_decisions.is_another_table
     next_plan: Callable[..., int] = positions_of_a_shard.next_plan
     plan_floor: Callable[[int | None, Manifest], int | None] = lambda own, manifest: own
@@ -81,7 +81,7 @@ class Rules:
     log_end: Callable[[Iterable[int], Iterable[int]], int] = stream_decisions.log_end
     is_own: Callable[..., bool] = stream_decisions.is_own
     is_stepped_over: Callable[..., bool] = stream_decisions.is_stepped_over
-    judge_open: Callable[..., stream_decisions.Opened] = stream_decisions.judge_open
+    judge_open: Callable[..., stream_decisions.OpenOutcome] = stream_decisions.judge_open
     is_announced: Callable[..., bool] = stream_decisions.is_announced
     holds_log: Callable[..., bool] = stream_decisions.holds_log
     fold: Callable[..., Any] = fold

@@ -13,8 +13,8 @@ from functools import cache, partial
 from typing import NamedTuple
 from uuid import UUID
 
-from headgate.checkpoints.log.decisions import Opened
-from headgate.checkpoints.log.records import BatchRecord, OpenRecord, Record, SchemaRecord, ShardPart
+from headgate.checkpoints.log.decisions import OpenOutcome
+from headgate.checkpoints.log.records import BatchRecord, LogRecord, OpenRecord, SchemaRecord, ShardPart
 from headgate.checkpoints.log.state import Head
 from tests.explorer.exploring import Action, Check, Model, Move, Witness
 from tests.explorer.rules import Rules
@@ -94,7 +94,7 @@ class Changer(NamedTuple):
 
 
 @cache
-def as_record(stored: Stored, sequence: int) -> Record:
+def as_record(stored: Stored, sequence: int) -> LogRecord:
     """The product's record."""
     name = f"{stored.kind} {stored.batch}.{stored.attempt} of {stored.by}"
     if stored.kind == "schema":
@@ -204,9 +204,9 @@ class _Moves:
         log, fold = rest[:2]
         mine = as_record(Stored("open", d), driver.opened)
         judged = self._rules.judge_open(mine, _above(log, driver.opened), fold.sequence)  # type: ignore[arg-type,attr-defined]
-        if judged is Opened.FENCED:
+        if judged is OpenOutcome.FENCED:
             yield self._fenced(d, driver, log, rest)  # type: ignore[arg-type]
-        elif judged is Opened.AGAIN:
+        elif judged is OpenOutcome.AGAIN:
             yield Move((f"driver {d} lies in a collected slot: once more",), (driver._replace(step="tip"), *rest))
         else:
             step = "columns" if self._rules.columns_after_open else "idle"
@@ -381,7 +381,7 @@ def _committed(log: Log, fold: Fold) -> list[int]:
     return [*fold.batches, *(one.batch for one in log[fold.sequence :] if one is not None and one.kind == "batch")]
 
 
-def _above(log: Log, sequence: int) -> Iterable[Record | None]:
+def _above(log: Log, sequence: int) -> Iterable[LogRecord | None]:
     return [None if one is None else as_record(one, at) for at, one in enumerate(log[sequence:], sequence + 1)]
 
 

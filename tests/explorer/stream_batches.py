@@ -7,7 +7,7 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from headgate.checkpoints.log.decisions import BatchSources, Decision, Refuse, Skip
+from headgate.checkpoints.log.decisions import BatchDecision, BatchSources, Refusal, Skip
 from headgate.checkpoints.log.state import Head
 from headgate.errors import InvalidInput
 from headgate.shards.manifest.decisions import Slot
@@ -65,7 +65,7 @@ class Batches(Piece):
         number = last + 1
         if number >= len(plan):
             return
-        if isinstance(refused := self._decision(head, number, plan[number]), Refuse):
+        if isinstance(refused := self._decision(head, number, plan[number]), Refusal):
             if self.bounds.alike:
                 fault = f"a batch that goes on is refused: {refused.error}"
                 yield Move((f"driver {d} is refused batch {number}",), (driver, *rest), fault)
@@ -85,7 +85,7 @@ class Batches(Piece):
         floor = self.rules.plan_floor(hold.floor, manifest)
         return self.rules.next_plan(head, shard_id(s), barrier=hold.at, advanced=floor)
 
-    def _decision(self, head: Head, number: int, planned: Planned) -> Decision:
+    def _decision(self, head: Head, number: int, planned: Planned) -> BatchDecision:
         sources = BatchSources((planned.source,))
         return self.rules.decide_batch(head, QUERY, number, sources, lambda topic, partition: 0)
 

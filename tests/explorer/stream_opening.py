@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from headgate.checkpoints.log.decisions import Opened
+from headgate.checkpoints.log.decisions import OpenOutcome
 from headgate.checkpoints.log.records import OpenRecord
 from headgate.shards.manifest.decisions import Slot
 from headgate.shards.manifest.model import Manifest
@@ -119,11 +119,11 @@ class Opening(Piece):
             # Who put no open record, against the rules, has only what it read.
             put = bool(driver.known.records) and driver.known.records[-1].driver == d
             judged = self.rules.judge_open(mine, above, fold_sequence(fold) if put else 0)
-            if judged is Opened.AGAIN:
+            if judged is OpenOutcome.AGAIN:
                 label = f"driver {d} lies in a collected slot: once more"
                 again = driver._replace(step="claim", known=Known())
                 yield Move((label,), (again, log, fold, opens, *rest))
-            if judged is not Opened.HELD:
+            if judged is not OpenOutcome.HELD:
                 return
         for hold, manifest in zip(holds, manifests, strict=True):
             if not self.rules.claim_stands(manifest, hold.epoch, hold.claim, hold.at):

@@ -10,8 +10,8 @@ from uuid import UUID
 import pyarrow as pa
 
 from headgate.checkpoints.log import codec
-from headgate.checkpoints.log.records import Batch, BatchRecord, OpenRecord, Record, ShardClaim, ShardPart
-from headgate.checkpoints.log.state import LogState, Positions, empty, replayed, unfolded
+from headgate.checkpoints.log.records import Batch, BatchRecord, LogRecord, OpenRecord, ShardClaim, ShardPart
+from headgate.checkpoints.log.state import LogState, ShardPositions, empty, replayed, unfolded
 from headgate.checkpoints.stream.backlog import Unflushed
 from headgate.errors import HeadgateError
 from headgate.shards.manifest.model import Manifest, SsTable
@@ -205,7 +205,7 @@ def as_batch(record: Logged) -> Batch:
 
 
 @cache
-def as_record(record: Logged) -> Record:
+def as_record(record: Logged) -> LogRecord:
     """The product's record."""
     if record.batch is None:
         claims = {f"s{shard}": ShardClaim(shard_id(shard), *claim) for shard, claim in enumerate(record.claims)}
@@ -260,7 +260,7 @@ def unflushed(known: Known, shard: int, manifest: Manifest) -> Unflushed:
 
 
 def visible_entries(
-    rules: Rules, wal: Wal, shard: int, positions: Mapping[UUID, Positions], start: int, stop: int | None = None
+    rules: Rules, wal: Wal, shard: int, positions: Mapping[UUID, ShardPositions], start: int, stop: int | None = None
 ) -> list[tuple[int, Written]] | str:
     """The entries of [start, stop) that count, as the product reads them; a text says what is lost."""
     end = len(wal) if stop is None else stop

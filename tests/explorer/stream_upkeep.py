@@ -8,7 +8,7 @@ from functools import partial
 from itertools import product
 from uuid import UUID
 
-from headgate.checkpoints.log.state import Positions
+from headgate.checkpoints.log.state import ShardPositions
 from headgate.shards.manifest.model import Manifest
 from tests.explorer.exploring import Action, Move
 from tests.explorer.slots import first_free, found, taken, without
@@ -65,7 +65,9 @@ class Upkeep(Piece):
             label = (f"driver {d}, shard {s}: an SSTable of rows", made.rows, "for replay_after", made.last)
             yield Move(label, (driver, hold._replace(job=made), wal, manifest, left - 1))
 
-    def _made(self, wal: Wal, s: int, positions: Mapping[UUID, Positions], manifest: Manifest, upto: int) -> Job | None:
+    def _made(
+        self, wal: Wal, s: int, positions: Mapping[UUID, ShardPositions], manifest: Manifest, upto: int
+    ) -> Job | None:
         """A job that has made its SSTable, which may be empty; None: entries were gone."""
         start = manifest.replay_after + 1
         entries = visible_entries(self.rules, wal, s, positions, start, upto + 1)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
-from headgate.checkpoints.log.decisions import BatchSources, Refuse
+from headgate.checkpoints.log.decisions import BatchSources, Refusal
 from tests.explorer.exploring import Action, Check, Model, Move, Witness
 from tests.explorer.rules import Rules
 from tests.explorer.stream_parts import QUERY, Known, Logged, Planned, as_state
@@ -85,7 +85,7 @@ class _Moves:
             return
         sources = BatchSources((Planned(number, number + 1, ()).source,))
         head = as_state(_known(logs[mine])).head
-        if isinstance(self._rules.decide_batch(head, QUERY, number, sources, lambda topic, partition: 0), Refuse):
+        if isinstance(self._rules.decide_batch(head, QUERY, number, sources, lambda topic, partition: 0), Refusal):
             yield Move(("batch", number, "is refused by table", mine), (query._replace(table=None), *logs))
             return
         late = "a stream goes on into a table that its look found gone" if query.looked != mine else None

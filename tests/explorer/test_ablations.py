@@ -14,8 +14,8 @@ import pytest
 
 from headgate.checkpoints.gc import rules as garbage
 from headgate.checkpoints.log import decisions, positions
-from headgate.checkpoints.log.decisions import BatchSources, Decision, Opened, Skip, Write
-from headgate.checkpoints.log.records import Batch, Record
+from headgate.checkpoints.log.decisions import BatchDecision, BatchSources, OpenOutcome, Skip, Write
+from headgate.checkpoints.log.records import Batch, LogRecord
 from headgate.checkpoints.log.state import Head
 from headgate.checkpoints.snapshots.checkpoint import PinnedShard
 from headgate.checkpoints.stream.backlog import Unflushed
@@ -132,23 +132,23 @@ def unpinned(positions: Iterable[int], live: Sequence[Manifest], pins: object = 
     return garbage.collectable_wal(positions, live)
 
 
-def whatever_the_ranges(head: Head, query_id: str, number: int, sources: BatchSources, earliest: Any) -> Decision:
+def whatever_the_ranges(head: Head, query_id: str, number: int, sources: BatchSources, earliest: Any) -> BatchDecision:
     record = head.recent.get((query_id, number))
     return Skip(record) if record else decisions.decide_batch(head, query_id, number, sources, earliest)
 
 
-def anything_into_an_empty_log(head: Head, query_id: str, number: int, sources: BatchSources, at: Any) -> Decision:
+def anything_into_an_empty_log(head: Head, query_id: str, number: int, sources: BatchSources, at: Any) -> BatchDecision:
     if head.last is None:
         return Write(sources.ranges, ())
     return decisions.decide_batch(head, query_id, number, sources, at)
 
 
-def stopped_by_a_fold(*arguments: Any) -> Opened:
+def stopped_by_a_fold(*arguments: Any) -> OpenOutcome:
     judged = decisions.judge_open(*arguments)
-    return Opened.FENCED if judged is Opened.AGAIN else judged
+    return OpenOutcome.FENCED if judged is OpenOutcome.AGAIN else judged
 
 
-def unminded_fold(mine: Record, above: Iterable[Record | None], folded: int) -> Opened:
+def unminded_fold(mine: LogRecord, above: Iterable[LogRecord | None], folded: int) -> OpenOutcome:
     return decisions.judge_open(mine, above, folded if folded > mine.sequence else 0)
 
 

@@ -25,7 +25,7 @@ import headgate
 from headgate.checkpoints.feed.feed import LogFeed
 from headgate.checkpoints.jobs.flush import run_here
 from headgate.checkpoints.log.commit_log import CommitLog
-from headgate.checkpoints.log.records import BatchRecord, Mode
+from headgate.checkpoints.log.records import BatchRecord, WriteMode
 from headgate.checkpoints.offline.retention import BeforePosition, expire
 from headgate.checkpoints.spark.rewind import rewind
 from headgate.checkpoints.stream.driver import StreamDriver
@@ -95,7 +95,7 @@ def open_stream(table: Table, query: str = QUERY) -> StreamDriver:
 
 
 def run(
-    driver: StreamDriver, number: int, ranges: Iterable[SourceRange], mode: Mode, query: str = QUERY
+    driver: StreamDriver, number: int, ranges: Iterable[SourceRange], mode: WriteMode, query: str = QUERY
 ) -> BatchRecord:
     """One batch, as the sink writes it."""
     ranges = tuple(ranges)

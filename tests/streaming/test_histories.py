@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from headgate.checkpoints.log.decisions import BatchSources, Refuse, Skip, decide_batch
+from headgate.checkpoints.log.decisions import BatchSources, Refusal, Skip, decide_batch
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.connectors.objects.memory import MemoryStore
 from headgate.connectors.objects.port import ObjectStore
@@ -92,7 +92,7 @@ class Process:
         if isinstance(decision, Skip):
             self._finished()
             return
-        if isinstance(decision, Refuse):
+        if isinstance(decision, Refusal):
             raise decision.error
         self.plan = write_plan(driver, self.ranges)
 

@@ -15,7 +15,7 @@ from headgate.checkpoints.clone.build import CloneTarget
 from headgate.checkpoints.clone.clone import CloneSource, clone_table
 from headgate.checkpoints.clone.intent import OUTCOMES
 from headgate.checkpoints.jobs.flush import run_here
-from headgate.checkpoints.log.decisions import BatchSources, Refuse, Skip, decide_batch
+from headgate.checkpoints.log.decisions import BatchSources, Refusal, Skip, decide_batch
 from headgate.checkpoints.log.records import BatchRecord
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.checkpoints.table_record import record_key
@@ -66,7 +66,7 @@ def run_batch(driver: StreamDriver, number: int, ranges: Sequence[SourceRange], 
     decision = decide_batch(driver.head, query, number, BatchSources(tuple(ranges)), lambda topic, partition: 0)
     if isinstance(decision, Skip):
         return decision.record
-    if isinstance(decision, Refuse):
+    if isinstance(decision, Refusal):
         raise decision.error
     plan = write_plan(driver, ranges)
     done = written(*(run_task(plan, parts) for parts in plan.sources.values()))

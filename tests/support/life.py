@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.dead_letters import PREFIX, read_dead_letters
-from headgate.checkpoints.log.decisions import BatchSources, Refuse, Skip, decide_batch
+from headgate.checkpoints.log.decisions import BatchSources, Refusal, Skip, decide_batch
 from headgate.checkpoints.log.records import Batch, BatchRecord
 from headgate.checkpoints.log.visibility import Visible
 from headgate.checkpoints.stream.driver import StreamDriver
@@ -152,7 +152,7 @@ def run_batch(driver: StreamDriver, number: int, ranges: Sequence[SourceRange], 
     decision = decide_batch(driver.head, query, number, BatchSources(tuple(ranges)), lambda topic, partition: 0)
     if isinstance(decision, Skip):
         return decision.record
-    if isinstance(decision, Refuse):
+    if isinstance(decision, Refusal):
         raise decision.error
     plan = write_plan(driver, ranges)
     done = written(*(run_task(plan, parts) for parts in plan.sources.values()))

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from headgate.checkpoints.log.dead_letters import dead_letter_name
-from headgate.checkpoints.log.records import Batch, BatchRecord, Mode, ShardPart
+from headgate.checkpoints.log.records import Batch, BatchRecord, ShardPart, WriteMode
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.shards.config import WriterConfig
 from headgate.shards.wal.entry import SourceRange
@@ -43,7 +43,7 @@ class Stream:
         topic: str,
         partitions: int = 1,
         name: str | None = None,
-        mode: Mode = "wal",
+        mode: WriteMode = "wal",
         decode: Decoder | None = None,
         decoder: Mapping[str, Any] | None = None,
     ) -> None:

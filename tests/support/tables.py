@@ -17,7 +17,7 @@ import lance
 import pyarrow as pa
 
 import headgate
-from headgate.checkpoints.log.records import Batch, BatchRecord, Mode, ShardPart
+from headgate.checkpoints.log.records import Batch, BatchRecord, ShardPart, WriteMode
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.connectors.objects import open_store
 from headgate.shards import names
@@ -83,7 +83,7 @@ def run_batch(
     driver: StreamDriver,
     number: int,
     partitions: Iterable[int] = (0, 1),
-    mode: Mode = "memtable",
+    mode: WriteMode = "memtable",
     *,
     attempts: int = 1,
 ) -> BatchRecord:

@@ -22,7 +22,7 @@ from headgate.checkpoints.feed.offsets import Limit, LogPart, Offsets, admitted,
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.names import list_streams
 from headgate.checkpoints.log.pins import ConsumerPin, PinStore, another_run
-from headgate.checkpoints.log.records import BatchRecord, Record
+from headgate.checkpoints.log.records import BatchRecord, LogRecord
 from headgate.checkpoints.snapshots.checkpoint import CheckpointStore, TableCheckpoint
 from headgate.checkpoints.snapshots.take import READ_PREFIX, take
 from headgate.errors import Expired, NotFound
@@ -64,7 +64,7 @@ class LogFeed:
         self._pin: ConsumerPin | None = None
         self._key: str | None = None
         self._pinned_at = 0.0
-        self._records: dict[tuple[str, int], Record] = {}
+        self._records: dict[tuple[str, int], LogRecord] = {}
         self._tips: dict[str, int] = {}
         self._looked_at: float | None = None
         self._listed: dict[UUID, set[int]] = {}
@@ -211,7 +211,7 @@ class LogFeed:
             return tip  # folded meanwhile
         return max((record.sequence for record in above if self._lost(record)), default=first)
 
-    def _lost(self, record: Record) -> bool:
+    def _lost(self, record: LogRecord) -> bool:
         """Whether an entry that a record lists is gone."""
         if not isinstance(record, BatchRecord):
             return False
@@ -237,7 +237,7 @@ class LogFeed:
             for record in self._read(stream, range(first, min(first + parallel.WORKERS, tip + 1))):
                 yield record if isinstance(record, BatchRecord) else None
 
-    def _read(self, stream: str, sequences: range) -> list[Record]:
+    def _read(self, stream: str, sequences: range) -> list[LogRecord]:
         try:
             return list(self._records_of(stream, sequences))
         except NotFound as error:
@@ -245,7 +245,7 @@ class LogFeed:
                 f"Record {error.detail.get('sequence')} of stream {stream!r} is gone; this consumer has not read it."
             ) from error
 
-    def _records_of(self, stream: str, sequences: range) -> Iterator[Record]:
+    def _records_of(self, stream: str, sequences: range) -> Iterator[LogRecord]:
         """Records in order, those that are known from memory. Raises NotFound."""
         log = self._log(stream)
         missing = [one for one in sequences if (stream, one) not in self._records]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 from uuid import UUID
 
-from headgate.checkpoints.log.records import BatchRecord, Record
+from headgate.checkpoints.log.records import BatchRecord, LogRecord
 from headgate.checkpoints.log.state import LogState
 
 Offsets: TypeAlias = Mapping[str, int]
@@ -96,7 +96,7 @@ def parts_of(records: Iterable[BatchRecord]) -> list[LogPart]:
     ]
 
 
-def behind(states: Iterable[LogState], unread: Iterable[Record]) -> dict[UUID, int]:
+def behind(states: Iterable[LogState], unread: Iterable[LogRecord]) -> dict[UUID, int]:
     """Per shard the last position that a consumer has behind it, who has not read these records of these logs.
 
     Positions of a shard rise with the sequence, so it is what comes before the first unread one, or everything.

@@ -9,7 +9,7 @@ from functools import partial
 from headgate.checkpoints.fsck.findings import Finding, finding
 from headgate.checkpoints.log.archive import LogArchive
 from headgate.checkpoints.log.archive_format import ArchiveName, name_of
-from headgate.checkpoints.log.records import Run
+from headgate.checkpoints.log.records import Span
 from headgate.checkpoints.log.state import merged
 from headgate.connectors.objects import ObjectStore
 from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound
@@ -58,7 +58,7 @@ def check_archive(store: ObjectStore, stream: str, table_uri: str, under: str, p
     return ArchiveLook(tuple(found), len(names))
 
 
-def holes(runs: list[Run], since: int) -> Iterator[Run]:
+def holes(runs: list[Span], since: int) -> Iterator[Span]:
     """The numbers above one, up to the highest, that no run has."""
     at = since
     for first, last in merged(sorted(runs)):

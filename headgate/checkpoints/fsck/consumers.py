@@ -14,7 +14,7 @@ from headgate.checkpoints.log.archive_format import covers
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.names import list_streams
 from headgate.checkpoints.log.pins import ConsumerPin, PinStore, StoredPin, decode_pin
-from headgate.checkpoints.log.records import BatchRecord, Run
+from headgate.checkpoints.log.records import BatchRecord, Span
 from headgate.connectors.objects import ObjectInfo
 from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound
 from headgate.retry import Retry
@@ -60,7 +60,7 @@ class _Held:
     home: TableHome
     under: str
     _entries: dict[UUID, set[int]] = field(default_factory=dict)
-    _archives: dict[str, list[Run]] = field(default_factory=dict)
+    _archives: dict[str, list[Span]] = field(default_factory=dict)
 
     def missing(self, pin: ConsumerPin) -> Iterator[Finding]:
         """Of each stream the first thing that the pin should hold and that is gone."""
@@ -94,7 +94,7 @@ class _Held:
                     yield finding("consumer-broken", f"{shard.wal_key(position)} (position {position})", what)
                     break
 
-    def _archived(self, stream: str) -> list[Run]:
+    def _archived(self, stream: str) -> list[Span]:
         if stream not in self._archives:
             self._archives[stream] = LogArchive(self.home.records, stream, self.home.uri).runs()
         return self._archives[stream]

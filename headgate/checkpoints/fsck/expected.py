@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 from uuid import UUID
 
-from headgate.checkpoints.log.records import Run
+from headgate.checkpoints.log.records import Span
 
 Fences: TypeAlias = Mapping[UUID, Mapping[int, int]]
 """Per shard, where open records say that a barrier stands, and its epoch."""
@@ -30,7 +30,7 @@ class Listed:
     """All that the logs list of one shard. Folded runs have no attempts; up to `known_above` nothing is known."""
 
     name: str
-    folded: tuple[Run, ...] = ()
+    folded: tuple[Span, ...] = ()
     known_above: int = -1
     last: int = -1
     """The highest position that was ever listed; -1: none."""

@@ -20,14 +20,14 @@ from headgate.checkpoints.log import state as log_state
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.decisions import late_beginning
 from headgate.checkpoints.log.names import ARCHIVE, ROOT, by_number, stream_folder
-from headgate.checkpoints.log.records import BatchRecord, Fold, OpenRecord, Record
+from headgate.checkpoints.log.records import BatchRecord, Fold, LogRecord, OpenRecord
 from headgate.checkpoints.log.state import Head, LogMachine, Violation
 from headgate.connectors.objects import ObjectStore
 from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound
 from headgate.parallel import Pool, in_order
 from headgate.retry import Retry
 
-R = TypeVar("R", Record, Fold)
+R = TypeVar("R", LogRecord, Fold)
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ class _LogCheck:
             listed = self._listed.setdefault(part.shard_id, Listed(name))
             listed.add(ListedPart(record.sequence, record.batch_id, part.positions, part.attempt_id, part.rows))
 
-    def _misplaced(self, sequence: int, record: Record) -> bool:
+    def _misplaced(self, sequence: int, record: LogRecord) -> bool:
         if record.sequence == sequence and record.stream == self._stream:
             return False
         what = f"It says that it is record {record.sequence} of stream {record.stream!r}."

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TypeAlias
 
 from headgate.checkpoints.jobs.columns import current_home
-from headgate.checkpoints.log.state import Positions
+from headgate.checkpoints.log.state import ShardPositions
 from headgate.checkpoints.log.visibility import Visible
 from headgate.errors import HeadgateError
 from headgate.retry import Retry
@@ -34,7 +34,7 @@ class FlushJob:
     name: str
     claim: Claim
     manifest: Manifest
-    visible: Positions
+    visible: ShardPositions
     """Which entries count, above replay_after."""
     last: int
     """How far to look. Everything up to it is decided."""

@@ -36,7 +36,7 @@ from headgate.checkpoints.log.archive_format import (
 )
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.names import ARCHIVE, ROOT
-from headgate.checkpoints.log.records import BatchRecord, Record, Run
+from headgate.checkpoints.log.records import BatchRecord, LogRecord, Span
 from headgate.connectors.objects import ObjectStore
 from headgate.errors import AlreadyExists, Corrupt, HeadgateError, InvalidInput, NotFound
 from headgate.parallel import Pool, in_order
@@ -132,7 +132,7 @@ class LogArchive:
         record, _ = self._stored(sequence)[1]
         return record is not None and not isinstance(record, BatchRecord)
 
-    def _stored(self, sequence: int) -> tuple[int, tuple[Record | None, bytes]]:
+    def _stored(self, sequence: int) -> tuple[int, tuple[LogRecord | None, bytes]]:
         """None: it is gone, or cannot be read."""
         try:
             return sequence, self.log.stored(sequence)
@@ -147,7 +147,7 @@ class LogArchive:
         found = (name_of(info.key.removeprefix(self.folder)) for info in infos)
         return sorted(name for name in found if name is not None)
 
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[Span]:
         """The sequences whose batch records are there, rising. One LIST."""
         return runs_of(self.names())
 

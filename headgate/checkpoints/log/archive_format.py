@@ -26,7 +26,7 @@ import xxhash
 
 from headgate import records
 from headgate.checkpoints.log.codec import record_from
-from headgate.checkpoints.log.records import BatchRecord, Run
+from headgate.checkpoints.log.records import BatchRecord, Span
 from headgate.checkpoints.log.state import merged
 from headgate.errors import Corrupt
 
@@ -71,7 +71,7 @@ class ArchiveName:
     digest: str
 
     @property
-    def span(self) -> Run:
+    def span(self) -> Span:
         """Both sequences."""
         return self.first, self.last
 
@@ -96,12 +96,12 @@ def name_of(text: str) -> ArchiveName | None:
     return name if name and name.first <= name.last else None
 
 
-def runs_of(names: Iterable[ArchiveName]) -> list[Run]:
+def runs_of(names: Iterable[ArchiveName]) -> list[Span]:
     """Which sequences an archive covers, rising."""
     return list(merged(sorted(name.span for name in names)))
 
 
-def covers(runs: Sequence[Run], sequence: int) -> bool:
+def covers(runs: Sequence[Span], sequence: int) -> bool:
     """Whether a sequence is in one of the rising runs."""
     index = bisect_right(runs, sequence, key=lambda run: run[0]) - 1
     return index >= 0 and sequence <= runs[index][1]

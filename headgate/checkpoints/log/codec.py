@@ -6,22 +6,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from headgate import records
-from headgate.checkpoints.log.records import BatchRecord, Fold, OpenRecord, Record, RewindRecord, SchemaRecord
+from headgate.checkpoints.log.records import BatchRecord, Fold, LogRecord, OpenRecord, RewindRecord, SchemaRecord
 from headgate.errors import Corrupt
 from headgate.records import FIRST_FORMAT, FORMAT, REWIND_FORMAT
 
 _WHAT = "A record of the commit log"
-_KINDS: Mapping[str, type[Record | Fold]] = {
+_KINDS: Mapping[str, type[LogRecord | Fold]] = {
     one.KIND: one for one in (OpenRecord, BatchRecord, RewindRecord, SchemaRecord, Fold)
 }
 
 
-def encode(record: Record | Fold) -> bytes:
+def encode(record: LogRecord | Fold) -> bytes:
     """One key a line, values compact."""
     return records.encode(record, format_of(record))
 
 
-def format_of(*found: Record | Fold) -> int:
+def format_of(*found: LogRecord | Fold) -> int:
     """The lowest version whose readers understand the records."""
     if any(isinstance(one, SchemaRecord) for one in found):
         return FORMAT
@@ -29,7 +29,7 @@ def format_of(*found: Record | Fold) -> int:
     return REWIND_FORMAT if with_rewinds else FIRST_FORMAT
 
 
-def decode_record(data: bytes | memoryview) -> Record:
+def decode_record(data: bytes | memoryview) -> LogRecord:
     """A record of the log. Raises Corrupt, and InvalidInput for a newer format."""
     return _record(_decode(data))
 
@@ -47,21 +47,21 @@ def stream_of(data: bytes | memoryview) -> str:
     return _decode(data).stream
 
 
-def record_from(found: Any) -> Record:
+def record_from(found: Any) -> LogRecord:
     """The record of JSON that is parsed already. Raises Corrupt, and InvalidInput for a newer format."""
     return _record(_understood(records.checked(found, _WHAT)))
 
 
-def _record(found: Record | Fold) -> Record:
+def _record(found: LogRecord | Fold) -> LogRecord:
     if isinstance(found, Fold):
         raise Corrupt("A fold stands where a record of the commit log should be.")
     return found
 
 
-def _decode(data: bytes | memoryview) -> Record | Fold:
+def _decode(data: bytes | memoryview) -> LogRecord | Fold:
     return _understood(records.fields_of(data, _WHAT))
 
 
-def _understood(found: Mapping[str, Any]) -> Record | Fold:
+def _understood(found: Mapping[str, Any]) -> LogRecord | Fold:
     with records.understood(_WHAT):
         return records.build(_KINDS[found["kind"]], found)

@@ -23,12 +23,12 @@ from contextlib import suppress
 from typing import Any
 
 from headgate.checkpoints.log import codec
-from headgate.checkpoints.log.decisions import Opened, is_announced, is_own, judge_open, log_end
+from headgate.checkpoints.log.decisions import OpenOutcome, is_announced, is_own, judge_open, log_end
 from headgate.checkpoints.log.opened_log import OpenedLog, decoded_ends, now_text
 from headgate.checkpoints.log.records import (
     Fold,
+    LogRecord,
     OpenRecord,
-    Record,
     SchemaRecord,
     ShardClaim,
 )
@@ -116,22 +116,22 @@ class CommitLog(LogSlots):
         folded = max(folds, default=0)
         above = self._above(record.sequence, listed, every=folded < record.sequence)
         judged = judge_open(record, above, folded)
-        if judged is Opened.FENCED:
+        if judged is OpenOutcome.FENCED:
             raise Fenced(
                 "Another driver wrote to the commit log while this one was opening it.",
                 **self._where(),
                 sequence=record.sequence,
                 last_sequence=log_end(listed, folds),
             )
-        return replayed(state, filter(None, above)) if judged is Opened.HELD else None
+        return replayed(state, filter(None, above)) if judged is OpenOutcome.HELD else None
 
-    def _above(self, sequence: int, listed: set[int], *, every: bool) -> list[Record | None]:
+    def _above(self, sequence: int, listed: set[int], *, every: bool) -> list[LogRecord | None]:
         """The records above a sequence that LIST shows; `every` one up to the last, since a LIST may leave out what was
         put meanwhile. None: it is gone.
         """
         last = max(listed, default=0)
         wanted = range(sequence + 1, last + 1) if every else sorted(one for one in listed if one > sequence)
-        found: list[Record | None] = []
+        found: list[LogRecord | None] = []
         for place in wanted:
             try:
                 found.append(self.record(place))

@@ -17,9 +17,9 @@ from uuid import UUID
 
 from headgate.checkpoints.log.records import (
     BatchRecord,
+    LogRecord,
     OpaqueRange,
     OpenRecord,
-    Record,
     RewindRecord,
     SchemaRecord,
 )
@@ -77,16 +77,16 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
-class Refuse:
+class Refusal:
     """The batch does not continue the log. Nothing was written; raise the error."""
 
     error: InvalidInput
 
 
-Decision: TypeAlias = Skip | Write | Refuse
+BatchDecision: TypeAlias = Skip | Write | Refusal
 
 
-def decide_batch(head: Head, query_id: str, batch_id: int, sources: BatchSources, earliest: Earliest) -> Decision:
+def decide_batch(head: Head, query_id: str, batch_id: int, sources: BatchSources, earliest: Earliest) -> BatchDecision:
     """Step 2, for a batch that arrives.
 
     1. No topic partition and no source may be there twice.
@@ -102,28 +102,28 @@ def decide_batch(head: Head, query_id: str, batch_id: int, sources: BatchSources
     6. Otherwise: Write. A new query id is welcome if it continues exactly.
     """
     if (twice := _twice(sources)) is not None:
-        return Refuse(
+        return Refusal(
             _refusal(head, query_id, batch_id, sources, f"{twice} is read by two sources of the query", _TWICE)
         )
     record = head.recent.get((query_id, batch_id))
     if record is not None:
         if head.rewound is not None and record.sequence < head.rewound.sequence:
-            return Refuse(_refusal(head, query_id, batch_id, sources, "it is a batch of the time before"))
+            return Refusal(_refusal(head, query_id, batch_id, sources, "it is a batch of the time before"))
         if _same(record, sources):
             return Skip(record)
         what = f"the log has this batch with other offsets: {_told(record.sources, record.opaque)}"
-        return Refuse(_refusal(head, query_id, batch_id, sources, what))
+        return Refusal(_refusal(head, query_id, batch_id, sources, what))
     if head.last is not None and head.last.query_id == query_id and batch_id <= head.last.batch_id:
         what = f"the query already committed batch {head.last.batch_id}, and the log no longer has this one"
-        return Refuse(_refusal(head, query_id, batch_id, sources, what))
+        return Refusal(_refusal(head, query_id, batch_id, sources, what))
     if batch_id > 0 and head.last is None and head.rewound is None:
         what = f"it has no batch in this table, and the query's batches before {batch_id} went elsewhere"
-        return Refuse(_refusal(head, query_id, batch_id, sources, what, _ELSEWHERE))
+        return Refusal(_refusal(head, query_id, batch_id, sources, what, _ELSEWHERE))
     ranges = sources.resolved(earliest)
     broken = [text for r in ranges if (text := _broken(head, r, earliest)) is not None]
     broken += [text for o in sources.opaque if (text := _broken_opaque(head, o)) is not None]
     if broken:
-        return Refuse(_refusal(head, query_id, batch_id, sources, "; ".join(broken[:5])))
+        return Refusal(_refusal(head, query_id, batch_id, sources, "; ".join(broken[:5])))
     return Write(ranges, sources.opaque)
 
 
@@ -164,7 +164,7 @@ def log_end(records: Iterable[int], folds: Iterable[int]) -> int:
     return max(max(records, default=0), max(folds, default=0))
 
 
-def is_own(mine: Record, stored: Record) -> bool:
+def is_own(mine: LogRecord, stored: LogRecord) -> bool:
     """Whether the record that has our slot is our own, after a lost response; then what is stored counts.
 
     A schema record is stepped over. Any other is another driver's: one that opens the log reads on, one that commits
@@ -173,14 +173,14 @@ def is_own(mine: Record, stored: Record) -> bool:
     return stored.record_id == mine.record_id
 
 
-def is_stepped_over(stored: Record) -> bool:
+def is_stepped_over(stored: LogRecord) -> bool:
     """Whether the record that has a driver's slot belongs to nobody: then the next slot by one is the driver's, never
     one behind the log's end, and the columns are read again before (R22).
     """
     return isinstance(stored, SchemaRecord)
 
 
-class Opened(Enum):
+class OpenOutcome(Enum):
     """What an opener learns by its LIST."""
 
     HELD = "nobody came after it"
@@ -188,7 +188,7 @@ class Opened(Enum):
     FENCED = "another driver came after it"
 
 
-def judge_open(mine: Record, above: Iterable[Record | None], folded: int) -> Opened:
+def judge_open(mine: LogRecord, above: Iterable[LogRecord | None], folded: int) -> OpenOutcome:
     """Whether an open record that was just put has taken the log over (R6, R22).
 
     `above` is what LIST shows above it (None: gone since), `folded` the newest fold's sequence. A batch above it, or a
@@ -196,10 +196,10 @@ def judge_open(mine: Record, above: Iterable[Record | None], folded: int) -> Ope
     """
     found = list(above)
     if any(isinstance(one, OpenRecord) for one in found):
-        return Opened.FENCED
+        return OpenOutcome.FENCED
     if folded >= mine.sequence or not all(isinstance(one, SchemaRecord) for one in found):
-        return Opened.AGAIN
-    return Opened.HELD
+        return OpenOutcome.AGAIN
+    return OpenOutcome.HELD
 
 
 def is_announced(mine: SchemaRecord, folded: int) -> bool:

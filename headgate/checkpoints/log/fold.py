@@ -22,7 +22,7 @@ from headgate.checkpoints.log.archive import LOT, LogArchive
 from headgate.checkpoints.log.decisions import collectable_records, last_batch
 from headgate.checkpoints.log.names import by_number
 from headgate.checkpoints.log.pins import live_pins, needed_above
-from headgate.checkpoints.log.records import BatchRecord, Fold, Record
+from headgate.checkpoints.log.records import BatchRecord, Fold, LogRecord
 from headgate.checkpoints.log.slots import LogSlots
 from headgate.checkpoints.log.state import LogState, replayed, unfolded
 from headgate.checkpoints.log.state import fold as folded
@@ -47,12 +47,12 @@ class Folding:
         self._log = log
         self._state = state
         self._retry = retry
-        self._news: list[Record] = []
+        self._news: list[LogRecord] = []
         self._own: set[int] = set()
         self._since = 0 if state is None else state.sequence - state.fold_sequence
         self._lock = threading.RLock()
 
-    def add(self, record: Record) -> None:
+    def add(self, record: LogRecord) -> None:
         """One more record of this driver, as it is stored."""
         with self._lock:
             self._since += 1

@@ -14,9 +14,9 @@ from headgate.checkpoints.log.positions import check_listable
 from headgate.checkpoints.log.records import (
     Batch,
     BatchRecord,
-    Moved,
+    LogRecord,
+    OffsetMove,
     OpenRecord,
-    Record,
     RewindRecord,
     ShardClaim,
 )
@@ -38,7 +38,7 @@ class OpenedLog:
         """The open record."""
         self.state = state
         """The log as the open record fixed it."""
-        self.on_record: Callable[[Record], object] = lambda record: None
+        self.on_record: Callable[[LogRecord], object] = lambda record: None
         """Told of every record that comes after: this driver's own, and schema records that it steps over."""
         self._head = state.head
         self._error: HeadgateError | None = None
@@ -98,7 +98,7 @@ class OpenedLog:
         stored = self._append(record)
         return stored if isinstance(stored, BatchRecord | None) else record
 
-    def rewind(self, offsets: tuple[Moved, ...], *, by: str = "", reason: str = "") -> RewindRecord:
+    def rewind(self, offsets: tuple[OffsetMove, ...], *, by: str = "", reason: str = "") -> RewindRecord:
         """Let the stream go on at other offsets: one record where this driver's next one belongs, and nowhere else.
 
         Raises Fenced and Poisoned, both final, and Corrupt where the offsets are not where the stream stands.
@@ -125,7 +125,7 @@ class OpenedLog:
         if self._error is not None:
             raise self._error
 
-    def _append(self, record: Record) -> Record | None:
+    def _append(self, record: LogRecord) -> LogRecord | None:
         """The record as it is stored at the next sequence. None: a schema record is there, and was stepped over.
 
         Raises Fenced, Poisoned; both are final.

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from uuid import UUID
 
-from headgate.checkpoints.log.records import Batch, Run
-from headgate.checkpoints.log.state import Head, Positions
+from headgate.checkpoints.log.records import Batch, Span
+from headgate.checkpoints.log.state import Head, ShardPositions
 from headgate.errors import InvalidInput
 
 
@@ -55,7 +55,7 @@ def checkpoint_limit(
     return min(next_position, planned) - 1
 
 
-def flush_limit(listed: Iterable[int], folded: Iterable[Run]) -> int | None:
+def flush_limit(listed: Iterable[int], folded: Iterable[Span]) -> int | None:
     """How far a flush goes: to the last position that a record lists (R1). None: there is nothing to flush.
 
     `listed` and `folded` are the positions above replay_after that count.
@@ -63,7 +63,7 @@ def flush_limit(listed: Iterable[int], folded: Iterable[Run]) -> int | None:
     return max([*listed, *(last for _, last in folded)], default=None)
 
 
-def is_visible(attempt_id: str | None, position: int, positions: Positions | None) -> bool:
+def is_visible(attempt_id: str | None, position: int, positions: ShardPositions | None) -> bool:
     """The one rule: an entry without an attempt is visible, another one only where a record lists it.
 
     Above the fold the attempt must be the listed one as well.

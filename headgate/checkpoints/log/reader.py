@@ -14,7 +14,7 @@ from headgate.checkpoints.log.names import by_number, fold_number, record_number
 from headgate.checkpoints.log.records import (
     BatchRecord,
     Fold,
-    Record,
+    LogRecord,
     RewindRecord,
 )
 from headgate.checkpoints.log.state import LogState, empty, replayed, unfolded
@@ -79,11 +79,11 @@ class LogReader:
                     ) from error
         raise Transient(f"The commit log was folded during each of {READ_TRIES} reads.", **self._where())
 
-    def record(self, sequence: int) -> Record:
+    def record(self, sequence: int) -> LogRecord:
         """The record at a sequence. Raises NotFound, Corrupt, InvalidInput."""
         return self.stored(sequence)[0]
 
-    def stored(self, sequence: int) -> tuple[Record, bytes]:
+    def stored(self, sequence: int) -> tuple[LogRecord, bytes]:
         """The record at a sequence, and its bytes. Raises as `record`."""
         key = self._key("log", sequence)
         with self._located(sequence):
@@ -142,7 +142,7 @@ class LogReader:
         with parallel.Pool("log") as pool:
             return replayed(state, pool.map(self.record, above))
 
-    def _check_place(self, record: Record | Fold, sequence: int) -> None:
+    def _check_place(self, record: LogRecord | Fold, sequence: int) -> None:
         if record.stream != self.stream:
             raise InvalidInput(
                 f"The folder of stream {self.stream!r} is in use by stream {record.stream!r}.",

@@ -11,8 +11,8 @@ from headgate.errors import InvalidInput
 from headgate.records import LEFT_OUT
 from headgate.shards.wal.entry import SourceRange
 
-Mode = Literal["wal", "memtable"]
-Run: TypeAlias = tuple[int, int]
+WriteMode = Literal["wal", "memtable"]
+Span: TypeAlias = tuple[int, int]
 """Positions from the first to the last, both included."""
 
 DEAD_LETTERS = "dead-letters:"
@@ -68,7 +68,7 @@ class Batch:
     opaque: tuple[OpaqueRange, ...] = ()
     shards: Mapping[str, ShardPart] = field(default_factory=dict)
     dead_letters: Mapping[str, ShardPart] = field(default_factory=dict)
-    mode: Mode = "wal"
+    mode: WriteMode = "wal"
 
     @property
     def rows(self) -> int:
@@ -129,7 +129,7 @@ class OpenRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class OffsetMove:
     """Where a partition stood at a rewind, and where it goes on. `before` is None where the stream had not read it."""
 
     ROW: ClassVar = True
@@ -160,7 +160,7 @@ class RewindRecord:
     open_id: str
     """The open record under which it was put."""
     query_id: str
-    offsets: tuple[Moved, ...]
+    offsets: tuple[OffsetMove, ...]
     """Every partition that the next batch is judged by, those that stay included."""
     rewound_at: str = ""
     """As `by` and `reason` for people. Nothing depends on them."""
@@ -184,7 +184,7 @@ class SchemaRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class PartitionPass:
     """One reading of a partition, from its start until a rewind ended it."""
 
     ROW: ClassVar = True
@@ -208,7 +208,7 @@ class FoldedShard:
     shard: str
     replay_after: int
     last: int
-    visible: tuple[Run, ...]
+    visible: tuple[Span, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,13 +230,13 @@ class Fold:
     """
     rewound: RewindRecord | None = field(default=None, metadata=LEFT_OUT)
     """The last rewind."""
-    passes: tuple[Pass, ...] = field(default=(), metadata=LEFT_OUT)
+    passes: tuple[PartitionPass, ...] = field(default=(), metadata=LEFT_OUT)
     """What was read before rewinds."""
     changed: int = field(default=0, metadata=LEFT_OUT)
     """The sequence of the last schema record; 0: there was none."""
 
 
-Record: TypeAlias = OpenRecord | BatchRecord | RewindRecord | SchemaRecord
+LogRecord: TypeAlias = OpenRecord | BatchRecord | RewindRecord | SchemaRecord
 
 
 def is_dead_letters(source: str) -> bool:

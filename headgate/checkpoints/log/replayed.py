@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from headgate.checkpoints.log.records import Run
+from headgate.checkpoints.log.records import Span
 from headgate.errors import Corrupt
 
 
@@ -23,7 +23,7 @@ class Replayed:
     """How far the replays of one dead-letter log are."""
 
     next: int = 0
-    left: Mapping[int, tuple[Run, ...]] = field(default_factory=dict)
+    left: Mapping[int, tuple[Span, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, text: str | None) -> Replayed:
@@ -60,6 +60,6 @@ class Replayed:
         return Replayed(max(self.next, position + 1), left)
 
 
-def _runs(numbers: npt.NDArray[np.int64]) -> tuple[Run, ...]:
+def _runs(numbers: npt.NDArray[np.int64]) -> tuple[Span, ...]:
     cuts = np.flatnonzero(np.diff(numbers) > 1) + 1
     return tuple((int(part[0]), int(part[-1])) for part in np.split(numbers, cuts))

@@ -8,7 +8,7 @@ from headgate import clock
 from headgate.checkpoints.log import codec
 from headgate.checkpoints.log.decisions import log_end
 from headgate.checkpoints.log.reader import LogReader
-from headgate.checkpoints.log.records import Fold, Record, SchemaRecord
+from headgate.checkpoints.log.records import Fold, LogRecord, SchemaRecord
 from headgate.errors import (
     AlreadyExists,
     Fenced,
@@ -24,7 +24,7 @@ from headgate.retry import note_retry
 class LogSlots(LogReader):
     """One stream's log, for putting one record. THIS WRITES; what to put where is for others to decide."""
 
-    def put(self, record: Record) -> Record | None:
+    def put(self, record: LogRecord) -> LogRecord | None:
         """None: stored. Otherwise the record that has the slot, perhaps our own.
 
         A store that does not answer is asked again with the same bytes for the same slot.
@@ -58,7 +58,7 @@ class LogSlots(LogReader):
         with suppress(AlreadyExists):
             self._retry.run(lambda: self._store.put_if_absent(key, data))
 
-    def fenced(self, record: Record, successor: Record | None) -> Fenced:
+    def fenced(self, record: LogRecord, successor: LogRecord | None) -> Fenced:
         """The error where the log has gone on."""
         return Fenced(
             "A successor has taken the stream over; the record was not committed.",
@@ -70,7 +70,7 @@ class LogSlots(LogReader):
             advice="stop this query; another driver runs the stream. Start again only if that one should stop",
         )
 
-    def unknown(self, record: Record) -> Poisoned:
+    def unknown(self, record: LogRecord) -> Poisoned:
         """The error where a put was not answered."""
         return Poisoned(
             "A record of the commit log could not be stored; whether it was is unknown.",
@@ -82,7 +82,7 @@ class LogSlots(LogReader):
             else "start the query again: the log then says whether the batch counts",
         )
 
-    def _taken(self, record: Record) -> Record | None:
+    def _taken(self, record: LogRecord) -> LogRecord | None:
         """Who has the slot? None: nobody, a conflict that left nothing; try again."""
         try:
             return self.record(record.sequence)
@@ -98,5 +98,5 @@ class LogSlots(LogReader):
         return None
 
 
-def _query_of(record: Record | None) -> str | None:
+def _query_of(record: LogRecord | None) -> str | None:
     return getattr(record, "query_id", None)

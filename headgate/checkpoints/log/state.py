@@ -20,12 +20,12 @@ from headgate.checkpoints.log.records import (
     BatchRecord,
     Fold,
     FoldedShard,
+    LogRecord,
     OpenRecord,
-    Pass,
-    Record,
+    PartitionPass,
     RewindRecord,
-    Run,
     SchemaRecord,
+    Span,
 )
 from headgate.errors import Corrupt
 
@@ -34,7 +34,7 @@ RECENT = 100
 
 
 @dataclass(frozen=True)
-class Positions:
+class ShardPositions:
     """The visible positions of one shard, as one stream's log lists them.
 
     `attempts` has those above the fold, each with its attempt; `folded` those below it.
@@ -43,7 +43,7 @@ class Positions:
 
     shard: str
     attempts: Mapping[int, str] = field(default_factory=dict)
-    folded: tuple[Run, ...] = ()
+    folded: tuple[Span, ...] = ()
     known_above: int = -1
     last: int = -1
     """The highest position that was ever listed; -1 before the first."""
@@ -55,7 +55,7 @@ class Positions:
         index = bisect_right(self.folded, position, key=lambda run: run[0]) - 1
         return index >= 0 and position <= self.folded[index][1]
 
-    def runs(self) -> Iterator[Run]:
+    def runs(self) -> Iterator[Span]:
         """All listed positions as runs, rising."""
         return merged(sorted((*self.folded, *((position, position) for position in self.attempts))))
 
@@ -80,7 +80,7 @@ class Head:
     """The last batches by query and batch id, oldest first, the last one included."""
     rewound: RewindRecord | None = None
     """The last rewind."""
-    passes: tuple[Pass, ...] = ()
+    passes: tuple[PartitionPass, ...] = ()
     """What was read before rewinds, in the order of the log."""
     changed: int = 0
     """The sequence of the last schema record: columns that were read before it came must be read again (R22)."""
@@ -98,7 +98,7 @@ class Head:
             return {(one.topic, one.partition): one.after for one in self.rewound.offsets}
         return {} if self.last is None else {(one.topic, one.partition): one.until for one in self.last.sources}
 
-    def after(self, record: Record) -> Head:
+    def after(self, record: LogRecord) -> Head:
         """Where it stands after one more record. Raises Corrupt for one that cannot follow."""
         machine = LogMachine(self)
         machine.take(record)
@@ -110,7 +110,7 @@ class LogState:
     """A commit log as of `head.sequence`."""
 
     head: Head
-    shards: Mapping[UUID, Positions]
+    shards: Mapping[UUID, ShardPositions]
     """Shards and dead-letter logs alike."""
     fold_sequence: int = 0
 
@@ -153,13 +153,13 @@ def unfolded(fold: Fold) -> LogState:
     )
     # Nothing was ever flushed where replay_after is 0, and a dead-letter log has its first entry at position 0.
     shards = {
-        shard_id: Positions(shard.shard, {}, shard.visible, shard.replay_after or -1, shard.last)
+        shard_id: ShardPositions(shard.shard, {}, shard.visible, shard.replay_after or -1, shard.last)
         for shard_id, shard in fold.shards.items()
     }
     return LogState(head, shards, fold.sequence)
 
 
-def replayed(state: LogState, records: Iterable[Record]) -> LogState:
+def replayed(state: LogState, records: Iterable[LogRecord]) -> LogState:
     """The log after the records, which follow it without a gap. Raises Corrupt."""
     machine = LogMachine(state.head)
     attempts: dict[UUID, dict[int, str]] = {}
@@ -173,7 +173,7 @@ def replayed(state: LogState, records: Iterable[Record]) -> LogState:
     head = machine.head()
     shards = dict(state.shards)
     for shard_id, added in attempts.items():
-        before = shards.get(shard_id) or Positions(names[shard_id])
+        before = shards.get(shard_id) or ShardPositions(names[shard_id])
         shards[shard_id] = replace(before, attempts={**before.attempts, **added}, last=head.listed[shard_id])
     return LogState(head, shards, state.fold_sequence)
 
@@ -206,9 +206,9 @@ def fold(state: LogState, replay_after: Mapping[UUID, int]) -> Fold:
     )
 
 
-def merged(runs: Iterable[Run]) -> Iterator[Run]:
+def merged(runs: Iterable[Span]) -> Iterator[Span]:
     """Rising runs, those that touch made one."""
-    current: Run | None = None
+    current: Span | None = None
     for run in runs:
         if current is not None and run[0] <= current[1] + 1:
             current = (current[0], max(current[1], run[1]))
@@ -220,7 +220,7 @@ def merged(runs: Iterable[Run]) -> Iterator[Run]:
         yield current
 
 
-def _above(runs: Iterable[Run], floor: int) -> Iterator[Run]:
+def _above(runs: Iterable[Span], floor: int) -> Iterator[Span]:
     for first, last in runs:
         if last > floor:
             yield max(first, floor + 1), last
@@ -274,7 +274,7 @@ class LogMachine:
         self._passes = list(head.passes)
         self._changed = head.changed
 
-    def take(self, record: Record) -> None:
+    def take(self, record: LogRecord) -> None:
         """The next record. Raises Corrupt for one that is not."""
         if record.stream != self._stream:
             raise Corrupt(f"The log of stream {self._stream!r} holds a record of {record.stream!r}.")
@@ -288,7 +288,7 @@ class LogMachine:
         self._barriers = {}
         self._ends, self._opaque, self._starts = {}, {}, {}
 
-    def step(self, record: Record) -> None:
+    def step(self, record: LogRecord) -> None:
         """One more record, whatever its number."""
         self._sequence = record.sequence
         if isinstance(record, OpenRecord):
@@ -380,11 +380,11 @@ class LogMachine:
             if moved.before == moved.after:
                 continue
             if moved.before is not None and (start := self._starts.get(place)) != moved.before:
-                self._passes.append(Pass(*place, start, moved.before, record.sequence))
+                self._passes.append(PartitionPass(*place, start, moved.before, record.sequence))
             self._starts[place] = moved.after
         self._rewound = record
 
     def _broken(
-        self, rule: Rule, record: Record, what: str, *, refused: bool = False, shard: str | None = None
+        self, rule: Rule, record: LogRecord, what: str, *, refused: bool = False, shard: str | None = None
     ) -> None:
         self._on_violation(Violation(rule, record.sequence, what, refused, shard))

@@ -17,8 +17,8 @@ from typing import Any
 from uuid import UUID
 
 from headgate.checkpoints.log.positions import is_visible
-from headgate.checkpoints.log.records import Run
-from headgate.checkpoints.log.state import LogState, Positions, merged
+from headgate.checkpoints.log.records import Span
+from headgate.checkpoints.log.state import LogState, ShardPositions, merged
 from headgate.errors import Corrupt, DataLoss, InvalidInput
 from headgate.shards.manifest.model import Manifest
 from headgate.shards.memtable.replay import ReplayedEntry, uncovered
@@ -30,13 +30,13 @@ from headgate.shards.wal.tailer import WalEntry
 class Visible:
     """What the logs of a table's streams list, per shard."""
 
-    shards: Mapping[UUID, Positions]
+    shards: Mapping[UUID, ShardPositions]
     table: str | None = None
 
     @classmethod
     def of(cls, states: Iterable[LogState], table: str | None = None) -> Visible:
         """From the states of all streams of a table. A shard may have changed its owner."""
-        shards: dict[UUID, Positions] = {}
+        shards: dict[UUID, ShardPositions] = {}
         for state in states:
             for shard_id, positions in state.shards.items():
                 before = shards.get(shard_id)
@@ -56,7 +56,7 @@ class Visible:
         positions = self.shards.get(shard_id)
         return positions is None or positions.known_above <= max(replay_after, 0)
 
-    def runs(self, shard_id: UUID, start: int = 0, stop: int | None = None) -> Iterator[Run]:
+    def runs(self, shard_id: UUID, start: int = 0, stop: int | None = None) -> Iterator[Span]:
         """The listed positions of [start, stop), as runs."""
         positions = self.shards.get(shard_id)
         for first, last in () if positions is None else positions.runs():
@@ -116,7 +116,7 @@ class Visible:
 class _Expected:
     """The listed positions that have not been met yet, as runs."""
 
-    def __init__(self, runs: Iterator[Run]) -> None:
+    def __init__(self, runs: Iterator[Span]) -> None:
         self._runs = runs
         self._run = next(runs, None)
 
@@ -135,7 +135,7 @@ class _Expected:
         return True
 
 
-def _joined(a: Positions, b: Positions) -> Positions:
+def _joined(a: ShardPositions, b: ShardPositions) -> ShardPositions:
     """Of two streams that owned the shard one after the other."""
     for position in a.attempts.keys() & b.attempts.keys():
         if a.attempts[position] != b.attempts[position]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, TypeVar
 
-from headgate.checkpoints.log.decisions import BatchSources, Refuse, Skip, decide_batch
+from headgate.checkpoints.log.decisions import BatchSources, Refusal, Skip, decide_batch
 from headgate.checkpoints.log.records import is_dead_letters
 from headgate.checkpoints.log.state import Head
 from headgate.checkpoints.spark.directory import SourceOffsets, SparkCheckpoint
@@ -172,10 +172,10 @@ def _with_upcoming(head: Head, spark: SparkLook, query_id: str, upcoming: BatchS
             return Standing("lost", why, True, upcoming=ranges)
         why = f"The table has batch {spark.planned}, and Spark does not know it yet: it comes again and is skipped."
         return Standing("log ahead", why, upcoming=ranges)
-    if isinstance(decision, Refuse) and head.last is None and head.rewound is None:
+    if isinstance(decision, Refusal) and head.last is None and head.rewound is None:
         why = f"The Spark checkpoint is not this table's. {decision.error.what}"
         return Standing("foreign", why, upcoming=ranges)
-    if isinstance(decision, Refuse):
+    if isinstance(decision, Refusal):
         why = f"The Spark checkpoint does not go with the table. {decision.error.what}"
         return Standing("lost", why, True, upcoming=ranges)
     why = f"Spark has logged batch {spark.planned}, and the table has not committed it: it comes again and is written."

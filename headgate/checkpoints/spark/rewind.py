@@ -13,7 +13,7 @@ from functools import partial
 
 from headgate.checkpoints.log.commit_log import read_head
 from headgate.checkpoints.log.names import list_streams, no_stream
-from headgate.checkpoints.log.records import Moved, RewindRecord
+from headgate.checkpoints.log.records import OffsetMove, RewindRecord
 from headgate.checkpoints.log.state import Head
 from headgate.checkpoints.spark.compare import SparkLook
 from headgate.checkpoints.spark.rewind_plan import Place, is_there, plan_adoption, plan_rewind
@@ -28,7 +28,7 @@ class Rewound:
     """A stream that was rewound."""
 
     head: Head
-    moves: tuple[Moved, ...]
+    moves: tuple[OffsetMove, ...]
     record: RewindRecord | None
     """None: it stood there already, and nothing was written."""
 
@@ -88,7 +88,7 @@ def adopt(
 def _sent(
     home: TableHome,
     head: Head,
-    plan: Callable[[Head], tuple[Moved, ...]],
+    plan: Callable[[Head], tuple[OffsetMove, ...]],
     *,
     by: str,
     reason: str,

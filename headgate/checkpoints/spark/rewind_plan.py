@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
-from headgate.checkpoints.log.records import Moved, OpenRecord, RewindRecord
+from headgate.checkpoints.log.records import OffsetMove, OpenRecord, RewindRecord
 from headgate.checkpoints.log.state import Head
 from headgate.checkpoints.spark.compare import SparkLook
 from headgate.errors import InvalidInput
@@ -41,7 +41,7 @@ def parse_offsets(text: str) -> dict[Place, int]:
     return found
 
 
-def plan_rewind(head: Head, wanted: Mapping[Place, int]) -> tuple[Moved, ...]:
+def plan_rewind(head: Head, wanted: Mapping[Place, int]) -> tuple[OffsetMove, ...]:
     """Every partition that the stream reads, with where it stands and where it would go on.
 
     A partition that the stream has not read yet may be named if its topic is one of the stream's (R17: a jump needs an
@@ -67,12 +67,12 @@ def plan_rewind(head: Head, wanted: Mapping[Place, int]) -> tuple[Moved, ...]:
             advice="give --servers, so that Kafka can be asked; or give an offset of 0 or more",
         )
     return tuple(
-        Moved(*place, head.ends.get(place), wanted.get(place, stands.get(place, 0)))
+        OffsetMove(*place, head.ends.get(place), wanted.get(place, stands.get(place, 0)))
         for place in sorted({*stands, *wanted})
     )
 
 
-def plan_adoption(head: Head, spark: SparkLook) -> tuple[Moved, ...]:
+def plan_adoption(head: Head, spark: SparkLook) -> tuple[OffsetMove, ...]:
     """The stream as it would go on from where a Spark checkpoint stands, whichever table that one was for (R23).
 
     A source that is not Kafka is taken from wherever the checkpoint has it, if the stream has no batch here yet.
@@ -99,22 +99,22 @@ def plan_adoption(head: Head, spark: SparkLook) -> tuple[Moved, ...]:
         )
     stands, wanted = head.next_starts(), spark.next_starts()
     return tuple(
-        Moved(*place, head.ends.get(place), wanted.get(place, stands.get(place, 0)))
+        OffsetMove(*place, head.ends.get(place), wanted.get(place, stands.get(place, 0)))
         for place in sorted({*stands, *wanted})
     )
 
 
-def moving(moves: Iterable[Moved]) -> tuple[Moved, ...]:
+def moving(moves: Iterable[OffsetMove]) -> tuple[OffsetMove, ...]:
     """Those that do not stay where they are."""
     return tuple(one for one in moves if one.before != one.after)
 
 
-def is_there(head: Head, moves: Iterable[Moved]) -> bool:
+def is_there(head: Head, moves: Iterable[OffsetMove]) -> bool:
     """Whether the stream stands where it is sent, so that no record is needed. One without a batch needs a record."""
     return not moving(moves) and (head.last is not None or head.rewound is not None)
 
 
-def check_held(moves: Iterable[Moved], there: Mapping[Place, tuple[int, int]]) -> None:
+def check_held(moves: Iterable[OffsetMove], there: Mapping[Place, tuple[int, int]]) -> None:
     """Whether Kafka has what the stream would go on with. `there` is per partition the earliest offset and the end.
 
     Raises InvalidInput: a stream that is sent to an offset that is gone, or not there yet, would only stop.
@@ -129,7 +129,7 @@ def check_held(moves: Iterable[Moved], there: Mapping[Place, tuple[int, int]]) -
             )
 
 
-def head_after(head: Head, moves: tuple[Moved, ...]) -> Head:
+def head_after(head: Head, moves: tuple[OffsetMove, ...]) -> Head:
     """Where the stream would stand, for those who must judge before anything is written."""
     if head.opened is None:
         first = head.sequence + 1

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from headgate.checkpoints.log.positions import flush_limit
-from headgate.checkpoints.log.records import Run, ShardPart
-from headgate.checkpoints.log.state import LogState, Positions
+from headgate.checkpoints.log.records import ShardPart, Span
+from headgate.checkpoints.log.state import LogState
 
 MAX_ENTRIES = 512
 """So many small entries make replay slow, whatever their size."""
@@ -18,7 +18,7 @@ class Unflushed:
     """Entries of a shard that count and that no SSTable covers, as far as its driver knows."""
 
     attempts: dict[int, str]
-    folded: tuple[Run, ...] = ()
+    folded: tuple[Span, ...] = ()
     sizes: dict[int, int] = field(default_factory=dict)
     """Of the entries in `attempts`, as far as the log remembers them."""
 
@@ -42,9 +42,9 @@ class Unflushed:
         """The highest position."""
         return flush_limit(self.attempts, self.folded)
 
-    def positions(self, name: str) -> Positions:
+    def positions(self, name: str) -> ShardPositions:
         """The same, for a flush."""
-        return Positions(name, dict(self.attempts), self.folded)
+        return ShardPositions(name, dict(self.attempts), self.folded)
 
     def add(self, part: ShardPart) -> None:
         """What a batch has just put there."""

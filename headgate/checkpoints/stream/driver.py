@@ -19,7 +19,7 @@ from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.dead_letters import PREFIX, dead_letter_shard
 from headgate.checkpoints.log.decisions import holds_log
 from headgate.checkpoints.log.opened_log import OpenedLog
-from headgate.checkpoints.log.records import Batch, BatchRecord, Moved, RewindRecord
+from headgate.checkpoints.log.records import Batch, BatchRecord, OffsetMove, RewindRecord
 from headgate.checkpoints.log.state import Head
 from headgate.checkpoints.stream.claims import check_held, check_owners, claim_all, shard_claims
 from headgate.checkpoints.stream.shards import StreamShards
@@ -151,7 +151,7 @@ class StreamDriver(StreamShards):
                     self._unflushed[name].add(part)
         return record
 
-    def rewind(self, offsets: tuple[Moved, ...], *, by: str = "", reason: str = "") -> RewindRecord:
+    def rewind(self, offsets: tuple[OffsetMove, ...], *, by: str = "", reason: str = "") -> RewindRecord:
         """Let the stream go on at other offsets: one PUT. Not while a batch runs. Raises Fenced or Poisoned."""
         return self._log.rewind(offsets, by=by, reason=reason)
 

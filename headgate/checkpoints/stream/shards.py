@@ -20,8 +20,8 @@ from headgate.checkpoints.jobs.policy import CompactLimits
 from headgate.checkpoints.log.fold import Folding
 from headgate.checkpoints.log.opened_log import OpenedLog
 from headgate.checkpoints.log.positions import checkpoint_limit, next_plan, settled_position
-from headgate.checkpoints.log.records import Fold, Mode
-from headgate.checkpoints.log.state import Head, LogState, Positions
+from headgate.checkpoints.log.records import Fold, WriteMode
+from headgate.checkpoints.log.state import Head, LogState, ShardPositions
 from headgate.checkpoints.stream.backlog import Unflushed
 from headgate.errors import HeadgateError, InvalidInput
 from headgate.retry import Retry
@@ -98,7 +98,7 @@ class StreamShards:
         return self._log.head
 
     @property
-    def mode(self) -> Mode | None:
+    def mode(self) -> WriteMode | None:
         """Whether the last batch was for MemTables or for the WAL alone; None before the first."""
         last = self.head.last
         return None if last is None else last.mode
@@ -309,9 +309,9 @@ class StreamShards:
     def _flush_up_to(self, limits: Mapping[str, int], run: RunJobs, max_bytes: int) -> dict[str, Manifest]:
         """Per shard the manifest once no visible row up to its limit is left in the WAL alone."""
 
-        def visible(name: str, claim: Claim) -> Positions:
+        def visible(name: str, claim: Claim) -> ShardPositions:
             # The log and not what this driver remembers of it: batches without MemTables are not remembered.
-            return self._folding.state().shards.get(claim.shard.id) or Positions(name)
+            return self._folding.state().shards.get(claim.shard.id) or ShardPositions(name)
 
         manifests = self._latest(limits)
         left = [name for name, limit in limits.items() if manifests[name].replay_after < limit]

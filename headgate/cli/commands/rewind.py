@@ -15,7 +15,7 @@ import click
 
 from headgate.checkpoints.log.commit_log import read_head
 from headgate.checkpoints.log.decisions import starting_offsets
-from headgate.checkpoints.log.records import Moved
+from headgate.checkpoints.log.records import OffsetMove
 from headgate.checkpoints.log.state import Head
 from headgate.checkpoints.spark.compare import look_at_spark
 from headgate.checkpoints.spark.directory import SparkCheckpoint
@@ -221,7 +221,9 @@ def _who() -> str:
 # -- telling -------------------------------------------------------------------------
 
 
-def _title(table: Table, stream: str, moves: Iterable[Moved], done: Rewound | None, rebuilt: Rebuilt | None) -> str:
+def _title(
+    table: Table, stream: str, moves: Iterable[OffsetMove], done: Rewound | None, rebuilt: Rebuilt | None
+) -> str:
     if not moving(moves):
         what = "nothing was written" if rebuilt is None else "its Spark checkpoint was rebuilt"
         return f"Stream {stream!r} of {table.uri} stands there already; {what}"
@@ -233,7 +235,7 @@ def _title(table: Table, stream: str, moves: Iterable[Moved], done: Rewound | No
 def _value(
     table: Table,
     head: Head,
-    moves: Sequence[Moved],
+    moves: Sequence[OffsetMove],
     done: Rewound | None,
     rebuilt: Rebuilt | None,
     spark: SparkCheckpoint | None,
@@ -262,7 +264,7 @@ def _value(
     }
 
 
-def _means(table: Table, again: int, skipped: int, new: Sequence[Moved]) -> str:
+def _means(table: Table, again: int, skipped: int, new: Sequence[OffsetMove]) -> str:
     said = []
     if again and table.primary_key:
         said.append(f"{again:,} offsets come again and replace their rows; until then keys may show older values.")

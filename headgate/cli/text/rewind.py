@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from headgate.checkpoints.log.records import Moved, RewindRecord
+from headgate.checkpoints.log.records import OffsetMove, RewindRecord
 
 
 def rewind_value(record: RewindRecord) -> dict[str, Any]:
@@ -22,7 +22,7 @@ def rewind_value(record: RewindRecord) -> dict[str, Any]:
     }
 
 
-def moves_value(moves: Iterable[Moved]) -> list[dict[str, Any]]:
+def moves_value(moves: Iterable[OffsetMove]) -> list[dict[str, Any]]:
     """Per partition where it stood and goes on, and the ranges that come again or are left out."""
     return [
         {

@@ -27,7 +27,7 @@ from headgate.checkpoints.feed.feed import RENEW_EVERY
 from headgate.checkpoints.log.archive import LogArchive
 from headgate.checkpoints.log.archive_format import Archived, covers
 from headgate.checkpoints.log.pins import ConsumerPin, PinStore
-from headgate.checkpoints.log.records import BatchRecord, OpenRecord, Record
+from headgate.checkpoints.log.records import BatchRecord, LogRecord, OpenRecord
 from headgate.errors import NotFound
 from headgate.retry import Retry
 from headgate.shards.shard import TableHome
@@ -130,7 +130,7 @@ class LedgerFeed:
             sequence -= 1
         return sequence
 
-    def _records(self, sequences: Sequence[int], archived: Mapping[int, Archived]) -> list[Record]:
+    def _records(self, sequences: Sequence[int], archived: Mapping[int, Archived]) -> list[LogRecord]:
         """Rising. Raises NotFound."""
         listed = [one for one in sequences if one not in archived]
         found = dict(zip(listed, parallel.each("ledger", self.log.record, listed), strict=True))
@@ -151,7 +151,7 @@ class LedgerFeed:
         return done
 
     def _dated(
-        self, records: Sequence[Record], archived: Mapping[int, Archived], taken_at: Mapping[int, datetime]
+        self, records: Sequence[LogRecord], archived: Mapping[int, Archived], taken_at: Mapping[int, datetime]
     ) -> dict[int, LedgerRecord]:
         """The batches among them by sequence. An archive has the time at which the record first came."""
         found = {}
@@ -181,7 +181,7 @@ class LedgerFeed:
         return self._opens.get(record.open_id)
 
 
-def _fitting(records: list[Record]) -> list[Record]:
+def _fitting(records: list[LogRecord]) -> list[LogRecord]:
     """The first of them, as far as they make ROWS rows; with a batch at the end where some are left out."""
     made = 0
     for place, record in enumerate(records, 1):

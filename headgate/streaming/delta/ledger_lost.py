@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from headgate.checkpoints.log.records import BatchRecord, OpenRecord, Record, RewindRecord, SchemaRecord
+from headgate.checkpoints.log.records import BatchRecord, LogRecord, OpenRecord, RewindRecord, SchemaRecord
 from headgate.checkpoints.log.state import Head
 from headgate.streaming.delta.ledger_rows import Folded, LedgerRecord, TopicPartition
 
 
 def with_lost(
     done: int,
-    records: Sequence[Record],
+    records: Sequence[LogRecord],
     dated: Mapping[int, LedgerRecord],
     head: Head,
     ends: Mapping[TopicPartition, int],
@@ -44,7 +44,7 @@ def with_lost(
 
 
 def lost_ranges(
-    head: Head, gone: int, following: Sequence[Record], ends: Mapping[TopicPartition, int]
+    head: Head, gone: int, following: Sequence[LogRecord], ends: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, tuple[int | None, int]]:
     """Per partition what lies between the ledger's end, or where the stream began, and what follows the records that
     are gone, up to `gone`.
@@ -69,7 +69,7 @@ def lost_ranges(
     return found
 
 
-def _folded(gone: int, head: Head, following: Sequence[Record], stands: dict[TopicPartition, int]) -> Folded:
+def _folded(gone: int, head: Head, following: Sequence[LogRecord], stands: dict[TopicPartition, int]) -> Folded:
     folded = Folded(gone, lost_ranges(head, gone, following, stands))
     stands |= {place: until for place, (_, until) in folded.ranges.items()}
     return folded

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from headgate import parallel
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.decisions import late_beginning
-from headgate.checkpoints.log.records import BatchRecord, OpenRecord, Pass, Record
+from headgate.checkpoints.log.records import BatchRecord, LogRecord, OpenRecord, PartitionPass
 from headgate.checkpoints.log.state import Head
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.connectors.kafka.reading import offsets
@@ -54,7 +54,7 @@ def history_of(table: Table, head: Head) -> History:
     """What is left of a stream's log up to where it stands."""
     log = CommitLog(table.home.records, head.stream, table.uri)
 
-    def record(sequence: int) -> Record | None:
+    def record(sequence: int) -> LogRecord | None:
         """None: it was folded and collected."""
         try:
             return log.record(sequence)
@@ -111,13 +111,13 @@ def committed_ranges(heads: Sequence[Head], topics: Mapping[str, ConsumerConfig]
             for one in earlier:
                 ranges.append(_range(head, one.start, one, began, topics))
                 began = one.ended_by
-            last = Pass(topic, partition, head.starts.get((topic, partition)), until, 0)
+            last = PartitionPass(topic, partition, head.starts.get((topic, partition)), until, 0)
             ranges.append(_range(head, last.start, last, began, topics))
     return tuple(ranges)
 
 
 def _range(
-    head: Head, start: int | None, part: Pass, began: int, topics: Mapping[str, ConsumerConfig]
+    head: Head, start: int | None, part: PartitionPass, began: int, topics: Mapping[str, ConsumerConfig]
 ) -> CommittedRange:
     known = start is not None
     if start is None:

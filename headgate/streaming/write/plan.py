@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headgate.checkpoints.log.decisions import BatchSources, Earliest, Refuse, Skip, Write, decide_batch
+from headgate.checkpoints.log.decisions import BatchSources, Earliest, Refusal, Skip, Write, decide_batch
 from headgate.checkpoints.log.state import Head
 from headgate.checkpoints.stream.driver import Planned
 from headgate.connectors.kafka.options import ConsumerConfig
@@ -27,7 +27,7 @@ def batch_decision(
     Raises InvalidInput for a batch that does not continue the log (R8), or whose rows have no shard (R17).
     """
     decision = decide_batch(head, query_id, batch_id, sources, earliest)
-    if isinstance(decision, Refuse):
+    if isinstance(decision, Refusal):
         raise decision.error
     if isinstance(decision, Write):
         shard_names(table.sharding, sources)
