@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from headgate.checkpoints.feed.feed import LogFeed
 from headgate.checkpoints.jobs.flush import run_here
 from headgate.checkpoints.log import codec
-from headgate.checkpoints.log.archive import LogArchive
+from headgate.checkpoints.log.archive.archive import LogArchive
 from headgate.checkpoints.log.names import stream_folder
 from headgate.checkpoints.log.pins import pin_key
 from headgate.checkpoints.log.records import Batch, BatchRecord, Fold

@@ -12,10 +12,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from headgate.checkpoints.log import archive_format as archived
 from headgate.checkpoints.log import codec
-from headgate.checkpoints.log.archive import LOT
-from headgate.checkpoints.log.archive_format import (
+from headgate.checkpoints.log.archive import format as archived
+from headgate.checkpoints.log.archive.archive import LOT
+from headgate.checkpoints.log.archive.format import (
     ArchiveName,
     Leaving,
     covers,

@@ -41,6 +41,7 @@ from tests.support.histories import (
     rows,
     shard_of,
 )
+from headgate.checkpoints.log.archive.archive import LogArchive
 from tests.support.life import SCHEMA, ranges_of
 from tests.support.stores import Crash
 

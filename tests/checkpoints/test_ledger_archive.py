@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from headgate.checkpoints.fsck.archive import check_archive
 from headgate.checkpoints.fsck.consumers import check_consumers
 from headgate.checkpoints.gc.collect import collect
-from headgate.checkpoints.log import archive_format as archived
 from headgate.checkpoints.log import fold as folding
+from headgate.checkpoints.log.archive import format as archived
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.fold import put_fold, tidy
 from headgate.checkpoints.log.opened_log import OpenedLog

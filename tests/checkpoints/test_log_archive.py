@@ -10,10 +10,10 @@ import pytest
 
 from headgate.checkpoints.gc.collect import collect
 from headgate.checkpoints.gc.report import Collection
-from headgate.checkpoints.log import archive_format as archived
 from headgate.checkpoints.log import fold as folding
-from headgate.checkpoints.log.archive import LogArchive
-from headgate.checkpoints.log.archive_format import Archived
+from headgate.checkpoints.log.archive import format as archived
+from headgate.checkpoints.log.archive.archive import LogArchive
+from headgate.checkpoints.log.archive.format import Archived
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.fold import put_fold, tidy
 from headgate.checkpoints.log.opened_log import OpenedLog

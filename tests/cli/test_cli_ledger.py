@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import headgate as hg
-from headgate.checkpoints.log.archive import LogArchive
+from headgate.checkpoints.log.archive.archive import LogArchive
 from headgate.checkpoints.log.fold import put_fold
 from headgate.cli.spark import SNAPSHOT_TASKS, ledger_settings
 from headgate.streaming.delta.tables import delta_settings

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from headgate.checkpoints.fsck.findings import Finding, finding
-from headgate.checkpoints.log.archive import LogArchive
-from headgate.checkpoints.log.archive_format import ArchiveName, name_of
+from headgate.checkpoints.log.archive.archive import LogArchive
+from headgate.checkpoints.log.archive.format import ArchiveName, name_of
 from headgate.checkpoints.log.records import Span
 from headgate.checkpoints.log.state import merged
 from headgate.connectors.objects import ObjectStore

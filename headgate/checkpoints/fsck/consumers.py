@@ -9,8 +9,8 @@ from uuid import UUID
 
 from headgate import clock
 from headgate.checkpoints.fsck.findings import Finding, finding
-from headgate.checkpoints.log.archive import LogArchive
-from headgate.checkpoints.log.archive_format import covers
+from headgate.checkpoints.log.archive.archive import LogArchive
+from headgate.checkpoints.log.archive.format import covers
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.names import list_streams
 from headgate.checkpoints.log.pins import ConsumerPin, PinStore, StoredPin, decode_pin

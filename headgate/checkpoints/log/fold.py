@@ -18,7 +18,7 @@ from uuid import UUID
 
 import structlog
 
-from headgate.checkpoints.log.archive import LOT, LogArchive
+from headgate.checkpoints.log.archive.archive import LOT, LogArchive
 from headgate.checkpoints.log.decisions import collectable_records, last_batch
 from headgate.checkpoints.log.names import by_number
 from headgate.checkpoints.log.pins import live_pins, needed_above

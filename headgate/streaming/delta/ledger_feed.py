@@ -24,8 +24,8 @@ import xxhash
 
 from headgate import clock, parallel
 from headgate.checkpoints.feed.feed import RENEW_EVERY
-from headgate.checkpoints.log.archive import LogArchive
-from headgate.checkpoints.log.archive_format import Archived, covers
+from headgate.checkpoints.log.archive.archive import LogArchive
+from headgate.checkpoints.log.archive.format import Archived, covers
 from headgate.checkpoints.log.pins import ConsumerPin, PinStore
 from headgate.checkpoints.log.records import BatchRecord, LogRecord, OpenRecord
 from headgate.errors import NotFound

@@ -2,7 +2,7 @@
 
 A ledger does. So a stream that has or had a ledger has an archive, begun with the ledger and never ended; a stream
 without one has none, and pays nothing. `streams/<stream>/archive.json` says that it has begun, and the objects are
-`archive/<stream>/<first>-<last>-<digest>.jsonl.gz` in the folder of the table's records (see `archived`), not in the
+`archive/<stream>/<first>-<last>-<digest>.jsonl.gz` in the folder of the table's records (see `format`), not in the
 log's own folder: that is listed at every start.
 
 Promises:
@@ -23,7 +23,7 @@ from datetime import datetime
 from typing import ClassVar
 
 from headgate import records
-from headgate.checkpoints.log.archive_format import (
+from headgate.checkpoints.log.archive.format import (
     Archived,
     ArchiveName,
     Leaving,
