@@ -12,7 +12,7 @@ import pytest
 
 import headgate
 from headgate.checkpoints.fsck.check import check_table
-from headgate.checkpoints.log.archive import LogArchive
+from headgate.checkpoints.log.archive.archive import LogArchive
 from headgate.checkpoints.offline.retention import BeforePosition, expire
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import Fenced
@@ -41,7 +41,6 @@ from tests.support.histories import (
     rows,
     shard_of,
 )
-from headgate.checkpoints.log.archive.archive import LogArchive
 from tests.support.life import SCHEMA, ranges_of
 from tests.support.stores import Crash
 

@@ -18,6 +18,7 @@ from headgate.checkpoints.clone.intent import put_given_up, read_intent
 from headgate.checkpoints.clone.wal_choice import put_choice
 from headgate.checkpoints.feed.feed import LogFeed
 from headgate.checkpoints.log.archive.archive import LogArchive
+from headgate.checkpoints.log.records import OffsetMove
 from headgate.checkpoints.offline.retention import BeforePosition, expire
 from headgate.checkpoints.table_record import TableRecord
 from headgate.connectors.lance.base.synced import sync_base

@@ -21,12 +21,25 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from headgate import clock
-from headgate.checkpoints.gc.candidates import Candidates, Holders, Live, candidates, holders, live_manifests, store_time
+from headgate.checkpoints.gc.candidates import (
+    Candidates,
+    Holders,
+    Live,
+    candidates,
+    holders,
+    live_manifests,
+    store_time,
+)
 from headgate.checkpoints.gc.report import Collection, Garbage
 from headgate.checkpoints.gc.shards import Base, shard_garbage
 from headgate.checkpoints.gc.sweep import archived, delete_found, heal_hints, relied_on, won
-from headgate.checkpoints.gc.table import checkpoint_garbage, consumer_garbage, index_garbage, log_garbage, temporary_garbage
-from headgate.checkpoints.log.archive.archive import LogArchive
+from headgate.checkpoints.gc.table import (
+    checkpoint_garbage,
+    consumer_garbage,
+    index_garbage,
+    log_garbage,
+    temporary_garbage,
+)
 from headgate.errors import HeadgateError
 from headgate.parallel import Pool
 from headgate.shards.shard import TableHome

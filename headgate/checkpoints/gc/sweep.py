@@ -9,7 +9,7 @@ from uuid import UUID
 from headgate.checkpoints.gc.candidates import Placed
 from headgate.checkpoints.gc.report import Garbage
 from headgate.checkpoints.jobs.durable import require_on_disk
-from headgate.checkpoints.log.archive import LogArchive
+from headgate.checkpoints.log.archive.archive import LogArchive
 from headgate.checkpoints.log.names import by_number
 from headgate.connectors.objects import ObjectInfo
 from headgate.connectors.objects.deletion import delete

@@ -9,7 +9,7 @@ from functools import partial
 
 from headgate.checkpoints.gc.candidates import Candidates, Holders
 from headgate.checkpoints.gc.report import Garbage
-from headgate.checkpoints.log.archive import LogArchive
+from headgate.checkpoints.log.archive.archive import LogArchive
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.decisions import collectable_records, last_batch
 from headgate.checkpoints.log.names import by_number

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from headgate.checkpoints.log.positions import flush_limit
 from headgate.checkpoints.log.records import ShardPart, Span
-from headgate.checkpoints.log.state import LogState
+from headgate.checkpoints.log.state import LogState, ShardPositions
 
 MAX_ENTRIES = 512
 """So many small entries make replay slow, whatever their size."""
