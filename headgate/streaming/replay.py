@@ -24,10 +24,9 @@ import pyarrow as pa
 from headgate.checkpoints.jobs.columns import current_schema, gained
 from headgate.checkpoints.jobs.flush import run_here
 from headgate.checkpoints.log.commit_log import CommitLog
-from headgate.checkpoints.log.dead_letters import DeadEntry, dead_entries
+from headgate.checkpoints.log.dead_letters import DeadEntry, ReplayProgress, dead_entries
 from headgate.checkpoints.log.names import check_stream
 from headgate.checkpoints.log.records import Batch, OpaqueRange
-from headgate.checkpoints.log.replayed import Replayed
 from headgate.checkpoints.log.state import LogState
 from headgate.checkpoints.offline.checkpoint import MAX_BYTES
 from headgate.checkpoints.stream.checkpoint import stop_stream
@@ -140,11 +139,11 @@ def replay_dead_letters(
     driver = StreamDriver.open(table.home, stream, query_id, opened.shards, decoder=described)
     _check_columns(table)
     done = ReplayReport(stream, applied=True, present=looked.present)
-    ends = {log: Replayed.of(text) for log, text in driver.head.opaque_ends.items()}
+    ends = {log: ReplayProgress.of(text) for log, text in driver.head.opaque_ends.items()}
     for chunk in _chunks(maker, dead_entries(table.home, CommitLog(table.home.records, stream, table.uri).read())):
         done = _counted(done, chunk)
         for entry, refused in chunk.refused():
-            ends[entry.log] = ends.get(entry.log, Replayed()).after(entry.position, refused)
+            ends[entry.log] = ends.get(entry.log, ReplayProgress()).after(entry.position, refused)
         if not chunk.made.parts:
             # Nothing became a row: the letters stay, and no record need say so.
             continue

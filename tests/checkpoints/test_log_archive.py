@@ -13,7 +13,7 @@ from headgate.checkpoints.gc.report import Collection
 from headgate.checkpoints.log import fold as folding
 from headgate.checkpoints.log.archive import format as archived
 from headgate.checkpoints.log.archive.archive import LogArchive
-from headgate.checkpoints.log.archive.format import Archived
+from headgate.checkpoints.log.archive.format import ArchivedBatch
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.fold import put_fold, tidy
 from headgate.checkpoints.log.opened_log import OpenedLog
@@ -66,7 +66,7 @@ def known(store: ObjectStore) -> dict[int, tuple[BatchRecord, object]]:
     return dict(sorted(found.items()))
 
 
-def sequences(found: list[Archived]) -> list[int]:
+def sequences(found: list[ArchivedBatch]) -> list[int]:
     return [one.sequence for one in found]
 
 

@@ -11,8 +11,8 @@ import pytest
 
 import headgate as hg
 from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.dead_letters import ReplayProgress
 from headgate.checkpoints.log.decisions import BatchSources, Skip, decide_batch
-from headgate.checkpoints.log.replayed import Replayed
 from headgate.checkpoints.log.state import Head
 from headgate.errors import InvalidInput, Transient
 from headgate.shards.sharding import by_partition
@@ -151,8 +151,8 @@ def test_a_crash_anywhere_replays_nothing_twice_and_loses_nothing(tmp_path: Path
 
 
 def test_what_was_replayed_survives_its_text() -> None:
-    state = Replayed().after(3, pa.array([True, True, False, True]).to_numpy(zero_copy_only=False))
-    assert Replayed.of(state.text) == state
+    state = ReplayProgress().after(3, pa.array([True, True, False, True]).to_numpy(zero_copy_only=False))
+    assert ReplayProgress.of(state.text) == state
     assert state.waiting(3, 4).tolist() == [True, True, False, True]
     assert state.waiting(2, 2).tolist() == [False, False]
     assert state.waiting(4, 2).tolist() == [True, True]

@@ -7,19 +7,21 @@ An entry counts only where a commit record lists it, so it needs no fence of its
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.names import ROOT, list_streams, stream_folder
-from headgate.checkpoints.log.records import DEAD_LETTERS
-from headgate.checkpoints.log.replayed import Replayed
+from headgate.checkpoints.log.records import DEAD_LETTERS, Span
 from headgate.checkpoints.log.state import LogState
 from headgate.checkpoints.log.visibility import Visible
 from headgate.connectors.objects.folder import FolderStore
+from headgate.records import understood
 from headgate.shards.rows.schema import TOMBSTONE, RowSchema
 from headgate.shards.shard import Shard, TableHome
 from headgate.shards.wal.tailer import WalTailer
@@ -57,6 +59,51 @@ def dead_letter_name(shard: str) -> str:
 
 
 @dataclass(frozen=True)
+class ReplayProgress:
+    """How far the replays of one dead-letter log are: which letters became rows, as text in a replay's record.
+
+    A letter is known by the position of its entry and its number in there. Everything below `next` was looked at; of
+    that, `left` names the letters that could not become rows, by position as spans of numbers. All others were
+    replayed, and never are again.
+    """
+
+    next: int = 0
+    left: Mapping[int, tuple[Span, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, text: str | None) -> ReplayProgress:
+        """As a record has it; None before the first replay. Raises Corrupt."""
+        if text is None:
+            return cls()
+        with understood("What was replayed of a dead-letter log"):
+            told = json.loads(text)
+            left = {int(at): tuple((int(a), int(b)) for a, b in spans) for at, spans in told["left"].items()}
+            return cls(int(told["next"]), left)
+
+    @property
+    def text(self) -> str:
+        """For a record."""
+        left = {str(at): [list(span) for span in spans] for at, spans in sorted(self.left.items())}
+        return json.dumps({"next": self.next, "left": left}, separators=(",", ":"))
+
+    def waiting(self, position: int, letters: int) -> npt.NDArray[np.bool_]:
+        """For each letter of an entry whether it is still to be replayed."""
+        if position >= self.next:
+            return np.ones(letters, bool)
+        found = np.zeros(letters, bool)
+        for first, last in self.left.get(position, ()):
+            found[first : last + 1] = True
+        return found
+
+    def after(self, position: int, refused: npt.NDArray[np.bool_]) -> ReplayProgress:
+        """When an entry was replayed, all but the letters that were refused."""
+        left = {at: spans for at, spans in self.left.items() if at != position}
+        if refused.any():
+            left[position] = _spans(np.flatnonzero(refused))
+        return ReplayProgress(max(self.next, position + 1), left)
+
+
+@dataclass(frozen=True)
 class DeadEntry:
     """The dead letters of one entry: what one batch left of one shard."""
 
@@ -76,7 +123,7 @@ def dead_entries(home: TableHome, state: LogState) -> Iterator[DeadEntry]:
     for shard_id, positions in state.shards.items():
         if not positions.shard.startswith(PREFIX):
             continue
-        replayed = Replayed.of(state.head.opaque_ends.get(positions.shard))
+        replayed = ReplayProgress.of(state.head.opaque_ends.get(positions.shard))
         for first, last in visible.runs(shard_id):
             entries = WalTailer(Shard(dead, shard_id)).read(first, last + 1)
             for found in visible.visible_entries(shard_id, entries, first, last + 1):
@@ -98,3 +145,8 @@ def read_dead_letters(home: TableHome, stream: str | None = None) -> Iterator[pa
 
 def _repeated(text: str, times: int) -> pa.Array:
     return pa.repeat(pa.scalar(text, pa.string()), times)
+
+
+def _spans(numbers: npt.NDArray[np.int64]) -> tuple[Span, ...]:
+    cuts = np.flatnonzero(np.diff(numbers) > 1) + 1
+    return tuple((int(part[0]), int(part[-1])) for part in np.split(numbers, cuts))

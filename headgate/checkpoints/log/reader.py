@@ -33,7 +33,7 @@ READ_TRIES = 8
 """A listed record vanishes only to garbage collection, after a newer fold; it does not run that often."""
 
 
-class LogReader:
+class RecordReader:
     """One stream's log, for reading."""
 
     def __init__(

@@ -7,7 +7,7 @@ from contextlib import suppress
 from headgate import clock
 from headgate.checkpoints.log import codec
 from headgate.checkpoints.log.decisions import log_end
-from headgate.checkpoints.log.reader import LogReader
+from headgate.checkpoints.log.reader import RecordReader
 from headgate.checkpoints.log.records import Fold, LogRecord, SchemaRecord
 from headgate.errors import (
     AlreadyExists,
@@ -21,7 +21,7 @@ from headgate.errors import (
 from headgate.retry import note_retry
 
 
-class LogSlots(LogReader):
+class LogSlots(RecordReader):
     """One stream's log, for putting one record. THIS WRITES; what to put where is for others to decide."""
 
     def put(self, record: LogRecord) -> LogRecord | None:

@@ -229,14 +229,14 @@ def _above(runs: Iterable[Span], floor: int) -> Iterator[Span]:
 # -- the machine ---------------------------------------------------------------------------
 
 
-Rule: TypeAlias = Literal["fenced-batch", "position-twice", "position-fenced", "offsets-jump"]
+LogRule: TypeAlias = Literal["fenced-batch", "position-twice", "position-fenced", "offsets-jump"]
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
     """A record that no driver would have put there."""
 
-    rule: Rule
+    rule: LogRule
     sequence: int
     what: str
     refused: bool
@@ -385,6 +385,6 @@ class LogMachine:
         self._rewound = record
 
     def _broken(
-        self, rule: Rule, record: LogRecord, what: str, *, refused: bool = False, shard: str | None = None
+        self, rule: LogRule, record: LogRecord, what: str, *, refused: bool = False, shard: str | None = None
     ) -> None:
         self._on_violation(Violation(rule, record.sequence, what, refused, shard))

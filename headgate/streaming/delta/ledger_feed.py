@@ -25,7 +25,7 @@ import xxhash
 from headgate import clock, parallel
 from headgate.checkpoints.feed.feed import RENEW_EVERY
 from headgate.checkpoints.log.archive.archive import LogArchive
-from headgate.checkpoints.log.archive.format import Archived, covers
+from headgate.checkpoints.log.archive.format import ArchivedBatch, covers
 from headgate.checkpoints.log.pins import ConsumerPin, PinStore
 from headgate.checkpoints.log.records import BatchRecord, LogRecord, OpenRecord
 from headgate.errors import NotFound
@@ -100,7 +100,7 @@ class LedgerFeed:
         while True:
             taken_at = self.log.taken_at()
             tip = max(taken_at, default=0)
-            archived: dict[int, Archived] = {}
+            archived: dict[int, ArchivedBatch] = {}
             try:
                 if self._gone(done, tip, taken_at) > done:
                     archived = {one.sequence: one for one in islice(self.archive.above(done), most)}
@@ -130,7 +130,7 @@ class LedgerFeed:
             sequence -= 1
         return sequence
 
-    def _records(self, sequences: Sequence[int], archived: Mapping[int, Archived]) -> list[LogRecord]:
+    def _records(self, sequences: Sequence[int], archived: Mapping[int, ArchivedBatch]) -> list[LogRecord]:
         """Rising. Raises NotFound."""
         listed = [one for one in sequences if one not in archived]
         found = dict(zip(listed, parallel.each("ledger", self.log.record, listed), strict=True))
@@ -151,7 +151,7 @@ class LedgerFeed:
         return done
 
     def _dated(
-        self, records: Sequence[LogRecord], archived: Mapping[int, Archived], taken_at: Mapping[int, datetime]
+        self, records: Sequence[LogRecord], archived: Mapping[int, ArchivedBatch], taken_at: Mapping[int, datetime]
     ) -> dict[int, LedgerRecord]:
         """The batches among them by sequence. An archive has the time at which the record first came."""
         found = {}

@@ -24,7 +24,7 @@ from typing import ClassVar
 
 from headgate import records
 from headgate.checkpoints.log.archive.format import (
-    Archived,
+    ArchivedBatch,
     ArchiveName,
     Leaving,
     covers,
@@ -151,7 +151,7 @@ class LogArchive:
         """The sequences whose batch records are there, rising. One LIST."""
         return runs_of(self.names())
 
-    def read(self, name: ArchiveName) -> list[Archived]:
+    def read(self, name: ArchiveName) -> list[ArchivedBatch]:
         """What an object has, rising. Raises NotFound, Corrupt, InvalidInput."""
         try:
             return decode(self._retry.run(lambda: self._store.get(self.key(name))), name, self.log.stream)
@@ -159,10 +159,10 @@ class LogArchive:
             error.located(table=self.log.table, stream=self.log.stream[:200], key=self.key(name))
             raise
 
-    def above(self, done: int) -> Iterator[Archived]:
+    def above(self, done: int) -> Iterator[ArchivedBatch]:
         """The records after a sequence, rising, each once; an object is read when its turn comes. Raises as `read`."""
         names = [name for name in self.names() if name.last > done]
-        waiting: dict[int, Archived] = {}
+        waiting: dict[int, ArchivedBatch] = {}
         for place, name in enumerate(names, 1):
             for one in self.read(name):
                 if one.sequence > done:

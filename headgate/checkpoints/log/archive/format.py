@@ -41,7 +41,7 @@ _NAME = re.compile(r"([0-9]{20})-([0-9]{20})-([0-9a-f]{16})\.jsonl\.gz")
 
 
 @dataclass(frozen=True, slots=True)
-class Archived:
+class ArchivedBatch:
     """A batch record of an archive."""
 
     record: BatchRecord
@@ -55,7 +55,7 @@ class Archived:
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving(Archived):
+class Leaving(ArchivedBatch):
     """One that is about to be archived."""
 
     text: bytes
@@ -140,7 +140,7 @@ def encode(piece: Sequence[Leaving]) -> tuple[ArchiveName, bytes]:
     return name, gzip.compress(_one_line(head) + b"\n" + lines, mtime=0)
 
 
-def decode(data: bytes | memoryview, name: ArchiveName, stream: str) -> list[Archived]:
+def decode(data: bytes | memoryview, name: ArchiveName, stream: str) -> list[ArchivedBatch]:
     """The records of an object, rising. Raises Corrupt, and InvalidInput for one of a newer release."""
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(bytes(data))) as lines:
@@ -156,7 +156,7 @@ def decode(data: bytes | memoryview, name: ArchiveName, stream: str) -> list[Arc
     return found
 
 
-def _check(head: _Head, found: Sequence[Archived], digest: str, name: ArchiveName, stream: str) -> None:
+def _check(head: _Head, found: Sequence[ArchivedBatch], digest: str, name: ArchiveName, stream: str) -> None:
     if len(found) != head.records or digest != head.digest:
         raise Corrupt(f"{_WHAT} has {len(found)} of its {head.records} records, or others.")
     sequences = [one.sequence for one in found]
@@ -181,11 +181,11 @@ def _one_line(text: bytes) -> bytes:
     return b" ".join(text.split(b"\n")).strip()
 
 
-def _archived(line: bytes) -> Archived:
+def _archived(line: bytes) -> ArchivedBatch:
     with records.understood(_WHAT):
         found = json.loads(line)
         record, committed_at = found["record"], datetime.fromisoformat(found["committed_at"])
     batch = record_from(record)
     if not isinstance(batch, BatchRecord):
         raise Corrupt(f"{_WHAT} has record {batch.sequence}, which is of no batch.")
-    return Archived(batch, committed_at)
+    return ArchivedBatch(batch, committed_at)
