@@ -17,7 +17,7 @@ COPY pyproject.toml LICENSE ./
 COPY headgate headgate
 RUN pip install -c constraints.txt --no-build-isolation ".[kafka,spark,s3,metrics]"
 
-# What Spark needs to read Kafka; JARS="spark s3a" also lets its checkpoint lie on S3 (docs/s3.md).
+# What Spark needs to read Kafka; JARS="spark s3a" also lets its checkpoint lie on S3 (docs/operations/s3.md).
 ARG JARS=spark
 RUN headgate jars fetch ${JARS}
 

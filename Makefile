@@ -1,6 +1,6 @@
 # Prints itself: the text behind ## is what `make help` shows.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-deep soak check bench clean
+.PHONY: help setup demo test test-deep soak check bench figures docs docs-serve release clean
 
 PYTHON ?= python3
 HEADGATE_CACHE ?= $(HOME)/.cache/headgate
@@ -68,6 +68,21 @@ check: setup ## Check style, types and the direction of imports
 
 bench: setup ## Run the benchmarks
 	@for name in $(BENCH); do $(BIN)/python -m benchmarks.$$name || exit 1; done
+
+figures: setup ## Render docs and charts from the result files of benchmarks and long tests
+	@$(BIN)/python -m benchmarks.figures
+
+DOCS = NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(BIN)/mkdocs
+
+docs: setup ## Build the documentation into build/site
+	@$(DOCS) build --quiet --strict
+	@echo "Open build/site/index.html."
+
+docs-serve: setup ## Show the documentation at 127.0.0.1:8000 while you write it
+	@$(DOCS) serve
+
+release: setup ## Build wheel, source archive and documentation into build/release, and check them
+	@$(BIN)/python scripts/release.py
 
 clean: ## Remove .venv and every cache in this checkout
 	@rm -rf .venv .coverage .coverage.* .hypothesis .mypy_cache .ruff_cache .pytest_cache .import_linter_cache \

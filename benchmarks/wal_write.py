@@ -30,7 +30,7 @@ import pyarrow as pa
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks.report import output_option, show
+from benchmarks.report import output_option, show_all
 from benchmarks.rows import SCHEMA, event_rows, home_in
 from headgate.shards import writer
 from headgate.shards.config import WriterConfig
@@ -107,11 +107,7 @@ def main(
             if profile:
                 phases += profiled(kilobytes, Path(folder), [batch] * puts)
     title = f"WAL writes on {os.cpu_count()} cores; wanted of WAL-only, durable: / raw 0.8, / native 2"
-    if output == "json" or not phases:
-        show(title, rows + phases, output)
-    else:
-        show(title, rows, output)
-        show("Where the time of a durable WAL-only put goes", phases, output)
+    show_all([(title, rows), ("Where the time of a durable WAL-only put goes", phases)], output)
 
 
 def chosen(memtable: str, indexes: tuple[str, ...]) -> dict[str, Candidate]:

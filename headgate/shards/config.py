@@ -75,7 +75,7 @@ OPTIONS = (
     ),
     WriterOption("max_memtable_batches", "the same, by puts.", Use.IGNORED),
 )
-"""Every option, in order: the docstring of WriterConfig and the table in docs/memtables.md are made of this."""
+"""Every option, in order: the docstring of WriterConfig and the table in docs/concepts/modes.md are made of this."""
 
 
 @dataclass(frozen=True)

@@ -294,7 +294,7 @@ OPTIONS: tuple[Option, ...] = (
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How `spark.read` and `spark.readStream` of `format("headgate")` read; see docs/reading.md.
+    """How `spark.read` and `spark.readStream` of `format("headgate")` read; see docs/guides/reading.md.
 
     Raises InvalidInput for an invalid value.
     """

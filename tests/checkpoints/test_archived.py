@@ -97,7 +97,7 @@ def test_an_object_is_of_bounded_size_or_has_one_record(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(("shards", "most"), [(1, 110), (4, 220), (32, 1300)])
 def test_a_batch_takes_few_bytes(shards: int, most: int) -> None:
-    """Of which docs/delta.md speaks: random ids of a record and of each shard's attempt are most of it."""
+    """Of which docs/guides/delta.md speaks: random ids of a record and of each shard's attempt are most of it."""
     ids = [uuid.uuid4() for _ in range(shards)]
     piece = []
     for number in range(LOT):

@@ -57,7 +57,7 @@ def rows(sharding: Sharding, *parts: BatchRecord | Folded) -> list[dict[str, Any
 
 
 def where(found: list[dict[str, Any]], topic: str, partition: int, offset: int) -> list[tuple[str | None, Any]]:
-    """What the SQL of docs/delta.md asks."""
+    """What the SQL of docs/guides/delta.md asks."""
     return [
         (row["shard"], row["positions"])
         for row in found

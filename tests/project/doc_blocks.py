@@ -1,4 +1,4 @@
-"""The code blocks of README.md, CONTRIBUTING.md and docs/*.md, and how they are run.
+"""The code blocks of README.md, CONTRIBUTING.md and docs/, and how they are run.
 
 A page is one story: its blocks run in order, in one namespace and one folder. What a page needs stands in comments
 right above its blocks, and counts for the whole page:

@@ -1,6 +1,6 @@
 """The wheel in a clean environment outside the checkout: alone, and on a standalone cluster with two workers.
 
-The command that is run on the cluster is the one of docs/operations.md.
+The command that is run on the cluster is the one of docs/operations/deploy.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The commands of docs/compose.md fit docker-compose.yml and headgate: services, options, addresses, topic and rows."""
+"""The commands of docs/operations/compose.md fit docker-compose.yml: services, options, addresses, topic and rows."""
 
 from __future__ import annotations
 

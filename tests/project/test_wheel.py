@@ -7,13 +7,14 @@ import json
 import os
 import subprocess
 import sys
+import venv
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.project.installed import ROOT, built_wheel, clean_environment, outside
+from tests.support.pages import blocks_run_by
 
 BLOCKED = ("confluent_kafka", "pyspark", "botocore", "s3fs", "prometheus_client", "delta")
 
@@ -124,6 +125,29 @@ def check_told(told: dict[str, Any]) -> None:
         assert kind == "MissingExtra"
         assert f"headgate[{extra}]" in advice
     assert "headgate[metrics]" in told["metrics"][1]
+
+
+@pytest.mark.deep
+def test_the_commands_of_the_installation_page_work_in_a_clean_environment(tmp_path: Path) -> None:
+    (block,) = blocks_run_by(__file__)
+    release, install, *commands = block.text.splitlines()
+    subprocess.run(release, shell=True, cwd=ROOT, check=True, timeout=1800)
+    venv.create(tmp_path / "env", with_pip=True)
+    programs = tmp_path / "env" / "bin"
+    cache = {"HEADGATE_CACHE": str(tmp_path / "cache")}
+    # pyspark comes as source, and is built with what is tested.
+    tools = "pip install -q -c constraints.txt setuptools wheel"
+    for command in (tools, install.replace("pip install", "pip install -q --no-build-isolation"), *commands):
+        done = subprocess.run(
+            command,
+            shell=True,
+            cwd=ROOT,
+            env=outside(programs, **cache),
+            capture_output=True,
+            text=True,
+            timeout=1800,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
 
 
 @pytest.mark.deep

@@ -1,4 +1,4 @@
-"""The policy in docs/s3.md is enough for each role over the life of a table, and the least."""
+"""The policy in docs/operations/s3.md is enough for each role over the life of a table, and the least."""
 
 from __future__ import annotations
 

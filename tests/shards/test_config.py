@@ -131,7 +131,7 @@ def test_an_entry_takes_what_is_queued_up_to_the_whole_buffer(shard_id: uuid.UUI
 
 
 def test_the_docs_have_the_table_of_options() -> None:
-    assert option_table() in (Path(__file__).parents[2] / "docs" / "memtables.md").read_text()
+    assert option_table() in (Path(__file__).parents[2] / "docs" / "concepts" / "modes.md").read_text()
 
 
 def test_every_option_has_its_line_in_the_docstring() -> None:

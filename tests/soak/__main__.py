@@ -1,4 +1,4 @@
-"""`python -m tests.soak --minutes 30`: see docs/faults.md. Exit code 1 where a promise was broken, or memory grows."""
+"""`python -m tests.soak --minutes 30`: see docs/internals/faults.md. Exits 1 where a promise broke, or memory grows."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_topics_of_a_pattern_since_an_instant_flow_into_one_table_and_kafka_sees
         ends = CommitLog(table.home.records, "s", table.uri).read().head.ends
         assert all(end <= ends[place] for place, end in told.items()), "Kafka was told more than the table has"
         seen.append(dict(ends))
-        # A canary: the day Spark takes this into the query's progress, a sink can fill it (docs/metrics.md).
+        # A canary: once Spark takes this into the query's progress, a sink can fill it (docs/operations/monitoring.md).
         df.limit(1).observe("headgate", f.count(f.lit(1)).alias("rows")).collect()  # type: ignore[attr-defined]
 
     def start(**trigger: Any) -> StreamingQuery:

@@ -274,7 +274,7 @@ def default_checkpoint(table: Table, stream: str) -> str:
         raise InvalidInput(
             "The table is not on local disk, so Spark's checkpoint needs a place of its own.",
             table=table.uri,
-            advice="name it with --checkpoint: a local directory, or s3a://… (docs/s3.md says what that needs)",
+            advice="name it with --checkpoint: a local directory, or s3a://… (see docs/operations/s3.md)",
         )
     folder = stream_folder(stream).removeprefix(ROOT)
     return str(Path(table.uri) / "_headgate" / str(table.table_id) / "spark" / folder)

@@ -150,7 +150,7 @@ def _next(found: Diagnosis, done: Rebuilt | None, apply: bool) -> str:
     if found.standing.state == "foreign":
         return (
             "start the query with an empty checkpoint directory, so that this table gets all rows; or, where those "
-            "are not wanted here, accept the checkpoint with `headgate rewind … --adopt`; see docs/rewind.md"
+            "are not wanted here, accept the checkpoint with `headgate rewind … --adopt`; see docs/guides/rewind.md"
         )
     if found.standing.needs_rebuild:
         return "run this again with --apply; it fences a query that still runs the stream, so stop that first"

@@ -106,7 +106,7 @@ class _Probe:
         return self.bad(
             name,
             "a second put REPLACED the first",
-            "do not use this store: it ignores If-None-Match, so that nothing fences; see docs/s3.md",
+            "do not use this store: it ignores If-None-Match, so that nothing fences; see docs/operations/s3.md",
         )
 
     def read(self) -> Check:
@@ -146,7 +146,7 @@ def check_store(store: ObjectStore, area: str) -> Iterator[Check]:
     try:
         store.put_if_absent(probe.key, probe.data)
     except PermissionDenied as error:
-        do = "enough for readers; a writer needs what docs/s3.md lists"
+        do = "enough for readers; a writer needs what docs/operations/s3.md lists"
         yield Check(area, "write", "warn", f"not allowed: {error.what}", do)
         yield probe.step("list", lambda: _readable(store, area))
         return
