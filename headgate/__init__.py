@@ -6,10 +6,13 @@ Names are imported when they are first used, so that `import headgate` loads nei
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headgate.caches import set_cache_bytes
+    from headgate import errors
+    from headgate.checkpoints.jobs.policy import BasePolicy, CompactLimits
     from headgate.shards.config import WriterConfig
     from headgate.shards.sharding import bucket, by_partition, single
     from headgate.shards.writer import ShardWriter
@@ -21,16 +24,20 @@ if TYPE_CHECKING:
     from headgate.streaming.kafka import source as kafka
     from headgate.streaming.observe.logs import configure_logs
     from headgate.streaming.replay import replay_dead_letters
+    from headgate.streaming.options import SinkOptions
     from headgate.streaming.sink import ShardSink
     from headgate.streaming.spark.search import search_df
     from headgate.table.create import create_table
     from headgate.table.table import Table, open_table
 
 __all__ = [
+    "BasePolicy",
+    "CompactLimits",
     "DeltaMirror",
     "HeadgateDataSource",
     "ShardSink",
     "ShardWriter",
+    "SinkOptions",
     "Table",
     "WriterConfig",
     "bucket",
@@ -38,6 +45,7 @@ __all__ = [
     "configure_logs",
     "create_table",
     "decode",
+    "errors",
     "kafka",
     "open_table",
     "read_log",
@@ -50,10 +58,13 @@ __all__ = [
 ]
 
 _PLACES = {
+    "BasePolicy": "headgate.checkpoints.jobs.policy:BasePolicy",
+    "CompactLimits": "headgate.checkpoints.jobs.policy:CompactLimits",
     "DeltaMirror": "headgate.streaming.delta.mirror:DeltaMirror",
     "HeadgateDataSource": "headgate.streaming.datasource.source:HeadgateDataSource",
     "ShardSink": "headgate.streaming.sink:ShardSink",
     "ShardWriter": "headgate.shards.writer:ShardWriter",
+    "SinkOptions": "headgate.streaming.options:SinkOptions",
     "Table": "headgate.table.table:Table",
     "WriterConfig": "headgate.shards.config:WriterConfig",
     "bucket": "headgate.shards.sharding:bucket",
@@ -61,6 +72,7 @@ _PLACES = {
     "configure_logs": "headgate.streaming.observe.logs:configure_logs",
     "create_table": "headgate.table.create:create_table",
     "decode": "headgate.streaming.decode.api:",
+    "errors": "headgate.errors:",
     "kafka": "headgate.streaming.kafka.source:",
     "open_table": "headgate.table.table:open_table",
     "read_log": "headgate.streaming.datasource.log_reader:read_log",
@@ -73,7 +85,13 @@ _PLACES = {
 }
 
 
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
+
+
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return version("headgate")
     try:
         place, _, attribute = _PLACES[name].partition(":")
     except KeyError:
@@ -82,4 +100,6 @@ def __getattr__(name: str) -> Any:
 
     with needs():
         module = import_module(place)
-    return getattr(module, attribute) if attribute else module
+    value = getattr(module, attribute) if attribute else module
+    globals()[name] = value
+    return value
