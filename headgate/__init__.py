@@ -10,8 +10,8 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headgate.caches import set_cache_bytes
     from headgate import errors
+    from headgate.caches import set_cache_bytes
     from headgate.checkpoints.jobs.policy import BasePolicy, CompactLimits
     from headgate.shards.config import WriterConfig
     from headgate.shards.sharding import bucket, by_partition, single
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from headgate.streaming.delta.mirror import DeltaMirror
     from headgate.streaming.kafka import source as kafka
     from headgate.streaming.observe.logs import configure_logs
-    from headgate.streaming.replay import replay_dead_letters
     from headgate.streaming.options import SinkOptions
+    from headgate.streaming.replay import replay_dead_letters
     from headgate.streaming.sink import ShardSink
     from headgate.streaming.spark.search import search_df
     from headgate.table.create import create_table
