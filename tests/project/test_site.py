@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from doc_pages import ROOT
 
 from benchmarks import figures
 from headgate.cli import main as command
+from tests.support.pages import ROOT
 
 RESULT: dict[str, Any] = {
     "command": "python -m benchmarks.stream",

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.project.installed import ROOT, built_wheel, clean_environment, outside
 from tests.support.pages import blocks_run_by
 
