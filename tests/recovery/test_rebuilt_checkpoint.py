@@ -85,6 +85,7 @@ def test_a_query_goes_on_after_its_checkpoint_was_deleted_and_rebuilt(
     assert fsck(table.uri).findings == ()
 
 
+@pytest.mark.deep
 def test_two_topics_are_rebuilt_into_one_source_and_grown_ones_are_read_from_their_beginning(
     spark: SparkSession, tmp_path: Path, new_topic: Callable[[int], Topic]
 ) -> None:
@@ -153,6 +154,7 @@ def test_a_rebuild_that_died_before_its_last_file_leaves_a_directory_from_which_
     check_table(table, topic)
 
 
+@pytest.mark.deep
 def test_a_query_of_two_kafka_sources_is_rebuilt_in_the_order_that_is_given(
     spark: SparkSession, tmp_path: Path, new_topic: Callable[[int], Topic]
 ) -> None:

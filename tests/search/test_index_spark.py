@@ -112,7 +112,12 @@ def test_on_s3_tasks_build_and_finalize_also_where_one_dies_and_the_driver_commi
 
 @pytest.mark.parametrize(
     ("step", "how"),
-    [("built", "raise"), ("copied", "kill"), ("marked", "raise"), ("build", "fork")],
+    [
+        ("built", "raise"),
+        ("copied", "kill"),
+        pytest.param("marked", "raise", marks=pytest.mark.deep),
+        pytest.param("build", "fork", marks=pytest.mark.deep),
+    ],
 )
 def test_a_task_that_fails_or_outlives_its_attempt_costs_nothing_but_garbage(
     spark: SparkSession, table: Table, tmp_path: Path, step: str, how: str

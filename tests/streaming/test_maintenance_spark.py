@@ -46,7 +46,7 @@ def job_names(spark: SparkSession) -> list[str]:
 
 @pytest.mark.spark
 @pytest.mark.kafka
-@pytest.mark.parametrize("key", ["id", None])
+@pytest.mark.parametrize("key", ["id", pytest.param(None, marks=pytest.mark.deep)])
 def test_a_stream_is_flushed_and_compacted_on_executors_and_shows_what_the_topic_holds(
     spark: SparkSession, tmp_path: Path, kafka_servers: str, make_topic: MakeTopic, key: str | None
 ) -> None:

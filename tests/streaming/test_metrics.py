@@ -77,7 +77,13 @@ def log_lines() -> Iterator[io.StringIO]:
 
 @pytest.mark.spark
 @pytest.mark.kafka
-@pytest.mark.parametrize("sharding", [headgate.by_partition(), headgate.bucket("id", 2)], ids=["straight", "shuffled"])
+@pytest.mark.parametrize(
+    "sharding",
+    [
+        pytest.param(headgate.by_partition(), id="straight"),
+        pytest.param(headgate.bucket("id", 2), id="shuffled", marks=pytest.mark.deep),
+    ],
+)
 def test_a_live_stream_shows_every_name_that_dashboard_and_alerts_use_and_logs_a_line_a_batch(
     spark: SparkSession,
     kafka_servers: str,

@@ -32,6 +32,10 @@ SHARDINGS: dict[str, Sharding] = {
 }
 
 
+DIRECT = pytest.mark.parametrize("path", ["direct", pytest.param("arrow", marks=pytest.mark.deep)])
+"""The other path deep."""
+
+
 @pytest.fixture
 def topic(kafka_servers: str, make_topic: MakeTopic) -> Topic:
     return Topic(kafka_servers, make_topic(4), 4)
@@ -42,7 +46,6 @@ def _cases() -> Iterator[Any]:
     brief = {
         ("by_partition", "direct", "id"),
         ("bucket", "arrow", "id"),
-        ("single", "arrow", "id"),
         ("bucket", "direct", None),
     }
     for name, path, key in product(SHARDINGS, PATHS, ("id", None)):
@@ -104,8 +107,15 @@ NESTED = pa.schema(
 )
 
 
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("ddl", [True, False], ids=["ddl", "arrow-schema"])
+@pytest.mark.parametrize(
+    ("ddl", "path"),
+    [
+        pytest.param(True, "direct", id="ddl-direct"),
+        pytest.param(False, "arrow", id="arrow-schema-arrow"),
+        pytest.param(True, "arrow", id="ddl-arrow", marks=pytest.mark.deep),
+        pytest.param(False, "direct", id="arrow-schema-direct", marks=pytest.mark.deep),
+    ],
+)
 def test_nested_values_decimals_and_times_arrive_as_they_were_written(
     spark: SparkSession, tmp_path: Path, topic: Topic, path: str, ddl: bool
 ) -> None:
@@ -140,7 +150,7 @@ def test_nested_values_decimals_and_times_arrive_as_they_were_written(
     assert letters.column("partition").to_pylist() == [2]
 
 
-@pytest.mark.parametrize("path", PATHS)
+@DIRECT
 def test_two_topics_flow_into_one_table(
     spark: SparkSession, tmp_path: Path, kafka_servers: str, make_topic: MakeTopic, path: str
 ) -> None:
@@ -155,7 +165,7 @@ def test_two_topics_flow_into_one_table(
         assert {part.topic for part in sink.last.sources} == {topic.name for topic in topics}
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", [pytest.param("direct", marks=pytest.mark.deep), "arrow"])
 def test_a_topic_partition_that_spark_cuts_is_written_whole_and_in_order(
     spark: SparkSession, tmp_path: Path, kafka_servers: str, make_topic: MakeTopic, path: str
 ) -> None:
@@ -172,7 +182,10 @@ def test_a_topic_partition_that_spark_cuts_is_written_whole_and_in_order(
     assert first == (1 if path == "direct" else 2), "what Spark cut was written again, and our own reading cuts nothing"
 
 
-@pytest.mark.parametrize("sharding", ["by_partition", "single", "bucket"])
+@pytest.mark.parametrize(
+    "sharding",
+    ["bucket", pytest.param("by_partition", marks=pytest.mark.deep), pytest.param("single", marks=pytest.mark.deep)],
+)
 def test_order_is_kept_where_the_frame_was_shuffled(
     spark: SparkSession, tmp_path: Path, topic: Topic, sharding: str
 ) -> None:
@@ -183,20 +196,29 @@ def test_order_is_kept_where_the_frame_was_shuffled(
     check_table(table, topic)
 
 
-def test_rows_do_not_pass_through_the_driver(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("bucket", "direct"),
+        ("by_partition", "arrow"),
+        pytest.param("by_partition", "direct", marks=pytest.mark.deep),
+        pytest.param("bucket", "arrow", marks=pytest.mark.deep),
+    ],
+)
+def test_rows_do_not_pass_through_the_driver(
+    spark: SparkSession, tmp_path: Path, topic: Topic, name: str, path: str
+) -> None:
     # The session lets all tasks of a job together send 1 MB to the driver; the batch is much larger.
     assert spark.conf.get("spark.driver.maxResultSize") == "1m"
     topic.put(*((n % 4, None, json.dumps({"id": n, "note": "x" * 1000}).encode()) for n in range(8_000)))
-    for path in PATHS:
-        for name in ("by_partition", "bucket"):
-            table = make_table(tmp_path / path / name, SHARDINGS[name])
-            sink = Stream(spark, table, [topic], tmp_path / path / name / "ck", path, max_offsets=None).run()
-            assert sink.last is not None
-            assert sink.last.nbytes > 7 << 20
-            assert table.scan(["id"]).read_all().num_rows == 8_000
+    table = make_table(tmp_path, SHARDINGS[name])
+    sink = Stream(spark, table, [topic], tmp_path / "checkpoint", path, max_offsets=None).run()
+    assert sink.last is not None
+    assert sink.last.nbytes > 7 << 20
+    assert table.scan(["id"]).read_all().num_rows == 8_000
 
 
-@pytest.mark.parametrize("path", PATHS)
+@DIRECT
 def test_fail_on_bad_record_stops_with_the_first_one_named(
     spark: SparkSession, tmp_path: Path, topic: Topic, path: str
 ) -> None:

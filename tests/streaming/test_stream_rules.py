@@ -29,7 +29,6 @@ from tests.support.closing import Steps
 from tests.support.producing import abort, commit
 from tests.support.runs import (
     NOW,
-    PATHS,
     Stream,
     Topic,
     check_table,
@@ -44,8 +43,6 @@ from tests.support.services import MakeTopic
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
-EITHER_PATH = pytest.mark.parametrize("stream", PATHS, indirect=True)
-
 KEYED_PARTITIONS = headgate.by_partition(key_is_partitioned=True)
 
 
@@ -58,7 +55,7 @@ def topic(kafka_servers: str, make_topic: MakeTopic) -> Topic:
 def stream(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path, topic: Topic) -> Stream:
     """A stream of the topic into a table without a key, by partition.
 
-    What reading decides is asked of both paths (`EITHER_PATH`); what the driver alone decides, of Spark's own one deep.
+    Spark's own path deep, but where what was read is gone.
     """
     table = make_table(tmp_path, headgate.by_partition())
     return Stream(spark, table, [topic], tmp_path / "checkpoint", request.param)
@@ -154,8 +151,11 @@ def typed(stream: Stream, *origin: str) -> DataFrame:
 
 @pytest.mark.parametrize(
     "sharding",
-    [headgate.bucket("id", 3), KEYED_PARTITIONS, headgate.single()],
-    ids=["bucket", "by_partition", "single"],
+    [
+        pytest.param(headgate.bucket("id", 3), id="bucket", marks=pytest.mark.deep),
+        pytest.param(KEYED_PARTITIONS, id="by_partition"),
+        pytest.param(headgate.single(), id="single", marks=pytest.mark.deep),
+    ],
 )
 def test_typed_rows_with_their_origin_keep_their_order_through_a_shuffle(
     spark: SparkSession, tmp_path: Path, topic: Topic, sharding: Sharding
@@ -168,7 +168,13 @@ def test_typed_rows_with_their_origin_keep_their_order_through_a_shuffle(
     check_table(table, topic)
 
 
-@pytest.mark.parametrize("sharding", [headgate.bucket("id", 3), headgate.single()], ids=["bucket", "single"])
+@pytest.mark.parametrize(
+    "sharding",
+    [
+        pytest.param(headgate.bucket("id", 3), id="bucket"),
+        pytest.param(headgate.single(), id="single", marks=pytest.mark.deep),
+    ],
+)
 def test_typed_rows_are_ordered_by_the_column_that_is_named(
     spark: SparkSession, tmp_path: Path, topic: Topic, sharding: Sharding
 ) -> None:
@@ -219,7 +225,6 @@ def test_records_of_another_source_are_decoded_as_kafka_s_are(spark: SparkSessio
 # -- offsets that hold no row, and offsets that are gone ----------------------------------
 
 
-@EITHER_PATH
 def test_aborted_rows_are_not_read_and_a_batch_without_rows_has_its_record(
     stream: Stream, topic: Topic, kafka_servers: str
 ) -> None:
@@ -241,8 +246,16 @@ def test_aborted_rows_are_not_read_and_a_batch_without_rows_has_its_record(
     assert [one["id"] for one in scanned(stream.table)] == [1, 2, 6]
 
 
-@EITHER_PATH
-@pytest.mark.parametrize("when", ["before the restart", "after the plan"])
+@pytest.mark.parametrize(
+    ("when", "stream"),
+    [
+        ("before the restart", "arrow"),
+        ("after the plan", "direct"),
+        pytest.param("before the restart", "direct", marks=pytest.mark.deep),
+        pytest.param("after the plan", "arrow", marks=pytest.mark.deep),
+    ],
+    indirect=["stream"],
+)
 def test_offsets_that_are_gone_are_data_loss_with_the_range(
     stream: Stream, topic: Topic, kafka_servers: str, when: str
 ) -> None:
@@ -316,7 +329,7 @@ def test_a_sink_that_runs_again_takes_the_stream_over_from_whoever_had_it_meanwh
         topic.put_numbers(range(number * 50, number * 50 + 50))
 
 
-@pytest.mark.parametrize("rows", [True, False], ids=["rows", "no-rows"])
+@pytest.mark.parametrize("rows", [True, pytest.param(False, marks=pytest.mark.deep)], ids=["rows", "no-rows"])
 def test_the_first_of_two_drivers_is_fenced_and_its_query_stops(
     stream: Stream, topic: Topic, kafka_servers: str, tmp_path: Path, rows: bool
 ) -> None:
@@ -345,7 +358,6 @@ def test_the_first_of_two_drivers_is_fenced_and_its_query_stops(
 # -- growth and owners -------------------------------------------------------------------
 
 
-@EITHER_PATH
 def test_a_grown_topic_is_read_from_its_earliest_offset(stream: Stream, topic: Topic, kafka_servers: str) -> None:
     topic.put_numbers(range(100))
     stream.run()
@@ -360,7 +372,7 @@ def test_a_grown_topic_is_read_from_its_earliest_offset(stream: Stream, topic: T
     ("rows", "path"),
     [
         pytest.param(0, "direct", id="no-rows-yet-direct", marks=pytest.mark.deep),
-        pytest.param(0, "arrow", id="no-rows-yet-arrow"),
+        pytest.param(0, "arrow", id="no-rows-yet-arrow", marks=pytest.mark.deep),
         pytest.param(50, "direct", id="rows-direct"),
         pytest.param(50, "arrow", id="rows-arrow", marks=pytest.mark.deep),
     ],

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 @pytest.mark.parametrize(
     ("how", "sharding", "path"),
     [
-        pytest.param("raise", headgate.single(), "direct", id="raise-single-direct"),
+        pytest.param("raise", headgate.single(), "direct", id="raise-single-direct", marks=pytest.mark.deep),
         pytest.param("raise", headgate.single(), "arrow", id="raise-single-arrow", marks=pytest.mark.deep),
         pytest.param("kill", headgate.single(), "direct", id="kill-single-direct", marks=pytest.mark.deep),
         pytest.param("kill", headgate.single(), "arrow", id="kill-single-arrow"),
@@ -72,7 +72,7 @@ def test_peers_bug_15_spark_25407_a_task_that_fails_once_after_it_has_written_le
     [
         ("direct", headgate.by_partition(), "entries", Poisoned),
         pytest.param("arrow", headgate.bucket("id", 2), "entries", Poisoned, marks=pytest.mark.deep),
-        ("direct", headgate.bucket("id", 2), "records", Transient),
+        pytest.param("direct", headgate.bucket("id", 2), "records", Transient, marks=pytest.mark.deep),
     ],
     ids=["direct", "shuffled", "before the shuffle"],
 )
