@@ -22,6 +22,7 @@ from headgate.checkpoints.table_record import record_key
 from headgate.cli import main
 from headgate.connectors.kafka.rows import row_schema
 from headgate.errors import Corrupt, DataLoss, HeadgateError, InvalidInput
+from headgate.records import plain, text_of
 from headgate.shards import names
 from headgate.shards.shard import Shard
 from headgate.shards.sharding import ByPartition, by_partition
@@ -441,9 +442,7 @@ def test_a_manifest_that_names_an_sstable_elsewhere_is_refused(place: Path, path
 @pytest.mark.parametrize("wal_uri", ["", "\0", "ftp://elsewhere/x", 7, ["a"], {"a": 1}, "s3://user:secret@host/b?x=y"])
 def test_a_table_record_with_a_wal_store_that_cannot_be_is_refused(place: Path, wal_uri: object) -> None:
     table = create_table(str(place / "t"), SCHEMA)
-    key = record_key(table.table_id)
-    record = json.loads(bytes(table.home.store.get(key)))
-    overwrite(table, key, json.dumps({**record, "wal_uri": wal_uri}).encode())
+    overwrite(table, record_key(table.table_id), text_of({**plain(table.record), "wal_uri": wal_uri}))
     if wal_uri == "":
         assert open_table(table.uri).home.wal_store.uri == table.uri
         return
