@@ -75,7 +75,7 @@ class Retry:
 
     def run_steps(self, operation: Callable[[], T]) -> T:
         """The same for several steps, some as patient themselves: once all of the pauses' time has passed, no more."""
-        return self._run(operation, clock.monotonic() + sum(self._longest()))
+        return self._run(operation, clock.monotonic() + sum(self._longest()) * (1 - JITTER))
 
     def _run(self, operation: Callable[[], T], until: float) -> T:
         for delay in self.delays():

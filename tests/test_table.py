@@ -412,7 +412,7 @@ def test_a_lost_response_to_the_record_does_not_matter(tmp_path: Path, monkeypat
             super().put_if_absent(key, data)
             raise Transient("The response was lost.")
 
-    monkeypatch.setattr(table_stores, "open_store", lambda uri, options=None: Losing(uri))
+    monkeypatch.setattr(table_stores, "open_store", lambda uri, options=None: Losing(uri).retrying())
     assert orders(tmp_path / "t").table_id == open_table(str(tmp_path / "t")).table_id
 
 
@@ -424,7 +424,7 @@ def test_a_store_that_fails_leaves_no_table_and_the_same_call_completes_later(
             raise Transient("The store is away.")
 
     with monkeypatch.context() as patch:
-        patch.setattr(table_stores, "open_store", lambda uri, options=None: Failing(uri))
+        patch.setattr(table_stores, "open_store", lambda uri, options=None: Failing(uri).retrying())
         with pytest.raises(Transient):
             orders(tmp_path / "t")
     assert files(tmp_path) == set()

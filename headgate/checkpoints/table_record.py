@@ -10,7 +10,6 @@ from typing import ClassVar
 from headgate.connectors.objects import ObjectStore
 from headgate.errors import AlreadyExists, Corrupt, InvalidInput, NotFound
 from headgate.records import LEFT_OUT, decode, encode
-from headgate.retry import Retry
 from headgate.shards.names import parse_uuid
 from headgate.shards.sharding import Sharding
 
@@ -43,14 +42,14 @@ def put_record(store: ObjectStore, record: TableRecord) -> None:
     data = encode(record)
     # Nobody else knows the id, so an object there is ours, and the response to its put was lost.
     with suppress(AlreadyExists):
-        Retry().run(lambda: store.put_if_absent(record_key(record.table_id), data))
+        store.put_if_absent(record_key(record.table_id), data)
 
 
 def read_record(store: ObjectStore, table_id: uuid.UUID) -> TableRecord:
     """The record of a table. Raises InvalidInput where it is gone, Corrupt."""
     key = record_key(table_id)
     try:
-        return decode(TableRecord, Retry().run(lambda: store.get(key)), "The table's record")
+        return decode(TableRecord, store.get(key), "The table's record")
     except NotFound as error:
         raise InvalidInput(
             f"The dataset at {store.uri} names table {table_id}, whose record is not here: "

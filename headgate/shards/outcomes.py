@@ -10,7 +10,6 @@ from typing import Literal
 
 from headgate.connectors.objects import ObjectStore
 from headgate.errors import AlreadyExists, NotFound
-from headgate.retry import Retry
 
 Party = Literal["maker", "collector"]
 
@@ -18,7 +17,7 @@ Party = Literal["maker", "collector"]
 def taken_by(store: ObjectStore, slot: str) -> str | None:
     """Who has the slot; None: nobody yet. Raises Transient."""
     try:
-        return bytes(Retry().run(lambda: store.get(slot))).decode(errors="replace").strip()
+        return bytes(store.get(slot)).decode(errors="replace").strip()
     except NotFound:
         return None
 
@@ -26,7 +25,7 @@ def taken_by(store: ObjectStore, slot: str) -> str | None:
 def wins(store: ObjectStore, slot: str, party: Party) -> bool:
     """Take the slot. True: it is this party's, now or since before. Raises Transient."""
     try:
-        Retry().run(lambda: store.put_if_absent(slot, f"{party}\n".encode()))
+        store.put_if_absent(slot, f"{party}\n".encode())
     except AlreadyExists:
         return taken_by(store, slot) == party
     return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -24,7 +24,7 @@ TABLE_ID = "headgate.table_id"
 
 @dataclass(frozen=True)
 class TableHome:
-    """What the shards of one table share: the shape of its rows and the stores it lives in.
+    """What the shards of one table share: the shape of its rows and the stores it lives in, which try again.
 
     `store` has the table's directory as its root and holds manifests and SSTables;
     `wal_store` holds the WALs and is the same one unless the table has a separate WAL store.
@@ -39,6 +39,12 @@ class TableHome:
     sharding: Sharding | None = None
     """How rows are spread over shards; None for a table that headgate did not make."""
 
+    def __post_init__(self) -> None:
+        store = self.store.retrying()
+        wal_store = store if self.wal_store is self.store else self.wal_store.retrying()
+        object.__setattr__(self, "store", store)
+        object.__setattr__(self, "wal_store", wal_store)
+
     @classmethod
     def in_store(cls, store: ObjectStore, schema: RowSchema) -> TableHome:
         """A home whose WALs lie in the same store."""
@@ -48,6 +54,17 @@ class TableHome:
     def uri(self) -> str:
         """The table's place without credentials."""
         return self.store.uri
+
+    @property
+    def retry(self) -> Retry:
+        """The policy of its stores."""
+        return self.store.retry
+
+    def retrying(self, retry: Retry) -> TableHome:
+        """The same home, its stores under another policy."""
+        store = self.store.retrying(retry)
+        wal_store = store if self.wal_store is self.store else self.wal_store.retrying(retry)
+        return replace(self, store=store, wal_store=wal_store)
 
     @property
     def places(self) -> Sequence[ObjectStore]:
@@ -116,11 +133,11 @@ class Shard:
     @property
     def manifests(self) -> ManifestStore:
         """Its manifests."""
-        return self.manifests_retried(Retry())
+        return ManifestStore(self.home.store, self.id, self.home.uri)
 
-    def manifests_retried(self, retry: Retry) -> ManifestStore:
-        """Its manifests, with a writer's own patience."""
-        return ManifestStore(self.home.store, self.id, self.home.uri, retry=retry)
+    def retrying(self, retry: Retry) -> Shard:
+        """The same shard, its stores under another policy."""
+        return Shard(self.home.retrying(retry), self.id)
 
     @property
     def wal(self) -> ObjectStore:

@@ -97,15 +97,16 @@ class ShardWriter:
         Raises InvalidInput, Fenced (another opener came later), DataLoss, Corrupt, Transient.
         """
         check_config(config)
-        place = (table_at(table, storage_options) if isinstance(table, str) else table).shard(shard)
+        given = (table_at(table, storage_options) if isinstance(table, str) else table).shard(shard)
+        place = given.retrying(config.retry)
         settle_base(place.home.store)
         if not config.enable_memtable:
-            return cls(WalAppender.open(place, retry=config.retry), config, owns=True)
+            return cls(WalAppender.open(place), config, owns=True)
         if config.maintained_indexes:
             _check_indexes(place.home, config.maintained_indexes)
-        scan = scan_wal(place, config.max_memtable_size, config.retry)
+        scan = scan_wal(place, config.max_memtable_size)
         step("looked")
-        appender = WalAppender.open(place, known_tip=scan.stop, retry=config.retry)
+        appender = WalAppender.open(place, known_tip=scan.stop)
         step("replay")
         tables = _replayed(appender, config, scan, visible)
         return cls(appender, config, owns=True, tables=tables)
@@ -116,7 +117,8 @@ class ShardWriter:
         check_config(config)
         if config.enable_memtable:
             raise InvalidInput("An attached writer has no MemTable: attach with WriterConfig(enable_memtable=False).")
-        return cls(WalAppender.with_claimed_epoch(claim, retry=config.retry), config, owns=False)
+        place = replace(claim, shard=claim.shard.retrying(config.retry))
+        return cls(WalAppender.with_claimed_epoch(place), config, owns=False)
 
     # -- writing -------------------------------------------------------------
 
@@ -205,7 +207,7 @@ class ShardWriter:
             return replace(manifest, last_seen=max(manifest.last_seen, last))
 
         try:
-            manifests = self.shard.manifests_retried(self.config.retry)
+            manifests = self.shard.manifests
             manifests.commit_update(self._appender.claim_id, self._appender.epoch, noted)
         except HeadgateError as error:
             _log.debug("the tip was not noted", error=str(error), **self.shard.where())
@@ -263,7 +265,7 @@ class ShardWriter:
             if view is not None:
                 return view
             # Only who holds the shard compacts it: somebody has claimed it.
-            self.shard.manifests_retried(self.config.retry).check_fenced(self._appender.epoch, self._appender.claim_id)
+            self.shard.manifests.check_fenced(self._appender.epoch, self._appender.claim_id)
 
     def memtable_stats(self) -> tuple[MemTableStats, ...]:
         """Frozen MemTables, oldest first, then the active one. Refused in WAL-only mode."""
@@ -336,15 +338,14 @@ def _replayed(appender: WalAppender, config: WriterConfig, scan: WalScan, visibl
         epoch=appender.epoch,
         visible=visible,
         scan=scan,
-        retry=config.retry,
     )
     try:
-        notes = generation_notes(shard, appender.opened, barrier, scan=scan, retry=config.retry)
+        notes = generation_notes(shard, appender.opened, barrier, scan=scan)
         tables.restore(parts, notes)
     except BaseException as error:
         tables.abandon()
         if isinstance(error, DataLoss):
             # What is missing may be what a successor has flushed and collected.
-            shard.manifests_retried(config.retry).check_fenced(appender.epoch, appender.claim_id)
+            shard.manifests.check_fenced(appender.epoch, appender.claim_id)
         raise
     return tables

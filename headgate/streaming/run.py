@@ -95,7 +95,6 @@ class Run:
             shard_names(setup.table.sharding, batch.sources),
             accept=partial(_decision, setup, setup.table, batch),
             decoder=provenance_value(setup.decoder, setup.table.home.schema, changed=not batch.bare),
-            retry=setup.options.retry,
         )
         return cls(setup, driver, reporting)
 
@@ -274,9 +273,9 @@ class Run:
         if not isinstance(decode, TableDecoder):
             return False
         before = self.table.home.schema
-        if retry.run(partial(stream_schema, self.table.home)) == before:
+        if retry.run_steps(partial(stream_schema, self.table.home)) == before:
             return False
-        table = retry.run(self.table.refreshed)
+        table = retry.run_steps(self.table.refreshed)
         decoder = decode.of(table)
         checks.check_decoder(decoder, table)
         self.table, self._decoder = table, decoder

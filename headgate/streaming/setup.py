@@ -61,8 +61,9 @@ class Setup:
         table is in the place of this one (R23).
         """
         # Somebody may have changed the columns since the table was opened: a start takes them as they are.
-        options.retry.run(partial(stream_schema, table.home))
-        table = options.retry.run(table.refreshed)
+        table = table.retrying(options.retry)
+        options.retry.run_steps(partial(stream_schema, table.home))
+        table = options.retry.run_steps(table.refreshed)
         decoder = decoder_of(decode, table)
         checks.check_query(facts)
         if source is None:

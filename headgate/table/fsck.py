@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from uuid import UUID
 
 import pyarrow as pa
@@ -25,7 +24,6 @@ from headgate.connectors.objects import ObjectStore, open_store
 from headgate.connectors.objects.folder import FolderStore
 from headgate.connectors.objects.wal_options import wal_options
 from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound, StoreError
-from headgate.retry import Retry
 from headgate.shards.names import parse_uuid
 from headgate.shards.rows.schema import RowSchema
 from headgate.shards.shard import TABLE_ID, TableHome
@@ -133,7 +131,7 @@ def _table_id(store: ObjectStore, base: Base | None, ids: list[UUID], found: lis
 def _record(store: ObjectStore, table_id: UUID, found: list[Finding]) -> TableRecord | None:
     key = record_key(table_id)
     try:
-        record = records.decode(TableRecord, Retry().run(lambda: store.get(key)), "The table's record")
+        record = records.decode(TableRecord, store.get(key), "The table's record")
     except NotFound:
         found.append(finding("table-record-missing", key, "The table's record is gone."))
     except InvalidInput as error:
@@ -157,7 +155,7 @@ def _small_records(store: ObjectStore, table_id: UUID) -> Iterator[Finding]:
         *((key, "record-damaged") for key in expired),
     ]:
         try:
-            records.fields_of(Retry().run(partial(store.get, key)), "The record")
+            records.fields_of(store.get(key), "The record")
         except NotFound:
             continue
         except InvalidInput as error:

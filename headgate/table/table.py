@@ -31,6 +31,7 @@ from headgate.connectors.lance import dataset as lance_connector
 from headgate.connectors.objects.wal_options import joined_options
 from headgate.durations import ALLOWED, seconds_of
 from headgate.errors import HeadgateError, InvalidInput, NotFound
+from headgate.retry import Retry
 from headgate.shards.config import WriterConfig
 from headgate.shards.names import parse_uuid
 from headgate.shards.routed import RoutedWriters
@@ -182,6 +183,10 @@ class Table(Reads, Upkeep):
         """The same table with the columns it has now: somebody may have changed them since it was opened."""
         self._check_now("be looked at anew")
         return replace(self, home=current_home(self.home), schema=plain_schema(self.home))
+
+    def retrying(self, retry: Retry) -> Table:
+        """The same table, its stores under another policy."""
+        return replace(self, home=self.home.retrying(retry))
 
     def add_column(self, column: pa.Field) -> Table:
         """Add a column that may be null, also while streams and writers run; the table with it. See `columns`."""

@@ -426,7 +426,7 @@ def test_a_driver_that_was_taken_over_stops_without_taking_the_stream_back(table
 def test_a_clean_stop_outlasts_what_fails_in_passing(table: Table) -> None:
     """Maintenance would try again later; after a stop there is no later."""
     driver = open_stream(table)
-    driver.retry = Retry(12, base=0.05)
+    driver.home = driver.home.retrying(Retry(12, base=0.05))
     run_batch(driver, 0)
     failures = iter([Transient("An SSTable could not be written.")] * 2)
 
@@ -454,7 +454,7 @@ def test_a_clean_stop_outlasts_what_fails_in_passing(table: Table) -> None:
 
 def test_a_clean_stop_gives_up_when_its_patience_is_over(table: Table) -> None:
     driver = open_stream(table)
-    driver.retry = Retry(1, base=0.05)
+    driver.home = driver.home.retrying(Retry(1, base=0.05))
     run_batch(driver, 0)
     tries = []
 

@@ -17,7 +17,7 @@ from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import Fenced, HeadgateError, NotFound
 from headgate.steps import watching
 from tests.support.closing import Background, Steps
-from tests.support.logs import AT_ONCE, CLAIMS, OTHER, SHARD, batch, log
+from tests.support.logs import CLAIMS, OTHER, SHARD, batch, log
 from tests.support.stores import Crash, FaultyStore
 
 
@@ -51,7 +51,7 @@ def same(one: LogState, other: LogState) -> bool:
 
 def test_a_fold_says_what_the_records_say_and_old_ones_go_but_open_records(store: ObjectStore) -> None:
     driver = opened(store)
-    made = Folding(store, log(store), driver.state, AT_ONCE)
+    made = Folding(store, log(store), driver.state)
     for number in range(9):
         (record,) = commit(driver, number)
         made.add(record)
@@ -188,7 +188,7 @@ def test_a_crash_after_every_operation_of_a_fold_leaves_a_log_that_says_the_same
         before = log(place).read()
         dying = FaultyStore(place, crash_after=number)
         with contextlib.suppress(Crash, HeadgateError):
-            Folding(dying, CommitLog(dying, "orders", "memory://table", AT_ONCE), None, AT_ONCE).fold({})
+            Folding(dying, CommitLog(dying, "orders", "memory://table"), None).fold({})
         assert same(log(place).read(), before)
         put_fold(log(place), log(place).read(), {})
         tidy(place, log(place))

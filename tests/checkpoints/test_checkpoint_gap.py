@@ -18,7 +18,6 @@ from headgate.checkpoints.offline.checkpoint import release
 from headgate.errors import Fenced, InvalidInput, NotFound
 from headgate.shards.manifest.model import Manifest, SsTable
 from headgate.table.table import Table
-from tests.support.life import AT_ONCE
 from tests.support.tables import ids, make, manifest_of, of_batches, open_stream, rows, run_batch, shard_of
 
 
@@ -71,7 +70,7 @@ def test_a_flush_in_between_makes_the_caller_stop(table: Table) -> None:
     claim, before = driver.claims["partition:orders:0"], manifest_of(shard_of(table, 0))
     settled = driver.settle(run_here, 1 << 20)
     with pytest.raises(Fenced, match="Another job changed this shard"):
-        close_gap(claim, before, 5, AT_ONCE)
+        close_gap(claim, before, 5)
     driver.close_gaps(settled)
     assert ids(table) == of_batches([0], [0])
 
@@ -81,7 +80,7 @@ def test_a_shard_with_rows_in_its_wal_alone_is_not_unsealed(table: Table) -> Non
     run_batch(driver, 0, [0])
     driver.renew()
     with pytest.raises(InvalidInput, match="are in no SSTable"):
-        unseal(driver.claims["partition:orders:0"], AT_ONCE)
+        unseal(driver.claims["partition:orders:0"])
     assert manifest_of(shard_of(table, 0)).sealed
 
 

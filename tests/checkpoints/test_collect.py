@@ -61,7 +61,7 @@ def shard(table: Table) -> Shard:
 
 def through(table: Table, store: FaultyStore) -> Table:
     """The same table, reached through a store with faults."""
-    return replace(table, home=replace(table.home, store=store, wal_store=store))
+    return replace(table, home=replace(table.home, store=store, wal_store=store).retrying(CONFIG.retry))
 
 
 def faulty(table: Table, **arguments: Any) -> LanceFaultyStore:

@@ -128,7 +128,7 @@ def test_a_damaged_log_is_named_and_not_read(store: ObjectStore, data: bytes, er
 def test_another_stream_in_the_same_folder_is_refused(store: ObjectStore) -> None:
     """As on a file system that ignores case."""
     filled(store, 1)
-    other = CommitLog(store, "Orders", "memory://table", AT_ONCE)
+    other = CommitLog(store.retrying(AT_ONCE), "Orders", "memory://table")
     other.folder = FOLDER
     with pytest.raises(InvalidInput, match="in use by stream 'orders'"):
         other.open("q", CLAIMS)

@@ -100,7 +100,7 @@ class CommitLogMachine(RuleBasedStateMachine):
         store.script("put_if_absent", *faults)
         barrier, self.tip = self.tip, self.tip + 1
         try:
-            opened = CommitLog(store, "orders", "memory://table", AT_ONCE).open(
+            opened = CommitLog(store.retrying(AT_ONCE), "orders", "memory://table").open(
                 "q", {"s0": ShardClaim(SHARD, self.turns + 1, uuid.uuid4().hex, barrier)}
             )
         except (Fenced, Poisoned, Transient):

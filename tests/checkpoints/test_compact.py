@@ -24,7 +24,6 @@ from headgate.steps import watching
 from headgate.table.table import Table, open_table
 from tests.support.closing import Background, Steps
 from tests.support.compactions import (
-    AT_ONCE,
     KINDS,
     Models,
     append_native,
@@ -285,7 +284,7 @@ def test_one_fault_at_any_put_of_a_compaction_is_not_felt(
         puts = iter(range(1, 1000))
         store.plan = lambda op, puts=puts, at=number: fault if op.verb == "put_if_absent" and next(puts) == at else None
         slow = through(table, store)
-        compact_stopped(slow.home, slow.shard_ids(), retry=AT_ONCE)
+        compact_stopped(slow.home, slow.shard_ids())
         assert scanned(table) == expected
         if not store.injected:
             break

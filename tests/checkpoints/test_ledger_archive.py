@@ -49,9 +49,9 @@ class Life:
     def __init__(self, store: ObjectStore) -> None:
         self.store = store
         self.home = home_of(store)
-        self.log = CommitLog(self.home.records, STREAM, self.home.uri, AT_ONCE)
-        self.feed = LedgerFeed(self.home, STREAM, AT_ONCE)
-        self.pin = LedgerPin(self.home, STREAM, "/lake/ledger", hold=0.0, retry=AT_ONCE)
+        self.log = CommitLog(self.home.records.retrying(AT_ONCE), STREAM, self.home.uri)
+        self.feed = LedgerFeed(self.home, STREAM)
+        self.pin = LedgerPin(self.home, STREAM, "/lake/ledger", hold=0.0)
         """It has always expired: records go as if nobody held them."""
         self.driver = self.open()
         self.offset = self.position = self.number = 0
@@ -78,7 +78,7 @@ class Life:
 
     def fold(self) -> None:
         put_fold(self.log, self.log.read(), {})
-        tidy(self.home.records, self.log, None, AT_ONCE)
+        tidy(self.home.records, self.log)
 
     def collect(self) -> None:
         collect(self.home, [], min_age=NOW, apply=True)
@@ -105,7 +105,7 @@ class Life:
 
     def anew(self, most: int | None) -> list[dict[str, Any]]:
         """What a rebuild of a dropped ledger makes."""
-        feed, ends = LedgerFeed(self.home, STREAM, AT_ONCE), dict[TopicPartition, int]()
+        feed, ends = LedgerFeed(self.home, STREAM), dict[TopicPartition, int]()
         done, found, more = 0, list[dict[str, Any]](), True
         while more:
             chunk = feed.read(done, ends.copy, most)
@@ -166,7 +166,7 @@ def test_a_ledger_that_was_away_for_longer_than_its_pin_holds_catches_up_from_th
     life.fold()
     life.collect()
     assert life.log.sequences() == {1, 8}
-    life.pin = LedgerPin(life.home, STREAM, "/lake/ledger", retry=AT_ONCE)
+    life.pin = LedgerPin(life.home, STREAM, "/lake/ledger")
     life.pin.take()
     # The records that the new pin holds are in the archive; no consumer is broken.
     assert findings(life) == set()

@@ -18,7 +18,7 @@ from headgate.streaming.delta.ledger_feed import LedgerFeed, LedgerPin, LogChunk
 from headgate.streaming.delta.ledger_rows import Folded, LedgerRecord, rows_of
 from headgate.table.fsck import fsck
 from headgate.table.table import Table
-from tests.support.life import AT_ONCE, TOPIC
+from tests.support.life import TOPIC
 from tests.support.tables import SIZE, make, open_stream, run_batch, shard_of, tip_of
 
 NOW = timedelta(0)
@@ -30,7 +30,7 @@ def table(tmp_path: Path) -> Table:
 
 
 def feed_of(table: Table) -> LedgerFeed:
-    return LedgerFeed(table.home, "s", AT_ONCE)
+    return LedgerFeed(table.home, "s")
 
 
 def batches(chunk: LogChunk) -> list[int]:
@@ -91,7 +91,7 @@ def test_a_chunk_ends_where_its_records_make_many_rows(table: Table, monkeypatch
 
 def test_what_the_ledger_does_not_have_outlives_folds_and_collection_and_holds_no_entry(table: Table) -> None:
     driver, feed = open_stream(table), feed_of(table)
-    pin = LedgerPin(table.home, "s", "/lake/ledger", retry=AT_ONCE)
+    pin = LedgerPin(table.home, "s", "/lake/ledger")
     pin.take()
     grown(driver, range(2))
     done = feed.read(0).upto
@@ -111,7 +111,7 @@ def test_what_the_ledger_does_not_have_outlives_folds_and_collection_and_holds_n
 def test_a_later_run_of_a_ledger_fences_the_earlier_and_goes_on_holding(table: Table) -> None:
     driver = open_stream(table)
     grown(driver, range(2))
-    first, second = (LedgerPin(table.home, "s", "/lake/ledger", retry=AT_ONCE) for _ in range(2))
+    first, second = (LedgerPin(table.home, "s", "/lake/ledger") for _ in range(2))
     first.take()
     first.move(2, now=True)
     second.take()
@@ -139,7 +139,7 @@ def test_records_that_are_gone_are_told_with_the_offsets_that_they_had_read(tabl
 
 def test_a_clone_has_an_archive_of_its_own_and_tells_what_came_before_it(table: Table, tmp_path: Path) -> None:
     driver = open_stream(table)
-    LedgerPin(table.home, "s", "/lake/ledger", hold=0.0, retry=AT_ONCE).take()
+    LedgerPin(table.home, "s", "/lake/ledger", hold=0.0).take()
     grown(driver, range(3), fold=True)
     table.collect_garbage(min_age=NOW, apply=True)
     assert batches(feed_of(table).read(0)) == [0, 1, 2]
@@ -150,7 +150,7 @@ def test_a_clone_has_an_archive_of_its_own_and_tells_what_came_before_it(table: 
     assert isinstance(folded, Folded)
     assert folded.ranges == {(TOPIC, partition): (0, 3 * SIZE) for partition in (0, 1)}
     assert rest == []
-    LedgerPin(clone.home, "s", "/lake/other", hold=0.0, retry=AT_ONCE).take()
+    LedgerPin(clone.home, "s", "/lake/other", hold=0.0).take()
     grown(open_stream(clone), range(3, 6), fold=True)
     clone.collect_garbage(min_age=NOW, apply=True)
     assert feed.archive.names()

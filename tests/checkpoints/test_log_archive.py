@@ -31,11 +31,11 @@ STREAM = "orders"
 
 
 def log(store: ObjectStore) -> CommitLog:
-    return CommitLog(home_of(store).records, STREAM, "memory://table", AT_ONCE)
+    return CommitLog(home_of(store).records.retrying(AT_ONCE), STREAM, "memory://table")
 
 
 def archive_of(store: ObjectStore) -> LogArchive:
-    return LogArchive(home_of(store).records, STREAM, "memory://table", AT_ONCE)
+    return LogArchive(home_of(store).records.retrying(AT_ONCE), STREAM, "memory://table")
 
 
 def opened(store: ObjectStore, query: str = "q") -> OpenedLog:
@@ -139,11 +139,11 @@ def test_folds_archive_in_lots(store: ObjectStore, monkeypatch: pytest.MonkeyPat
     own: set[int] = set()
     grown(store, driver, 0, 1, 2)
     grown(store, driver, 3)
-    assert tidy(records, log(store), own, AT_ONCE) == [], "three batches of the last fold but one are too few"
+    assert tidy(records, log(store), own) == [], "three batches of the last fold but one are too few"
     assert own == {2, 3, 4}
     before = known(store)
     grown(store, driver, 4)
-    assert tidy(records, log(store), own, AT_ONCE) == [2, 3, 4, 5]
+    assert tidy(records, log(store), own) == [2, 3, 4, 5]
     assert own == set()
     assert [name.span for name in archive.names()] == [(2, 5)]
     assert before.items() <= known(store).items()
@@ -172,7 +172,7 @@ def test_a_collection_whose_records_another_one_takes_claims_no_more_than_it_has
     grown(store, driver, *range(8))
     before = known(store)
     slow = FaultyStore(store)
-    here = LogArchive(home_of(slow).records, STREAM, "memory://table", AT_ONCE)
+    here = LogArchive(home_of(slow).records.retrying(AT_ONCE), STREAM, "memory://table")
     times = {sequence: at for sequence, at in log(store).taken_at().items() if sequence in range(2, 9)}
     stall = slow.stall("get", f"{5:020d}")
     first = Background(lambda: here.keep(times))
@@ -231,7 +231,7 @@ def test_a_crash_after_every_operation_of_a_fold_loses_no_record(
         before = known(place)
         dying = FaultyStore(place, crash_after=number)
         with contextlib.suppress(Crash, HeadgateError):
-            tidy(home_of(dying).records, CommitLog(home_of(dying).records, STREAM, "x", AT_ONCE), None, AT_ONCE)
+            tidy(home_of(dying).records, CommitLog(home_of(dying).records.retrying(AT_ONCE), STREAM, "x"))
         done = not dying.crashed
         assert known(place) == before, f"crash after operation {number}"
         collected(place)
@@ -278,7 +278,7 @@ def test_a_record_that_is_damaged_stays_in_the_log_and_the_others_are_archived(
     damaged = f"{log(store).folder}/log/{4:020d}.json"
     text = bytes(records.get(damaged))
     records.put_overwrite(damaged, b"junk")
-    assert tidy(records, log(store), set(range(2, 7)), AT_ONCE) == [2, 3, 5, 6]
+    assert tidy(records, log(store), set(range(2, 7))) == [2, 3, 5, 6]
     assert log(store).sequences() == {1, 4, 7}
     assert sequences(list(archive_of(store).above(0))) == [2, 3, 5, 6]
     assert [name.span for name in archive_of(store).names()] == [(2, 3), (5, 6)], "no name claims it"

@@ -24,7 +24,7 @@ from headgate.shards.rows.schema import RowSchema
 from headgate.steps import watching
 from headgate.table.fsck import fsck
 from headgate.table.table import open_table
-from tests.support.logs import CLAIMS, batch, batch_record, log, open_record
+from tests.support.logs import AT_ONCE, CLAIMS, batch, batch_record, log, open_record
 from tests.support.stores import Crash, Fault, FaultyStore
 from tests.support.tables import copied, faulty, ids, make, open_stream, run_batch, through
 from tests.support.tables import of_batches as rows_of
@@ -144,7 +144,7 @@ def test_its_lost_response_is_no_second_record_and_a_lost_commit_is_found_behind
     record = log(lossy).put_schema_record()
     assert log(store).read().sequence == record.sequence == 2
     assert live.commit(batch(0, 0, 10, 1), {}) is None
-    live.log._store = lossy
+    live.log._store = lossy.retrying(AT_ONCE)
     lossy.script("put_if_absent", Fault.LOST)
     stored = live.commit(batch(0, 0, 10, 1), {})
     assert stored is not None

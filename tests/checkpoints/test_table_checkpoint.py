@@ -74,7 +74,7 @@ def _other() -> Manifest:
 
 @pytest.fixture
 def checkpoints(store: ObjectStore) -> CheckpointStore:
-    return CheckpointStore(store, "memory://table", AT_ONCE)
+    return CheckpointStore(store.retrying(AT_ONCE), "memory://table")
 
 
 # -- the bytes -------------------------------------------------------------------------
@@ -183,7 +183,7 @@ def test_a_lost_response_is_not_an_error(store: ObjectStore, fault: Fault) -> No
     faulty = FaultyStore(store)
     faulty.script("put_if_absent", fault)
     checkpoint = a_checkpoint()
-    CheckpointStore(faulty, "memory://table", AT_ONCE).put(checkpoint)
+    CheckpointStore(faulty.retrying(AT_ONCE), "memory://table").put(checkpoint)
     assert CheckpointStore(store, "memory://table").get("nightly").checkpoint == checkpoint
 
 

@@ -368,7 +368,7 @@ class FencedWal(RuleBasedStateMachine):
         store.script("get", *faults)
         manifest = self.shard.manifests.latest()
         assert manifest is not None
-        tailer = WalTailer(home_of(store).shard(self.shard_id), retry=WAL_ONLY.retry)
+        tailer = WalTailer(home_of(store).shard(self.shard_id))
         seen = [row for one in tailer.read(manifest.replay_after + 1) for row in ids_of(one.entry)]
         assert len(seen) == len(set(seen))
         assert set(seen) <= self.attempted

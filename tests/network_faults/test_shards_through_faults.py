@@ -156,7 +156,7 @@ def test_a_commit_whose_answer_is_lost_is_one_record_and_one_batch(
         if step == "commit" and len(log.sequences()) == len(sequences):
             s3_proxy.begin(LOST)
 
-    driver = StreamDriver.open(table.home, "s", QUERY, names, retry=Retry.lasting(60))
+    driver = StreamDriver.open(table.home.retrying(Retry.lasting(60)), "s", QUERY, names)
     sequences |= log.sequences()
     with watching(break_at_the_commit):
         running = Background(lambda: run_batch(driver, 3, ranges_of(3)))

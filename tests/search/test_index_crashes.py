@@ -27,7 +27,6 @@ from headgate.shards.outcomes import taken_by
 from headgate.steps import watching
 from tests.support.datasets import LanceFaultyStore
 from tests.support.indexes import (
-    AT_ONCE,
     NAME,
     SCHEMA,
     Staged,
@@ -68,7 +67,7 @@ def test_a_fault_at_every_operation_of_finalize_is_no_error(copy_staged: Callabl
         staged = copy_staged()
         store = LanceFaultyStore(open_store(staged.uri))
         store.plan = lambda one, at=number: fault if one.number == at else None
-        segment = finalize(folder(staged.uri, staged.index_id, store), staged.built, retry=AT_ONCE)
+        segment = finalize(folder(staged.uri, staged.index_id, store), staged.built)
         staged.finalized()  # a delete that failed is left to the next
         staged.is_whole(segment)
         if not store.injected:
@@ -112,7 +111,7 @@ def test_a_fault_at_every_operation_of_gathering_is_no_error(tmp_path: Path, fau
     for number in itertools.count(1):
         store = LanceFaultyStore(open_store(uri))
         store.plan = lambda one, at=number: fault if one.number == at else None
-        segment = gather(folder(uri, uuid.uuid4(), store), sources, retry=AT_ONCE)
+        segment = gather(folder(uri, uuid.uuid4(), store), sources)
         files = files or segment.files
         assert (segment.files, segment.fragments, segment.documents) == (files, (0, 1, 2, 3), 160)
         if not store.injected:

@@ -19,7 +19,6 @@ from headgate.search.finalize.segment import MARKER, SUFFIXES, final_name, stage
 from headgate.steps import watching
 from tests.support.datasets import LanceFaultyStore
 from tests.support.indexes import (
-    AT_ONCE,
     NAME,
     NO_RETRY,
     Staged,
@@ -90,7 +89,7 @@ def test_lance_7272_distributed_from_existing_copies_existing_partitions_to_stag
                 listed_too_early.append(step)
 
     with watching(look):
-        built = stage_existing(target, [first, second], retry=NO_RETRY)
+        built = stage_existing(target, [first, second])
     assert listed_too_early == []
     assert set(files_in(path)) == set(built.staged()), "staged, and nothing copied to the root"
     segment = finalize(target, built)
@@ -105,7 +104,7 @@ def test_lance_7272_distributed_from_existing_copies_existing_partitions_to_stag
 def test_lance_7272_native_finalizes_what_was_staged_from_existing(staged: Staged) -> None:
     sources = [job(staged.uri, fragments).run() for fragments in ([0, 1], [2, 3])]
     target = folder(staged.uri, uuid.uuid4())
-    built = stage_existing(target, sources, retry=NO_RETRY)
+    built = stage_existing(target, sources)
     lance.dataset(staged.uri).merge_index_metadata(str(target.index_id), "INVERTED")
     segment = finalize(target, built)
     staged.commit(segment)
@@ -117,7 +116,7 @@ def test_lance_7272_keeps_staging_when_the_final_metadata_cannot_be_written(stag
     store = LanceFaultyStore(open_store(staged.uri))
     store.plan = lambda one: Fault.FAIL if one.verb == "copy" and "merged-" in one.key else None
     with pytest.raises(Transient):
-        finalize(folder(staged.uri, staged.index_id, store), staged.built, retry=NO_RETRY)
+        finalize(folder(staged.uri, staged.index_id, store, NO_RETRY), staged.built)
     after = contents(staged.path)
     assert MARKER not in after
     assert {name: after[name] for name in before} == before
@@ -206,7 +205,7 @@ def test_parts_of_one_builder_with_little_memory_are_all_finalized(tmp_path: Pat
     uri = make_base(tmp_path, fragments=3, rows=4000)
     expected = reference(uri, tmp_path)
     index_id, built = stage(uri, [[0, 1, 2]], memory_limit=1, num_workers=1)
-    segment = finalize(folder(uri, index_id), built, retry=AT_ONCE)
+    segment = finalize(folder(uri, index_id), built)
     assert segment.documents == 12_000
     Staged(uri, index_id, built, expected).commit(segment)
     assert answers(uri) == expected

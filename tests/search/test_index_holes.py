@@ -172,7 +172,7 @@ def test_a_finalizer_that_stalls_before_each_operation_while_another_finishes_en
                 staged.finalized()
 
         store.plan = plan
-        segment = finalize(folder(staged.uri, staged.index_id, store), staged.built, retry=NO_RETRY)
+        segment = finalize(folder(staged.uri, staged.index_id, store, NO_RETRY), staged.built)
         staged.finalized()
         staged.is_whole(segment)
         if not rival_done:

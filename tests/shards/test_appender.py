@@ -72,7 +72,7 @@ def through(shard: Shard, store: ObjectStore) -> Shard:
 
 
 def opened(shard: Shard, retry: Retry = AT_ONCE) -> WalAppender:
-    return WalAppender.open(shard, retry=retry)
+    return WalAppender.open(shard.retrying(retry))
 
 
 # -- lance#6432: fencing -----------------------------------------------------------
@@ -819,7 +819,7 @@ def test_errors_say_where(store: ObjectStore, shard: Shard) -> None:
 def test_the_writers_own_patience_holds_for_its_manifests(store: ObjectStore, shard: Shard) -> None:
     faulty = FaultyStore(store, lambda op: Fault.FAIL if op.verb == "list" else None)
     with pytest.raises(HeadgateError):
-        WalAppender.open(through(shard, faulty), retry=Retry(attempts=5, base=0))
+        WalAppender.open(through(shard, faulty).retrying(Retry(attempts=5, base=0)))
     assert faulty.verbs() == ["list"] * 6
 
 

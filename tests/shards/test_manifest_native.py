@@ -35,7 +35,7 @@ class NativeTable:
         self.dataset.initialize_mem_wal(**sharding)
         self.store: ObjectStore = open_store(uri)
         self.shard_id: UUID = uuid4()
-        self.manifests = ManifestStore(self.store, self.shard_id, uri, retry=Retry(attempts=0))
+        self.manifests = ManifestStore(self.store.retrying(Retry(attempts=0)), self.shard_id, uri)
 
     def open(self) -> Any:
         return self.dataset.mem_wal_writer(str(self.shard_id))

@@ -99,13 +99,13 @@ def faulty(store: ObjectStore) -> FaultyStore:
 
 @pytest.fixture
 def shard(store: ObjectStore) -> ManifestStore:
-    return ManifestStore(store, SHARD, TABLE, retry=QUICK)
+    return ManifestStore(store.retrying(QUICK), SHARD, TABLE)
 
 
 @pytest.fixture
 def flaky(faulty: FaultyStore) -> ManifestStore:
     """The same shard, through the store that fails."""
-    return ManifestStore(faulty, SHARD, TABLE, retry=QUICK)
+    return ManifestStore(faulty.retrying(QUICK), SHARD, TABLE)
 
 
 def fail(error: Exception) -> Step:
@@ -303,7 +303,7 @@ def test_eight_racing_claims_get_eight_epochs(shard: ManifestStore, store: Objec
     def claim() -> None:
         for _ in range(rounds):
             start.wait()
-            epochs.append(ManifestStore(store, SHARD, TABLE, retry=QUICK).claim().epoch)
+            epochs.append(ManifestStore(store.retrying(QUICK), SHARD, TABLE).claim().epoch)
 
     threads = [threading.Thread(target=claim) for _ in range(claimers)]
     for thread in threads:
@@ -329,7 +329,7 @@ def test_a_claim_whose_response_was_lost_is_found_again(
 
 
 def test_a_claim_whose_last_response_was_lost_is_read_back(faulty: FaultyStore, shard: ManifestStore) -> None:
-    impatient = ManifestStore(faulty, SHARD, TABLE, retry=Retry(attempts=0))
+    impatient = ManifestStore(faulty.retrying(Retry(attempts=0)), SHARD, TABLE)
     faulty.lose = 1
     assert impatient.claim().manifest == shard.latest()
 

@@ -136,14 +136,14 @@ def test_passing_faults_are_tried_again(store: ObjectStore, shard: Shard) -> Non
         tried[operation.key] += 1
         return Fault.FAIL if tried[operation.key] <= AT_ONCE.attempts else None
 
-    assert len(list(WalTailer(through(shard, FaultyStore(store, three_times_each)), retry=AT_ONCE).read(1))) == 30
+    assert len(list(WalTailer(through(shard, FaultyStore(store, three_times_each)).retrying(AT_ONCE)).read(1))) == 30
     assert tried[shard.wal_key(7)] == 4
 
 
 def test_a_fault_that_stays_is_transient_told_with_the_position(store: ObjectStore, shard: Shard) -> None:
     faulty = FaultyStore(store, lambda op: Fault.FAIL if op.key == shard.wal_key(5) else None)
     with pytest.raises(Transient) as caught:
-        list(WalTailer(through(shard, faulty), retry=AT_ONCE).read(1))
+        list(WalTailer(through(shard, faulty).retrying(AT_ONCE)).read(1))
     assert caught.value.position == 5
 
 

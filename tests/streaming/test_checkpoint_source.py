@@ -38,7 +38,7 @@ def settings(table: Table, interval: str) -> Settings:
 
 def committed(table: Table, numbers: range) -> int:
     """These batches; the sequence of the last."""
-    driver = StreamDriver.open(table.home, "s", QUERY, [], retry=AT_ONCE)
+    driver = StreamDriver.open(table.home.retrying(AT_ONCE), "s", QUERY, [])
     for number in numbers:
         ranges = ranges_of(number, partitions=[0])
         plan = write_plan(driver, ranges)

@@ -157,7 +157,8 @@ def clone_into(
         made = replace(source.record, table_id=table_id, wal_uri=own, wal_undecided=wal_store is None)
         return record_key(table_id), encode(made)
 
-    target = CloneTarget(store, wal_store or store, deep, TABLE_ID, record)
+    own = store.retrying(CONFIG.retry)
+    target = CloneTarget(own, wal_store.retrying(CONFIG.retry) if wal_store else own, deep, TABLE_ID, record)
     return clone_table(CloneSource(source.home, source.shard_ids, tuple(names)), target, checkpoint=checkpoint)
 
 

@@ -47,8 +47,8 @@ ASYNC = replace(WAL_ONLY, durable_write=False, max_wal_flush_interval=3600.0)
 
 
 def home_of(store: ObjectStore) -> TableHome:
-    """A table of integers in that store."""
-    return TableHome.in_store(store, ROWS)
+    """A table of integers in that store, with retries that do not wait."""
+    return TableHome.in_store(store.retrying(AT_ONCE), ROWS)
 
 
 def rows(*ids: int, note: str = "n") -> pa.RecordBatch:
@@ -100,11 +100,11 @@ def flush(writer: ShardWriter) -> Manifest:
     Raises Fenced, Transient, or Abandoned where another flush under the same claim was quicker.
     """
     shard, claim = writer.shard, writer.claim
-    manifests = shard.manifests_retried(writer.config.retry)
+    manifests = shard.manifests
     start = manifests.check_fenced(claim.epoch, claim.claim_id)
     assert start is not None
     table = MemTable(ROWS, start.generation, start.replay_after)
-    entries = WalTailer(shard, retry=writer.config.retry).read(start.replay_after + 1, claim.next_position)
+    entries = WalTailer(shard).read(start.replay_after + 1, claim.next_position)
     for part in uncovered(shard, start, entries):
         table.add(part.batches, part.position)
     if not table.rows:

@@ -109,7 +109,7 @@ def in_base(table: Table) -> Pairs:
 
 def through(table: Table, store: LanceFaultyStore) -> Table:
     """The same table, reached through a store with faults."""
-    return replace(table, home=replace(table.home, store=store, wal_store=store))
+    return replace(table, home=replace(table.home, store=store, wal_store=store).retrying(AT_ONCE))
 
 
 def faulty(table: Table, **arguments: Any) -> LanceFaultyStore:
@@ -119,14 +119,14 @@ def faulty(table: Table, **arguments: Any) -> LanceFaultyStore:
 def claimed(table: Table, names: Iterable[str] | None = None) -> dict[str, Claim]:
     """Claims of the shards. THIS FENCES their writers."""
     wanted = table.sharding.known_names() if names is None else names
-    return {name: WalAppender.open(shard_of(table, name), retry=AT_ONCE).claim for name in wanted}
+    return {name: WalAppender.open(shard_of(table, name).retrying(AT_ONCE)).claim for name in wanted}
 
 
 def one_round(
     claims: dict[str, Claim],
     limits: CompactLimits = CompactLimits(),  # noqa: B008
 ) -> CompactRound | None:
-    return compact_round(claims, limits, retry=AT_ONCE)
+    return compact_round(claims, limits)
 
 
 def append_native(table: Table, *found: tuple[int, str]) -> None:

@@ -89,8 +89,8 @@ def stage(uri: str, groups: Iterable[Sequence[int]], **parameters: Any) -> tuple
     return index_id, together(build(folder(uri, index_id), job(uri, group, **parameters)) for group in groups)
 
 
-def folder(uri: str, index_id: uuid.UUID, store: ObjectStore | None = None) -> IndexFolder:
-    return IndexFolder(store or open_store(uri), index_id)
+def folder(uri: str, index_id: uuid.UUID, store: ObjectStore | None = None, retry: Retry = AT_ONCE) -> IndexFolder:
+    return IndexFolder((store or open_store(uri)).retrying(retry), index_id)
 
 
 def path_of(uri: str, index_id: uuid.UUID) -> Path:

@@ -48,7 +48,8 @@ KAFKA = row_schema(("value", "partition", "offset", "key", "topic"))
 
 def home_of(store: ObjectStore, schema: pa.Schema = SCHEMA) -> TableHome:
     """A table of ids and notes in that store."""
-    return TableHome(RowSchema.of(schema), store, store, TABLE)
+    patient = store.retrying(AT_ONCE)
+    return TableHome(RowSchema.of(schema), patient, patient, TABLE)
 
 
 def row_id(partition: int, offset: int) -> int:
@@ -100,7 +101,7 @@ def open_driver(
 ) -> StreamDriver:
     """Takes the stream over, with retries that do not wait."""
     names = sharding.known_names() or [ByPartition().shard_name(TOPIC, p) for p in partitions]
-    return StreamDriver.open(home, stream, query, names, retry=AT_ONCE)
+    return StreamDriver.open(home, stream, query, names)
 
 
 def write_plan(

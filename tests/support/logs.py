@@ -20,7 +20,7 @@ CLAIMS = {"s0": ShardClaim(SHARD, 1, "claim", 0)}
 
 def log(store: ObjectStore, stream: str = "orders") -> CommitLog:
     """The log of a stream, with retries that do not wait."""
-    return CommitLog(store, stream, "memory://table", AT_ONCE)
+    return CommitLog(store.retrying(AT_ONCE), stream, "memory://table")
 
 
 def part(*positions: int, shard: uuid.UUID = SHARD, attempt: str | None = None, rows: int = 10) -> ShardPart:

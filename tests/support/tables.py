@@ -70,13 +70,13 @@ def faulty(table: Table, **arguments: Any) -> LanceFaultyStore:
 
 def through(table: Table, store: FaultyStore) -> Table:
     """The same table, reached through a store with faults."""
-    return replace(table, home=replace(table.home, store=store, wal_store=store))
+    return replace(table, home=replace(table.home, store=store, wal_store=store).retrying(AT_ONCE))
 
 
 def open_stream(table: Table, partitions: Iterable[int] = (0, 1), *, stream: str = "s") -> StreamDriver:
     """Takes the stream over, with retries that do not wait."""
     shards = [ByPartition().shard_name(TOPIC, partition) for partition in partitions]
-    return StreamDriver.open(table.home, stream, QUERY, shards, retry=AT_ONCE)
+    return StreamDriver.open(table.home.retrying(AT_ONCE), stream, QUERY, shards)
 
 
 def run_batch(

@@ -28,10 +28,9 @@ from headgate.connectors.lance import dataset as lance_connector
 from headgate.connectors.lance.base import clone as lance_clone
 from headgate.connectors.lance.base.files import FOLDERS
 from headgate.connectors.lance.base.tags import held_versions, hold_version
-from headgate.connectors.objects import ObjectInfo, ObjectStore
+from headgate.connectors.objects import ObjectStore
 from headgate.connectors.objects.deletion import delete, delete_all
 from headgate.errors import AlreadyExists, InvalidInput
-from headgate.retry import Retry
 from headgate.shards import names
 from headgate.shards.manifest.model import Manifest, encode_manifest
 from headgate.shards.outcomes import wins
@@ -91,7 +90,7 @@ def _put_manifest(home: TableHome, intent: CloneIntent, manifest: Manifest) -> N
     shard = Shard(home, manifest.shard_id)
     with suppress(AlreadyExists):
         key, data = names.manifest_key(shard.id, manifest.version), encode_manifest(manifest)
-        Retry().run(lambda: home.store.put_if_absent(key, data))
+        home.store.put_if_absent(key, data)
     if shard.manifests.latest() != manifest:
         raise _of_another_instant(home.uri, intent)
 
@@ -120,7 +119,7 @@ def make_base(home: TableHome, target: CloneTarget, checkpoint: TableCheckpoint,
     step("base")
     key, data = target.record(intent.table_id)
     with suppress(AlreadyExists):
-        Retry().run(lambda: target.store.put_if_absent(key, data))
+        target.store.put_if_absent(key, data)
     step("recorded")
 
 
@@ -188,8 +187,4 @@ def _is_intended(target: CloneTarget, intent: CloneIntent) -> bool:
 
 
 def _below(store: ObjectStore, folders: Iterable[str]) -> list[str]:
-    return [info.key for folder in folders for info in Retry().run(partial(_list, store, folder))]
-
-
-def _list(store: ObjectStore, folder: str) -> list[ObjectInfo]:
-    return list(store.list(folder))
+    return [info.key for folder in folders for info in store.list(folder)]

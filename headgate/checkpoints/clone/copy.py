@@ -30,7 +30,6 @@ from headgate.checkpoints.log.records import Fold
 from headgate.checkpoints.log.visibility import Visible
 from headgate.connectors.objects import ObjectInfo, ObjectStore
 from headgate.errors import AlreadyExists, DataLoss, NotFound
-from headgate.retry import Retry
 from headgate.shards import names
 from headgate.shards.manifest.model import Manifest
 from headgate.shards.shard import Shard, TableHome
@@ -73,7 +72,7 @@ class _Copy:
 
     def run(self) -> None:
         try:
-            Retry().run(lambda: self.source.copy(self.key, self.new_key, self.target))
+            self.source.copy(self.key, self.new_key, self.target)
         except NotFound as error:
             raise self.lost() from error
 
@@ -122,14 +121,14 @@ def tail_epoch(target: TableHome, plan: ShardPlan) -> int:
     """
     if not plan.tail:
         return 0
-    return Retry().run(lambda: read_header(Shard(target, plan.shard_id), plan.tail[-1])).epoch
+    return read_header(Shard(target, plan.shard_id), plan.tail[-1]).epoch
 
 
 def put_barrier(target: TableHome, plan: ShardPlan, epoch: int) -> None:
     """Put the clone's own fence barrier above the tail. So no WAL is empty: native would start anew in one that is."""
     shard, barrier = Shard(target, plan.shard_id), encode_barrier(epoch=epoch, entry_id=plan.entry_id)
     with suppress(AlreadyExists):  # ours, of an earlier try: it is made of nothing but the plan
-        Retry().run(lambda: shard.wal.put_if_absent(shard.wal_key(plan.barrier), barrier.buffers))
+        shard.wal.put_if_absent(shard.wal_key(plan.barrier), barrier.buffers)
 
 
 # -- what there is to copy ---------------------------------------------------------
@@ -242,11 +241,11 @@ def _dead_letter_id(source: TableHome, target: TableHome, fold: Fold, shard_id: 
 
 def _entries(shard: Shard) -> dict[int, int]:
     """Positions and sizes."""
-    return {position: info.size for position, info in Retry().run(partial(entries, shard)).items()}
+    return {position: info.size for position, info in entries(shard).items()}
 
 
 def _listed(store: ObjectStore, folder: str) -> dict[str, ObjectInfo]:
-    found = Retry().run(lambda: list(store.list(folder)))
+    found = list(store.list(folder))
     return {info.key.removeprefix(folder): info for info in found}
 
 

@@ -16,7 +16,6 @@ from headgate import records
 from headgate.connectors.objects import ObjectStore
 from headgate.connectors.objects.deletion import delete
 from headgate.errors import AlreadyExists, HeadgateError, InvalidInput, NotFound
-from headgate.retry import Retry
 
 KEY = "_headgate/clone.json"
 """One per destination, so that of two different clones only one begins."""
@@ -69,7 +68,7 @@ class _GivenUp:
 def read_intent(store: ObjectStore) -> CloneIntent | None:
     """The intent at a destination, None where there is none. Raises Corrupt, InvalidInput for a newer release's."""
     try:
-        return records.decode(CloneIntent, Retry().run(lambda: store.get(KEY)), "The record of a clone")
+        return records.decode(CloneIntent, store.get(KEY), "The record of a clone")
     except NotFound:
         return None
     except HeadgateError as error:
@@ -80,7 +79,7 @@ def read_intent(store: ObjectStore) -> CloneIntent | None:
 def put_intent(store: ObjectStore, wanted: CloneIntent) -> CloneIntent:
     """The intent that stands: this one, or an equal one that was there before. Raises InvalidInput for another."""
     try:
-        Retry().run(lambda: store.put_if_absent(KEY, records.encode(wanted)))
+        store.put_if_absent(KEY, records.encode(wanted))
         return wanted
     except AlreadyExists:
         stored = read_intent(store)
@@ -94,7 +93,7 @@ def put_given_up(store: ObjectStore, intent: CloneIntent, shard_ids: Iterable[UU
     named = tuple(shard_ids)
     data = records.encode(_GivenUp(intent.table_id, named))
     try:
-        Retry().run(lambda: store.put_if_absent(GIVEN_UP, data))
+        store.put_if_absent(GIVEN_UP, data)
         return named
     except AlreadyExists:
         return read_given_up(store) or named
@@ -103,7 +102,7 @@ def put_given_up(store: ObjectStore, intent: CloneIntent, shard_ids: Iterable[UU
 def read_given_up(store: ObjectStore) -> tuple[UUID, ...] | None:
     """The shards of a clone that is being removed; None where none is. Raises Corrupt."""
     try:
-        data = Retry().run(lambda: store.get(GIVEN_UP))
+        data = store.get(GIVEN_UP)
         return records.decode(_GivenUp, data, "The mark of a clone that was given up").shards
     except NotFound:
         return None

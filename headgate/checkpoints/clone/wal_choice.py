@@ -19,8 +19,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, ClassVar, TypeAlias, TypeVar
+from typing import ClassVar, TypeAlias, TypeVar
 from uuid import UUID
 
 from headgate import parallel, records
@@ -52,7 +51,7 @@ def read_choice(store: ObjectStore, table_id: UUID) -> str | None:
     """The URI of the store that the first writer chose, None while nobody did. Raises Corrupt."""
     key = choice_key(table_id)
     try:
-        chosen = records.decode(_Choice, Retry().run(lambda: store.get(key)), "The choice of a WAL store")
+        chosen = records.decode(_Choice, store.get(key), "The choice of a WAL store")
     except NotFound:
         return None
     except HeadgateError as error:
@@ -74,7 +73,7 @@ def put_choice(store: ObjectStore, table_id: UUID, uri: str) -> None:
     """Put the choice, if there is none."""
     data = records.encode(_Choice(None if uri == store.uri else uri))
     with suppress(AlreadyExists):
-        Retry().run(lambda: store.put_if_absent(choice_key(table_id), data))
+        store.put_if_absent(choice_key(table_id), data)
 
 
 def choose(store: ObjectStore, table_id: UUID, uri: str) -> None:
@@ -82,6 +81,17 @@ def choose(store: ObjectStore, table_id: UUID, uri: str) -> None:
     put_choice(store, table_id, uri)
     if (stored := read_choice(store, table_id)) not in (None, uri):
         raise mismatch(store.uri, str(stored), uri)
+
+
+class _Chosen:
+    """What all views of one `UndecidedWal` know, whatever their policy."""
+
+    def __init__(self, store: ObjectStore | None = None) -> None:
+        self.store = store
+        self.choosing = threading.Lock()
+
+    def __reduce__(self) -> tuple[type[_Chosen], tuple[ObjectStore | None]]:
+        return _Chosen, (self.store,)
 
 
 class UndecidedWal(WalPlaces):
@@ -95,8 +105,7 @@ class UndecidedWal(WalPlaces):
         self._table_id = table_id
         self._given = given
         self._opener = opener
-        self._chosen: ObjectStore | None = None
-        self._choosing = threading.Lock()
+        self._shared = _Chosen()
 
     def settle(self) -> None:
         """Where nobody chose yet, the given store from now on:
@@ -106,7 +115,7 @@ class UndecidedWal(WalPlaces):
 
         A crash leaves copies that nobody reads, and no choice. Raises WalStoreMismatch.
         """
-        with self._choosing:
+        with self._shared.choosing:
             if self._look() is None:
                 given = self._given or self.own
                 if given.uri != self.own.uri:
@@ -126,19 +135,40 @@ class UndecidedWal(WalPlaces):
         """The store that is chosen by now, or the table's own: what that has is what every choice has."""
         return (self._look() or self.own,)
 
+    @property
+    def retry(self) -> Retry:
+        """Of each store."""
+        return self.own.retry
+
+    def retrying(self, retry: Retry | None = None) -> ObjectStore:
+        """Each store under that policy."""
+        own = self.own.retrying(retry)
+        given = None if self._given is None else self._given.retrying(retry)
+        if own is self.own and given is self._given:
+            return self
+        view = UndecidedWal(own, self._table_id, given, self._opener)
+        view._shared = self._shared
+        return view
+
     def operations(self) -> Mapping[str, int]:
         """Of a separate store; the table's own one counts for itself."""
-        return {} if self._chosen in (None, self.own) else self._chosen.operations()
+        chosen = self._chosen
+        return {} if chosen in (None, self.own) else chosen.operations()
 
     def reset_operations(self) -> None:
         """Of a separate store."""
-        if self._chosen not in (None, self.own):
-            self._chosen.reset_operations()
+        if (chosen := self._chosen) not in (None, self.own):
+            chosen.reset_operations()
+
+    @property
+    def _chosen(self) -> ObjectStore | None:
+        store = self._shared.store
+        return None if store is None else self.own if store.uri == self.own.uri else store.retrying(self.retry)
 
     def _read(self, verb: Callable[[ObjectStore], T]) -> T:
         """Where the table's own store has nothing, somebody may have chosen meanwhile."""
-        if self._chosen is not None:
-            return verb(self._chosen)
+        if (chosen := self._chosen) is not None:
+            return verb(chosen)
         try:
             return verb(self.own)
         except NotFound:
@@ -151,19 +181,9 @@ class UndecidedWal(WalPlaces):
         if self._chosen is None and (uri := read_choice(self.own, self._table_id)) is not None:
             if self._given is not None and self._given.uri != uri:
                 raise mismatch(self.own.uri, uri, self._given.uri)
-            self._chosen = self.own if uri == self.own.uri else self._opener(uri)
+            self._shared.store = self.own if uri == self.own.uri else self._opener(uri)
         return self._chosen
 
     def _copy_all(self, target: ObjectStore) -> None:
-        listed = Retry().run(lambda: [*self.own.list_keys("_mem_wal/")])
-        keys = [key for key in listed if names.wal_position(key) is not None]
-        parallel.each("wal", lambda key: Retry().run(partial(self.own.copy, key, key, target)), keys)
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = {**super().__getstate__()}
-        del state["_choosing"]
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._choosing = threading.Lock()
+        keys = [key for key in self.own.list_keys("_mem_wal/") if names.wal_position(key) is not None]
+        parallel.each("wal", lambda key: self.own.copy(key, key, target), keys)

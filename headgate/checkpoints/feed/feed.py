@@ -26,7 +26,6 @@ from headgate.checkpoints.log.records import BatchRecord, LogRecord
 from headgate.checkpoints.snapshots.checkpoint import CheckpointStore, TableCheckpoint
 from headgate.checkpoints.snapshots.take import READ_PREFIX, take
 from headgate.errors import Expired, NotFound
-from headgate.retry import Retry
 from headgate.shards.shard import Shard, TableHome
 from headgate.shards.wal.listing import positions
 
@@ -55,12 +54,11 @@ class LogFeed:
     consumer: str
     hold: float = HOLD
     poll: float = POLL_EVERY
-    retry: Retry = field(default_factory=Retry)
     clock: Callable[[], float] = clock.monotonic
     run_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def __post_init__(self) -> None:
-        self._pins = PinStore(self.home.records, self.home.uri, self.retry)
+        self._pins = PinStore(self.home.records, self.home.uri)
         self._pin: ConsumerPin | None = None
         self._key: str | None = None
         self._pinned_at = 0.0
@@ -227,7 +225,7 @@ class LogFeed:
     def _look(self) -> dict[str, int]:
         """Per stream the sequence of the last record. A record is put after the one before, so nothing is passed."""
         self._looked_at = self.clock()
-        streams = list_streams(self.home.records, self.retry)
+        streams = list_streams(self.home.records)
         self._tips = {stream: max(self._log(stream).sequences(), default=0) for stream in streams}
         return self._tips
 
@@ -255,11 +253,11 @@ class LogFeed:
             yield self._records[stream, sequence]
 
     def _log(self, stream: str) -> CommitLog:
-        return CommitLog(self.home.records, stream, self.home.uri, self.retry)
+        return CommitLog(self.home.records, stream, self.home.uri)
 
     def _entries(self, shard_id: UUID) -> set[int]:
         if shard_id not in self._listed:
-            self._listed[shard_id] = self.retry.run(lambda: positions(Shard(self.home, shard_id)))
+            self._listed[shard_id] = positions(Shard(self.home, shard_id))
         return self._listed[shard_id]
 
     # -- too late ------------------------------------------------------------------------
@@ -278,7 +276,7 @@ class LogFeed:
     def _checkpoint_to_start_from(self) -> str:
         """One that was taken for this consumer before and still serves, else a new one. What follows it is held."""
         prefix = f"{READ_PREFIX}{self.consumer}/"
-        for one in reversed(CheckpointStore(self.home.records, self.home.uri, self.retry).list()):
+        for one in reversed(CheckpointStore(self.home.records, self.home.uri).list()):
             # An expired one is of no use, and whether it has expired the store tells when it is read.
             if one.checkpoint.name.startswith(prefix) and self._held(after(one.checkpoint)):
                 return one.checkpoint.name

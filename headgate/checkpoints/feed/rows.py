@@ -14,7 +14,6 @@ import pyarrow as pa
 from headgate.checkpoints.feed.offsets import LogPart, LogPiece
 from headgate.errors import DataLoss, Expired, HeadgateError, InvalidInput, NotFound
 from headgate.parallel import Pool, in_order
-from headgate.retry import Retry
 from headgate.shards.rows.schema import TOMBSTONE, RowSchema
 from headgate.shards.shard import Shard, TableHome
 from headgate.shards.wal.decoder import decode_entry
@@ -67,7 +66,7 @@ def log_batches(home: TableHome, part: LogPart) -> Iterator[pa.RecordBatch]:
 
 def _entry(shard: Shard, piece: LogPiece, position: int) -> Entry:
     try:
-        entry = decode_entry(Retry().run(lambda: shard.wal.get(shard.wal_key(position))))
+        entry = decode_entry(shard.wal.get(shard.wal_key(position)))
     except NotFound as error:
         raise Expired(
             f"Entry {position} is gone before it was read: the consumer's pin expired.",

@@ -14,7 +14,6 @@ from headgate.checkpoints.log.state import merged
 from headgate.connectors.objects import ObjectStore
 from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound
 from headgate.parallel import Pool, in_order
-from headgate.retry import Retry
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ def check_archive(store: ObjectStore, stream: str, table_uri: str, under: str, p
     found: list[Finding] = []
     sequences = archive.log.sequences()
     names: list[ArchiveName] = []
-    for info in Retry().run(lambda: list(store.list(archive.folder))):
+    for info in store.list(archive.folder):
         if (name := name_of(info.key.removeprefix(archive.folder))) is not None:
             names.append(name)
         else:

@@ -30,7 +30,6 @@ from headgate.checkpoints.fsck.wal import WalContext, judge_listing
 from headgate.checkpoints.log.dead_letters import PREFIX, dead_letter_home
 from headgate.checkpoints.log.names import ROOT
 from headgate.parallel import WORKERS, Pool, in_order
-from headgate.retry import Retry
 from headgate.shards.placement import bucket_of
 from headgate.shards.shard import Shard, TableHome
 from headgate.shards.wal.listing import WalListing, list_wal
@@ -160,7 +159,7 @@ class _Look:
         return looks
 
     def _logs(self) -> list[LogLook]:
-        folders = sorted(Retry().run(lambda: list(self.home.records.list_folders(ROOT))))
+        folders = sorted(self.home.records.list_folders(ROOT))
         looks = []
         for number, folder in enumerate(folders, 1):
             looks.append(check_log(self.home.records, folder, self._under, self.pool))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from uuid import UUID
 
 from headgate import clock
@@ -17,7 +16,6 @@ from headgate.checkpoints.log.pins import ConsumerPin, PinStore, StoredPin, deco
 from headgate.checkpoints.log.records import BatchRecord, Span
 from headgate.connectors.objects import ObjectInfo
 from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound
-from headgate.retry import Retry
 from headgate.shards.shard import Shard, TableHome
 from headgate.shards.wal.listing import positions
 
@@ -38,7 +36,7 @@ def check_consumers(home: TableHome, under: str) -> ConsumerLook:
     for infos in folders.values():
         info = infos[-1]
         try:
-            pin = decode_pin(Retry().run(lambda info=info: home.records.get(info.key)))  # type: ignore[misc]
+            pin = decode_pin(home.records.get(info.key))
         except NotFound:
             continue  # renewed or collected since
         except InvalidInput as error:
@@ -103,7 +101,7 @@ class _Held:
         for part in record.shards.values():
             shard = Shard(self.home, part.shard_id)
             if shard.id not in self._entries:
-                self._entries[shard.id] = Retry().run(partial(positions, shard))
+                self._entries[shard.id] = positions(shard)
             for position in part.positions:
                 if position not in self._entries[shard.id]:
                     yield shard, position

@@ -20,7 +20,6 @@ from headgate.checkpoints.fsck.shard import told_misplaced
 from headgate.checkpoints.fsck.wal import WalContext, unreadable
 from headgate.errors import HeadgateError, NotFound, StoreError
 from headgate.parallel import Pool, in_order
-from headgate.retry import Retry
 from headgate.shards.wal.decoder import decode_entry
 from headgate.shards.wal.listing import WalListing
 
@@ -73,7 +72,7 @@ def _read_block(context: WalContext, block: tuple[list[int], int]) -> list[Entry
 def _read(context: WalContext, position: int) -> EntryFacts | None:
     shard = context.shard
     try:
-        entry = decode_entry(Retry().run(lambda: shard.wal.get(shard.wal_key(position))))
+        entry = decode_entry(shard.wal.get(shard.wal_key(position)))
     except NotFound:
         return None
     except StoreError:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeVar
 from uuid import UUID
 
@@ -25,7 +24,6 @@ from headgate.checkpoints.log.state import Head, LogMachine, Violation
 from headgate.connectors.objects import ObjectStore
 from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound
 from headgate.parallel import Pool, in_order
-from headgate.retry import Retry
 
 R = TypeVar("R", LogRecord, Fold)
 
@@ -66,7 +64,6 @@ class _LogCheck:
         self._name = folder
         self._under = under
         self._pool = pool
-        self._retry = Retry()
         self._findings: list[Finding] = []
         self._stream: str | None = None
         self._listed: dict[UUID, Listed] = {}
@@ -96,7 +93,7 @@ class _LogCheck:
     # -- reading ------------------------------------------------------------------
 
     def _list(self) -> tuple[list[int], list[int]]:
-        infos = self._retry.run(lambda: list(self._store.list(self._folder)))
+        infos = list(self._store.list(self._folder))
         records, folds = by_number(infos)
         known = {self._folder + ARCHIVE, *(info.key for found in (records, folds) for info in found.values())}
         for info in infos:
@@ -111,7 +108,7 @@ class _LogCheck:
 
         def one(sequence: int) -> tuple[int, R | HeadgateError]:
             try:
-                return sequence, decode(self._retry.run(partial(self._store.get, self._key(kind, sequence))))
+                return sequence, decode(self._store.get(self._key(kind, sequence)))
             except (Corrupt, InvalidInput, NotFound) as error:
                 return sequence, error
 

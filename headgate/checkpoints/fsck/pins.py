@@ -15,7 +15,6 @@ from headgate.connectors.lance import health as dataset_health
 from headgate.connectors.objects import ObjectInfo
 from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound
 from headgate.parallel import Pool, in_order
-from headgate.retry import Retry
 from headgate.shards.rows.sstable import sstable_key
 from headgate.shards.shard import Shard, TableHome
 from headgate.shards.wal.listing import WalListing
@@ -33,7 +32,7 @@ class PinLook:
 
 def check_pins(home: TableHome, under: str, pool: Pool) -> PinLook:
     """Every record: its bytes, its name, its table; of each that has not expired, the base version and its tag."""
-    infos = Retry().run(lambda: list(home.records.list(table_checkpoint.ROOT)))
+    infos = list(home.records.list(table_checkpoint.ROOT))
     found: list[Finding] = []
     live: list[TableCheckpoint] = []
     for info, read in in_order(pool, partial(_read, home), infos):
@@ -72,7 +71,7 @@ def judge_pins(shard: Shard, pins: Mapping[str, PinnedShard], listing: WalListin
 
 def _read(home: TableHome, info: ObjectInfo) -> tuple[ObjectInfo, StoredCheckpoint | HeadgateError]:
     try:
-        data = Retry().run(lambda: home.records.get(info.key))
+        data = home.records.get(info.key)
         return info, StoredCheckpoint(table_checkpoint.decode(data), info.modified, info.key)
     except (Corrupt, InvalidInput, NotFound) as error:
         return info, error
@@ -84,6 +83,6 @@ def _check_base(home: TableHome, one: TableCheckpoint, place: str) -> Iterator[F
         what = f"Its base, version {one.base_version}, cannot be read: {health.fault}"
         yield finding("checkpoint-broken", place, what)
     try:
-        Retry().run(lambda: home.store.head(f"_refs/tags/{one.tag}.json"))
+        home.store.head(f"_refs/tags/{one.tag}.json")
     except NotFound:
         yield finding("checkpoint-unpinned", place, f"The Lance tag {one.tag} that holds its base is not there.")

@@ -15,7 +15,6 @@ from headgate.checkpoints.gc.rules import without_claims
 from headgate.connectors.lance import health as dataset_health
 from headgate.errors import Corrupt, HeadgateError, NotFound
 from headgate.parallel import Pool, in_order
-from headgate.retry import Retry
 from headgate.shards import names
 from headgate.shards.manifest.model import Manifest, SsTable, decode_manifest
 from headgate.shards.placement import OneBucket, bucket_of
@@ -80,7 +79,7 @@ def check_sstable(shard: Shard, sstable: SsTable) -> Iterator[Finding]:
     told = f"SSTable {sstable.path} (generation {sstable.generation})"
     rows = "the rows of that flush" if sstable.physical_rows is None else f"{sstable.physical_rows:,} rows"
     store = shard.home.store
-    inside = Retry().run(lambda: [info.key.removeprefix(place + "/") for info in store.list(place + "/")])
+    inside = [info.key.removeprefix(place + "/") for info in store.list(place + "/")]
     if not inside:
         yield finding("sstable-missing", place, f"{told} is missing; the manifest names it.", lost=rows)
         return
@@ -117,7 +116,7 @@ def told_misplaced(own: OneBucket | None, rows: Iterable[pa.RecordBatch]) -> str
 def _hint(shard: Shard) -> int | None:
     """Native's hint; None where it is missing or junk, which native bears as well."""
     try:
-        data = Retry().run(lambda: shard.home.store.get(names.version_hint_key(shard.id)))
+        data = shard.home.store.get(names.version_hint_key(shard.id))
         version = json.loads(bytes(data))["version"]
         return version if isinstance(version, int) else None
     except (NotFound, ValueError, KeyError, TypeError, RecursionError):
@@ -127,7 +126,7 @@ def _hint(shard: Shard) -> int | None:
 def _listed(shard: Shard) -> tuple[list[int], list[str]]:
     folder = names.manifest_folder(shard.id) + "/"
     versions, strays = [], []
-    for info in Retry().run(lambda: list(shard.home.store.list(folder))):
+    for info in shard.home.store.list(folder):
         version = names.manifest_version(info.key)
         if version:
             versions.append(version)
@@ -139,7 +138,7 @@ def _listed(shard: Shard) -> tuple[list[int], list[str]]:
 def _read(shard: Shard, version: int) -> tuple[int, Manifest | HeadgateError]:
     key = names.manifest_key(shard.id, version)
     try:
-        data = Retry().run(lambda: shard.home.store.get(key))
+        data = shard.home.store.get(key)
         return version, decode_manifest(data, shard_id=shard.id, version=version)
     except (Corrupt, NotFound) as error:
         return version, error

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from typing import TypeAlias
 from uuid import UUID
 
@@ -25,7 +24,6 @@ from headgate.connectors.lance import slots as index_slots
 from headgate.connectors.objects import ObjectInfo, ObjectStore
 from headgate.connectors.objects.deletion import delete
 from headgate.errors import AlreadyExists, HeadgateError, StoreFull
-from headgate.retry import Retry
 from headgate.shards import names
 from headgate.shards.manifest.model import Manifest
 from headgate.shards.shard import Shard, TableHome
@@ -80,10 +78,9 @@ def live_manifests(shard: Shard, before: datetime) -> Live:
     """Listed anew, after the candidates. Empty on a shard that nobody ever claimed. An error is returned."""
     folder = names.manifest_folder(shard.id) + "/"
     try:
-        infos = Retry().run(partial(_list, shard.home.store, folder))
         listed = [
             ListedManifest(version, info.modified)
-            for info in infos
+            for info in shard.home.store.list(folder)
             if (version := names.manifest_version(info.key)) is not None
         ]
         return [shard.manifests.read(version) for version in rules.live_versions(listed, before)]
@@ -104,7 +101,7 @@ def store_time(home: TableHome) -> datetime:
     try:
         return _time_of_a_new_object(home)
     except StoreFull:
-        stamped = [info.modified for info in Retry().run(partial(_list, home.store, ""))]
+        stamped = [info.modified for info in home.store.list("")]
         if not stamped:
             raise
         return min(max(stamped), clock.now())
@@ -114,21 +111,17 @@ def _time_of_a_new_object(home: TableHome) -> datetime:
     key, text = f"clock/{uuid.uuid4().hex}", b"The store's clock is read from this; garbage otherwise.\n"
     # Nobody else knows the name, so an object there is ours, and the response to its put was lost.
     with suppress(AlreadyExists):
-        Retry().run(lambda: home.records.put_if_absent(key, text))
+        home.records.put_if_absent(key, text)
     try:
-        return Retry().run(lambda: home.records.head(key)).modified
+        return home.records.head(key).modified
     finally:
         delete(home.records, key, "probe")
 
 
 def _placed(shard: Shard) -> tuple[Shard, list[Placed]]:
     folder = names.shard_folder(shard.id) + "/"
-    return shard, [(store, info) for store in shard.home.places for info in Retry().run(partial(_list, store, folder))]
+    return shard, [(store, info) for store in shard.home.places for info in store.list(folder)]
 
 
 def _listed_log(home: TableHome, stream: str) -> list[ObjectInfo]:
-    return Retry().run(partial(_list, home.records, CommitLog(home.records, stream, home.uri).folder + "/"))
-
-
-def _list(store: ObjectStore, folder: str) -> list[ObjectInfo]:
-    return list(store.list(folder))
+    return list(home.records.list(CommitLog(home.records, stream, home.uri).folder + "/"))

@@ -21,7 +21,6 @@ from headgate.connectors.lance.datasets import open_dataset
 from headgate.connectors.objects import ObjectInfo
 from headgate.errors import HeadgateError, NotFound
 from headgate.parallel import Pool
-from headgate.retry import Retry
 from headgate.shards import names
 from headgate.shards.manifest.model import Manifest
 from headgate.shards.rows.sstable import sstable_key
@@ -144,7 +143,7 @@ def _stays(shard: Shard, unread: bool, position: int) -> bool:
     told: a damaged entry is left for people to look at.
     """
     try:
-        header = Retry().run(lambda: read_header(shard, position))
+        header = read_header(shard, position)
         return header.barrier or (unread and header.tags.attempt_id is not None)
     except NotFound:
         return False  # another collection was quicker

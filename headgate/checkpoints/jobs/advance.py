@@ -10,12 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from headgate.errors import Fenced, InvalidInput
-from headgate.retry import Retry
 from headgate.shards.manifest.model import OWNER, Manifest
 from headgate.shards.shard import Claim
 
 
-def close_gap(claim: Claim, flushed: Manifest, upto: int, retry: Retry) -> Manifest:
+def close_gap(claim: Claim, flushed: Manifest, upto: int) -> Manifest:
     """Move replay_after to `upto`, if the manifest is still what the last flush left. The manifest as it stands.
 
     Twice equals once. Raises Fenced where the claim is lost or another job changed the shard, Transient where the
@@ -34,7 +33,7 @@ def close_gap(claim: Claim, flushed: Manifest, upto: int, retry: Retry) -> Manif
             )
         return after
 
-    return claim.shard.manifests_retried(retry).commit_update(claim.claim_id, claim.epoch, closed)
+    return claim.shard.manifests.commit_update(claim.claim_id, claim.epoch, closed)
 
 
 def without_gap(stored: Manifest, flushed: Manifest, upto: int) -> Manifest | None:
@@ -47,7 +46,7 @@ def without_gap(stored: Manifest, flushed: Manifest, upto: int) -> Manifest | No
     return replace(stored, replay_after=upto, last_seen=max(stored.last_seen, upto))
 
 
-def unseal(claim: Claim, retry: Retry, *, forget_owner: bool = False) -> Manifest:
+def unseal(claim: Claim, *, forget_owner: bool = False) -> Manifest:
     """Let native in: the shard is no longer sealed. Its owner stays the stream, which seals it at its next start;
     `forget_owner` lets any other stream or writer open it as well.
 
@@ -66,7 +65,7 @@ def unseal(claim: Claim, retry: Retry, *, forget_owner: bool = False) -> Manifes
             )
         return after
 
-    return claim.shard.manifests_retried(retry).commit_update(claim.claim_id, claim.epoch, opened)
+    return claim.shard.manifests.commit_update(claim.claim_id, claim.epoch, opened)
 
 
 def unsealed(stored: Manifest, barrier: int, *, forget_owner: bool = False) -> Manifest | None:

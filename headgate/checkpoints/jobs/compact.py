@@ -127,8 +127,6 @@ def compact_round(
     claims: Mapping[str, Claim],
     limits: CompactLimits,
     run: RunCompaction | None = None,
-    *,
-    retry: Retry = Retry(),  # noqa: B008
 ) -> CompactRound | None:
     """Take the oldest SSTables of the claimed shards into the base, up to a size. None: there are none.
 
@@ -140,15 +138,16 @@ def compact_round(
     Raises Fenced where somebody else has a shard, DataLoss where the base has lost a file of rows, Transient where
     others change the base all the time.
     """
+    retry = next((claim.shard.home.retry for claim in claims.values()), Retry())
     delays = [*retry.delays(), *([0.0] * TRIES)][:TRIES]
     for delay in delays:
         step("plan")
-        job = plan(claims, limits, retry)
+        job = plan(claims, limits)
         if job is None:
             return None
         try:
             taken = (run or (lambda job: take_in(job)))(job)
-            manifests = commit(job, taken, retry)
+            manifests = commit(job, taken)
         except BaseMoved:
             clock.sleep(delay)
             continue
@@ -163,11 +162,11 @@ def compact_round(
 # -- planning --------------------------------------------------------------------------
 
 
-def plan(claims: Mapping[str, Claim], limits: CompactLimits, retry: Retry) -> CompactJob | None:
+def plan(claims: Mapping[str, Claim], limits: CompactLimits) -> CompactJob | None:
     """What one round takes. Drops from the manifests what the base has taken in already. Raises Fenced."""
     if not claims:
         return None
-    manifests = _held(claims, retry)
+    manifests = _held(claims)
     home = next(iter(claims.values())).shard.home
     if not any(manifest.sstables for manifest in manifests.values()):
         return None
@@ -186,7 +185,7 @@ def plan(claims: Mapping[str, Claim], limits: CompactLimits, retry: Retry) -> Co
         step("sync")
         sync_base(home.store)
         step("drop")
-        manifests |= _drop(done, marks, retry)
+        manifests |= _drop(done, marks)
     fresh = {claims[name].shard.id: manifest.sstables for name, manifest in manifests.items() if manifest.sstables}
     taken = chosen(fresh, limits)
     parts = (
@@ -198,10 +197,10 @@ def plan(claims: Mapping[str, Claim], limits: CompactLimits, retry: Retry) -> Co
     return job if job.parts else None
 
 
-def _held(claims: Mapping[str, Claim], retry: Retry) -> dict[str, Manifest]:
+def _held(claims: Mapping[str, Claim]) -> dict[str, Manifest]:
     def held(name: str) -> Manifest:
         claim = claims[name]
-        stored = claim.shard.manifests_retried(retry).check_fenced(claim.epoch, claim.claim_id)
+        stored = claim.shard.manifests.check_fenced(claim.epoch, claim.claim_id)
         assert stored is not None, "a claim is a manifest"
         return stored
 
@@ -232,7 +231,7 @@ def take_in(job: CompactJob) -> CompactOutput:
         if _is_in(job, compacted_marks(job.home.store, dataset, job.shards)):
             return CompactOutput(0)
         claims = {part.name: part.claim for part in job.parts}
-        _held(claims, Retry())
+        _held(claims)
         try:
             return _merged(job, _as_of(job.home, dataset), dataset)
         except Transient as error:
@@ -240,7 +239,7 @@ def take_in(job: CompactJob) -> CompactOutput:
             continue
         except DataLoss:
             # What a successor has compacted may be collected.
-            _held(claims, Retry())
+            _held(claims)
             raise
     raise BaseMoved(table=job.home.uri)
 
@@ -321,7 +320,6 @@ def _as_of(home: TableHome, dataset: Any) -> TableHome:
 def commit(
     job: CompactJob,
     taken: CompactOutput,
-    retry: Retry = Retry(),  # noqa: B008
 ) -> dict[str, Manifest]:
     """What is taken in leaves the manifests, as they stand then.
 
@@ -348,7 +346,7 @@ def commit(
     step("sync")
     sync_base(home.store)
     step("drop")
-    return _drop({part.name: part.claim for part in job.parts}, marks, retry)
+    return _drop({part.name: part.claim for part in job.parts}, marks)
 
 
 def _check_there(home: TableHome, fragments: Sequence[str]) -> None:
@@ -364,12 +362,12 @@ class _Nothing(Exception):
     """The manifest names nothing that the base has taken in."""
 
 
-def _drop(claims: Mapping[str, Claim], marks: Mapping[UUID, int], retry: Retry) -> dict[str, Manifest]:
+def _drop(claims: Mapping[str, Claim], marks: Mapping[UUID, int]) -> dict[str, Manifest]:
     """Let the manifests name only what the base has not taken in. Call it when the base is on disk."""
 
     def drop(name: str) -> Manifest:
         claim = claims[name]
-        manifests = claim.shard.manifests_retried(retry)
+        manifests = claim.shard.manifests
 
         def dropped(stored: Manifest) -> Manifest:
             left = uncompacted(stored.sstables, stored.generation, marks.get(claim.shard.id, 0))

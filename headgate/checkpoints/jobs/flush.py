@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TypeAlias
 
 from headgate.checkpoints.jobs.columns import current_home
 from headgate.checkpoints.log.state import ShardPositions
 from headgate.checkpoints.log.visibility import Visible
 from headgate.errors import HeadgateError
-from headgate.retry import Retry
 from headgate.shards.manifest.commit import commit_generation
 from headgate.shards.manifest.model import Manifest, SsTable
 from headgate.shards.memtable.memtable import MemTable
@@ -105,7 +103,7 @@ def _noted_reach(job: FlushJob, shard: Shard, start: int) -> int:
     """
     for position in range(min(job.last, job.claim.next_position - 1), start - 1, -1):
         if not job.visible.lists(position):
-            header = Retry().run(partial(read_header, shard, position))
+            header = read_header(shard, position)
             if header.generation == job.manifest.generation:
                 return position
     return -1

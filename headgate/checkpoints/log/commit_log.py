@@ -181,7 +181,7 @@ class CommitLog(LogSlots):
         self.put_fold(fold)
         key, data = self._key("log", opened.sequence), codec.encode(opened)
         with suppress(AlreadyExists):
-            self._retry.run(lambda: self._store.put_if_absent(key, data))
+            self._store.put_if_absent(key, data)
 
     # -- what the above is made of -----------------------------------------------
 

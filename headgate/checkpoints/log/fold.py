@@ -30,7 +30,6 @@ from headgate.connectors.objects import ObjectStore
 from headgate.connectors.objects.deletion import delete_all
 from headgate.errors import Corrupt, InvalidInput, NotFound
 from headgate.parallel import Pool
-from headgate.retry import Retry
 
 FOLD_EVERY = 32
 """Records after which a driver folds its log: a start reads at most so many, two rounds of 16, beside the fold."""
@@ -41,12 +40,11 @@ _log = structlog.get_logger("headgate.checkpoints")
 class Folding:
     """The log of one driver, summed up as it grows. Batches add to it while another thread may fold."""
 
-    def __init__(self, records: ObjectStore, log: LogSlots, state: LogState | None, retry: Retry = Retry()) -> None:  # noqa: B008
+    def __init__(self, records: ObjectStore, log: LogSlots, state: LogState | None) -> None:
         """`state` is the whole log as the driver took it over; None where it knows only where the stream stands."""
         self._store = records
         self._log = log
         self._state = state
-        self._retry = retry
         self._news: list[LogRecord] = []
         self._own: set[int] = set()
         self._since = 0 if state is None else state.sequence - state.fold_sequence
@@ -87,7 +85,7 @@ class Folding:
             if self._state is state:
                 # What came meanwhile is among the news; where it is in the state already, the next fold shortens it.
                 self._state = unfolded(made)
-        tidy(self._store, self._log, self._own, self._retry)
+        tidy(self._store, self._log, self._own)
         return made
 
 
@@ -99,7 +97,7 @@ def put_fold(log: LogSlots, state: LogState, replay_after: Mapping[UUID, int]) -
     return made
 
 
-def tidy(store: ObjectStore, log: LogSlots, batches: set[int] | None = None, retry: Retry = Retry()) -> list[int]:  # noqa: B008
+def tidy(store: ObjectStore, log: LogSlots, batches: set[int] | None = None) -> list[int]:
     """Delete the records that the last fold but one sums up, and the folds before it. The sequences that went.
 
     1. LIST; then the consumers' pins: what one has not read stays.
@@ -110,12 +108,12 @@ def tidy(store: ObjectStore, log: LogSlots, batches: set[int] | None = None, ret
 
     A crash anywhere leaves a log that reads as before.
     """
-    infos = retry.run(lambda: list(store.list(log.folder + "/")))
+    infos = list(store.list(log.folder + "/"))
     if not infos:
         return []
     try:
         # The newest object was put a moment ago: it tells the store's time, never a later one.
-        pins = live_pins(store, log.table, max(info.modified for info in infos), retry)
+        pins = live_pins(store, log.table, max(info.modified for info in infos))
     except (Corrupt, InvalidInput) as error:
         _log.warning("a consumer's pin cannot be read: no record of the log is deleted", error=str(error))
         return []
@@ -125,7 +123,7 @@ def tidy(store: ObjectStore, log: LogSlots, batches: set[int] | None = None, ret
         records, dict.fromkeys(sorted(folds)[:-1], long_ago), long_ago, needed_above(pins, log.stream)
     )
     known = set() if batches is None else batches
-    archive = LogArchive(store, log.stream, log.table, retry)
+    archive = LogArchive(store, log.stream, log.table)
 
     def is_batch(sequence: int) -> bool:
         return sequence in known or _is_batch(log, sequence)
@@ -137,8 +135,8 @@ def tidy(store: ObjectStore, log: LogSlots, batches: set[int] | None = None, ret
         if any(info.key == archive.marker for info in infos):
             kept = archive.keep({one: records[one].modified for one in gone}) if len(gone) >= LOT else set()
             gone = [one for one in gone if one in kept]
-    delete_all(store, [records[one].key for one in gone], "commit record", retry)
-    delete_all(store, [folds[one].key for one in old], "fold", retry)
+    delete_all(store, [records[one].key for one in gone], "commit record")
+    delete_all(store, [folds[one].key for one in old], "fold")
     known.difference_update(gone)
     return gone
 

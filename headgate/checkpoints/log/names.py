@@ -10,13 +10,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
-from functools import partial
 from types import MappingProxyType
 
 from headgate.checkpoints.log.codec import stream_of
 from headgate.connectors.objects import ObjectInfo, ObjectStore
 from headgate.errors import InvalidInput, NotFound
-from headgate.retry import Retry
 
 ROOT = "streams/"
 """Below the folder of the table's own records."""
@@ -33,14 +31,13 @@ _CUT_ESCAPE = re.compile("%[0-9A-F]?$")
 
 def list_streams(
     store: ObjectStore,
-    retry: Retry = Retry(),  # noqa: B008
     known: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[str, ...]:
     """The names of all streams that ever opened a log here, sorted. The name is in the records, not in the path:
     it is read there, unless the folder is one of the `known` names'.
     """
-    folders = retry.run(lambda: list(store.list_folders(ROOT)))
-    found = (known.get(folder) or _name_in(store, f"{ROOT}{folder}/", retry) for folder in folders)
+    folders = list(store.list_folders(ROOT))
+    found = (known.get(folder) or _name_in(store, f"{ROOT}{folder}/") for folder in folders)
     return tuple(sorted(name for name in found if name is not None))
 
 
@@ -100,12 +97,12 @@ def _number(key: str, kind: str) -> int | None:
     return int(match[2]) if match and match[1] == kind else None
 
 
-def _name_in(store: ObjectStore, folder: str, retry: Retry) -> str | None:
+def _name_in(store: ObjectStore, folder: str) -> str | None:
     """As any record there says. The newest first: it is the last to be collected."""
-    keys = retry.run(lambda: list(store.list_keys(folder)))
+    keys = store.list_keys(folder)
     for key in sorted(filter(_NUMBERED.fullmatch, keys), reverse=True):
         try:
-            return stream_of(retry.run(partial(store.get, key)))
+            return stream_of(store.get(key))
         except NotFound:
             continue
     return None

@@ -22,7 +22,6 @@ from headgate.connectors.objects import ObjectInfo, ObjectStore
 from headgate.connectors.objects.deletion import delete_all
 from headgate.errors import AlreadyExists, Fenced, HeadgateError, NotFound
 from headgate.records import LEFT_OUT, decode, encode
-from headgate.retry import Retry
 
 ROOT = "consumers/"
 """Below the folder of the table's own records."""
@@ -96,10 +95,9 @@ def read_upto(pins: Iterable[ConsumerPin], shard_id: UUID) -> tuple[int | None, 
 class PinStore:
     """The consumers' pins of one table, in the store of its records."""
 
-    def __init__(self, records: ObjectStore, table_uri: str, retry: Retry = Retry()) -> None:  # noqa: B008
+    def __init__(self, records: ObjectStore, table_uri: str) -> None:
         self._store = records
         self._table = table_uri
-        self._retry = retry
 
     def list(self) -> list[StoredPin]:
         """The newest of each consumer, expired ones too. Raises Corrupt: what cannot be read may hold anything."""
@@ -117,18 +115,18 @@ class PinStore:
         """
         key, data = pin_key(pin.consumer, pin.number), encode(pin)
         try:
-            self._retry.run(lambda: self._store.put_if_absent(key, data))
+            self._store.put_if_absent(key, data)
         except AlreadyExists as error:
-            if decode_pin(self._retry.run(lambda: self._store.get(key))).run_id != pin.run_id:
+            if decode_pin(self._store.get(key)).run_id != pin.run_id:
                 raise another_run(pin.consumer, self._table) from error
-        delete_all(self._store, older, "consumer", self._retry)
+        delete_all(self._store, older, "consumer")
         return key
 
     def listed(self, consumer: str | None = None) -> dict[str, tuple[ObjectInfo, ...]]:
         """Per folder the pins that are there, oldest first; of one consumer or of all."""
         prefix = ROOT if consumer is None else f"{ROOT}{folder_name(consumer, 'consumer')}/"
         folders: dict[str, list[tuple[int, ObjectInfo]]] = {}
-        for info in self._retry.run(lambda: list(self._store.list(prefix))):
+        for info in self._store.list(prefix):
             if match := _PIN.fullmatch(info.key.removeprefix(ROOT)):
                 folders.setdefault(match["folder"], []).append((int(match["number"]), info))
         return {
@@ -139,7 +137,7 @@ class PinStore:
         for place in reversed(range(len(infos))):
             info = infos[place]
             try:
-                pin = decode_pin(self._retry.run(lambda info=info: self._store.get(info.key)))  # type: ignore[misc]
+                pin = decode_pin(self._store.get(info.key))
             except NotFound:
                 # A newer one took its place since the LIST; or it was collected.
                 return self._again(info)
@@ -155,9 +153,9 @@ class PinStore:
         return self._newest(infos)
 
 
-def live_pins(records: ObjectStore, table_uri: str, now: datetime, retry: Retry = Retry()) -> list[ConsumerPin]:  # noqa: B008
+def live_pins(records: ObjectStore, table_uri: str, now: datetime) -> list[ConsumerPin]:
     """The pins that hold something at that time of the store's clock. Raises Corrupt."""
-    return [one.pin for one in PinStore(records, table_uri, retry).list() if not one.expired(now)]
+    return [one.pin for one in PinStore(records, table_uri).list() if not one.expired(now)]
 
 
 def another_run(consumer: str, table_uri: str) -> Fenced:

@@ -27,7 +27,6 @@ from headgate.errors import (
     NotFound,
     Transient,
 )
-from headgate.retry import Retry
 
 READ_TRIES = 8
 """A listed record vanishes only to garbage collection, after a newer fold; it does not run that often."""
@@ -41,13 +40,11 @@ class RecordReader:
         store: ObjectStore,
         stream: str,
         table_uri: str,
-        retry: Retry = Retry(),  # noqa: B008
     ) -> None:
         self.stream = stream
         self.folder = stream_folder(stream)
         self.table = table_uri
         self._store = store
-        self._retry = retry
 
     def read(self, known: LogState | None = None) -> LogState:
         """The log as it is. Given an earlier state, only what came after it is read.
@@ -87,7 +84,7 @@ class RecordReader:
         """The record at a sequence, and its bytes. Raises as `record`."""
         key = self._key("log", sequence)
         with self._located(sequence):
-            data = bytes(self._retry.run(lambda: self._store.get(key)))
+            data = bytes(self._store.get(key))
             record = codec.decode_record(data)
             self._check_place(record, sequence)
             return record, data
@@ -109,14 +106,14 @@ class RecordReader:
 
     def taken_at(self) -> dict[int, datetime]:
         """Of the records that are there, when the store took each. One LIST; as `sequences` otherwise."""
-        records, _ = by_number(self._retry.run(lambda: list(self._store.list(self.folder + "/log/"))))
+        records, _ = by_number(self._store.list(self.folder + "/log/"))
         return {sequence: info.modified for sequence, info in records.items()}
 
     # -- what the above is made of -----------------------------------------------
 
     def _list(self) -> tuple[set[int], set[int]]:
         """The sequences of the records and of the folds that are there."""
-        keys = self._retry.run(lambda: list(self._store.list_keys(self.folder + "/")))
+        keys = list(self._store.list_keys(self.folder + "/"))
         records, folds = map(record_number, keys), map(fold_number, keys)
         return {one for one in records if one is not None}, {one for one in folds if one is not None}
 
@@ -125,7 +122,7 @@ class RecordReader:
             return empty(self.stream)
         key = self._key("folds", sequence)
         with self._located(sequence):
-            fold = codec.decode_fold(self._retry.run(lambda: self._store.get(key)))
+            fold = codec.decode_fold(self._store.get(key))
             self._check_place(fold, sequence)
             return unfolded(fold)
 

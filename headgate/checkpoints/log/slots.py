@@ -27,15 +27,16 @@ class LogSlots(RecordReader):
     def put(self, record: LogRecord) -> LogRecord | None:
         """None: stored. Otherwise the record that has the slot, perhaps our own.
 
-        A store that does not answer is asked again with the same bytes for the same slot.
+        A store that does not answer is asked again with the same bytes for the same slot, by its own policy; a slot
+        that is taken and free again goes on with the tries that are left.
         Raises Poisoned where the outcome stays unknown, Fenced where the log has gone on.
         """
         key, data = self._key("log", record.sequence), codec.encode(record)
-        delays = self._retry.delays()
+        delays = self._store.retry.delays()
         while True:
             cause: StoreError
             try:
-                self._store.put_if_absent(key, data)
+                self._store.put_once(key, data)
                 return None
             except AlreadyExists as error:
                 cause = error
@@ -56,7 +57,7 @@ class LogSlots(RecordReader):
             raise InvalidInput(f"A fold of {fold.stream!r} at {fold.sequence} is none of this log.", **self._where())
         key, data = self._key("folds", fold.sequence), codec.encode(fold)
         with suppress(AlreadyExists):
-            self._retry.run(lambda: self._store.put_if_absent(key, data))
+            self._store.put_if_absent(key, data)
 
     def fenced(self, record: LogRecord, successor: LogRecord | None) -> Fenced:
         """The error where the log has gone on."""

@@ -29,7 +29,6 @@ from headgate.checkpoints.stream.checkpoint import WAL_ONLY
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.checkpoints.stream.shards import Settled
 from headgate.errors import HeadgateError, InvalidInput
-from headgate.retry import Retry
 from headgate.shards.config import WriterConfig
 from headgate.shards.manifest.model import Manifest
 from headgate.shards.shard import Shard, TableHome
@@ -129,7 +128,6 @@ def checkpoint_stopped(
     expires_after: float | None = None,
     note: str = "",
     names: Mapping[UUID, str] | None = None,
-    retry: Retry = Retry(),  # noqa: B008
 ) -> TableCheckpoint:
     """Flush the whole table and pin it. THIS WRITES, AND IT FENCES EVERY WRITER AND EVERY STREAM of the table.
 
@@ -144,13 +142,13 @@ def checkpoint_stopped(
     A stream that runs elsewhere is Fenced by its next batch. A crash anywhere leaves a table that is the same to
     every reader. Raises Fenced where somebody else came later, InvalidInput, DataLoss, Transient, Poisoned.
     """
-    return _pinned(home, shard_ids, name, expires_after, note, names or {}, retry)[0]
+    return _pinned(home, shard_ids, name, expires_after, note, names or {})[0]
 
 
 def flush_stopped(home: TableHome, shard_ids: Iterable[UUID], *, names: Mapping[UUID, str] | None = None) -> str:
     """The same without a checkpoint that stays; says what could not be flushed, or nothing."""
     note = "a flush, which drops it"
-    taken, idle = _pinned(home, shard_ids, None, MIN_AGE.total_seconds(), note, names or {}, Retry())
+    taken, idle = _pinned(home, shard_ids, None, MIN_AGE.total_seconds(), note, names or {})
     drop(home, taken.name)
     return idle
 
@@ -162,7 +160,6 @@ def _pinned(
     expires_after: float | None,
     note: str,
     names: Mapping[UUID, str],
-    retry: Retry,
 ) -> tuple[TableCheckpoint, str]:
     """The checkpoint, and which streams have no SSTables."""
     ids = frozenset(shard_ids)
@@ -171,12 +168,12 @@ def _pinned(
     idle = holders.wal_only
     with ExitStack() as stack:
         drivers = [
-            StreamDriver.open(home, stream, f"checkpoint-{uuid.uuid4().hex}", shards, retry=retry)
+            StreamDriver.open(home, stream, f"checkpoint-{uuid.uuid4().hex}", shards)
             for stream, shards in sorted(holders.owned.items())
             if stream not in idle
         ]
         visible = Visible.of(holders.logs.values(), home.uri)
-        writers = [stack.enter_context(_writer(Shard(home, shard_id), visible, retry)) for shard_id in holders.unowned]
+        writers = [stack.enter_context(_writer(Shard(home, shard_id), visible)) for shard_id in holders.unowned]
         step("settle")
         settled: list[tuple[StreamDriver, Settled]] = [(one, one.settle(run_here, MAX_BYTES)) for one in drivers]
         for writer in writers:
@@ -224,7 +221,6 @@ def release(
     *,
     names: Mapping[UUID, str] | None = None,
     forget_owner: bool = False,
-    retry: Retry = Retry(),  # noqa: B008
 ) -> TableCheckpoint:
     """Flush all shards of a stream, WAL-only or not, pin the table, and let native open them, or `only` those named.
 
@@ -236,7 +232,7 @@ def release(
     shards = holders.owned.get(stream, [])
     if not shards:
         raise nothing_to_release(home, stream)
-    driver = StreamDriver.open(home, stream, f"release-{uuid.uuid4().hex}", shards, retry=retry)
+    driver = StreamDriver.open(home, stream, f"release-{uuid.uuid4().hex}", shards)
     driver.close_gaps(driver.settle(run_here, MAX_BYTES))
     step("fold")
     driver.fold()
@@ -258,11 +254,13 @@ def release(
 # -- direct writers ----------------------------------------------------------------
 
 
-def _writer(shard: Shard, visible: Visible, retry: Retry) -> ShardWriter:
+def _writer(shard: Shard, visible: Visible) -> ShardWriter:
     def counts(header: EntryHeader, position: int) -> bool:
         return visible(shard.id, position, header.tags.attempt_id)
 
-    config = WriterConfig(max_memtable_size=MAX_BYTES, max_unflushed_memtable_bytes=2 * MAX_BYTES, retry=retry)
+    config = WriterConfig(
+        max_memtable_size=MAX_BYTES, max_unflushed_memtable_bytes=2 * MAX_BYTES, retry=shard.home.retry
+    )
     return ShardWriter.open(shard.home, shard.id, config, visible=counts)
 
 
@@ -275,9 +273,9 @@ def _flush(writer: ShardWriter) -> None:
 
 def _close_gap(writer: ShardWriter) -> None:
     claim = writer.claim
-    flushed = writer.shard.manifests_retried(writer.config.retry).check_fenced(claim.epoch, claim.claim_id)
+    flushed = writer.shard.manifests.check_fenced(claim.epoch, claim.claim_id)
     assert flushed is not None
-    close_gap(claim, flushed, claim.next_position - 1, writer.config.retry)
+    close_gap(claim, flushed, claim.next_position - 1)
 
 
 # -- the rest ----------------------------------------------------------------------

@@ -19,7 +19,6 @@ from headgate.checkpoints.jobs.policy import BasePolicy, CompactLimits, size_of
 from headgate.checkpoints.offline.checkpoint import MAX_BYTES, Holders
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.connectors.lance.base.damage import settle_base
-from headgate.retry import Retry
 from headgate.shards.manifest.model import Manifest
 from headgate.shards.shard import Claim, Shard, TableHome
 from headgate.shards.wal.appender import WalAppender
@@ -69,7 +68,6 @@ def compact_stopped(
     policy: BasePolicy = BasePolicy(),  # noqa: B008
     names: Mapping[UUID, str] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
-    retry: Retry = Retry(),  # noqa: B008
 ) -> Compacted:
     """Take all SSTables into the base. THIS WRITES, AND IT FENCES THE WRITERS AND STREAMS of every shard that has any.
 
@@ -90,12 +88,12 @@ def compact_stopped(
     total, done = sum(one.sstables for one in found), Compacted()
     progress(0, total)
     drivers = [
-        StreamDriver.open(home, stream, f"compact-{uuid.uuid4().hex}", shards, retry=retry)
+        StreamDriver.open(home, stream, f"compact-{uuid.uuid4().hex}", shards)
         for stream, shards in sorted(_owned(found).items())
     ]
     claims = {name: claim for driver in drivers for name, claim in driver.claims.items()}
-    claims |= _claimed(home, [one.shard_id for one in found if one.owner is None], retry)
-    while (one := compact_round(claims, limits, retry=retry)) is not None:
+    claims |= _claimed(home, [one.shard_id for one in found if one.owner is None])
+    while (one := compact_round(claims, limits)) is not None:
         done = replace(
             done,
             sstables=done.sstables + one.sstables,
@@ -140,9 +138,9 @@ def _owned(found: Iterable[ShardBacklog]) -> dict[str, list[str]]:
     return owned
 
 
-def _claimed(home: TableHome, ids: list[UUID], retry: Retry) -> dict[str, Claim]:
+def _claimed(home: TableHome, ids: list[UUID]) -> dict[str, Claim]:
     def claim(shard_id: UUID) -> Claim:
-        return WalAppender.open(Shard(home, shard_id), retry=retry).claim
+        return WalAppender.open(Shard(home, shard_id)).claim
 
     return dict(zip(map(str, ids), parallel.each("claim", claim, ids), strict=True))
 

@@ -26,7 +26,6 @@ from headgate.checkpoints.snapshots.checkpoint import CheckpointStore
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import AlreadyExists, InvalidInput
 from headgate.records import fields_of, text_of
-from headgate.retry import Retry
 from headgate.shards.manifest.model import Manifest
 from headgate.shards.rows.sstable import open_base
 from headgate.shards.shard import Claim, Shard, TableHome
@@ -115,7 +114,6 @@ def expire(
     stream: str | None = None,
     shard: UUID | None = None,
     names: Mapping[UUID, str] | None = None,
-    retry: Retry = Retry(),  # noqa: B008
 ) -> list[Expiry]:
     """Let the entries go. THIS WRITES, AND IT FENCES THE STREAMS AND WRITERS of these shards. What went, per shard:
 
@@ -135,9 +133,9 @@ def expire(
     done: list[Expiry] = []
     for owner, shards in _by_owner(home, holders, chosen).items():
         if owner is None:
-            done += [_expire_shard(one, holders, before, ends, retry) for one in shards]
+            done += [_expire_shard(one, holders, before, ends) for one in shards]
         else:
-            done += _expire_stream(home, owner, shards, holders, before, ends, retry)
+            done += _expire_stream(home, owner, shards, holders, before, ends)
     return done
 
 
@@ -148,15 +146,14 @@ def _expire_stream(
     holders: Holders,
     before: Before,
     ends: Mapping[UUID, int],
-    retry: Retry,
 ) -> list[Expiry]:
     query_id = f"expire-{uuid.uuid4().hex}"
-    driver = StreamDriver.open(home, stream, query_id, holders.owned[stream], retry=retry)
+    driver = StreamDriver.open(home, stream, query_id, holders.owned[stream])
     goes: dict[str, Expiry] = {}
     for name, claim in driver.claims.items():
         if claim.shard in shards:
-            goes[name] = _held_expiry(claim, holders, before, ends, retry)
-            _put_record(home, before, goes[name], retry)
+            goes[name] = _held_expiry(claim, holders, before, ends)
+            _put_record(home, before, goes[name])
     step("advance")
     driver.pass_over({name: one.upto for name, one in goes.items()})
     step("fold")
@@ -164,13 +161,13 @@ def _expire_stream(
     return list(goes.values())
 
 
-def _expire_shard(shard: Shard, holders: Holders, before: Before, ends: Mapping[UUID, int], retry: Retry) -> Expiry:
-    appender = WalAppender.open(shard, retry=retry)
+def _expire_shard(shard: Shard, holders: Holders, before: Before, ends: Mapping[UUID, int]) -> Expiry:
+    appender = WalAppender.open(shard)
     assert appender.opened is not None
-    goes = _held_expiry(appender.claim, holders, before, ends, retry)
-    _put_record(shard.home, before, goes, retry)
+    goes = _held_expiry(appender.claim, holders, before, ends)
+    _put_record(shard.home, before, goes)
     step("advance")
-    close_gap(appender.claim, appender.opened, goes.upto, retry)
+    close_gap(appender.claim, appender.opened, goes.upto)
     return goes
 
 
@@ -233,9 +230,9 @@ def _ends(home: TableHome, before: Before) -> Mapping[UUID, int]:
     return {shard_id: one.end for shard_id, one in pinned.items()}
 
 
-def _held_expiry(claim: Claim, holders: Holders, before: Before, ends: Mapping[UUID, int], retry: Retry) -> Expiry:
+def _held_expiry(claim: Claim, holders: Holders, before: Before, ends: Mapping[UUID, int]) -> Expiry:
     """Under a claim: by the store's clock, which the barrier tells, and no further than the barrier."""
-    manifest = claim.shard.manifests_retried(retry).check_fenced(claim.epoch, claim.claim_id)
+    manifest = claim.shard.manifests.check_fenced(claim.epoch, claim.claim_id)
     assert manifest is not None
     barrier = claim.next_position - 1
     now = claim.shard.wal.head(claim.shard.wal_key(barrier)).modified
@@ -265,7 +262,7 @@ def _expiry(
 # -- the record --------------------------------------------------------------------
 
 
-def _put_record(home: TableHome, before: Before, expiry: Expiry, retry: Retry) -> None:
+def _put_record(home: TableHome, before: Before, expiry: Expiry) -> None:
     """Twice equals once: what goes up to a position is said once."""
     step("record")
     if expiry.upto <= expiry.replay_after:
@@ -278,7 +275,7 @@ def _put_record(home: TableHome, before: Before, expiry: Expiry, retry: Retry) -
     }
     data = text_of(content)
     with suppress(AlreadyExists):
-        retry.run(lambda: home.records.put_if_absent(f"{ROOT}{expiry.shard_id}/{expiry.upto:020d}.json", data))
+        home.records.put_if_absent(f"{ROOT}{expiry.shard_id}/{expiry.upto:020d}.json", data)
 
 
 def read_expired(home: TableHome, shard_id: UUID) -> list[dict[str, Any]]:

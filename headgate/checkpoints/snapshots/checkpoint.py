@@ -31,7 +31,6 @@ from headgate.checkpoints.log.records import Fold
 from headgate.connectors.objects import ObjectInfo, ObjectStore
 from headgate.connectors.objects.deletion import delete
 from headgate.errors import AlreadyExists, HeadgateError, InvalidInput, NotFound
-from headgate.retry import Retry
 from headgate.shards.manifest.model import Manifest, decode_manifest, encode_manifest
 
 Scope = Literal["all", "durable"]
@@ -107,10 +106,9 @@ class StoredCheckpoint:
 class CheckpointStore:
     """The checkpoints of one table, in the store of its records."""
 
-    def __init__(self, store: ObjectStore, table_uri: str, retry: Retry = Retry()) -> None:  # noqa: B008
+    def __init__(self, store: ObjectStore, table_uri: str) -> None:
         self._store = store
         self._table = table_uri
-        self._retry = retry
 
     def put(self, checkpoint: TableCheckpoint) -> None:
         """Store it: put it, then look for others of the name, and take it back where there is one. Two at the same time
@@ -121,7 +119,7 @@ class CheckpointStore:
         key, data = checkpoint_key(checkpoint.name, checkpoint.checkpoint_id), encode(checkpoint)
         # Nobody else has the id: an object there is ours, and the response to its put was lost.
         with suppress(AlreadyExists):
-            self._retry.run(lambda: self._store.put_if_absent(key, data))
+            self._store.put_if_absent(key, data)
         if any(info.key != key for info in self._named(checkpoint.name)):
             self.remove(key)
             raise InvalidInput(
@@ -153,7 +151,7 @@ class CheckpointStore:
 
     def remove(self, key: str) -> None:
         """Remove one record by its key, and no other that has its name. One that is gone is fine."""
-        delete(self._store, key, "checkpoint", self._retry)
+        delete(self._store, key, "checkpoint")
 
     def _named(self, name: str) -> Iterable[ObjectInfo]:
         """The records of a name: at most one, unless two are being put."""
@@ -161,7 +159,7 @@ class CheckpointStore:
         return [info for info in self._infos() if info.key == f"{place}.json" or info.key.startswith(f"{place}/")]
 
     def _infos(self) -> Iterable[ObjectInfo]:
-        return self._retry.run(lambda: [info for info in self._store.list(ROOT) if info.key.endswith(".json")])
+        return [info for info in self._store.list(ROOT) if info.key.endswith(".json")]
 
     def _found(self, info: ObjectInfo) -> StoredCheckpoint | None:
         try:
@@ -171,7 +169,7 @@ class CheckpointStore:
 
     def _read(self, info: ObjectInfo) -> StoredCheckpoint:
         try:
-            data = self._retry.run(lambda: self._store.get(info.key))
+            data = self._store.get(info.key)
             return StoredCheckpoint(decode(data), info.modified, info.key)
         except HeadgateError as error:
             error.located(table=self._table, key=info.key)

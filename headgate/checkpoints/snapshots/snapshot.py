@@ -24,7 +24,6 @@ from headgate.checkpoints.log.state import LogState
 from headgate.checkpoints.log.visibility import Visible
 from headgate.checkpoints.snapshots.cache import TableCache
 from headgate.errors import DataLoss, Transient
-from headgate.retry import Retry
 from headgate.shards.manifest.model import Manifest
 from headgate.shards.rows.view import ShardDelta, TableView
 from headgate.shards.shard import Shard, TableHome
@@ -180,7 +179,7 @@ def _tail(
 
 def _end(shard: Shard, manifest: Manifest, start: int) -> int:
     """Where the tail ends. A LIST proves it, and that nothing of it is missing from the start on."""
-    end = Retry().run(lambda: listed_tip(shard, start))
+    end = listed_tip(shard, start)
     if end <= manifest.last_seen:
         what = f"The manifest knows of entry {manifest.last_seen}, and the WAL ends before {end}."
         raise DataLoss(what, **shard.where(), position=end)

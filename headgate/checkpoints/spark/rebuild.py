@@ -19,7 +19,6 @@ from headgate.checkpoints.log.state import Head
 from headgate.checkpoints.spark.directory import SourceOffsets
 from headgate.connectors.objects import ObjectStore
 from headgate.errors import AlreadyExists, InvalidInput
-from headgate.retry import Retry
 from headgate.steps import step
 
 _NOTHING_YET = "-"
@@ -106,9 +105,9 @@ def write_files(target: ObjectStore, files: Iterable[tuple[str, bytes]]) -> None
     for key, data in files:
         step(key)
         try:
-            Retry().run(lambda key=key, data=data: target.put_if_absent(key, data))  # type: ignore[misc]
+            target.put_if_absent(key, data)
         except AlreadyExists as error:
-            if bytes(Retry().run(lambda key=key: target.get(key))) != data:  # type: ignore[misc]
+            if bytes(target.get(key)) != data:
                 raise InvalidInput(
                     f"Somebody else writes to the Spark checkpoint: {key} is there already.",
                     checkpoint=target.uri,

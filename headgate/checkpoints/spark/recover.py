@@ -28,7 +28,6 @@ from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.connectors.objects import ObjectStore
 from headgate.connectors.objects.files import sync_path
 from headgate.errors import AlreadyExists, DataLoss, InvalidInput
-from headgate.retry import Retry
 from headgate.shards.shard import Shard, TableHome
 from headgate.shards.wal.listing import list_wal
 from headgate.steps import step
@@ -293,5 +292,5 @@ def _stand(home: TableHome, head: Head, name: str, shard_id: UUID) -> ShardStand
         epoch=None if manifest is None else manifest.epoch,
         replay_after=None if manifest is None else manifest.replay_after,
         listed=head.listed.get(shard_id),
-        tip=list_wal(shard, Retry()).highest + 1,
+        tip=list_wal(shard).highest + 1,
     )

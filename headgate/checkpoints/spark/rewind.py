@@ -18,7 +18,6 @@ from headgate.checkpoints.log.state import Head
 from headgate.checkpoints.spark.compare import SparkLook
 from headgate.checkpoints.spark.rewind_plan import Place, is_there, plan_adoption, plan_rewind
 from headgate.checkpoints.stream.driver import StreamDriver
-from headgate.retry import Retry
 from headgate.shards.shard import TableHome
 from headgate.steps import step
 
@@ -48,7 +47,6 @@ def rewind(
     *,
     by: str = "",
     reason: str = "",
-    retry: Retry = Retry(),  # noqa: B008
 ) -> Rewound:
     """Send a stream to these offsets. THIS WRITES, AND IT FENCES A DRIVER THAT STILL RUNS THE STREAM.
 
@@ -63,7 +61,7 @@ def rewind(
     """
     step("rewind look")
     head = stream_head(home, stream)
-    return _sent(home, head, partial(plan_rewind, wanted=wanted), by=by, reason=reason, retry=retry)
+    return _sent(home, head, partial(plan_rewind, wanted=wanted), by=by, reason=reason)
 
 
 def adopt(
@@ -73,7 +71,6 @@ def adopt(
     *,
     by: str = "",
     reason: str = "",
-    retry: Retry = Retry(),  # noqa: B008
 ) -> Rewound:
     """Let a stream go on where a foreign Spark checkpoint stands (R23). THIS WRITES, AND IT FENCES as `rewind` does.
 
@@ -82,7 +79,7 @@ def adopt(
     """
     step("rewind look")
     head = read_head(home, stream)
-    return _sent(home, head, partial(plan_adoption, spark=spark), by=by, reason=reason, retry=retry)
+    return _sent(home, head, partial(plan_adoption, spark=spark), by=by, reason=reason)
 
 
 def _sent(
@@ -92,14 +89,13 @@ def _sent(
     *,
     by: str,
     reason: str,
-    retry: Retry,
 ) -> Rewound:
     """Steps 2 to 4 of a rewind of a stream that stands so."""
     moves = plan(head)
     if is_there(head, moves):
         return Rewound(head, moves, None)
     step("take over")
-    driver = StreamDriver.open(home, head.stream, str(uuid.uuid4()), (), retry=retry)
+    driver = StreamDriver.open(home, head.stream, str(uuid.uuid4()), ())
     moves = plan(driver.head)
     if is_there(driver.head, moves):
         return Rewound(driver.head, moves, None)

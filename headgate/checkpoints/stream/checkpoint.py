@@ -118,7 +118,7 @@ def stop_stream(
     """
     shard_ids = tuple(shard_ids)
     pinned = partial(_pinned, driver, shard_ids, keep)
-    patiently = driver.retry.run_steps
+    patiently = driver.home.retry.run_steps
     with driver.maintenance("a clean stop"):
         if _is_wal_only(driver):
             return patiently(pinned)

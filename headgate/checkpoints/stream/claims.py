@@ -8,19 +8,18 @@ from uuid import UUID
 from headgate import parallel
 from headgate.checkpoints.log.records import ShardClaim
 from headgate.errors import Fenced, HeadgateError, InvalidInput
-from headgate.retry import Retry
 from headgate.shards.manifest.decisions import claim_stands
 from headgate.shards.manifest.model import Manifest
 from headgate.shards.shard import Claim, TableHome
 from headgate.shards.wal.appender import WalAppender
 
 
-def check_owners(home: TableHome, stream: str, names: Iterable[str], retry: Retry) -> None:
+def check_owners(home: TableHome, stream: str, names: Iterable[str]) -> None:
     """Refuse another stream's shard before any is claimed. The claims refuse it as well, but not all at once."""
 
     def check(name: str) -> None:
         shard = home.shard(name)
-        stored = shard.manifests_retried(retry).latest()
+        stored = shard.manifests.latest()
         if stored is not None and stored.owner not in (None, stream):
             raise InvalidInput(
                 f"Shard {name!r} belongs to stream {stored.owner!r} and was opened by stream {stream!r}.",
@@ -32,9 +31,7 @@ def check_owners(home: TableHome, stream: str, names: Iterable[str], retry: Retr
     parallel.each("claim", check, names)
 
 
-def claim_all(
-    home: TableHome, stream: str, names: Iterable[str], listed: Mapping[UUID, int], retry: Retry
-) -> dict[str, Claim]:
+def claim_all(home: TableHome, stream: str, names: Iterable[str], listed: Mapping[UUID, int]) -> dict[str, Claim]:
     """Claim and barrier every shard. THIS WRITES, AND IT FENCES EARLIER WRITERS.
 
     `listed` is per shard the last position that the stream's log lists. Raises as WalAppender.open does.
@@ -43,7 +40,7 @@ def claim_all(
     def claim(name: str) -> Claim:
         shard = home.shard(name)
         try:
-            return WalAppender.open(shard, owner=stream, last_known=listed.get(shard.id), retry=retry).claim
+            return WalAppender.open(shard, owner=stream, last_known=listed.get(shard.id)).claim
         except HeadgateError as error:
             error.located(stream=stream, name=name)
             raise
@@ -52,11 +49,11 @@ def claim_all(
     return dict(zip(names, parallel.each("claim", claim, names), strict=True))
 
 
-def check_held(claims: Iterable[Claim], retry: Retry) -> dict[UUID, Manifest]:
+def check_held(claims: Iterable[Claim]) -> dict[UUID, Manifest]:
     """Only after the open record is a claim that still stands safe (R3). The manifests as they were read then."""
 
     def check(claim: Claim) -> Manifest:
-        stored = claim.shard.manifests_retried(retry).latest()
+        stored = claim.shard.manifests.latest()
         if stored is None or not claim_stands(stored, claim.epoch, claim.claim_id, claim.next_position - 1):
             raise Fenced(
                 "Another driver claimed the stream's shard while this one was starting.",

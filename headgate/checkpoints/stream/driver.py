@@ -25,7 +25,6 @@ from headgate.checkpoints.stream.claims import check_held, check_owners, claim_a
 from headgate.checkpoints.stream.shards import StreamShards
 from headgate.connectors.lance.base.damage import settle_base
 from headgate.errors import Fenced
-from headgate.retry import Retry
 from headgate.shards.shard import Claim, Shard, TableHome
 from headgate.steps import step
 
@@ -51,7 +50,6 @@ class StreamDriver(StreamShards):
         *,
         accept: Callable[[Head], object] = lambda head: None,
         decoder: Mapping[str, Any] | None = None,
-        retry: Retry = Retry(),  # noqa: B008
     ) -> StreamDriver:
         """Take the stream over. THIS WRITES, AND IT FENCES AN EARLIER DRIVER.
 
@@ -68,18 +66,18 @@ class StreamDriver(StreamShards):
         Raises Fenced where another driver came later, InvalidInput where a shard belongs to
         another stream, DataLoss, Transient.
         """
-        log = CommitLog(home.records, stream, home.uri, retry)
+        log = CommitLog(home.records, stream, home.uri)
         state = log.read()
         head = state.head
         accept(head)
         names = _distinct(home, {*shards, *(head.opened.shards if head.opened else ())})
-        check_owners(home, stream, names, retry)
+        check_owners(home, stream, names)
         settle_base(home.store)
-        claims = claim_all(home, stream, names, head.listed, retry)
+        claims = claim_all(home, stream, names, head.listed)
         opened = log.open(query_id, shard_claims(claims), state, decoder)
         step("re-read")
-        manifests = check_held(claims.values(), retry)
-        driver = cls(home, stream, opened, claims, retry, opened.state, manifests)
+        manifests = check_held(claims.values())
+        driver = cls(home, stream, opened, claims, opened.state, manifests)
         held = {claim.shard.id for claim in claims.values()}
         listed = {one.shard for shard_id, one in opened.state.shards.items() if shard_id not in held}
         if late := sorted(name for name in listed if not name.startswith(PREFIX)):
@@ -92,15 +90,13 @@ class StreamDriver(StreamShards):
         home: TableHome,
         stream: str,
         log: OpenedLog,
-        *,
-        retry: Retry = Retry(),  # noqa: B008
     ) -> StreamDriver:
         """Go on under the open record that the caller put before, by what the log says. Reads and writes nothing."""
         claims = {
             name: Claim(Shard(home, claim.shard_id), claim.epoch, claim.claim_id, claim.barrier + 1)
             for name, claim in log.record.shards.items()
         }
-        return cls(home, stream, log, claims, retry)
+        return cls(home, stream, log, claims)
 
     def describe(self, decoder: Mapping[str, Any]) -> None:
         """Say how the batches from here on become rows: one more open record, unless the last one says the same.
@@ -174,11 +170,11 @@ class StreamDriver(StreamShards):
                 stream=self.stream,
                 advice="stop this query; another driver runs the stream",
             )
-        check_owners(self.home, self.stream, names, self.retry)
-        more = claim_all(self.home, self.stream, names, head.listed, self.retry)
+        check_owners(self.home, self.stream, names)
+        more = claim_all(self.home, self.stream, names, head.listed)
         step("extend")
         self._log.extend(shard_claims({**self._claims, **more}))
-        manifests = check_held(more.values(), self.retry)
+        manifests = check_held(more.values())
         self._hold(more, manifests)
 
 

@@ -24,7 +24,6 @@ from headgate.checkpoints.log.records import Fold, WriteMode
 from headgate.checkpoints.log.state import Head, LogState, ShardPositions
 from headgate.checkpoints.stream.backlog import Unflushed
 from headgate.errors import HeadgateError, InvalidInput
-from headgate.retry import Retry
 from headgate.shards.manifest.model import Manifest
 from headgate.shards.rows.schema import RowSchema
 from headgate.shards.shard import Claim, Shard, TableHome
@@ -63,7 +62,6 @@ class StreamShards:
         stream: str,
         log: OpenedLog,
         claims: dict[str, Claim],
-        retry: Retry,
         state: LogState | None = None,
         manifests: Mapping[UUID, Manifest] | None = None,
     ) -> None:
@@ -72,8 +70,6 @@ class StreamShards:
         self.stream = stream
         self._log = log
         self._claims = claims
-        self.retry = retry
-        """How patiently it waits for its store."""
         self._floor: dict[UUID, int] = {}
         """Per shard the replay_after that this driver has written, or is about to: no batch is planned there (R4)."""
         manifests = manifests or {}
@@ -82,7 +78,7 @@ class StreamShards:
         self._in_flight: Mapping[UUID, int] = {}
         """Per shard, where the batch starts that is planned and not committed yet."""
         self._unflushed = {name: Unflushed.of(log.state, claim.shard.id) for name, claim in claims.items()}
-        self._folding = Folding(home.records, log.log, state, retry)
+        self._folding = Folding(home.records, log.log, state)
         log.on_record = self._folding.add
         self._stored = {
             name: manifests[claim.shard.id] for name, claim in claims.items() if claim.shard.id in manifests
@@ -163,7 +159,7 @@ class StreamShards:
             due = [name for name, held in self._unflushed.items() if held.is_due(max_bytes)]
         jobs = []
         for name in due if names is None else names:
-            manifest = self._claims[name].shard.manifests_retried(self.retry).latest()
+            manifest = self._claims[name].shard.manifests.latest()
             assert manifest is not None, "a claim is a manifest"
             self._note(name, manifest)
             with self._guard:
@@ -189,7 +185,7 @@ class StreamShards:
         with self._alone(self._compaction, "compacting", "a compaction"):
             with self._guard:
                 claims = dict(self._claims)
-            done = compact_round(claims, limits, run, retry=self.retry)
+            done = compact_round(claims, limits, run)
             for name, manifest in (self._latest(claims) if done is None else done.manifests).items():
                 self._note(name, manifest)
             return done
@@ -224,7 +220,7 @@ class StreamShards:
         def close(name: str) -> Manifest:
             flushed, limit = settled[name]
             try:
-                return close_gap(self._claims[name], flushed, limit, self.retry)
+                return close_gap(self._claims[name], flushed, limit)
             except HeadgateError as error:
                 error.located(stream=self.stream, name=name)
                 raise
@@ -252,7 +248,7 @@ class StreamShards:
         """Let native open the shards; see `unseal` in `gap`. Call `renew`, `settle` and `close_gaps` before."""
 
         def let_in(name: str) -> None:
-            unseal(self._claims[name], self.retry, forget_owner=forget_owner)
+            unseal(self._claims[name], forget_owner=forget_owner)
 
         parallel.each("claim", let_in, self._claims if names is None else names)
 
@@ -284,7 +280,7 @@ class StreamShards:
 
         def tip(name: str) -> int:
             claim, start = starts[name]
-            return self.retry.run(lambda: find_tip(claim.shard, start))
+            return find_tip(claim.shard, start)
 
         return dict(zip(starts, parallel.each("claim", tip, starts), strict=True))
 
@@ -331,7 +327,7 @@ class StreamShards:
 
         def latest(name: str) -> Manifest:
             claim = self._claims[name]
-            stored = claim.shard.manifests_retried(self.retry).check_fenced(claim.epoch, claim.claim_id)
+            stored = claim.shard.manifests.check_fenced(claim.epoch, claim.claim_id)
             assert stored is not None
             return stored
 

@@ -17,7 +17,6 @@ from typing import Literal, TypeAlias, TypeVar
 
 from headgate import parallel
 from headgate.connectors.objects.port import ObjectStore
-from headgate.retry import Retry
 from headgate.steps import step
 
 T = TypeVar("T")
@@ -133,15 +132,15 @@ RULES: Mapping[Kind, Rule] = {
 _log = logging.getLogger(__name__)
 
 
-def delete(store: ObjectStore, key: str, kind: Kind, retry: Retry = Retry()) -> None:  # noqa: B008
+def delete(store: ObjectStore, key: str, kind: Kind) -> None:
     """Delete one object, durable or not: a power cut may bring it back. Raises what the store raises."""
     verb = store.delete_temporary if kind == "temporary" else store.delete
-    delete_by(lambda: retry.run(partial(verb, key)), store, key, kind)
+    delete_by(partial(verb, key), store, key, kind)
 
 
-def delete_all(store: ObjectStore, keys: Iterable[str], kind: Kind, retry: Retry = Retry()) -> None:  # noqa: B008
+def delete_all(store: ObjectStore, keys: Iterable[str], kind: Kind) -> None:
     """Many at once, in no order. Raises the first error after all were tried."""
-    parallel.each("delete", lambda key: delete(store, key, kind, retry), keys)
+    parallel.each("delete", lambda key: delete(store, key, kind), keys)
 
 
 def delete_by(call: Callable[[], T], store: ObjectStore, what: str, kind: Kind) -> T:

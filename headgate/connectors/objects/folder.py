@@ -77,7 +77,8 @@ class FolderStore(ObjectStore):
 
     def retrying(self, retry: Retry | None = None) -> ObjectStore:
         """The folder of the inner store under that policy."""
-        return FolderStore(self._inner.retrying(retry), self._prefix.rstrip("/"))
+        inner = self._inner.retrying(retry)
+        return self if inner is self._inner else FolderStore(inner, self._prefix.rstrip("/"))
 
     @property
     def counting(self) -> ObjectStore:

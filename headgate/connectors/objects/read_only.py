@@ -72,7 +72,8 @@ class ReadOnlyStore(ObjectStore):
 
     def retrying(self, retry: Retry | None = None) -> ObjectStore:
         """The inner store under that policy, for reading only."""
-        return ReadOnlyStore(self._inner.retrying(retry), self._why)
+        inner = self._inner.retrying(retry)
+        return self if inner is self._inner else ReadOnlyStore(inner, self._why)
 
     def operations(self) -> Mapping[str, int]:
         """The inner store's."""

@@ -23,7 +23,6 @@ from headgate.connectors.lance.index import IndexLook, NativeSegment, SegmentLoo
 from headgate.connectors.objects import ObjectStore
 from headgate.connectors.objects.deletion import delete
 from headgate.errors import DataLoss, HeadgateError, InvalidInput, StoreError, Transient
-from headgate.retry import Retry
 from headgate.search.build.plan import Decision, Round, decide, uncovered
 from headgate.search.finalize.marker import is_whole, read_marker
 from headgate.search.finalize.segment import MARKER, IndexFolder, Segment, differing
@@ -54,8 +53,6 @@ def commit(
     planned: IndexLook,
     built: Sequence[Segment],
     done: Round,
-    *,
-    retry: Retry | None = None,
 ) -> Committed:
     """Let the base name the segments of a round that was planned from `planned`.
 
@@ -71,7 +68,7 @@ def commit(
     """
     failure: StoreError | None = None
     unknown = False
-    for delay in (*_pauses(retry or Retry()), None):
+    for delay in (*replace(store.retry, attempts=TRIES).delays(), None):
         now = look_index(store, column, planned.name)
         step("looked")
         decision = decide(planned, now, built, done.removed)
@@ -124,7 +121,7 @@ def _check(store: ObjectStore, now: IndexLook, decision: Decision) -> None:
 
 def _check_beside(store: ObjectStore, name: str, added: Segment, staying: SegmentLook) -> None:
     folder = IndexFolder(store, staying.index_id)
-    marker = read_marker(folder, Retry())
+    marker = read_marker(folder)
     if marker is None:
         raise DataLoss(
             f"The marker of a segment of index {name!r} cannot be read.",
@@ -175,7 +172,3 @@ def native_segment(segment: Segment) -> NativeSegment:
         index_version=facts.index_version,
         details=facts.details,
     )
-
-
-def _pauses(retry: Retry) -> list[float]:
-    return list(replace(retry, attempts=TRIES).delays())

@@ -103,7 +103,7 @@ def _intended(store: ObjectStore) -> IndexFolder:
     """A folder of a new id, of which garbage collection knows before its first byte that it has a maker (R20)."""
     folder = IndexFolder(store, uuid.uuid4())
     with suppress(AlreadyExists):
-        Retry().run(lambda: store.put_if_absent(index_slots.intent(folder.index_id), b""))
+        store.put_if_absent(index_slots.intent(folder.index_id), b"")
     return folder
 
 
@@ -129,7 +129,7 @@ def build(folder: IndexFolder, job: BuildJob) -> Built:
     for name in sorted(native.files):
         if not name.startswith(STAGING) or not name.endswith("_metadata.lance"):
             continue
-        metadata = end_of(Retry().run(partial(folder.objects.get, name))).metadata
+        metadata = end_of(folder.objects.get(name)).metadata
         settings = settings_of(metadata)
         if is_empty_metadata(name):
             empty.append(name)
@@ -145,5 +145,5 @@ def _part(folder: IndexFolder, part: int, files: Mapping[str, int]) -> Part:
         docs, invert, tokens = (files[staged_name(part, suffix)] for suffix in SUFFIXES)
     except KeyError as error:
         raise Transient(f"Lance listed part {part} and did not write it.", **folder.where()) from error
-    end = Retry().run(lambda: read_end(folder.objects, staged_name(part, "docs"), docs))
+    end = read_end(folder.objects, staged_name(part, "docs"), docs)
     return Part(part, (docs, invert, tokens), end.rows)

@@ -17,14 +17,12 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TypeAlias, TypeVar
 
 from headgate.connectors.lance.files import end_of, read_end
 from headgate.connectors.objects.deletion import delete
 from headgate.errors import AlreadyExists, Corrupt, DataLoss, HeadgateError, InvalidInput, NotFound, Transient
 from headgate.parallel import Pool
-from headgate.retry import Retry
 from headgate.search.finalize.marker import Marker, marker_bytes, missing, read_marker
 from headgate.search.finalize.segment import (
     MARKER,
@@ -87,7 +85,6 @@ def finalize(
     built: Built,
     *,
     report: Report = no_report,
-    retry: Retry | None = None,
 ) -> Segment:
     """Make the staged parts of a segment searchable. Nothing refers to it before it is committed.
 
@@ -102,7 +99,7 @@ def finalize(
     Where something is missing on the way, another finalizer may be done: a valid marker is success. Raises
     InvalidInput and DataLoss with staging untouched, Transient: call again.
     """
-    return _Finalizer(folder, built, Stages(report), retry or Retry()).run()
+    return _Finalizer(folder, built, Stages(report)).run()
 
 
 @dataclass(frozen=True)
@@ -110,7 +107,6 @@ class _Finalizer:
     folder: IndexFolder
     built: Built
     stages: Stages
-    retry: Retry
 
     def run(self) -> Segment:
         self.stages.at("discover", 0, 1)
@@ -142,7 +138,7 @@ class _Finalizer:
 
     def _finished(self) -> Segment | None:
         """The segment where its marker is valid and it is what was built, else None."""
-        marker = read_marker(self.folder, self.retry)
+        marker = read_marker(self.folder)
         if marker is None or differing(marker.settings, self.built.settings):
             return None
         sizes = self._sizes()
@@ -159,7 +155,7 @@ class _Finalizer:
             for suffix in SUFFIXES:
                 name = final_name(part, suffix)
                 try:
-                    end = self.retry.run(partial(read_end, self.folder.objects, name, sizes[name]))
+                    end = read_end(self.folder.objects, name, sizes[name])
                 except (KeyError, NotFound, Corrupt):
                     return None
                 files[name] = sizes[name]
@@ -185,7 +181,7 @@ class _Finalizer:
 
     def _copy(self) -> None:
         def copy(names: tuple[str, str]) -> None:
-            self.retry.run(lambda: self.folder.objects.copy(*names))
+            self.folder.objects.copy(*names)
 
         self._each("copy_parts", copy, self.built.copies())
 
@@ -198,9 +194,9 @@ class _Finalizer:
         staged = f"{STAGING}merged-{uuid.uuid4().hex}.lance"
         data = marker_bytes(self.built)
         with suppress(AlreadyExists):  # nobody else knows the name: it is ours, and the response to its put was lost
-            self.retry.run(lambda: self.folder.objects.put_if_absent(staged, data))
+            self.folder.objects.put_if_absent(staged, data)
         step("staged_marker")
-        self.retry.run(lambda: self.folder.objects.copy(staged, MARKER))
+        self.folder.objects.copy(staged, MARKER)
         segment = self._finished()
         if segment is None:
             raise Transient("The marker that was just written is not valid.", **self.folder.where())
@@ -213,7 +209,7 @@ class _Finalizer:
         try:
             strays = sorted(name for name in self._sizes() if is_stray(name, segment.files))
             objects = self.folder.objects
-            self._each("clean_staging", lambda name: delete(objects, name, "staging", self.retry), strays)
+            self._each("clean_staging", lambda name: delete(objects, name, "staging"), strays)
         except HeadgateError:  # the segment is whole; leftovers are never listed, and garbage collection takes them
             _log.debug("staging of index %s was not cleaned", self.folder.index_id, exc_info=True)
 
@@ -224,10 +220,10 @@ class _Finalizer:
                 self.stages.at(stage, done, len(what))
 
     def _sizes(self) -> dict[str, int]:
-        return self.retry.run(self.folder.sizes)
+        return self.folder.sizes()
 
     def _get(self, name: str) -> memoryview:
-        return self.retry.run(lambda: self.folder.objects.get(name))
+        return self.folder.objects.get(name)
 
 
 _AGAIN = "build the segment again under a new id; staging was not touched"

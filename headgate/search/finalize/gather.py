@@ -17,7 +17,6 @@ import pyarrow as pa
 from headgate import parallel
 from headgate.connectors.lance.files import read_end, small_file
 from headgate.errors import AlreadyExists
-from headgate.retry import Retry
 from headgate.search.finalize.finalize import AT_ONCE, Report, finalize, no_report
 from headgate.search.finalize.segment import (
     SUFFIXES,
@@ -40,7 +39,6 @@ def gather(
     sources: Sequence[Segment],
     *,
     report: Report = no_report,
-    retry: Retry | None = None,
 ) -> Segment:
     """Make one segment with all parts of the sources, which stay. The target's id must be new.
 
@@ -48,43 +46,42 @@ def gather(
     2. for each part: copy its files into the target's staging, then put the metadata that list it.
     3. finalize.
     """
-    retry = retry or Retry()
-    built = stage(target, sources, retry=retry)
+    built = stage(target, sources)
     step("staged")
-    return finalize(target, built, report=report, retry=retry)
+    return finalize(target, built, report=report)
 
 
-def stage(target: IndexFolder, sources: Sequence[Segment], *, retry: Retry) -> Built:
+def stage(target: IndexFolder, sources: Sequence[Segment]) -> Built:
     """Steps 1 and 2 of `gather`: what is staged then."""
     kept = [
         (replace(target, index_id=one.index_id), one, number) for one in sources for number in range(one.part_count)
     ]
     parts: dict[uuid.UUID, list[Part]] = {one.index_id: [] for one in sources}
     for new_id, (folder, source, number) in enumerate(kept):
-        parts[source.index_id].append(_part(folder, source, number, new_id, retry))
+        parts[source.index_id].append(_part(folder, source, number, new_id))
     built = together(Built(one.fragments, tuple(parts[one.index_id]), one.settings, one.facts) for one in sources)
     oldest = min(one.facts.dataset_version for one in sources)
     built = replace(built, facts=replace(built.facts, dataset_version=oldest))
     for new_id, (folder, _, number) in enumerate(kept):
-        _stage_part(target, folder, number, new_id, built, retry)
+        _stage_part(target, folder, number, new_id, built)
     return built
 
 
-def _stage_part(target: IndexFolder, source: IndexFolder, number: int, new_id: int, built: Built, retry: Retry) -> None:
+def _stage_part(target: IndexFolder, source: IndexFolder, number: int, new_id: int, built: Built) -> None:
     def copy(suffix: str) -> None:
         names = final_name(number, suffix), staged_name(new_id, suffix)
-        retry.run(lambda: source.objects.copy(*names, target.objects))
+        source.objects.copy(*names, target.objects)
 
     parallel.each("gather", copy, SUFFIXES, workers=AT_ONCE)
     step("copied_part")
     nothing = pa.record_batch([], schema=pa.schema([]))
     data = small_file(nothing, {**built.settings, "partitions": json.dumps([new_id])})
     with suppress(AlreadyExists):  # the target's id is new: it is ours, and the response to its put was lost
-        retry.run(lambda: target.objects.put_if_absent(staged_name(new_id, "metadata"), data))
+        target.objects.put_if_absent(staged_name(new_id, "metadata"), data)
     step("listed_part")
 
 
-def _part(folder: IndexFolder, source: Segment, number: int, new_id: int, retry: Retry) -> Part:
+def _part(folder: IndexFolder, source: Segment, number: int, new_id: int) -> Part:
     docs, invert, tokens = (source.files[final_name(number, suffix)] for suffix in SUFFIXES)
-    end = retry.run(lambda: read_end(folder.objects, final_name(number, "docs"), docs))
+    end = read_end(folder.objects, final_name(number, "docs"), docs)
     return Part(new_id, (docs, invert, tokens), end.rows)

@@ -14,7 +14,6 @@ import pyarrow as pa
 from headgate.connectors.lance.files import end_of, small_file
 from headgate.errors import Corrupt, NotFound
 from headgate.records import fields_of, sealed
-from headgate.retry import Retry
 from headgate.search.finalize.segment import (
     MARKER,
     OURS,
@@ -46,10 +45,10 @@ class Marker:
     """None where native wrote it."""
 
 
-def read_marker(folder: IndexFolder, retry: Retry) -> Marker | None:
+def read_marker(folder: IndexFolder) -> Marker | None:
     """The marker of a segment; None where there is none, or one that cannot be read."""
     try:
-        data = retry.run(lambda: folder.objects.get(MARKER))
+        data = folder.objects.get(MARKER)
         metadata = end_of(data).metadata
         parts, settings = tuple(partition_ids(metadata)), settings_of(metadata)
         if OURS not in metadata:
@@ -61,25 +60,23 @@ def read_marker(folder: IndexFolder, retry: Retry) -> Marker | None:
     return Marker(parts, settings, segment) if names == set(segment.files) else None
 
 
-def read_segment(folder: IndexFolder, retry: Retry | None = None) -> Segment | None:
+def read_segment(folder: IndexFolder) -> Segment | None:
     """The segment that a marker of ours describes, all its files there in their sizes; None where that is not so.
 
     Markers that native wrote do not describe their segments: None as well.
     """
-    retry = retry or Retry()
-    marker = read_marker(folder, retry)
+    marker = read_marker(folder)
     if marker is None or marker.segment is None:
         return None
-    return marker.segment if not missing(marker.segment.files, retry.run(folder.sizes)) else None
+    return marker.segment if not missing(marker.segment.files, folder.sizes()) else None
 
 
-def is_whole(folder: IndexFolder, segment: Segment, retry: Retry | None = None) -> bool:
+def is_whole(folder: IndexFolder, segment: Segment) -> bool:
     """Whether a finalized segment is still there: its marker readable, every file in its size."""
-    retry = retry or Retry()
-    marker = read_marker(folder, retry)
+    marker = read_marker(folder)
     if marker is None or differing(marker.settings, segment.settings):
         return False
-    return not missing({**segment.files, MARKER: segment.marker_size}, retry.run(folder.sizes))
+    return not missing({**segment.files, MARKER: segment.marker_size}, folder.sizes())
 
 
 def marker_bytes(built: Built) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.errors import Fenced
+from headgate.errors import Fenced, Transient
 from headgate.shards.manifest import decisions
 from headgate.shards.manifest.model import Manifest, SsTable
 from headgate.shards.manifest.store import ManifestStore
@@ -21,6 +21,7 @@ def commit_generation(
     1. the claim still holds, otherwise Fenced.
     2. replay_after and generation are what the flush started from, otherwise it is abandoned: Fenced (R9).
     3. compare-and-set. The SSTable's name in the manifest means that an earlier try landed.
+    4. the outcome is unknown: read once more, the SSTable's name tells.
 
     It may come as late as it likes: garbage collection takes the SSTable only once 1 or 2 must fail (R20). Raises
     Transient where the outcome is unknown; calling again finds out.
@@ -44,4 +45,9 @@ def commit_generation(
     except _Landed:
         stored = manifests.check_fenced(claim.epoch, claim.claim_id)
         assert stored is not None
+        return stored
+    except Transient:
+        stored = manifests.check_fenced(claim.epoch, claim.claim_id)
+        if stored is None or not decisions.is_covered(stored, sstable):
+            raise
         return stored

@@ -60,21 +60,23 @@ class Claimed:
 class ManifestStore:
     """The manifests of one shard. Holds no state of its own: thread-safe and picklable."""
 
-    def __init__(self, store: ObjectStore, shard_id: UUID, table: str, *, retry: Retry = Retry()) -> None:  # noqa: B008
+    def __init__(self, store: ObjectStore, shard_id: UUID, table: str) -> None:
         self.store = store
         self.shard_id = shard_id
         self.table = table
-        self.retry = retry
 
     def versions(self) -> list[int]:
         """Every version that is there, oldest first. The hint and strays do not count."""
         with self._located():
-            return self.retry.run(self._list)
+            folder = names.manifest_folder(self.shard_id) + "/"
+            found = map(names.manifest_version, self.store.list_keys(folder))
+            return sorted(version for version in found if version)
 
     def read(self, version: int) -> Manifest:
         """One version. Raises NotFound, Corrupt."""
         with self._located():
-            return self.retry.run(lambda: self._get(version))
+            data = self.store.get(names.manifest_key(self.shard_id, version))
+            return decode_manifest(data, shard_id=self.shard_id, version=version)
 
     def latest(self, known: Manifest | None = None) -> Manifest | None:
         """The highest version that LIST shows, None on a new shard. Raises Corrupt, never an older version instead.
@@ -195,8 +197,8 @@ class ManifestStore:
         """True: this version is ours and durable. False: another's. Transient: unknown, it may yet land."""
         key, data = names.manifest_key(self.shard_id, manifest.version), encode_manifest(manifest)
         try:
-            # The same bytes on the same version, so that a try that lands late is still this write.
-            self.retry.run(lambda: self.store.put_if_absent(key, data))
+            # A store that tries again puts the same bytes on the same version: one that lands late is still this write.
+            self.store.put_if_absent(key, data)
             return True
         except (AlreadyExists, Transient) as error:
             refused = error
@@ -216,7 +218,8 @@ class ManifestStore:
             return False
         try:
             hint = json.dumps({"version": version}, separators=(",", ":")).encode()
-            self.store.put_overwrite(names.version_hint_key(self.shard_id), hint)
+            store = self.store if required else self.store.retrying(Retry(attempts=0))  # a hint is not waited for
+            store.put_overwrite(names.version_hint_key(self.shard_id), hint)
         except Exception:  # a hint that fails must not undo what is durable
             _log.debug("version hint %d of shard %s was not written", version, self.shard_id, exc_info=True)
             return not required
@@ -262,15 +265,6 @@ class ManifestStore:
         return Fenced(
             what, table=self.table, shard=str(self.shard_id), epoch=epoch, stored_epoch=stored.epoch, owner=stored.owner
         )
-
-    def _list(self) -> list[int]:
-        folder = names.manifest_folder(self.shard_id) + "/"
-        found = map(names.manifest_version, self.store.list_keys(folder))
-        return sorted(version for version in found if version)
-
-    def _get(self, version: int) -> Manifest:
-        data = self.store.get(names.manifest_key(self.shard_id, version))
-        return decode_manifest(data, shard_id=self.shard_id, version=version)
 
     @contextmanager
     def _located(self, epoch: int | None = None) -> Iterator[None]:

@@ -17,12 +17,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import pyarrow as pa
 
-from headgate import clock, parallel
-from headgate.errors import Closed, Fenced, HeadgateError, Poisoned, StoreError, Transient
+from headgate import parallel
+from headgate.errors import Closed, Fenced, HeadgateError, Poisoned, StoreError
 from headgate.shards.config import WriterConfig
 from headgate.shards.manifest.commit import commit_generation
 from headgate.shards.manifest.model import Manifest, SsTable
@@ -31,8 +30,6 @@ from headgate.shards.memtable.notes import GenerationNotes
 from headgate.shards.memtable.replay import IsVisible, ReplayedEntry, uncovered, untagged
 from headgate.shards.shard import Claim
 from headgate.shards.wal.tailer import WalTailer
-
-T = TypeVar("T")
 
 WriteSsTable = Callable[[MemTable], SsTable]
 """Makes the SSTable of a frozen MemTable, durable when it returns."""
@@ -110,7 +107,7 @@ class MemTables:
     def insert_skipped(self, start: int, stop: int) -> None:
         """The visible rows of [start, stop), which an append stepped over: a flush will cover these positions too."""
         shard = self._claim.shard
-        entries = WalTailer(shard, retry=self._config.retry).read(start, stop)
+        entries = WalTailer(shard).read(start, stop)
         counted = (found for found in entries if self._visible(found.entry.header, found.position))
         for part in uncovered(shard, self.manifest, counted):
             self.insert(part.batches, part.position)
@@ -267,27 +264,14 @@ class MemTables:
         3. the outcome is unknown: read. The SSTable's name there means that it landed.
         """
         started_from = self.manifest
-        sstable = self._retried(lambda: self._write(table))
-        manifests = self._claim.shard.manifests_retried(self._config.retry)
-        return self._retried(
-            lambda: commit_generation(
-                manifests,
-                self._claim,
-                sstable,
-                started_from=started_from.replay_after,
-                last_position=table.last_position,
-            )
+        sstable = self._config.retry.run(lambda: self._write(table))
+        return commit_generation(
+            self._claim.shard.manifests,
+            self._claim,
+            sstable,
+            started_from=started_from.replay_after,
+            last_position=table.last_position,
         )
-
-    def _retried(self, step: Callable[[], T]) -> T:
-        for delay in self._config.retry.delays():
-            try:
-                return step()
-            except Transient:
-                if self._abandoned:
-                    raise
-                clock.sleep(delay)
-        return step()
 
     def _fail(self, table: MemTable, error: BaseException) -> None:
         if not isinstance(error, Fenced):

@@ -16,7 +16,6 @@ from operator import is_
 import pyarrow as pa
 
 from headgate.errors import DataLoss, Fenced, HeadgateError
-from headgate.retry import Retry
 from headgate.shards.manifest.decisions import replay_start
 from headgate.shards.manifest.model import Manifest
 from headgate.shards.memtable.notes import GenerationNotes
@@ -56,7 +55,7 @@ class ReplayedEntry:
     generation: int | None = None
 
 
-def scan_wal(shard: Shard, keep_bytes: int, retry: Retry = Retry()) -> WalScan:  # noqa: B008
+def scan_wal(shard: Shard, keep_bytes: int) -> WalScan:
     """Read and check everything a replay will need, up to the end that one LIST shows. Keeps the first `keep_bytes`,
     so that most opens read once.
 
@@ -64,16 +63,16 @@ def scan_wal(shard: Shard, keep_bytes: int, retry: Retry = Retry()) -> WalScan: 
     may be collected: then its manifest says so, and the scan goes on above. Raises Corrupt or DataLoss, with shard
     and position.
     """
-    manifests = shard.manifests_retried(retry)
+    manifests = shard.manifests
     manifest = manifests.latest()
     check_place(shard, manifest)
-    stop = retry.run(lambda: listed_end(shard, manifest, manifests.latest))
+    stop = listed_end(shard, manifest, manifests.latest)
     kept: list[WalEntry] = []
     noted: dict[int, int] = {}
     held, position = 0, replay_start(manifest)
     while position < stop:
         try:
-            for found in WalTailer(shard, retry=retry).read(position, stop):
+            for found in WalTailer(shard).read(position, stop):
                 batches = tuple(_adopted(shard, found.position, batch) for batch in found.entry.batches)
                 position = found.position + 1
                 if (generation := found.entry.header.generation) is not None:
@@ -99,10 +98,9 @@ def replay(
     epoch: int,
     visible: IsVisible = untagged,
     scan: WalScan = WalScan(),  # noqa: B008
-    retry: Retry = Retry(),  # noqa: B008
 ) -> Iterator[ReplayedEntry]:
     """The visible rows of [replay_after + 1, stop). Raises Fenced, DataLoss, Corrupt."""
-    for found in _entries(shard, manifest.replay_after + 1, stop, scan, retry):
+    for found in _entries(shard, manifest.replay_after + 1, stop, scan):
         header = found.entry.header
         if header.epoch > epoch:
             raise Fenced(
@@ -122,13 +120,12 @@ def generation_notes(
     stop: int,
     *,
     scan: WalScan = WalScan(),  # noqa: B008
-    retry: Retry = Retry(),  # noqa: B008
 ) -> GenerationNotes:
     """The generations that native noted in [replay_after + 1, stop), before that is replayed. Raises DataLoss, Corrupt.
 
     Reads again what came after the scan: mostly nothing.
     """
-    later = WalTailer(shard, retry=retry).read(max(manifest.replay_after + 1, scan.stop), stop)
+    later = WalTailer(shard).read(max(manifest.replay_after + 1, scan.stop), stop)
     notes = scan.notes.then(GenerationNotes.of((found.position, found.entry.header.generation) for found in later))
     return notes.since(manifest.generation)
 
@@ -143,14 +140,14 @@ def uncovered(shard: Shard, manifest: Manifest, entries: Iterable[WalEntry]) -> 
             yield ReplayedEntry(found.position, batches, generation)
 
 
-def _entries(shard: Shard, start: int, stop: int, scan: WalScan, retry: Retry) -> Iterator[WalEntry]:
+def _entries(shard: Shard, start: int, stop: int, scan: WalScan) -> Iterator[WalEntry]:
     """Entries are immutable, so those seen before the claim are still what stands there."""
     position = start
     for found in scan.entries:
         if start <= found.position < stop:
             yield found
             position = found.position + 1
-    yield from WalTailer(shard, retry=retry).read(position, stop)
+    yield from WalTailer(shard).read(position, stop)
 
 
 def _adopted(shard: Shard, position: int, batch: pa.RecordBatch) -> pa.RecordBatch:

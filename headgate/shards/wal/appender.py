@@ -15,11 +15,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
-from headgate.connectors.objects import ObjectStore
 from headgate.errors import AlreadyExists, DataLoss, Fenced, HeadgateError, NotFound, Poisoned, StoreError, Transient
-from headgate.retry import Retry, note_retry
+from headgate.retry import note_retry
 from headgate.shards.manifest.decisions import Slot, claim_stands, entry_in_the_way, search_start
 from headgate.shards.manifest.model import Manifest
 from headgate.shards.manifest.store import ManifestStore
@@ -54,7 +52,7 @@ class Sent:
 class WalAppender:
     """Appends entries to one shard, one after the other. One thread owns it; any may call `halt` and `sent`."""
 
-    def __init__(self, claim: Claim, *, retry: Retry = Retry()) -> None:  # noqa: B008
+    def __init__(self, claim: Claim) -> None:
         self.shard = claim.shard
         self.epoch = claim.epoch
         self.claim_id = claim.claim_id
@@ -62,7 +60,6 @@ class WalAppender:
         self.retries = 0
         self.opened: Manifest | None = None
         """The manifest as `open` read it last: replay starts from this one."""
-        self._retry = retry
         self._error: HeadgateError | None = None
         self._sent: Sent | None = None
         self._halt: HeadgateError | None = None
@@ -76,7 +73,6 @@ class WalAppender:
         owner: str | None = None,
         last_known: int | None = None,
         known_tip: int | None = None,
-        retry: Retry = Retry(),  # noqa: B008
     ) -> WalAppender:
         """Claim the shard. THIS WRITES, AND IT FENCES AN EARLIER WRITER.
 
@@ -101,10 +97,10 @@ class WalAppender:
         DataLoss where positions below the tip are missing, Corrupt where the WAL ends below what the manifest says was
         flushed.
         """
-        manifests = shard.manifests_retried(retry)
+        manifests = shard.manifests
         step("look")
         if known_tip is None:
-            known_tip = _tip(shard, manifests, last_known, retry) if owner else _end(shard, manifests, retry)
+            known_tip = _tip(shard, manifests, last_known) if owner else _end(shard, manifests)
         step("claim")
         claimed = manifests.claim(owner, spec_id=shard.home.spec_id)
         manifest = claimed.manifest
@@ -114,12 +110,12 @@ class WalAppender:
         step("tip")
         start = max(known_tip, search_start(claimed.previous, last_known))
         try:
-            free = retry.run(lambda: find_tip(place, start))
+            free = find_tip(place, start)
         except DataLoss:
             # What looks like a hole may be what a successor has flushed and collected.
             manifests.check_fenced(manifest.epoch, manifest.claim_id)
             raise
-        appender = cls(Claim(place, manifest.epoch, manifest.claim_id, free), retry=retry)
+        appender = cls(Claim(place, manifest.epoch, manifest.claim_id, free))
         step("barrier")
         if isinstance(place.wal, WalPlaces):
             place.wal.settle()
@@ -138,15 +134,15 @@ class WalAppender:
             )
         assert stored is not None
         if place is not shard:
-            stored = move_wal(shard, appender.claim, stored.replay_after, retry)
-            appender = cls(replace(appender.claim, shard=shard), retry=retry)
+            stored = move_wal(shard, appender.claim, stored.replay_after)
+            appender = cls(replace(appender.claim, shard=shard))
         appender.opened = stored
         return appender
 
     @classmethod
-    def with_claimed_epoch(cls, claim: Claim, *, retry: Retry = Retry()) -> WalAppender:  # noqa: B008
+    def with_claimed_epoch(cls, claim: Claim) -> WalAppender:
         """Work with an epoch and position that the caller holds. Claims, reads and writes nothing."""
-        return cls(claim, retry=retry)
+        return cls(claim)
 
     @property
     def claim(self) -> Claim:
@@ -189,15 +185,18 @@ class WalAppender:
         2. the slot is taken: our own id means that a response was lost, done; a higher
            epoch means Fenced; the same or a lower one means the next slot.
         3. the store does not answer: the same slot again after a pause, then Poisoned.
+
+        The store's own policy, but the pauses are ours: `halt` ends them, and an entry whose slot is taken and free
+        again goes on with the tries that are left.
         """
         if self._error is not None:
             raise self._error
-        delays = self._retry.delays()
+        delays = self.shard.wal.retry.delays()
         while True:
             position = self.next_position
             self._send(encoded.entry_id, position)
             try:
-                self._store.put_if_absent(self.shard.wal_key(position), encoded.buffers)
+                self.shard.wal.put_once(self.shard.wal_key(position), encoded.buffers)
             except AlreadyExists as error:
                 if not self._taken(position, encoded.entry_id):
                     if self.next_position == position:
@@ -214,7 +213,7 @@ class WalAppender:
     def _taken(self, position: int, entry_id: str) -> bool:
         """Whose entry is it? True: ours. False: a stale one, and `next_position` is above it now; or it vanished."""
         try:
-            header = self._retry.run(lambda: read_header(self.shard, position))
+            header = read_header(self.shard, position)
         except NotFound:
             self._check_vanished(position)
             return False
@@ -247,7 +246,7 @@ class WalAppender:
         Only the manifest can tell. Filling a collected slot would acknowledge a row that no replay reads.
         """
         try:
-            stored = self.shard.manifests_retried(self._retry).latest()
+            stored = self.shard.manifests.latest()
         except HeadgateError as error:
             raise self._stop(self._poisoned("The shard's manifest could not be read.", position)) from error
         if stored is None or not stored.held_by(self.epoch, self.claim_id):
@@ -267,10 +266,6 @@ class WalAppender:
         with self._halted:
             self._halted.wait_for(lambda: self._halt is not None, delay)
 
-    @property
-    def _store(self) -> ObjectStore:
-        return self.shard.wal
-
     def _fenced(self, position: int, stored_epoch: int | None) -> Fenced:
         return Fenced(
             "A successor has taken the shard over.",
@@ -288,14 +283,14 @@ class WalAppender:
         return error
 
 
-def _end(shard: Shard, manifests: ManifestStore, retry: Retry) -> int:
+def _end(shard: Shard, manifests: ManifestStore) -> int:
     """The WAL's end as one LIST shows it before the claim. Raises DataLoss for a hole below it."""
     manifest = manifests.latest()
     check_place(shard, manifest)
-    return retry.run(lambda: listed_end(shard, manifest, manifests.latest))
+    return listed_end(shard, manifest, manifests.latest)
 
 
-def _tip(shard: Shard, manifests: ManifestStore, last_known: int | None, retry: Retry) -> int:
+def _tip(shard: Shard, manifests: ManifestStore, last_known: int | None) -> int:
     """The tip of a stream's WAL as far as it shows before the claim. Raises DataLoss for a hole that stays one.
 
     A living driver may flush and collect between the two reads; then its manifest says so.
@@ -305,7 +300,7 @@ def _tip(shard: Shard, manifests: ManifestStore, last_known: int | None, retry: 
         check_place(shard, manifest)
         start = search_start(manifest, last_known)
         try:
-            return retry.run(partial(checked_tip, shard, start))
+            return checked_tip(shard, start)
         except DataLoss:
             if search_start(manifests.latest(), last_known) == start:
                 raise

@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from headgate.connectors.objects import ObjectInfo
 from headgate.errors import NotFound
-from headgate.retry import Retry
 from headgate.shards import names
 from headgate.shards.shard import Shard
 
@@ -52,26 +51,22 @@ class WalListing:
         return [(below + 1, above - 1) for below, above in zip(low, high, strict=True) if above - below > 1]
 
 
-def list_wal(shard: Shard, retry: Retry = Retry()) -> WalListing:  # noqa: B008
+def list_wal(shard: Shard) -> WalListing:
     """Everything that is there, however much it is. One LIST."""
-
-    def listed() -> WalListing:
-        positions, sizes, strays = array("Q"), array("Q"), []
-        for info in shard.wal.list(names.wal_folder(shard.id) + "/"):
-            position = names.wal_position(info.key)
-            if position is None:
-                strays.append(info.key)
-            else:
-                positions.append(position)
-                sizes.append(info.size)
-        order = np.argsort(np.frombuffer(positions, np.uint64)) if positions else np.array([], np.int64)
-        return WalListing(np.array(positions, np.uint64)[order], np.array(sizes, np.uint64)[order], tuple(strays))
-
-    return retry.run(listed)
+    positions, sizes, strays = array("Q"), array("Q"), []
+    for info in shard.wal.list(names.wal_folder(shard.id) + "/"):
+        position = names.wal_position(info.key)
+        if position is None:
+            strays.append(info.key)
+        else:
+            positions.append(position)
+            sizes.append(info.size)
+    order = np.argsort(np.frombuffer(positions, np.uint64)) if positions else np.array([], np.int64)
+    return WalListing(np.array(positions, np.uint64)[order], np.array(sizes, np.uint64)[order], tuple(strays))
 
 
 def entries(shard: Shard) -> dict[int, ObjectInfo]:
-    """The entries that are there, by position. One LIST, tried once."""
+    """The entries that are there, by position. One LIST."""
     infos = shard.wal.list(names.wal_folder(shard.id) + "/")
     return {position: info for info in infos if (position := names.wal_position(info.key)) is not None}
 

@@ -51,6 +51,10 @@ class WalPlaces(ObjectStore):
         """As the target does."""
         self.target.put_if_absent(key, data)
 
+    def put_once(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
+        """As the target does."""
+        self.target.put_once(key, data)
+
     def put_overwrite(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
         """As the target does."""
         self.target.put_overwrite(key, data)
@@ -118,6 +122,16 @@ class MovedWal(WalPlaces):
         """Both."""
         return (self.own, self.new)
 
+    @property
+    def retry(self) -> Retry:
+        """Of both stores."""
+        return self.new.retry
+
+    def retrying(self, retry: Retry | None = None) -> ObjectStore:
+        """Both stores under that policy."""
+        own, new = self.own.retrying(retry), self.new.retrying(retry)
+        return self if own is self.own and new is self.new else MovedWal(own, new, self.persist)
+
     def operations(self) -> Mapping[str, int]:
         """Of the new store; the table's own one counts for itself."""
         return self.new.operations()
@@ -151,7 +165,7 @@ def before_move(shard: Shard, manifest: Manifest | None) -> Shard:
     return shard
 
 
-def move_wal(shard: Shard, claim: Claim, replay_after: int, retry: Retry) -> Manifest:
+def move_wal(shard: Shard, claim: Claim, replay_after: int) -> Manifest:
     """Move the WAL of a shard that was just claimed, with its barrier in the old place; the manifest as written.
 
     1. note the new store for everybody who opens the table.
@@ -166,10 +180,11 @@ def move_wal(shard: Shard, claim: Claim, replay_after: int, retry: Retry) -> Man
     wal.persist()
     step("noted")
     own, new = wal.own, wal.new
-    there = retry.run(lambda: positions(Shard(replace(shard.home, wal_store=own), shard.id)))
+    there = positions(Shard(replace(shard.home, wal_store=own), shard.id))
     keys = [shard.wal_key(position) for position in sorted(there) if position > replay_after]
-    parallel.each("wal", lambda key: retry.run(lambda: own.copy(key, key, new)), keys)
+    parallel.each("wal", lambda key: own.copy(key, key, new), keys)
     step("copied")
     value = wal.uri.encode()
-    manifests = shard.manifests_retried(retry)
-    return manifests.commit_update(claim.claim_id, claim.epoch, lambda latest: latest.with_field(WAL_STORE, value))
+    return shard.manifests.commit_update(
+        claim.claim_id, claim.epoch, lambda latest: latest.with_field(WAL_STORE, value)
+    )

@@ -15,7 +15,6 @@ from uuid import UUID
 import pyarrow as pa
 
 from headgate.errors import Expired, InvalidInput, NotFound
-from headgate.retry import Retry
 from headgate.shards.shard import Shard, TableHome
 from headgate.shards.wal.appender import read_header
 from headgate.shards.wal.entry import Tags
@@ -56,7 +55,7 @@ def entry_name(shard: str, position: int, entry_id: str) -> str:
     return f"{shard}:{position}:{entry_id}"
 
 
-def landed(home: TableHome, entry_id: str, retry: Retry = Retry()) -> bool:  # noqa: B008
+def landed(home: TableHome, entry_id: str) -> bool:
     """Whether an entry of unknown outcome is durable, by what its slot holds. One read; writes nothing.
 
     1. the slot holds the entry: True, also before the next open.
@@ -69,9 +68,9 @@ def landed(home: TableHome, entry_id: str, retry: Retry = Retry()) -> bool:  # n
     """
     shard, position, stored_id = _parsed(home, entry_id)
     try:
-        return retry.run(lambda: read_header(shard, position)).entry_id == stored_id
+        return read_header(shard, position).entry_id == stored_id
     except NotFound:
-        manifest = shard.manifests_retried(retry).latest()
+        manifest = shard.manifests.latest()
     if manifest is None:
         raise InvalidInput("The table has no such shard.", **shard.where(), advice="ask the table that was written to")
     if position <= manifest.replay_after:

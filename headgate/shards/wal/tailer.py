@@ -14,13 +14,11 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 from typing import TypeAlias
 
 from headgate.errors import DataLoss, HeadgateError, NotFound
 from headgate.parallel import Pool
-from headgate.retry import Retry
 from headgate.shards.shard import Shard
 from headgate.shards.wal.decoder import decode_entry
 from headgate.shards.wal.entry import Entry
@@ -49,10 +47,9 @@ class WalEntry:
 class WalTailer:
     """Reads one shard's WAL. Holds no state between calls of `read`."""
 
-    def __init__(self, shard: Shard, *, prefetch: int = PREFETCH, retry: Retry = Retry()) -> None:  # noqa: B008
+    def __init__(self, shard: Shard, *, prefetch: int = PREFETCH) -> None:
         self._shard = shard
         self._prefetch = prefetch
-        self._retry = retry
 
     def read(self, start: int, stop: int | None = None) -> Iterator[WalEntry]:
         """Entries from `start` up to the tip, or exactly [start, stop).
@@ -83,7 +80,7 @@ class WalTailer:
                         later = (there for _, waiting in ahead for there in waiting.result())
                         free = all(there is None for there in chain(found[index:], later))
                         if stop is None and position >= least and free:
-                            least = self._retry.run(partial(listed_tip, self._shard, position))
+                            least = listed_tip(self._shard, position)
                             if least == position:
                                 return
                         entry = self._filled_meanwhile(position)
@@ -106,7 +103,7 @@ class WalTailer:
 
     def _get(self, position: int) -> Entry | None:
         try:
-            return decode_entry(self._retry.run(lambda: self._shard.wal.get(self._shard.wal_key(position))))
+            return decode_entry(self._shard.wal.get(self._shard.wal_key(position)))
         except NotFound:
             return None
         except HeadgateError as error:

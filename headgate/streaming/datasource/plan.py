@@ -23,7 +23,6 @@ from headgate.checkpoints.spark.directory import SparkCheckpoint
 from headgate.checkpoints.stream.driver import Planned, StreamDriver
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.errors import Fenced, InvalidInput, NotFound, Poisoned, Transient, from_json
-from headgate.retry import Retry
 from headgate.shards.shard import TableHome
 from headgate.streaming.datasource.memory import HeldStream, Hold
 from headgate.streaming.datasource.settings import Settings
@@ -71,7 +70,6 @@ class Commitment:
     """Whether the rows of a shard must all come from one task."""
     skip: bool = False
     """The log has the batch."""
-    retry: Retry = field(default=Retry())
 
 
 @dataclass(frozen=True)
@@ -108,6 +106,7 @@ def plan_batch(settings: Settings, columns: Sequence[str], root: str) -> BatchPl
     if settings.options.cache_bytes is not None:
         set_cache_bytes(settings.options.cache_bytes)
     table = open_table(settings.table, dict(settings.options.storage_options or {}) or None)
+    table = table.retrying(settings.options.retry)
     decoder = _decoder(settings, table)
     check_columns(columns, decoder, settings.options.sequence_by, table, as_option)
     checkpoint = SparkCheckpoint(settings.checkpoint, settings.options.storage_options)
@@ -135,7 +134,7 @@ def plan_batch(settings: Settings, columns: Sequence[str], root: str) -> BatchPl
         planned = driver.plan({*names, *driver.claims})
         while driver.head.changed != known:
             known = driver.head.changed
-            table = settings.options.retry.run(table.refreshed)
+            table = settings.options.retry.run_steps(table.refreshed)
             decoder = _decoder(settings, table)
             check_columns(columns, decoder, settings.options.sequence_by, table, as_option)
             driver.use_columns(table.home.schema)
@@ -158,7 +157,6 @@ def plan_batch(settings: Settings, columns: Sequence[str], root: str) -> BatchPl
         dead_letters={} if write is None else write.dead_letter_ids,
         ordered=bool(table.primary_key),
         skip=isinstance(decision, Skip),
-        retry=settings.options.retry,
     )
     return BatchPlan(commitment, write)
 
@@ -186,7 +184,7 @@ def commit_batch(results: Sequence[TaskResult], batch_id: int) -> BatchRecord | 
         written = [one for result in results for one in result.written]
         _check_tasks(commitment, written)
         shards, dead = shard_parts(written, commitment.shards, commitment.dead_letters)
-        log = CommitLog(commitment.home.records, head.stream, commitment.home.uri, commitment.retry)
+        log = CommitLog(commitment.home.records, head.stream, commitment.home.uri)
         assert head.opened is not None
         opened = OpenedLog(log, head.opened, LogState(head, {}))
         try:
@@ -221,12 +219,11 @@ def _held(
 ) -> StreamDriver:
     home, stream = table.home, settings.stream
     if mine is None:
-        retry = settings.options.retry
-        return StreamDriver.open(home, stream, query_id, names, accept=accept, decoder=decoder, retry=retry)
+        return StreamDriver.open(home, stream, query_id, names, accept=accept, decoder=decoder)
     if is_another_table(UUID(mine.table_id), str(home.table_id)):
         hold.forget()
         raise another_table(home, mine.table_id, str(home.table_id))
-    log = CommitLog(home.records, stream, home.uri, settings.options.retry)
+    log = CommitLog(home.records, stream, home.uri)
     place = (home.records.uri, stream)
     before = _heads.get(place)
     head = log.read(None if before is None else LogState(before, {})).head
@@ -242,7 +239,7 @@ def _held(
             advice="stop this query; another driver runs the stream. Start it again only if that one should stop",
         )
     opened = OpenedLog(log, head.opened, LogState(head, {}))
-    return StreamDriver.resume(home, stream, opened, retry=settings.options.retry)
+    return StreamDriver.resume(home, stream, opened)
 
 
 def _earliest(settings: Settings, topic: str, partition: int) -> int:

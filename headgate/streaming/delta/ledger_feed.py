@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
 from uuid import UUID
@@ -29,7 +29,6 @@ from headgate.checkpoints.log.archive.format import ArchivedBatch, covers
 from headgate.checkpoints.log.pins import ConsumerPin, PinStore
 from headgate.checkpoints.log.records import BatchRecord, LogRecord, OpenRecord
 from headgate.errors import NotFound
-from headgate.retry import Retry
 from headgate.shards.shard import TableHome
 from headgate.streaming.delta.ledger_lost import with_lost
 from headgate.streaming.delta.ledger_rows import Folded, LedgerRecord, TopicPartition, rows_of
@@ -81,10 +80,9 @@ class LedgerFeed:
 
     home: TableHome
     stream: str
-    retry: Retry = field(default_factory=Retry)
 
     def __post_init__(self) -> None:
-        self.archive = LogArchive(self.home.records, self.stream, self.home.uri, self.retry)
+        self.archive = LogArchive(self.home.records, self.stream, self.home.uri)
         self.log = self.archive.log
         self._opens: dict[str, OpenRecord] = {}
 
@@ -203,10 +201,9 @@ class LedgerPin:
         stream: str,
         ledger: str,
         hold: float = HOLD,
-        retry: Retry = Retry(),  # noqa: B008
     ) -> None:
-        self._pins = PinStore(home.records, home.uri, retry)
-        self._archive = LogArchive(home.records, stream, home.uri, retry)
+        self._pins = PinStore(home.records, home.uri)
+        self._archive = LogArchive(home.records, stream, home.uri)
         self._stream = stream
         self._name = ledger
         self.consumer = f"ledger-{xxhash.xxh3_64_hexdigest(ledger.encode())}-{stream}"

@@ -40,7 +40,6 @@ from headgate.checkpoints.log.records import BatchRecord, LogRecord, Span
 from headgate.connectors.objects import ObjectStore
 from headgate.errors import AlreadyExists, Corrupt, HeadgateError, InvalidInput, NotFound
 from headgate.parallel import Pool, in_order
-from headgate.retry import Retry
 
 ARCHIVES = "archive/"
 """Below the folder of the table's own records."""
@@ -60,12 +59,11 @@ class _Beginning:
 class LogArchive:
     """Of one stream. Reading writes nothing."""
 
-    def __init__(self, store: ObjectStore, stream: str, table_uri: str, retry: Retry = Retry()) -> None:  # noqa: B008
-        self.log = CommitLog(store, stream, table_uri, retry)
+    def __init__(self, store: ObjectStore, stream: str, table_uri: str) -> None:
+        self.log = CommitLog(store, stream, table_uri)
         self.marker = f"{self.log.folder}/{ARCHIVE}"
         self.folder = ARCHIVES + self.log.folder.removeprefix(ROOT) + "/"
         self._store = store
-        self._retry = retry
 
     # -- beginning ---------------------------------------------------------------------
 
@@ -77,12 +75,12 @@ class LogArchive:
         gone = next((one for one in range(max(there, default=0), 0, -1) if one not in there), 0)
         data = records.encode(_Beginning(self.log.stream, gone))
         with suppress(AlreadyExists):
-            self._retry.run(lambda: self._store.put_if_absent(self.marker, data))
+            self._store.put_if_absent(self.marker, data)
 
     def has_begun(self) -> bool:
         """One HEAD. Who has listed the stream's folder sees it there."""
         try:
-            self._retry.run(lambda: self._store.head(self.marker))
+            self._store.head(self.marker)
         except NotFound:
             return False
         return True
@@ -90,7 +88,7 @@ class LogArchive:
     def since(self) -> int:
         """The last sequence that was gone already when the archive began. Raises NotFound, Corrupt, InvalidInput."""
         what = "The beginning of an archive"
-        beginning = records.decode(_Beginning, self._retry.run(lambda: self._store.get(self.marker)), what)
+        beginning = records.decode(_Beginning, self._store.get(self.marker), what)
         if beginning.stream != self.log.stream:
             raise Corrupt(f"{what} is that of stream {beginning.stream[:200]!r}.")
         return beginning.since
@@ -120,7 +118,7 @@ class LogArchive:
         return done
 
     def _put(self, name: ArchiveName, data: bytes) -> None:
-        self._retry.run(lambda: self._store.put_if_absent(self.key(name), data))
+        self._store.put_if_absent(self.key(name), data)
 
     def _leaving(self, batches: Mapping[int, datetime], pool: Pool) -> Iterator[Leaving]:
         for sequence, (record, text) in in_order(pool, self._stored, sorted(batches)):
@@ -143,7 +141,7 @@ class LogArchive:
 
     def names(self) -> list[ArchiveName]:
         """Of the objects that are there, rising. One LIST."""
-        infos = self._retry.run(lambda: list(self._store.list(self.folder)))
+        infos = list(self._store.list(self.folder))
         found = (name_of(info.key.removeprefix(self.folder)) for info in infos)
         return sorted(name for name in found if name is not None)
 
@@ -154,7 +152,7 @@ class LogArchive:
     def read(self, name: ArchiveName) -> list[ArchivedBatch]:
         """What an object has, rising. Raises NotFound, Corrupt, InvalidInput."""
         try:
-            return decode(self._retry.run(lambda: self._store.get(self.key(name))), name, self.log.stream)
+            return decode(self._store.get(self.key(name)), name, self.log.stream)
         except HeadgateError as error:
             error.located(table=self.log.table, stream=self.log.stream[:200], key=self.key(name))
             raise

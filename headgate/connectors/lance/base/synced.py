@@ -112,17 +112,12 @@ def _transactions(root: str, listed: Mapping[int, str]) -> list[str]:
 def _marked(store: ObjectStore, table_id: str, version: int) -> bool:
     """Put the mark. False: the disk is full, and who makes room must get on; the next one marks."""
     data = text_of({"kind": "synced", "base_version": version})
-    for last in (False, False, True):
-        try:
-            with suppress(AlreadyExists):
-                store.put_if_absent(_key(table_id, version), data)
-            return True
-        except StoreFull:
-            return False
-        except Transient:
-            if last:
-                raise
-    return False
+    try:
+        with suppress(AlreadyExists):
+            store.put_if_absent(_key(table_id, version), data)
+    except StoreFull:
+        return False
+    return True
 
 
 def _key(table_id: str, version: int) -> str:
