@@ -55,7 +55,7 @@ class HeadgateError(Exception):
         }
         return {key: value for key, value in named.items() if value is not None}
 
-    def located(self, **where: Any) -> HeadgateError:
+    def with_context(self, **where: Any) -> HeadgateError:
         """The same error with facts filled in that were unknown where it was raised."""
         for key, value in where.items():
             if key in ("table", "shard", "position", "epoch", "stored_epoch", "advice"):

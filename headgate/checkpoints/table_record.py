@@ -58,7 +58,7 @@ def read_record(store: ObjectStore, table_id: uuid.UUID) -> TableRecord:
             advice="restore the record; a native copy lacks fresh rows, so clone the table with headgate instead",
         ) from error
     except (Corrupt, InvalidInput) as error:
-        error.located(table=store.uri, key=key)
+        error.with_context(table=store.uri, key=key)
         raise
 
 

@@ -152,9 +152,9 @@ class Shard:
         """Table and shard, for errors."""
         return {"table": self.home.uri, "shard": str(self.id)}
 
-    def blame(self, error: HeadgateError, position: int) -> HeadgateError:
+    def at_position(self, error: HeadgateError, position: int) -> HeadgateError:
         """The error, with this shard and the position."""
-        return error.located(**self.where(), position=position)
+        return error.with_context(**self.where(), position=position)
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ class ShardSink:
                 self._end_run(may_stop=not isinstance(error, HeadgateError))
                 if isinstance(error, HeadgateError):
                     self.reporting.end_run(wait=False)
-                    self.error = error.located(batch=batch_id)
+                    self.error = error.with_context(batch=batch_id)
                 raise
 
     def check(self, checkpoint: str, query_name: str | None = None) -> None:

@@ -115,7 +115,7 @@ class Table(Reads, Upkeep):
             try:
                 self.sharding.check_name(shard)
             except InvalidInput as error:
-                error.located(table=self.uri)
+                error.with_context(table=self.uri)
                 raise
         return self.home.shard(shard)
 

@@ -88,7 +88,9 @@ class Upkeep:
             return replace(done, indexed=index_base(self.home.store, report=report).segments)
         except HeadgateError as error:
             compacted = "the SSTables are in the base, and its full-text index is not complete"
-            error.located(compacted=compacted, advice="compact again, or build the index by `headgate index build`")
+            error.with_context(
+                compacted=compacted, advice="compact again, or build the index by `headgate index build`"
+            )
             raise
 
     def collect_garbage(

@@ -72,7 +72,7 @@ def read_intent(store: ObjectStore) -> CloneIntent | None:
     except NotFound:
         return None
     except HeadgateError as error:
-        error.located(target=store.uri, key=KEY)
+        error.with_context(target=store.uri, key=KEY)
         raise
 
 
@@ -107,7 +107,7 @@ def read_given_up(store: ObjectStore) -> tuple[UUID, ...] | None:
     except NotFound:
         return None
     except HeadgateError as error:
-        error.located(target=store.uri, key=GIVEN_UP)
+        error.with_context(target=store.uri, key=GIVEN_UP)
         raise
 
 

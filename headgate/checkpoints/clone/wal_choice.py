@@ -55,7 +55,7 @@ def read_choice(store: ObjectStore, table_id: UUID) -> str | None:
     except NotFound:
         return None
     except HeadgateError as error:
-        error.located(table=store.uri, key=key)
+        error.with_context(table=store.uri, key=key)
         raise
     return store.uri if chosen.wal_uri is None else chosen.wal_uri
 

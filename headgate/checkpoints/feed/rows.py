@@ -77,7 +77,7 @@ def _entry(shard: Shard, piece: LogPiece, position: int) -> Entry:
             advice="start the query again: it then names a checkpoint to start from",
         ) from error
     except HeadgateError as error:
-        raise shard.blame(error, position)  # noqa: B904 - the same error, located
+        raise shard.at_position(error, position)  # noqa: B904 - the same error, told where
     if entry.header.tags.attempt_id != piece.attempt_id:
         raise DataLoss(
             f"A commit record lists position {position}, and the entry there is of another attempt.",
@@ -91,7 +91,7 @@ def _adopted(schema: RowSchema, shard: Shard, position: int, batch: pa.RecordBat
     try:
         return schema.adopted(batch)
     except HeadgateError as error:
-        raise shard.blame(error, position)  # noqa: B904 - the same error, located
+        raise shard.at_position(error, position)  # noqa: B904 - the same error, told where
 
 
 def _with_place(

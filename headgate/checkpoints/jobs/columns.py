@@ -32,7 +32,7 @@ from headgate.connectors.lance.base.synced import sync_base
 from headgate.connectors.lance.dataset import rehearse_change
 from headgate.connectors.lance.datasets import field_ids, open_dataset
 from headgate.connectors.lance.errors import native_error
-from headgate.connectors.objects import bare
+from headgate.connectors.objects import without_secrets
 from headgate.errors import Fenced, InvalidInput, Transient
 from headgate.shards.rows.base import check_own
 from headgate.shards.rows.schema import PRIMARY_KEY, TOMBSTONE, RowSchema
@@ -232,6 +232,6 @@ def _change(
     except (OSError, ValueError, RuntimeError) as error:
         if not stands(open_dataset(home.store).schema.names):
             what = "The base's columns could not be changed."
-            raise native_error(what, error, Transient, table=home.uri) from bare(error)
+            raise native_error(what, error, Transient, table=home.uri) from without_secrets(error)
     sync_base(home.store)
     announce(home)

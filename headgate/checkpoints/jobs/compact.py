@@ -296,7 +296,7 @@ def _stored(home: TableHome, part: CompactPart, names: Iterable[str]) -> Iterato
         try:
             yield from open_sstable(shard, sstable).batches(columns, None)
         except HeadgateError as error:
-            raise error.located(**shard.where(), sstable=sstable.path)  # noqa: B904 - the same error, located
+            raise error.with_context(**shard.where(), sstable=sstable.path)  # noqa: B904 - the same error, told where
 
 
 def _is_in(job: CompactJob, marks: Mapping[UUID, int]) -> bool:

@@ -72,7 +72,7 @@ def run_here(jobs: Sequence[FlushJob]) -> dict[str, Flushed]:
         try:
             done[job.name] = commit(job, make(job))
         except HeadgateError as error:
-            raise error.located(**job.claim.shard.where(), name=job.name)  # noqa: B904 - the same error, located
+            raise error.with_context(**job.claim.shard.where(), name=job.name)  # noqa: B904 - the same error, told where
     return done
 
 

@@ -142,7 +142,7 @@ class PinStore:
                 # A newer one took its place since the LIST; or it was collected.
                 return self._again(info)
             except HeadgateError as error:
-                error.located(table=self._table, key=info.key)
+                error.with_context(table=self._table, key=info.key)
                 raise
             return StoredPin(pin, info.modified, info.key, tuple(older.key for older in infos[:place]))
         return None

@@ -83,7 +83,7 @@ class RecordReader:
     def stored(self, sequence: int) -> tuple[LogRecord, bytes]:
         """The record at a sequence, and its bytes. Raises as `record`."""
         key = self._key("log", sequence)
-        with self._located(sequence):
+        with self._with_context(sequence):
             data = bytes(self._store.get(key))
             record = codec.decode_record(data)
             self._check_place(record, sequence)
@@ -121,7 +121,7 @@ class RecordReader:
         if sequence == 0:
             return empty(self.stream)
         key = self._key("folds", sequence)
-        with self._located(sequence):
+        with self._with_context(sequence):
             fold = codec.decode_fold(self._store.get(key))
             self._check_place(fold, sequence)
             return unfolded(fold)
@@ -155,9 +155,9 @@ class RecordReader:
         return {"table": self.table, "stream": self.stream[:200]}
 
     @contextmanager
-    def _located(self, sequence: int) -> Iterator[None]:
+    def _with_context(self, sequence: int) -> Iterator[None]:
         try:
             yield
         except HeadgateError as error:
-            error.located(**self._where(), sequence=sequence)
+            error.with_context(**self._where(), sequence=sequence)
             raise

@@ -268,7 +268,7 @@ def _flush(writer: ShardWriter) -> None:
     try:
         writer.flush_memtable()
     except HeadgateError as error:
-        raise error.located(**writer.shard.where())  # noqa: B904 - the same error, located
+        raise error.with_context(**writer.shard.where())  # noqa: B904 - the same error, told where
 
 
 def _close_gap(writer: ShardWriter) -> None:

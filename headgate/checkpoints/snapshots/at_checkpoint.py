@@ -103,7 +103,7 @@ def _view(home: TableHome, checkpoint: TableCheckpoint, delta: Callable[[PinnedS
         deltas = parallel.each("checkpoint", delta, checkpoint.shards.values())
         view = TableView.of(home, deltas, checkpoint.base_version)
     except DataLoss as error:
-        error.located(table=home.uri, checkpoint=checkpoint.name)
+        error.with_context(table=home.uri, checkpoint=checkpoint.name)
         raise
     if view is None:
         raise Corrupt("The checkpoint's base has taken in later flushes than its manifests know.", table=home.uri)

@@ -172,7 +172,7 @@ class CheckpointStore:
             data = self._store.get(info.key)
             return StoredCheckpoint(decode(data), info.modified, info.key)
         except HeadgateError as error:
-            error.located(table=self._table, key=info.key)
+            error.with_context(table=self._table, key=info.key)
             raise
 
 

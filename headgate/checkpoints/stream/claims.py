@@ -42,7 +42,7 @@ def claim_all(home: TableHome, stream: str, names: Iterable[str], listed: Mappin
         try:
             return WalAppender.open(shard, owner=stream, last_known=listed.get(shard.id)).claim
         except HeadgateError as error:
-            error.located(stream=stream, name=name)
+            error.with_context(stream=stream, name=name)
             raise
 
     names = list(names)

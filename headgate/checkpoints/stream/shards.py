@@ -222,7 +222,7 @@ class StreamShards:
             try:
                 return close_gap(self._claims[name], flushed, limit)
             except HeadgateError as error:
-                error.located(stream=self.stream, name=name)
+                error.with_context(stream=self.stream, name=name)
                 raise
 
         closed = dict(zip(settled, parallel.each("claim", close, settled), strict=True))

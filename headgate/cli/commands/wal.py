@@ -148,5 +148,5 @@ def _covered(shard: Shard, wanted: range) -> Iterator[WalEntry]:
         try:
             entry = decode_entry(data)
         except DataLoss as error:
-            raise shard.blame(error, position)  # noqa: B904 - the same error, located
+            raise shard.at_position(error, position)  # noqa: B904 - the same error, told where
         yield WalEntry(position, entry)

@@ -70,7 +70,7 @@ def _of_group(config: ConsumerConfig, group: str) -> ConsumerConfig:
 def _check(parts: Iterable[TopicPartition], lent: Lent, config: ConsumerConfig, group: str) -> None:
     for part in parts:
         if part.error is not None:
-            raise _group_error(part.error, lent, config, group).located(topic=part.topic, partition=part.partition)
+            raise _group_error(part.error, lent, config, group).with_context(topic=part.topic, partition=part.partition)
 
 
 def _group_error(reason: KafkaError, lent: Lent, config: ConsumerConfig, group: str) -> HeadgateError:

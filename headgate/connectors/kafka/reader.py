@@ -346,7 +346,7 @@ class _RangeReader:
         error = kind(what, topic=wanted.topic, partition=wanted.partition, range=f"[{wanted.start},{wanted.until})")
         if kind is Transient:
             error.advice = self._config.reach
-        return error.located(reached=self._position, servers=self._config.servers, **facts)
+        return error.with_context(reached=self._position, servers=self._config.servers, **facts)
 
 
 # -- asking ------------------------------------------------------------------------

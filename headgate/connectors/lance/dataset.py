@@ -15,7 +15,7 @@ import pyarrow as pa
 from headgate.connectors.lance.base.damage import newest_readable
 from headgate.connectors.lance.base.files import has_versions
 from headgate.connectors.lance.errors import native_error
-from headgate.connectors.objects import bare, open_store, redact, scrubbed
+from headgate.connectors.objects import open_store, redact, scrubbed, without_secrets
 from headgate.connectors.objects.wal_options import own_options
 from headgate.errors import HeadgateError, InvalidInput, NotFound, StoreError
 
@@ -70,7 +70,7 @@ def look(uri: str, storage_options: Options = None) -> Base | None:
     try:
         return _described(dataset)
     except (ValueError, OSError) as error:
-        raise _failed("describe the dataset", uri, error) from bare(error)
+        raise _failed("describe the dataset", uri, error) from without_secrets(error)
 
 
 def read_schema(uri: str, storage_options: Options = None) -> tuple[pa.Schema, list[int]]:
@@ -95,7 +95,7 @@ def rehearse(schema: pa.Schema, full_text: Mapping[str, str], sharding: NativeSh
         # By name, as compaction reads: Lance takes names at first that it cannot find again.
         read = dataset.scanner(columns=schema.names).to_table().schema.names
     except Exception as error:
-        raise InvalidInput(f"Lance refuses such a table: {_reason(error)}.") from bare(error)
+        raise InvalidInput(f"Lance refuses such a table: {_reason(error)}.") from without_secrets(error)
     if read != schema.names or dataset.schema.names != schema.names:
         raise InvalidInput("Lance would call a column by another name.", advice="use names without control characters")
     return dataset.schema
@@ -113,7 +113,9 @@ def rehearse_change(schema: pa.Schema, change: Callable[[LanceDataset], object],
         dataset.checkout_latest()  # type: ignore[no-untyped-call]
         read = dataset.scanner(columns=list(names)).to_table().schema.names
     except Exception as error:
-        raise InvalidInput(f"Lance refuses such columns: {_reason(error)}.", advice=_UNCHANGED) from bare(error)
+        raise InvalidInput(f"Lance refuses such columns: {_reason(error)}.", advice=_UNCHANGED) from without_secrets(
+            error
+        )
     if not read == dataset.schema.names == list(names):
         raise InvalidInput("Lance would call a column by another name.", advice=_UNCHANGED)
 
@@ -129,7 +131,7 @@ def ensure_base(uri: str, schema: pa.Schema, storage_options: Options = None) ->
         lance.write_dataset(schema.empty_table(), uri, mode="create", storage_options=_options(storage_options))
     except Exception as error:
         if look(uri, storage_options) is None:
-            raise _failed("create the dataset", uri, error) from bare(error)
+            raise _failed("create the dataset", uri, error) from without_secrets(error)
 
 
 def ensure_full_text(uri: str, column: str, name: str, storage_options: Options = None) -> None:
@@ -141,7 +143,7 @@ def ensure_full_text(uri: str, column: str, name: str, storage_options: Options 
         dataset.create_scalar_index(column, "INVERTED", name=name, replace=False)
     except Exception as error:
         if name not in _index_names(_open(uri, storage_options)):
-            raise _failed(f"index column {column!r}", uri, error) from bare(error)
+            raise _failed(f"index column {column!r}", uri, error) from without_secrets(error)
 
 
 def ensure_mem_wal(uri: str, wanted: MemWal, storage_options: Options = None) -> None:
@@ -156,7 +158,7 @@ def ensure_mem_wal(uri: str, wanted: MemWal, storage_options: Options = None) ->
         except Exception as error:
             found = _mem_wal(_open(uri, storage_options))
             if found is None:
-                raise _failed("initialise MemWAL", uri, error) from bare(error)
+                raise _failed("initialise MemWAL", uri, error) from without_secrets(error)
     if found != wanted:
         raise InvalidInput(
             f"MemWAL of the dataset is initialised as {found}, and {wanted} was asked for.", table=redact(uri)
@@ -188,7 +190,7 @@ def swap_config(
     except Exception as error:
         found = _open(uri, storage_options).config().get(key)
         if found == expected:
-            raise _failed(f"set {key!r}", uri, error) from bare(error)
+            raise _failed(f"set {key!r}", uri, error) from without_secrets(error)
     else:
         found = value
     return found == value
@@ -219,10 +221,10 @@ def _open(uri: str, storage_options: Options) -> LanceDataset:
             return lance.dataset(uri, version=older, storage_options=_options(storage_options))
         # Native raises ValueError for an absent dataset and for a failing store alike: ask the store.
         if has_versions(store):
-            raise _failed("open the dataset", uri, error) from bare(error)
+            raise _failed("open the dataset", uri, error) from without_secrets(error)
         raise NotFound(
             f"There is no Lance table at {redact(uri)}.", advice="check the URI, or create the table first"
-        ) from bare(error)
+        ) from without_secrets(error)
 
 
 def _described(dataset: LanceDataset) -> Base:

@@ -22,7 +22,7 @@ from headgate.connectors.lance.base.damage import newest_readable
 from headgate.connectors.lance.base.files import sync_tree
 from headgate.connectors.lance.errors import native_error, reading
 from headgate.connectors.lance.fields import numbered_schema
-from headgate.connectors.objects import ObjectStore, bare
+from headgate.connectors.objects import ObjectStore, without_secrets
 from headgate.errors import AlreadyExists, DataLoss, Transient
 
 READAHEAD = 4
@@ -62,7 +62,7 @@ def open_dataset(store: ObjectStore, key: str = "", version: int | None = None, 
         if version is None and not key and (older := newest_readable(store)) is not None:
             return open_dataset(store, version=older, session=session)
         what = f"The Lance dataset {key or 'of the table'} cannot be opened."
-        raise native_error(what, error, DataLoss, store=store.uri, key=key or None) from bare(error)
+        raise native_error(what, error, DataLoss, store=store.uri, key=key or None) from without_secrets(error)
 
 
 def field_ids(dataset: Any) -> list[int]:
@@ -108,7 +108,7 @@ def write_dataset(
             _write_key_sidecar(store, key, rows.select(list(primary_key)))
     except (OSError, ValueError, RuntimeError) as error:
         what = "An SSTable could not be written."
-        raise native_error(what, error, Transient, store=store.uri, key=key) from bare(error)
+        raise native_error(what, error, Transient, store=store.uri, key=key) from without_secrets(error)
     # Lance never syncs: before the WAL behind a dataset may go, its files and folders must be on disk.
     sync_tree(store, key)
 

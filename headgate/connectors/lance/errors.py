@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from headgate.connectors.objects.errors import OS_ERRORS
-from headgate.connectors.objects.secrets import bare
+from headgate.connectors.objects.secrets import without_secrets
 from headgate.errors import HeadgateError, PermissionDenied, StoreError, StoreFull, Transient
 
 E = TypeVar("E", bound=HeadgateError)
@@ -31,7 +31,7 @@ def native_error(what: str, error: BaseException, otherwise: type[E], **where: A
     """StoreFull or PermissionDenied, with the reason in its sentence, Transient where the store was away, by what the
     text tells; `otherwise` if it tells none of them.
 
-    Raise it from `bare(error)`.
+    Raise it from `without_secrets(error)`.
     """
     for number in map(int, _NUMBER.findall(str(error))):
         kind = OS_ERRORS.get(number)
@@ -46,14 +46,14 @@ def reading(what: str, **where: Any) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise native_error(what, error, StoreError, **where) from bare(error)
+        raise native_error(what, error, StoreError, **where) from without_secrets(error)
     except ValueError as error:
         # So pyarrow calls all that ends a stream of batches; what is wrong with the question is raised as it is.
         if _DAMAGED.search(str(error)) is not None and not is_away(error):
-            raise native_error(what, error, StoreError, **where) from bare(error)
+            raise native_error(what, error, StoreError, **where) from without_secrets(error)
         if not is_away(error):
             raise
-        raise Transient(what, **where) from bare(error)
+        raise Transient(what, **where) from without_secrets(error)
 
 
 def is_away(error: BaseException) -> bool:

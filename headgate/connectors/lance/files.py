@@ -59,7 +59,7 @@ def read_end(store: ObjectStore, key: str, size: int) -> FileEnd:
     try:
         return _end(fetch, size)
     except Corrupt as error:
-        error.located(store=store.uri, key=key)
+        error.with_context(store=store.uri, key=key)
         raise
 
 

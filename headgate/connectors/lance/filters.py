@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headgate.connectors.lance.datasets import dataset_in_memory
-from headgate.connectors.objects.secrets import bare, scrubbed
+from headgate.connectors.objects.secrets import scrubbed, without_secrets
 from headgate.errors import InvalidInput
 
 Filter: TypeAlias = str | pc.Expression
@@ -53,7 +53,7 @@ def check_filter(schema: pa.Schema, filter: Filter) -> None:
             # An expression for a new column is planned over the table's columns alone.
             empty.add_columns({f"c{uuid.uuid4().hex}": filter})
     except (ValueError, OSError, RuntimeError) as error:
-        raise InvalidInput(f"Lance refuses the filter {_shown(filter)}: {_reason(error)}") from bare(error)
+        raise InvalidInput(f"Lance refuses the filter {_shown(filter)}: {_reason(error)}") from without_secrets(error)
     if isinstance(filter, str) and not all(_is_planned(empty, text.format(filter)) for text in _ENCLOSED):
         raise InvalidInput(
             f"The filter {_shown(filter)} is not one expression.",
@@ -77,7 +77,7 @@ def applying(filter: Filter | None) -> Iterator[None]:
     except ValueError as error:
         if filter is None or _ON_A_ROW not in str(error):
             raise
-        raise InvalidInput(f"The filter {_shown(filter)} fails on a row: {_reason(error)}") from bare(error)
+        raise InvalidInput(f"The filter {_shown(filter)} fails on a row: {_reason(error)}") from without_secrets(error)
 
 
 def _is_planned(dataset: Any, filter: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from headgate.connectors.lance.datasets import open_dataset
 from headgate.connectors.lance.errors import is_away
-from headgate.connectors.objects import ObjectStore, bare
+from headgate.connectors.objects import ObjectStore, without_secrets
 from headgate.errors import HeadgateError, Transient
 
 BATCH_ROWS = 8192
@@ -61,7 +61,9 @@ def _guarded(store: ObjectStore, key: str, version: int | None, read: Any) -> Da
         raise
     except BaseException as error:  # native code that panics raises what is no Exception
         if is_away(error):
-            raise Transient("A Lance dataset could not be read.", store=store.uri, key=key or None) from bare(error)
+            raise Transient(
+                "A Lance dataset could not be read.", store=store.uri, key=key or None
+            ) from without_secrets(error)
         return DatasetHealth(_reason(error))
     missing = tuple(
         name for name, folders in named.items() if any(not _has_files(store, key, folder) for folder in folders)

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from headgate.connectors.lance.datasets import open_dataset, text_indexes
 from headgate.connectors.lance.errors import native_error
-from headgate.connectors.objects import ObjectStore, bare, scrubbed
+from headgate.connectors.objects import ObjectStore, scrubbed, without_secrets
 from headgate.errors import InvalidInput, StoreError, Transient
 
 
@@ -106,7 +106,7 @@ def check_parameters(store: ObjectStore, column: str, parameters: Mapping[str, A
         reason = str(error).split(", /")[0].rstrip(".") or type(error).__name__
         raise InvalidInput(
             f"Lance refuses a full-text index of column {column!r}: {reason}.", table=store.uri
-        ) from bare(error)
+        ) from without_secrets(error)
 
 
 def build_segment(
@@ -135,7 +135,7 @@ def build_segment(
         )
     except (OSError, ValueError, RuntimeError) as error:
         what = f"Lance could not index column {column!r}: {scrubbed(str(error))[:300]}"
-        raise native_error(what, error, Transient, table=store.uri, index=str(index_id)) from bare(error)
+        raise native_error(what, error, Transient, table=store.uri, index=str(index_id)) from without_secrets(error)
     return NativeSegment(
         index_id=index_id,
         fragments=tuple(sorted(index.fragment_ids)),
@@ -185,7 +185,7 @@ def commit_segments(
         return False
     except (OSError, ValueError, RuntimeError) as error:
         what = f"Lance could not commit index {name!r}: {scrubbed(str(error))[:300]}"
-        raise native_error(what, error, StoreError, table=store.uri) from bare(error)
+        raise native_error(what, error, StoreError, table=store.uri) from without_secrets(error)
     return True
 
 

@@ -9,11 +9,11 @@ from headgate.connectors.objects.local import LocalStore
 from headgate.connectors.objects.memory import MemoryStore
 from headgate.connectors.objects.port import ObjectInfo, ObjectStore
 from headgate.connectors.objects.s3.store import S3Store
-from headgate.connectors.objects.secrets import bare, redact, scrubbed
+from headgate.connectors.objects.secrets import redact, scrubbed, without_secrets
 from headgate.connectors.objects.wal_options import own_options
 from headgate.errors import InvalidInput
 
-__all__ = ["ObjectInfo", "ObjectStore", "bare", "open_store", "redact", "scrubbed"]
+__all__ = ["ObjectInfo", "ObjectStore", "without_secrets", "open_store", "redact", "scrubbed"]
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
 

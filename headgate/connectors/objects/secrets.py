@@ -54,7 +54,7 @@ def scrubbed(text: str) -> str:
     return _REPEATED.sub(r"<\1>***<", _USER.sub(r"\1", text))
 
 
-def bare(error: BaseException) -> BaseException:
+def without_secrets(error: BaseException) -> BaseException:
     """The error, to be named as a cause: a copy without credentials where its text shows one."""
     text = str(error)
     if (clean := scrubbed(text)) == text:

@@ -56,7 +56,7 @@ def index_base(
         try:
             built = build_index(store, index.column, index.name, runner=runner, limits=limits, report=report)
         except HeadgateError as error:
-            failed = failed or error.located(table=store.uri, column=index.column)
+            failed = failed or error.with_context(table=store.uri, column=index.column)
             continue
         segments += built.added
         columns += [index.column] if built.added else []

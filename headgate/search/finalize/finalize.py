@@ -125,7 +125,7 @@ class _Finalizer:
                 # Another finalizer that is done deletes staging, and this one cannot find it any more.
                 segment = self._finished()
                 if segment is None:
-                    error.located(**self.folder.where())
+                    error.with_context(**self.folder.where())
                     raise
         step("marked")
         self.stages.complete("copy_parts", "write_merged_metadata")

@@ -141,7 +141,7 @@ def decode_manifest(data: bytes | memoryview, *, shard_id: UUID, version: int) -
     try:
         return _decode(data, shard_id, version)
     except Corrupt as error:
-        error.located(shard=str(shard_id), version=version)
+        error.with_context(shard=str(shard_id), version=version)
         raise
 
 

@@ -67,14 +67,14 @@ class ManifestStore:
 
     def versions(self) -> list[int]:
         """Every version that is there, oldest first. The hint and strays do not count."""
-        with self._located():
+        with self._with_context():
             folder = names.manifest_folder(self.shard_id) + "/"
             found = map(names.manifest_version, self.store.list_keys(folder))
             return sorted(version for version in found if version)
 
     def read(self, version: int) -> Manifest:
         """One version. Raises NotFound, Corrupt."""
-        with self._located():
+        with self._with_context():
             data = self.store.get(names.manifest_key(self.shard_id, version))
             return decode_manifest(data, shard_id=self.shard_id, version=version)
 
@@ -83,7 +83,7 @@ class ManifestStore:
 
         Where that is the `known` one it is not read again: a version never changes.
         """
-        with self._located():
+        with self._with_context():
             for _ in range(LIST_TRIES):
                 versions = self.versions()
                 if not versions:
@@ -116,7 +116,7 @@ class ManifestStore:
         if owner == "":
             raise InvalidInput("An owner must not be empty.", table=self.table, shard=str(self.shard_id))
         claim_id = uuid.uuid4().hex
-        with self._located():
+        with self._with_context():
             for _ in range(CLAIM_TRIES):
                 previous = self.latest()
                 if previous is not None:
@@ -137,7 +137,7 @@ class ManifestStore:
 
     def check_free(self) -> None:
         """Raises InvalidInput where a claim without an owner would be refused. Writes nothing."""
-        with self._located():
+        with self._with_context():
             if (stored := self.latest()) is not None:
                 self._check_owner(stored, None)
 
@@ -167,7 +167,7 @@ class ManifestStore:
         Raises Transient where the outcome is unknown. After Fenced from step 4 the update
         may have landed before the successor's claim: leave what it names to garbage collection.
         """
-        with self._located(epoch=epoch):
+        with self._with_context(epoch=epoch):
             for _ in range(UPDATE_TRIES):
                 stored = self.latest()
                 if stored is None:
@@ -267,10 +267,10 @@ class ManifestStore:
         )
 
     @contextmanager
-    def _located(self, epoch: int | None = None) -> Iterator[None]:
+    def _with_context(self, epoch: int | None = None) -> Iterator[None]:
         """Whatever is raised inside says which table and shard it is about."""
         try:
             yield
         except HeadgateError as error:
-            error.located(table=self.table, shard=str(self.shard_id), epoch=epoch)
+            error.with_context(table=self.table, shard=str(self.shard_id), epoch=epoch)
             raise

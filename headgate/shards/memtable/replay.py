@@ -154,4 +154,4 @@ def _adopted(shard: Shard, position: int, batch: pa.RecordBatch) -> pa.RecordBat
     try:
         return shard.home.schema.adopted(batch)
     except HeadgateError as error:
-        raise shard.blame(error, position)  # noqa: B904 - the same error, located
+        raise shard.at_position(error, position)  # noqa: B904 - the same error, told where

@@ -316,4 +316,4 @@ def read_header(shard: Shard, position: int) -> EntryHeader:
             data = shard.wal.get_range(key, 0, length)
         return decode_header(data)
     except HeadgateError as error:
-        raise shard.blame(error, position)  # noqa: B904 - the same error, located
+        raise shard.at_position(error, position)  # noqa: B904 - the same error, told where

@@ -342,7 +342,7 @@ class WalFlusher:
                 error = self._stopping
             left = self._unfinished()
             if left.failed:
-                error.located(not_durable=_named(left.failed))
+                error.with_context(not_durable=_named(left.failed))
             if left.sent is not None:
                 name = entry_name(self._where["shard"], left.sent.position, left.sent.entry_id)
                 elsewhere = "The writer stopped, and the store has not answered for a WAL entry that was under way."
@@ -350,7 +350,7 @@ class WalFlusher:
                 self._doubt = OutcomeUnknown(what, **self._where, position=left.sent.position, epoch=error.epoch)
                 self._doubt.__cause__ = cause
                 for one in (error, self._doubt):
-                    one.located(unknown=_named(left.unknown), unknown_entry=name)
+                    one.with_context(unknown=_named(left.unknown), unknown_entry=name)
             self._stopping = self._error = error
             self._changed.notify_all()
 

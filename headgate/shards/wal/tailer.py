@@ -107,7 +107,7 @@ class WalTailer:
         except NotFound:
             return None
         except HeadgateError as error:
-            raise self._shard.blame(error, position)  # noqa: B904 - the same error, located
+            raise self._shard.at_position(error, position)  # noqa: B904 - the same error, told where
 
     def _filled_meanwhile(self, position: int) -> Entry:
         """A later entry is there, so this one must be by now: entries are put one after the other."""

@@ -178,7 +178,7 @@ def commit_batch(results: Sequence[TaskResult], batch_id: int) -> BatchRecord | 
     try:
         for result in results:
             if result.error is not None:
-                raise from_json(dict(result.error)).located(batch=batch_id, stream=head.stream)
+                raise from_json(dict(result.error)).with_context(batch=batch_id, stream=head.stream)
         if commitment.skip:
             return None
         written = [one for result in results for one in result.written]

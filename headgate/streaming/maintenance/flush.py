@@ -40,7 +40,7 @@ def flush(spark: SparkSession, jobs: Sequence[FlushJob], tasks: int | None = Non
                 raise result
             done[job.name] = flush_job.commit(job, _made(result))
         except HeadgateError as error:
-            failed = failed or error.located(**job.claim.shard.where(), name=job.name)
+            failed = failed or error.with_context(**job.claim.shard.where(), name=job.name)
     if failed is not None:
         raise failed
     return done

@@ -154,7 +154,7 @@ class LogArchive:
         try:
             return decode(self._store.get(self.key(name)), name, self.log.stream)
         except HeadgateError as error:
-            error.located(table=self.log.table, stream=self.log.stream[:200], key=self.key(name))
+            error.with_context(table=self.log.table, stream=self.log.stream[:200], key=self.key(name))
             raise
 
     def above(self, done: int) -> Iterator[ArchivedBatch]:

@@ -30,7 +30,7 @@ from headgate.connectors.lance.base.manifest import max_fragment_id
 from headgate.connectors.lance.base.notes import write_notes
 from headgate.connectors.lance.datasets import field_ids, open_dataset
 from headgate.connectors.lance.errors import native_error
-from headgate.connectors.objects import ObjectStore, bare
+from headgate.connectors.objects import ObjectStore, without_secrets
 from headgate.errors import Corrupt, Fenced, Poisoned, StoreError, Transient
 
 PREFIX = "headgate.appended."
@@ -135,7 +135,7 @@ def write_fragments(dataset: Any, store: ObjectStore, batches: Iterable[pa.Recor
         )
     except (OSError, ValueError, RuntimeError) as error:
         what = "Rows could not be written beside the base."
-        raise native_error(what, error, Transient, store=store.uri) from bare(error)
+        raise native_error(what, error, Transient, store=store.uri) from without_secrets(error)
     return tuple(json.dumps(fragment.to_json()) for fragment in made if fragment.physical_rows)
 
 
@@ -242,7 +242,7 @@ def _properties(dataset: Any, version: int) -> Mapping[str, str]:
     try:
         change = dataset.read_transaction(version)
     except (OSError, ValueError) as error:
-        raise _unknown(dataset, version) from bare(error)
+        raise _unknown(dataset, version) from without_secrets(error)
     if change is None:
         raise _unknown(dataset, version)
     return dict(change.transaction_properties or {})

@@ -18,7 +18,7 @@ from headgate.connectors.lance.base.files import has_versions
 from headgate.connectors.lance.base.synced import sync_base
 from headgate.connectors.lance.datasets import open_dataset
 from headgate.connectors.lance.errors import native_error
-from headgate.connectors.objects import ObjectStore, bare
+from headgate.connectors.objects import ObjectStore, without_secrets
 from headgate.connectors.objects.deletion import delete_all
 from headgate.errors import InvalidInput, PermissionDenied, StoreError
 
@@ -46,7 +46,7 @@ def ensure_clone(source: ObjectStore, target: ObjectStore, version: int, *, deep
         failed = failure()
     if failed is not None:
         what = f"Lance could not clone version {version} of the base."
-        raise native_error(what, failed, StoreError, source=source.uri, target=target.uri) from bare(failed)
+        raise native_error(what, failed, StoreError, source=source.uri, target=target.uri) from without_secrets(failed)
     sync_base(target)
 
 

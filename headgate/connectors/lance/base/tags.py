@@ -12,7 +12,7 @@ from headgate.connectors.lance.base.damage import settle_base
 from headgate.connectors.lance.base.synced import sync_base
 from headgate.connectors.lance.datasets import open_dataset
 from headgate.connectors.lance.errors import native_error
-from headgate.connectors.objects import ObjectStore, bare
+from headgate.connectors.objects import ObjectStore, without_secrets
 from headgate.connectors.objects.deletion import delete_by
 from headgate.connectors.objects.files import sync_path
 from headgate.errors import NotFound, Transient
@@ -32,9 +32,9 @@ def hold_version(store: ObjectStore, tag: str, version: int) -> None:
             return
         # Native raises ValueError for an absent version and for a failing store alike: ask the dataset.
         if version not in {one["version"] for one in dataset.versions()}:
-            raise NotFound(f"Version {version} of the base is gone.", table=store.uri) from bare(error)
+            raise NotFound(f"Version {version} of the base is gone.", table=store.uri) from without_secrets(error)
         what = f"Version {version} of the base could not be tagged."
-        raise native_error(what, error, Transient, table=store.uri, tag=tag) from bare(error)
+        raise native_error(what, error, Transient, table=store.uri, tag=tag) from without_secrets(error)
     sync_base(store, version)
     _sync(store, tag)
 
@@ -46,7 +46,7 @@ def release_version(store: ObjectStore, tag: str) -> None:
     except (ValueError, OSError) as error:
         if tag in held_versions(store):
             what = "A tag of the base could not be removed."
-            raise native_error(what, error, Transient, table=store.uri, tag=tag) from bare(error)
+            raise native_error(what, error, Transient, table=store.uri, tag=tag) from without_secrets(error)
 
 
 def held_versions(store: ObjectStore) -> Mapping[str, int]:
@@ -54,7 +54,7 @@ def held_versions(store: ObjectStore) -> Mapping[str, int]:
     try:
         return {name: int(tag["version"]) for name, tag in open_dataset(store).tags.list().items()}
     except (ValueError, OSError, RuntimeError) as error:
-        raise Transient("The tags of the base could not be read.", table=store.uri) from bare(error)
+        raise Transient("The tags of the base could not be read.", table=store.uri) from without_secrets(error)
 
 
 def _sync(store: ObjectStore, tag: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from headgate.connectors.lance.base.files import version_of
 from headgate.connectors.lance.datasets import open_dataset
 from headgate.connectors.lance.errors import native_error
-from headgate.connectors.objects import ObjectStore, bare
+from headgate.connectors.objects import ObjectStore, without_secrets
 from headgate.connectors.objects.deletion import delete_by
 from headgate.errors import Transient
 
@@ -69,7 +69,7 @@ def run_merge(store: ObjectStore, plan: MergePlan, number: int) -> str:
         return str(made.json())
     except (OSError, ValueError, RuntimeError) as error:
         what = "Fragments of the base could not be merged."
-        raise native_error(what, error, Transient, store=store.uri) from bare(error)
+        raise native_error(what, error, Transient, store=store.uri) from without_secrets(error)
 
 
 def commit_merge(store: ObjectStore, made: Sequence[str]) -> None:
@@ -80,7 +80,7 @@ def commit_merge(store: ObjectStore, made: Sequence[str]) -> None:
         Compaction.commit(open_dataset(store), [RewriteResult.from_json(text) for text in made])  # type: ignore[attr-defined]
     except (OSError, ValueError, RuntimeError) as error:
         what = "Merged fragments could not be committed to the base."
-        raise native_error(what, error, Transient, store=store.uri) from bare(error)
+        raise native_error(what, error, Transient, store=store.uri) from without_secrets(error)
 
 
 def version_times(store: ObjectStore) -> Mapping[int, datetime]:
@@ -100,4 +100,4 @@ def remove_versions(store: ObjectStore, versions: Sequence[int]) -> int:
         return int(delete_by(remove, store, f"versions {list(versions)}", "base version").bytes_removed)
     except (OSError, ValueError, RuntimeError) as error:
         what = "Old versions of the base could not be removed."
-        raise native_error(what, error, Transient, store=store.uri) from bare(error)
+        raise native_error(what, error, Transient, store=store.uri) from without_secrets(error)

@@ -22,7 +22,7 @@ from headgate.connectors.lance.errors import reading
 from headgate.connectors.lance.fts.fst import TokenMap
 from headgate.connectors.lance.fts.partition import Partition, StoredPostings, open_file, read_file
 from headgate.connectors.lance.fts.postings import BLOCK
-from headgate.connectors.objects import ObjectStore, bare
+from headgate.connectors.objects import ObjectStore, without_secrets
 from headgate.errors import Corrupt, InvalidInput, StoreError
 
 TEXT = "text"
@@ -129,7 +129,9 @@ def index_texts(texts: pa.ChunkedArray, parameters: Mapping[str, Any]) -> OpenIn
             dataset.create_scalar_index(TEXT, "INVERTED", name=TEXT, **parameters)
         except OSError as error:
             what = f"{len(texts)} fresh rows could not be indexed."
-            raise StoreError(what, folder=folder, advice="look for room in the temporary folder") from bare(error)
+            raise StoreError(what, folder=folder, advice="look for room in the temporary folder") from without_secrets(
+                error
+            )
         ((segment,),) = (index.segments for index in dataset.describe_indices())
         stored = open_index(f"{folder}/_indices/{segment.uuid}", {})
         return replace(stored, partitions=tuple(partition.in_memory() for partition in stored.partitions))

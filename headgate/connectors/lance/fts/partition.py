@@ -28,7 +28,7 @@ from headgate.connectors.lance.fts.postings import (
     decode_postings,
 )
 from headgate.connectors.lance.rows import RowIds
-from headgate.connectors.objects import bare
+from headgate.connectors.objects import without_secrets
 from headgate.errors import Corrupt, DataLoss
 
 POSTINGS = ("_posting", "_length")
@@ -202,9 +202,9 @@ def _reading(uri: str) -> Iterator[None]:
         yield
     except (OSError, ValueError) as error:
         what = "A file of a full-text index is missing or damaged."
-        raise native_error(what, error, DataLoss, file=uri) from bare(error)
+        raise native_error(what, error, DataLoss, file=uri) from without_secrets(error)
     except BaseException as error:
         # On bytes that are no Lance file at all native panics, and its class of panics cannot be imported.
         if type(error).__name__ != "PanicException":
             raise
-        raise Corrupt("A file of a full-text index is none.", file=uri) from bare(error)
+        raise Corrupt("A file of a full-text index is none.", file=uri) from without_secrets(error)
