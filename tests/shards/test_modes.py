@@ -415,9 +415,9 @@ def test_peers_bug_9_lance_context_204_close_never_hangs_when_fenced(mode: Mode,
 # -- refusals --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("call", ["get", "search", "scan", "memtable_stats", "active_memtable", "flush_memtable"])
+@pytest.mark.parametrize("call", ["get", "scan", "memtable_stats", "active_memtable", "flush_memtable"])
 def test_lance_6675_wal_only_refuses_what_needs_a_memtable(tmp_path: Path, call: str) -> None:
-    arguments: dict[str, tuple[Any, ...]] = {"get": (keys(1),), "search": ("x", "note")}
+    arguments: dict[str, tuple[Any, ...]] = {"get": (keys(1),)}
     uri = make_table(tmp_path)
     with ShardWriter.open(uri, SHARD, replace(MEMTABLE, enable_memtable=False)) as writer:
         with pytest.raises(InvalidInput, match=call) as caught:
