@@ -58,7 +58,9 @@ def show(title: str, rows: Rows, output: str) -> None:
 
 def show_all(tables: Sequence[tuple[str, Rows]], output: str) -> None:
     """Several tables one after the other; in JSON they are one list. Empty ones are left out."""
-    there = [{"title": title, "rows": [dict(row) for row in rows]} for title, rows in tables if rows]
+    there: list[dict[str, Any]] = [
+        {"title": title, "rows": [dict(row) for row in rows]} for title, rows in tables if rows
+    ]
     if _folder is not None:
         _keep(_folder, there)
     if output == "json":
