@@ -35,9 +35,9 @@ demo: setup ## See a topic flow into a table
 TEST_ROOT = $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 {print "/dev/shm"}')
 TEST_ENV = $(if $(TEST_ROOT),PYTEST_DEBUG_TEMPROOT=$(TEST_ROOT))
 
-# Spark and Kafka tests stay on one worker each (tests/conftest.py), so one Spark and one broker serve them all. They
-# wait more than they work: a third worker fills two cores.
-RUN_TESTS = $(TEST_ENV) $(BIN)/python -m tests.support.rerun -n 3 --dist loadgroup
+# Spark and Kafka tests stay on two workers each (tests/conftest.py), so that few Sparks and brokers serve them all. They
+# wait more than they work, so that four workers fill two cores; the other tests come when one of them is done.
+RUN_TESTS = $(TEST_ENV) $(BIN)/python -m tests.support.rerun -n 4 --dist loadgroup
 
 test: setup ## Run the tests
 	@$(BIN)/python -m tests.support.servers versitygw toxiproxy

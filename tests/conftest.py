@@ -7,13 +7,14 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from headgate.caches import cache_bytes, set_cache_bytes
 from tests.support.classes import java_options
 from tests.support.rerun import RERUN
 
-# Processes that tests start, and the workers of every Spark, find the modules of the tests.
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+TESTS = Path(__file__).parent
 
-from headgate.caches import cache_bytes, set_cache_bytes
+# Processes that tests start, and the workers of every Spark, find the modules of the tests.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(TESTS.parent), os.environ.get("PYTHONPATH")]))
 
 if (options := java_options()) not in (given := os.environ.get("JAVA_TOOL_OPTIONS", "")):
     os.environ["JAVA_TOOL_OPTIONS"] = f"{given} {options}".strip()
@@ -50,12 +51,15 @@ UNMEASURED = (
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Under xdist, what needs the Spark of this process runs on one worker, so that one JVM serves all; what starts
-    processes of its own, and mostly waits for them, runs beside it on another one.
+    """Under xdist, what needs the Spark of this process runs on two workers, so that two JVMs serve all; what starts
+    processes of its own, and mostly waits for them, runs beside it on two others.
     """
     if item.get_closest_marker("spark") or item.get_closest_marker("kafka"):
         inside = "spark" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("jvm" if inside else "processes"))
+        folder = item.path.relative_to(TESTS).parts[0]
+        apart = folder == ("streaming" if inside else "cli")
+        name = "jvm" if inside else "processes"
+        item.add_marker(pytest.mark.xdist_group(f"{folder}{name}" if apart else name))
         item.add_marker(pytest.mark.no_cover)
     if {item.path.stem, item.path.parent.name}.intersection(UNMEASURED):
         item.add_marker(pytest.mark.no_cover)
