@@ -11,7 +11,7 @@ import pytest
 
 from headgate.dev.demo.orders import DDL, PARTITIONS, Orders
 from headgate.streaming.decode.api import json as json_decoder
-from headgate.streaming.decode.ddl import arrow_schema
+from headgate.table.ddl import arrow_schema
 from tests.cli.command_line import started
 
 

@@ -12,8 +12,8 @@ from pyspark.sql import types as spark
 
 from headgate.errors import InvalidInput
 from headgate.streaming.decode import api as decode
-from headgate.streaming.decode.ddl import arrow_schema
 from headgate.table.create import create_table
+from headgate.table.ddl import arrow_schema
 
 DDL = """id BIGINT NOT NULL COMMENT 'the key, it''s unique', `odd ``name` string, t tinyint, s smallint, i: int,
     f float, d double, b boolean, bin binary, day date, at timestamp, local timestamp_ntz, price decimal( 10 , 2 ),

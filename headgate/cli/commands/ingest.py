@@ -27,7 +27,6 @@ from headgate.cli.spark import ledger_settings, own_spark
 from headgate.connectors.objects import open_store
 from headgate.errors import InvalidInput, NotFound
 from headgate.shards.rows.schema import RowSchema
-from headgate.streaming.decode.ddl import arrow_schema
 from headgate.streaming.kafka.offsets import wait_for_topics
 from headgate.streaming.kafka.source import MAX_OFFSETS_PER_TRIGGER, KafkaSource, source
 from headgate.streaming.kafka.source import read as kafka_frame
@@ -37,6 +36,7 @@ from headgate.streaming.running import Done, RunningStream
 from headgate.streaming.sink import ShardSink
 from headgate.streaming.spark.s3a import reaches
 from headgate.table.create import create_table
+from headgate.table.ddl import arrow_schema
 from headgate.table.table import Table, open_table
 
 if TYPE_CHECKING:

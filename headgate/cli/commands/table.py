@@ -12,8 +12,8 @@ from headgate.cli.output import Output, output_option
 from headgate.errors import InvalidInput
 from headgate.records import plain
 from headgate.shards.sharding import Sharding, bucket, by_partition, single
-from headgate.streaming.decode.ddl import arrow_schema
 from headgate.table.create import create_table
+from headgate.table.ddl import arrow_schema
 from headgate.table.table import Table, open_table
 
 _SHARDINGS = "single, bucket:COLUMN:N, by_partition or by_partition:MAX_SHARDS"

@@ -48,10 +48,10 @@ import pyarrow as pa
 
 from headgate.streaming.decode.avro.decoder import AvroDecoder, WriterSchemas
 from headgate.streaming.decode.contract import BadRecords, Decoded, Decoder, KeyDecoder, TableDecoder
-from headgate.streaming.decode.ddl import arrow_schema
 from headgate.streaming.decode.debezium import DebeziumDecoder, key_of
 from headgate.streaming.decode.json.decoder import JsonDecoder
 from headgate.streaming.decode.raw import RawDecoder
+from headgate.table.ddl import arrow_schema
 
 if TYPE_CHECKING:
     from headgate.table.table import Table

@@ -11,7 +11,7 @@ import pyarrow as pa
 from headgate.errors import InvalidInput
 from headgate.streaming.decode.cast import cast_each
 from headgate.streaming.decode.contract import Decoded, DecoderKind, as_bytes, bad_records
-from headgate.streaming.decode.ddl import check_unicode
+from headgate.table.ddl import check_unicode
 
 if TYPE_CHECKING:
     from headgate.table.table import Table
