@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -12,6 +13,7 @@ from headgate.connectors.lance import dataset as lance_connector
 from headgate.connectors.lance.base.damage import set_aside_unborn
 from headgate.connectors.lance.base.synced import sync_base
 from headgate.connectors.lance.dataset import Base, MemWal
+from headgate.connectors.lance.datasets import TextIndex
 from headgate.connectors.objects import ObjectStore
 from headgate.connectors.objects.wal_options import joined_options
 from headgate.errors import InvalidInput
@@ -20,26 +22,38 @@ from headgate.shards.shard import TABLE_ID
 from headgate.shards.sharding import Sharding, check_columns, single
 from headgate.steps import step
 from headgate.table.base import full_text_index
-from headgate.table.stores import table_store, wal_store_of
+from headgate.table.ddl import arrow_schema
+from headgate.table.definition import check_parameters, check_same, columns_text
+from headgate.table.stores import Place, place, table_store, wal_store_of
 from headgate.table.table import Table, open_table
 
 CREATE_STEPS = ("looked", "intended", "retired", "base", "full_text", "mem_wal", "created")
 """Where `create_table` pauses, in order."""
 
 
+FullText: TypeAlias = "str | Sequence[str] | Mapping[str, Mapping[str, Any]]"
+"""Columns to search in; as a mapping with the parameters of each index, which are Lance's own."""
+
+
 def create_table(
-    uri: str,
-    schema: pa.Schema,
+    uri: Place,
+    schema: Any,
     primary_key: str | Sequence[str] | None = None,
     sharding: Sharding | None = None,
-    full_text: str | Sequence[str] = (),
-    wal_uri: str | None = None,
+    full_text: FullText = (),
+    wal_uri: Place | None = None,
     storage_options: Mapping[str, str] | None = None,
     *,
     wal_storage_options: Mapping[str, str] | None = None,
+    exist_ok: bool = False,
 ) -> Table:
-    """Make a table. Key columns become non-null; `sharding` is single() unless given. The store at `wal_uri` is reached
-    with `wal_storage_options`, else with `storage_options`; neither is kept anywhere.
+    """Make a table. `schema` is a pyarrow Schema, a pyspark StructType or DDL text. Key columns become non-null;
+    `sharding` is single() unless given. The store at `wal_uri` is reached with `wal_storage_options`, else with
+    `storage_options`; neither is kept anywhere. `full_text` names columns, or maps them to the parameters of their
+    indexes: `{"note": {"with_position": True, "base_tokenizer": "ngram"}}`.
+
+    With `exist_ok` the table that is there is returned if it has the same definition: columns, key, sharding, full text
+    with the parameters that are given, and WAL store. Else InvalidInput names the first difference.
 
     1. check the definition, and rehearse it in memory; nothing is written.
     2. look: a table, a dataset that is none of ours, or other columns are refused.
@@ -55,26 +69,34 @@ def create_table(
     calls at once one wins. Raises InvalidInput (nothing that exists was changed), StoreError.
     """
     storage_options = joined_options(storage_options, wal_storage_options)
-    store = table_store(uri, storage_options)
+    store = table_store(place(uri), storage_options)
     wal_store = wal_store_of(store, wal_uri, storage_options)
-    schema = _with_key(schema, _names(primary_key))
-    rows, sharding, full_text = RowSchema.of(schema), sharding or single(), _names(full_text)
+    schema = _with_key(arrow_schema(schema), _names(primary_key))
+    rows, sharding, indexes = RowSchema.of(schema), sharding or single(), _indexes(full_text)
     sharding.validate(rows)
-    check_columns(full_text, rows, "full_text")
-    indexes = {column: full_text_index(column) for column in full_text}
-    mem_wal = MemWal(sharding.native(), tuple(indexes.values()))
+    check_columns([index.column for index in indexes], rows, "full_text")
+    mem_wal = MemWal(sharding.native(), tuple(index.name for index in indexes))
     schema = lance_connector.rehearse(schema, indexes, mem_wal.sharding)
 
     if not shard_folders(store):
         set_aside_unborn(store)
     base = lance_connector.look(store.uri, storage_options)
+    wal = None if wal_store is store else wal_store.uri
+
+    def there() -> Table:
+        table = open_table(store.uri, storage_options)
+        check_same(table, schema, rows.primary_key, sharding, indexes, wal)
+        return table
+
+    if exist_ok and base is not None and base.mem_wal is not None and base.config.get(TABLE_ID):
+        return there()
     stale_id = _check_free(store, base, schema, mem_wal)
     record = TableRecord(
         table_id=uuid.uuid4(),
         sharding=sharding,
         primary_key=rows.primary_key,
-        full_text=full_text,
-        wal_uri=None if wal_store is store else wal_store.uri,
+        full_text=tuple(index.column for index in indexes),
+        wal_uri=wal,
         leftover_shards=shard_folders(store),
     )
     step("looked")
@@ -86,17 +108,32 @@ def create_table(
     if base is None:
         lance_connector.ensure_base(store.uri, schema, storage_options)
     step("base")
-    for column, name in indexes.items():
-        lance_connector.ensure_full_text(store.uri, column, name, storage_options)
+    for index in indexes:
+        lance_connector.ensure_full_text(store.uri, index, storage_options)
+        check_parameters(store, index)
     step("full_text")
     lance_connector.ensure_mem_wal(store.uri, mem_wal, storage_options)
     step("mem_wal")
     unnamed = None if stale_id is None else ""
     if not lance_connector.swap_config(store.uri, TABLE_ID, unnamed, str(record.table_id), storage_options):
+        if exist_ok:
+            return there()
         raise _taken(store)
     step("created")
     sync_base(store)
-    return open_table(uri, storage_options)
+    return open_table(store.uri, storage_options)
+
+
+def _indexes(full_text: FullText) -> list[TextIndex]:
+    """The full-text indexes that are asked for. Raises InvalidInput."""
+    given = full_text if isinstance(full_text, Mapping) else {column: {} for column in _names(full_text)}
+    for column, parameters in given.items():
+        if not isinstance(parameters, Mapping):
+            raise InvalidInput(
+                f"full_text maps a column to the parameters of its index, and {column!r} to {parameters!r}.",
+                advice=f'write full_text={{{column!r}: {{"with_position": True}}}}, or full_text={column!r}',
+            )
+    return [TextIndex(full_text_index(column), column, dict(parameters)) for column, parameters in given.items()]
 
 
 def _check_free(store: ObjectStore, base: Base | None, wanted: pa.Schema, mem_wal: MemWal) -> str | None:
@@ -108,7 +145,7 @@ def _check_free(store: ObjectStore, base: Base | None, wanted: pa.Schema, mem_wa
         raise InvalidInput(
             f"There is already a table at {store.uri}.",
             table_id=named,
-            advice="open it with open_table, or choose another URI; nothing was written",
+            advice="open it with open_table, say exist_ok=True, or choose another URI; nothing was written",
         )
     if named is None and (base.rows or not record_ids(store)):
         raise InvalidInput(
@@ -119,8 +156,8 @@ def _check_free(store: ObjectStore, base: Base | None, wanted: pa.Schema, mem_wa
         )
     if not base.schema.equals(wanted, check_metadata=True):
         raise InvalidInput(
-            f"An unfinished or overwritten table at {store.uri} has other columns: {_columns(base.schema)}, "
-            f"and {_columns(wanted)} were asked for.",
+            f"An unfinished or overwritten table at {store.uri} has other columns: {columns_text(base.schema)}, "
+            f"and {columns_text(wanted)} were asked for.",
             advice="create it with those columns, or delete it and create it again; nothing was written",
         )
     if base.mem_wal not in (None, mem_wal):
@@ -145,8 +182,8 @@ def _names(names: str | Sequence[str] | None) -> tuple[str, ...]:
 
 def _with_key(schema: pa.Schema, primary_key: tuple[str, ...]) -> pa.Schema:
     """The schema with the key columns marked and non-null. Raises InvalidInput for a key that cannot be."""
-    if not isinstance(schema, pa.Schema) or not len(schema):
-        raise InvalidInput("The schema must be a pyarrow Schema with at least one column.")
+    if not len(schema):
+        raise InvalidInput("The schema must have at least one column.")
     if reserved := RESERVED_METADATA & set(schema.metadata or {}):
         raise InvalidInput(f"The schema's metadata keys {sorted(map(bytes.decode, reserved))} belong to WAL entries.")
     rows = RowSchema.of(schema)
@@ -176,7 +213,3 @@ def _key_field(column: pa.Field) -> pa.Field:
             known="int8 to int64, uint8 to uint64, bool, string, large_string, binary, large_binary",
         )
     return column.with_nullable(False).with_metadata({**(column.metadata or {}), PRIMARY_KEY: b"true"})
-
-
-def _columns(schema: pa.Schema) -> str:
-    return ", ".join(f"{column.name} {column.type}{'' if column.nullable else ' not null'}" for column in schema)

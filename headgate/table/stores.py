@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from typing import TypeAlias
 from uuid import UUID
 
 from headgate.checkpoints.clone.build import CloneTarget
@@ -17,6 +19,17 @@ from headgate.records import encode
 from headgate.shards.shard import TABLE_ID
 from headgate.shards.wal.moved import MovedWal
 
+Place: TypeAlias = "str | os.PathLike[str]"
+"""A path or a URI."""
+
+
+def place(uri: Place) -> str:
+    """It as text. Raises InvalidInput for what is neither text nor a path."""
+    text = os.fspath(uri) if isinstance(uri, str | os.PathLike) else None
+    if not isinstance(text, str):
+        raise InvalidInput(f"A place is a path or a URI, not {type(uri).__name__}.")
+    return text
+
 
 def table_store(uri: str, storage_options: Mapping[str, str] | None) -> ObjectStore:
     """The store of a table. Raises InvalidInput for a place where no table can be."""
@@ -25,10 +38,11 @@ def table_store(uri: str, storage_options: Mapping[str, str] | None) -> ObjectSt
     return open_store(uri, storage_options)
 
 
-def wal_store_of(store: ObjectStore, wal_uri: str | None, options: Mapping[str, str] | None) -> ObjectStore:
+def wal_store_of(store: ObjectStore, wal_uri: Place | None, options: Mapping[str, str] | None) -> ObjectStore:
     """The store of the WALs: the table's own one where none, or the same place, is given."""
     if wal_uri is None:
         return store
+    wal_uri = place(wal_uri)
     if redact(wal_uri) != wal_uri:
         raise InvalidInput(
             f"The WAL store {redact(wal_uri)} was given with credentials or options in its URI.",
@@ -45,7 +59,7 @@ def wal_store_of(store: ObjectStore, wal_uri: str | None, options: Mapping[str, 
 
 
 def open_wal(
-    store: ObjectStore, record: TableRecord, storage_options: Mapping[str, str] | None, wal_uri: str | None = None
+    store: ObjectStore, record: TableRecord, storage_options: Mapping[str, str] | None, wal_uri: Place | None = None
 ) -> tuple[TableRecord, ObjectStore]:
     """The store of a table's WALs, and the record with what its first writer, or the first one that was given a WAL
     store, chose since it was made. Raises WalStoreMismatch where `wal_uri` is another one.
@@ -55,7 +69,7 @@ def open_wal(
     if record.wal_undecided and (chosen := read_choice(store, record.table_id)) is not None:
         record = replace(record, wal_uri=None if chosen == store.uri else chosen, wal_undecided=False)
     options = wal_options(storage_options)
-    given = None if wal_uri is None else open_store(redact(wal_uri), options)
+    given = None if wal_uri is None else open_store(redact(place(wal_uri)), options)
     if record.wal_undecided:
         opener = partial(open_store, storage_options=options)
         return record, UndecidedWal(store, record.table_id, given, opener)
@@ -76,7 +90,7 @@ def clone_target(
     source: TableRecord,
     uri: str,
     storage_options: Mapping[str, str] | None,
-    wal_uri: str | None,
+    wal_uri: Place | None,
     wal_storage_options: Mapping[str, str] | None,
     *,
     deep: bool,

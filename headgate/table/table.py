@@ -44,7 +44,7 @@ from headgate.shards.writer import ShardWriter
 from headgate.table.base import check_own_mem_wal, table_id_of
 from headgate.table.reads import Reads
 from headgate.table.shards import ShardInfo
-from headgate.table.stores import clone_target, open_wal, table_store
+from headgate.table.stores import Place, clone_target, open_wal, place, table_store
 from headgate.table.upkeep import Upkeep
 
 
@@ -252,11 +252,11 @@ class Table(Reads, Upkeep):
 
     def clone(
         self,
-        uri: str,
+        uri: Place,
         *,
         checkpoint: str | None = None,
         deep: bool = False,
-        wal_uri: str | None = None,
+        wal_uri: Place | None = None,
         wal_storage_options: Mapping[str, str] | None = None,
         names: Sequence[str] = (),
         progress: Progress = no_progress,
@@ -269,7 +269,14 @@ class Table(Reads, Upkeep):
         that only the caller knows. After a crash the same call completes it. See `checkpoints.clone.clone.clone_table`.
         """
         options = joined_options(self.storage_options, wal_storage_options)
-        target = clone_target(self.record, uri, self.storage_options, wal_uri, options, deep=deep)
+        target = clone_target(
+            self.record,
+            place(uri),
+            self.storage_options,
+            None if wal_uri is None else place(wal_uri),
+            options,
+            deep=deep,
+        )
         unlisted = bool(self.primary_key) and not self.sharding.known_names()
         source = CloneSource(self.home, self.shard_ids, (*self.sharding.known_names(), *names), unlisted)
         at = self.at.name if checkpoint is None and self.at is not None else checkpoint
@@ -304,9 +311,9 @@ class Table(Reads, Upkeep):
 
 
 def open_table(
-    uri: str,
+    uri: Place,
     storage_options: Mapping[str, str] | None = None,
-    wal_uri: str | None = None,
+    wal_uri: Place | None = None,
     checkpoint: str | None = None,
     *,
     wal_storage_options: Mapping[str, str] | None = None,
@@ -325,7 +332,7 @@ def open_table(
     WalStoreMismatch where `wal_uri` is another one than recorded.
     """
     storage_options = joined_options(storage_options, wal_storage_options)
-    store = table_store(uri, storage_options)
+    store = table_store(place(uri), storage_options)
     base = lance_connector.look(store.uri, storage_options)
     if base is None:
         raise NotFound(f"There is no table at {store.uri}.", advice="check the URI, or create the table first")

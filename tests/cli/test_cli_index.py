@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import headgate as package
-from headgate.cli.commands.index import parse_parameters
+from headgate.cli.options.text import parse_parameters
 from headgate.errors import InvalidInput
 from tests.cli.command_line import Headgate
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headgate.cli.options.table import storage_option, table_argument
+from headgate.cli.options.text import parameter_option, parse_parameters
 from headgate.cli.output import Column, Output, output_option
 from headgate.cli.progress import bars, stages_on
 from headgate.cli.signals import quiet_logs
@@ -67,13 +67,7 @@ Example:
 @click.option("--spark", "on_spark", is_flag=True, help="On a Spark of this machine, not in this process.")
 @click.option("--cores", type=click.IntRange(min=1), metavar="N", help="With --spark: cores for it. Default: all.")
 @click.option("--rebuild", is_flag=True, help="Index every row anew, and forget the old segments.")
-@click.option(
-    "--parameter",
-    "parameters",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Of a new index, or with --rebuild: Lance's own, such as language=German; may be repeated.",
-)
+@parameter_option("Of a new index, or with --rebuild: Lance's own, such as language=German; may be repeated.")
 @click.option(
     "--max-segments",
     type=click.IntRange(min=1),
@@ -171,21 +165,6 @@ def described(table: Table, column: str) -> dict[str, Any]:
         "parameters": dict(look.parameters or {}),
         "segments": segments,
     }
-
-
-def parse_parameters(given: tuple[str, ...]) -> dict[str, Any]:
-    """NAME=VALUE as Lance takes them: true, false and numbers are such, anything else is text. Raises InvalidInput."""
-    found: dict[str, Any] = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not name or not equals:
-            raise InvalidInput(f"A parameter has the form NAME=VALUE, not {text!r}.")
-        try:
-            parsed = json.loads(value)
-        except ValueError:
-            parsed = value
-        found[name] = parsed if isinstance(parsed, bool | int | list) else value
-    return found
 
 
 def _limits(spark: SparkSession | None, max_segments: int) -> Limits:

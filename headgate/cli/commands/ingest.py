@@ -21,6 +21,7 @@ from headgate.cli.options.decoder import decoder_options, following_decoder
 from headgate.cli.options.duration import DURATION
 from headgate.cli.options.kafka import kafka_option, servers_option
 from headgate.cli.options.table import storage_option
+from headgate.cli.options.text import full_text_of, full_text_option
 from headgate.cli.output import Column, Output, output_option
 from headgate.cli.signals import quiet_logs, stop_signals
 from headgate.cli.spark import ledger_settings, own_spark
@@ -84,6 +85,7 @@ Example:
 @click.option("--primary-key", multiple=True, metavar="COLUMN", help="With --create: a key column; may be repeated.")
 @click.option("--sharding", default="by_partition", show_default=True, metavar="HOW", help="With --create.")
 @click.option("--key-is-partitioned", is_flag=True, help="With --create: rows of one key are in one partition.")
+@full_text_option("With --create: ")
 @click.option(
     "--checkpoint",
     metavar="DIR",
@@ -183,6 +185,8 @@ def ingest(
     primary_key: tuple[str, ...],
     sharding: str,
     key_is_partitioned: bool,
+    full_text: tuple[str, ...],
+    parameters: tuple[str, ...],
     checkpoint: str | None,
     once: bool,
     trigger: timedelta | None,
@@ -231,7 +235,9 @@ def ingest(
             # A topic or broker that is not there is reported before anything is written.
             wait_for_topics(kafka.consumer, kafka.topics, partial(_has_read, uri, options, name), stop.asked)
         if not stop.asked():
-            table = _table(uri, options, ddl, primary_key, sharding, key_is_partitioned)
+            table = _table(
+                uri, options, ddl, primary_key, sharding, key_is_partitioned, full_text_of(full_text, parameters)
+            )
             sink = ShardSink(
                 table,
                 decode=following_decoder(table, decode_as, registry, registry_auth),
@@ -367,23 +373,25 @@ def _table(
     primary_key: tuple[str, ...],
     sharding: str,
     key_is_partitioned: bool,
+    full_text: Mapping[str, Mapping[str, Any]],
 ) -> Table:
     """The table that is there; with --create one that is made, so that the same command starts and restarts."""
     if ddl is None:
-        if primary_key or key_is_partitioned:
-            raise InvalidInput("--primary-key and --key-is-partitioned belong to --create.")
+        if primary_key or key_is_partitioned or full_text:
+            raise InvalidInput("--primary-key, --key-is-partitioned and --full-text belong to --create.")
         return open_table(uri, storage_options)
     wanted = arrow_schema(ddl)
     try:
         table = open_table(uri, storage_options)
     except NotFound:
         how = parse_sharding(sharding, key_is_partitioned)
-        return create_table(uri, wanted, primary_key, how, storage_options=storage_options)
+        return create_table(uri, wanted, primary_key, how, full_text, storage_options=storage_options)
     there = [(field.name, field.type) for field in table.schema]
     asked = [(field.name, field.type) for field in RowSchema.of(wanted).logical]
-    if there != asked or set(primary_key) != set(table.primary_key):
+    other_text = full_text and set(full_text) != set(table.full_text)
+    if there != asked or set(primary_key) != set(table.primary_key) or other_text:
         raise InvalidInput(
-            "The table is there already, with other columns or another key than --create names.",
+            "The table is there already, with other columns, another key or other full text than --create names.",
             table=table.uri,
             advice=f"leave --create out; `headgate table show {table.uri}` shows what it has",
         )

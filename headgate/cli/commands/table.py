@@ -8,12 +8,12 @@ import click
 import pyarrow as pa
 
 from headgate.cli.options.table import storage_option, table_argument
+from headgate.cli.options.text import full_text_of, full_text_option
 from headgate.cli.output import Output, output_option
 from headgate.errors import InvalidInput
 from headgate.records import plain
 from headgate.shards.sharding import Sharding, bucket, by_partition, single
 from headgate.table.create import create_table
-from headgate.table.ddl import arrow_schema
 from headgate.table.table import Table, open_table
 
 _SHARDINGS = "single, bucket:COLUMN:N, by_partition or by_partition:MAX_SHARDS"
@@ -31,7 +31,7 @@ def table() -> None:
     epilog="""\b
 Example:
   headgate table create ./orders --schema "id bigint not null, note string" \\
-      --primary-key id --sharding bucket:id:4 --full-text note
+      --primary-key id --sharding bucket:id:4 --full-text note --parameter with_position=true
 """
 )
 @click.argument("uri")
@@ -39,8 +39,9 @@ Example:
 @click.option("--primary-key", multiple=True, metavar="COLUMN", help="A key column; may be repeated.")
 @click.option("--sharding", default="single", show_default=True, metavar="HOW", help=f"One of {_SHARDINGS}.")
 @click.option("--key-is-partitioned", is_flag=True, help="With by_partition: rows of one key are in one partition.")
-@click.option("--full-text", multiple=True, metavar="COLUMN", help="A column to search in; may be repeated.")
+@full_text_option()
 @click.option("--wal-uri", metavar="URI", help="A separate store for the write-ahead logs.")
+@click.option("--exist-ok", is_flag=True, help="A table that is there already will do, if it has the same definition.")
 @storage_option
 @output_option
 def create(
@@ -50,19 +51,24 @@ def create(
     sharding: str,
     key_is_partitioned: bool,
     full_text: tuple[str, ...],
+    parameters: tuple[str, ...],
     wal_uri: str | None,
+    exist_ok: bool,
     storage_options: dict[str, str],
     output: Output,
 ) -> None:
-    """Make a table at URI. After a crash the same command completes it; an existing table is refused."""
+    """Make a table at URI. After a crash the same command completes it; an existing table is refused, unless
+    --exist-ok says otherwise.
+    """
     made = create_table(
         uri,
-        arrow_schema(schema),
+        schema,
         primary_key=primary_key,
         sharding=parse_sharding(sharding, key_is_partitioned),
-        full_text=full_text,
+        full_text=full_text_of(full_text, parameters),
         wal_uri=wal_uri,
         storage_options=storage_options,
+        exist_ok=exist_ok,
     )
     output.record(f"Created {made.uri}", _described(made))
 

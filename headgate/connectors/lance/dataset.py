@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from headgate.connectors.lance.base.damage import newest_readable
 from headgate.connectors.lance.base.files import has_versions
+from headgate.connectors.lance.datasets import TextIndex
 from headgate.connectors.lance.errors import native_error
 from headgate.connectors.objects import open_store, redact, scrubbed, without_secrets
 from headgate.connectors.objects.wal_options import own_options
@@ -79,19 +80,19 @@ def read_schema(uri: str, storage_options: Options = None) -> tuple[pa.Schema, l
     return dataset.schema, list(_field_ids(dataset))
 
 
-def rehearse(schema: pa.Schema, full_text: Mapping[str, str], sharding: NativeSharding) -> pa.Schema:
+def rehearse(schema: pa.Schema, indexes: Sequence[TextIndex], sharding: NativeSharding) -> pa.Schema:
     """Make the dataset in memory, and give the schema that it will have. Raises InvalidInput where Lance refuses.
 
-    `full_text` maps columns to index names. On a real store a refusal could not be
-    told from a failing store, and would come after the first write.
+    On a real store a refusal could not be told from a failing store, and would come after the first write.
     """
     import lance
 
     try:
         dataset = lance.write_dataset(schema.empty_table(), "memory://")
-        for column, name in full_text.items():
-            dataset.create_scalar_index(column, "INVERTED", name=name)
-        dataset.initialize_mem_wal(maintained_indexes=list(full_text.values()), **_native_arguments(sharding))
+        for index in indexes:
+            dataset.create_scalar_index(index.column, "INVERTED", name=index.name, **index.parameters)
+        names = [index.name for index in indexes]
+        dataset.initialize_mem_wal(maintained_indexes=names, **_native_arguments(sharding))
         # By name, as compaction reads: Lance takes names at first that it cannot find again.
         read = dataset.scanner(columns=schema.names).to_table().schema.names
     except Exception as error:
@@ -134,16 +135,16 @@ def ensure_base(uri: str, schema: pa.Schema, storage_options: Options = None) ->
             raise _failed("create the dataset", uri, error) from without_secrets(error)
 
 
-def ensure_full_text(uri: str, column: str, name: str, storage_options: Options = None) -> None:
-    """Make the full-text index of a column, unless an index of that name is there already."""
+def ensure_full_text(uri: str, index: TextIndex, storage_options: Options = None, *, renew: bool = False) -> None:
+    """Make a full-text index, unless one of that name is there already; with `renew` in its place."""
     dataset = _open(uri, storage_options)
-    if name in _index_names(dataset):
+    if index.name in _index_names(dataset) and not renew:
         return
     try:
-        dataset.create_scalar_index(column, "INVERTED", name=name, replace=False)
+        dataset.create_scalar_index(index.column, "INVERTED", name=index.name, replace=renew, **index.parameters)
     except Exception as error:
-        if name not in _index_names(_open(uri, storage_options)):
-            raise _failed(f"index column {column!r}", uri, error) from without_secrets(error)
+        if renew or index.name not in _index_names(_open(uri, storage_options)):
+            raise _failed(f"index column {index.column!r}", uri, error) from without_secrets(error)
 
 
 def ensure_mem_wal(uri: str, wanted: MemWal, storage_options: Options = None) -> None:

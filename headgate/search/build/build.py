@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from headgate.connectors.lance.datasets import open_dataset
+from headgate.connectors.lance.dataset import ensure_full_text
+from headgate.connectors.lance.datasets import TextIndex, open_dataset
 from headgate.connectors.lance.fts.index import own_stop_words
 from headgate.connectors.lance.index import IndexLook, check_parameters, look_index
 from headgate.connectors.objects import ObjectStore
@@ -70,14 +71,18 @@ def build_index(
     4. look again; from 1, until nothing is left to do.
 
     `parameters` are native's (stem, language, with_position …), for a new index or with `rebuild`, which makes all
-    segments anew; an existing index keeps its own. A table without fragments gets its index with its first ones.
-    Raises InvalidInput, DataLoss, Transient.
+    segments anew; an existing index keeps its own. On a base without rows the index is made empty, so that it keeps
+    its parameters, and fresh rows can be searched. Raises InvalidInput, DataLoss, Transient.
     """
     limits, stages = limits or Limits(), Stages(report)
     run = runner or in_process
     stages.at("discover", 0, 1)
-    look = _look(store, column, name)
+    look = index_of(store, column, name)
     chosen = _chosen(store, column, look, parameters, rebuild)
+    if not look.fragments and (look.parameters is None or (rebuild and look.parameters != chosen)):
+        uri, options = store.locate()
+        ensure_full_text(uri, TextIndex(look.name, column, chosen), options, renew=look.parameters is not None)
+        look = index_of(store, column, name)
     rounds = added = idle = 0
     renew = rebuild and bool(look.fragments)
     while True:
@@ -103,16 +108,25 @@ def build_index(
         if idle > IDLE_ROUNDS:
             raise _never_fits(store, look, landed)
         renew = renew and not landed.landed
-        look = _look(store, column, name)
+        look = index_of(store, column, name)
 
 
-def _look(store: ObjectStore, column: str, name: str) -> IndexLook:
-    """The index as it is now, with all of its parameters."""
+def index_of(store: ObjectStore, column: str, name: str) -> IndexLook:
+    """The column's full-text index as it is now, with all of its parameters."""
     look = look_index(store, column, name)
     if look.parameters is None:
         return look
     dataset = open_dataset(store, version=look.version)
     return replace(look, parameters={**look.parameters, **own_stop_words(dataset, store, look.name)})
+
+
+def other_parameter(look: IndexLook, given: Mapping[str, Any]) -> str | None:
+    """What an index has otherwise than the parameters say, as a sentence; what they leave out may be anything."""
+    there = look.parameters or {}
+    for key, value in given.items():
+        if there.get(key) != value:
+            return f"Index {look.name!r} has {key}={there.get(key)!r}, and {value!r} was asked for."
+    return None
 
 
 def _progress(stages: Stages, stage: str, done: int, total: int) -> None:
@@ -125,11 +139,9 @@ def _chosen(
     store: ObjectStore, column: str, look: IndexLook, parameters: Mapping[str, Any] | None, rebuild: bool
 ) -> Mapping[str, Any]:
     if look.parameters is not None and not rebuild:
-        changed = {key: value for key, value in (parameters or {}).items() if look.parameters.get(key) != value}
-        if changed:
-            key, value = next(iter(changed.items()))
+        if (difference := other_parameter(look, parameters or {})) is not None:
             raise InvalidInput(
-                f"Index {look.name!r} has {key}={look.parameters.get(key)!r}, and {value!r} was asked for.",
+                difference,
                 table=store.uri,
                 advice="leave the parameters out, or build the index anew with rebuild=True; nothing was written",
             )

@@ -1,0 +1,59 @@
+"""Whether a table is the one that somebody describes: columns, key, sharding, full text and WAL store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from headgate.connectors.lance.datasets import TextIndex
+from headgate.connectors.objects import ObjectStore
+from headgate.errors import InvalidInput
+from headgate.search.build.build import index_of, other_parameter
+from headgate.shards.sharding import Sharding
+from headgate.table.table import Table
+
+
+def check_same(
+    table: Table,
+    schema: pa.Schema,
+    primary_key: tuple[str, ...],
+    sharding: Sharding,
+    indexes: Sequence[TextIndex],
+    wal_uri: str | None,
+) -> None:
+    """Raises InvalidInput with the first thing that the table has otherwise. Of the parameters of an index only those
+    that are given count.
+    """
+    full_text = sorted(index.column for index in indexes)
+    for what, there, asked in (
+        ("primary key", list(table.primary_key), list(primary_key)),
+        ("list of columns", columns_text(table.schema), columns_text(schema)),
+        ("sharding", table.sharding, sharding),
+        ("full text", sorted(table.full_text), full_text),
+        ("WAL store", table.record.wal_uri, wal_uri),
+    ):
+        if there != asked:
+            raise InvalidInput(
+                f"The table at {table.uri} is there already, and its {what} is otherwise: {there}, not {asked}.",
+                table_id=str(table.table_id),
+                advice="create it as it is, open it with open_table, or choose another URI; nothing was written",
+            )
+    for index in indexes:
+        check_parameters(table.home.store, index)
+
+
+def check_parameters(store: ObjectStore, index: TextIndex) -> None:
+    """Raises InvalidInput where the index on the base has not the parameters that are given."""
+    if not index.parameters:
+        return
+    difference = other_parameter(index_of(store, index.column, index.name), index.parameters)
+    if difference is not None:
+        raise InvalidInput(
+            difference, table=store.uri, advice="leave the parameters out, or change them with `headgate index build`"
+        )
+
+
+def columns_text(schema: pa.Schema) -> str:
+    """Columns as messages show them."""
+    return ", ".join(f"{column.name} {column.type}{'' if column.nullable else ' not null'}" for column in schema)
