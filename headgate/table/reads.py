@@ -3,35 +3,76 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.util import find_spec
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from headgate.connectors.lance.filters import Filter
+from headgate.errors import InvalidInput
 from headgate.search.query.ranking import Match
 from headgate.search.query.searcher import Searcher, searcher_of
-from headgate.shards.rows.schema import Rows
 from headgate.shards.rows.view import TableView
+from headgate.shards.shard import TableHome
+from headgate.table.keys import Keys, key_rows
+
+Columns: TypeAlias = "str | Sequence[str] | None"
+"""One column, several, or None for all of them. An empty list reads none: the batches only count rows."""
 
 
 class Reads:
     """What can be read of one instant."""
 
+    home: TableHome
+
     @abstractmethod
     def _snapshot(self) -> TableView:
         """The instant that is read."""
 
-    def scan(self, columns: Sequence[str] | None = None, filter: Filter | None = None) -> pa.RecordBatchReader:
-        """Every visible row at one instant, as an Arrow reader: newest row per key, deletes applied.
+    def scan(
+        self, columns: Columns = None, filter: Filter | None = None, *, limit: int | None = None
+    ) -> pa.RecordBatchReader:
+        """Every visible row at one instant, as an Arrow reader: newest row per key, deletes applied. With `limit` no
+        more than so many of them, whichever come first.
 
         `filter` is one condition in SQL as Lance takes it, or a pyarrow.compute.Expression. Reads as it is asked to;
         writes nothing. Raises InvalidInput for a column or filter that cannot be, DataLoss, Corrupt, Transient.
         """
-        return self._snapshot().scan(columns, filter)
+        if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
+            raise InvalidInput(f"limit must be a number of at least 0, got {limit!r}.")
+        reader = self._snapshot().scan(_names(columns), filter)
+        return reader if limit is None else pa.RecordBatchReader.from_batches(reader.schema, _first(reader, limit))
 
-    def get(self, keys: Rows) -> pa.Table:
-        """The rows with these keys, given as batches of the key columns; keys that are not there are left out."""
-        return self._snapshot().get(keys)
+    def get(self, keys: Keys) -> pa.Table:
+        """The rows with these keys; keys that are not there are left out.
+
+        A key is a value (`get(291)`), a tuple or a dict (`get({"id": 291})`), and several are a list of these, or
+        batches of the key columns. Raises InvalidInput for keys of another shape or type; as `scan` does.
+        """
+        return self._snapshot().get(key_rows(self.home.schema, keys))
+
+    def count(self, filter: Filter | None = None) -> int:
+        """How many rows a scan would give."""
+        return sum(batch.num_rows for batch in self.scan([], filter))
+
+    def head(self, n: int = 5, columns: Columns = None) -> pa.Table:
+        """Some n rows, whichever come first."""
+        return self.scan(columns, limit=n).read_all()
+
+    def to_arrow(self, columns: Columns = None, filter: Filter | None = None) -> pa.Table:
+        """All rows of a scan, in memory."""
+        return self.scan(columns, filter).read_all()
+
+    def to_pandas(self, columns: Columns = None, filter: Filter | None = None) -> Any:
+        """All rows of a scan as a pandas DataFrame. Raises InvalidInput where pandas is not installed."""
+        if find_spec("pandas") is None:
+            raise InvalidInput("pandas is not installed.", advice="pip install pandas, or use to_arrow()")
+        return self.to_arrow(columns, filter).to_pandas()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """A scan, for what takes Arrow streams: `pa.table(table)`, DuckDB, Polars."""
+        return self.scan().__arrow_c_stream__(requested_schema)
 
     def search(
         self,
@@ -39,7 +80,7 @@ class Reads:
         column: str | None = None,
         k: int = 10,
         filter: Filter | None = None,
-        columns: Sequence[str] | None = None,
+        columns: Columns = None,
         *,
         match: Match = "any",
     ) -> pa.Table:
@@ -51,8 +92,21 @@ class Reads:
 
         Writes nothing. Raises InvalidInput for what cannot be, DataLoss, Corrupt, Transient.
         """
-        return self.searcher().search(text, column, k, match=match, filter=filter, columns=columns)
+        return self.searcher().search(text, column, k, match=match, filter=filter, columns=_names(columns))
 
     def searcher(self) -> Searcher:
         """The table as it is now, for many searches of the same instant. See `search`."""
         return searcher_of(self._snapshot())
+
+
+def _names(columns: Columns) -> Sequence[str] | None:
+    return [columns] if isinstance(columns, str) else columns
+
+
+def _first(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
+    """No more than so many rows; what comes after them is not read."""
+    for batch in batches if limit else ():
+        yield batch.slice(0, limit)
+        limit -= batch.num_rows
+        if limit <= 0:
+            return

@@ -42,6 +42,8 @@ from headgate.shards.sharding import Sharding
 from headgate.shards.wal.pending import landed
 from headgate.shards.writer import ShardWriter
 from headgate.table.base import check_own_mem_wal, table_id_of
+from headgate.table.html import as_html
+from headgate.table.keys import Keys, key_rows
 from headgate.table.reads import Reads
 from headgate.table.shards import ShardInfo
 from headgate.table.stores import Place, clone_target, open_wal, place, table_store
@@ -153,12 +155,10 @@ class Table(Reads, Upkeep):
             )
         self._writers.write(self.home, current_home, lambda schema: schema.stored_rows(rows))
 
-    def delete(self, keys: Rows) -> None:
-        """Delete the rows with these keys, given as batches of the key columns, in the shards of the keys. Otherwise as
-        `upsert`.
-        """
+    def delete(self, keys: Keys) -> None:
+        """Delete the rows with these keys, given as to `get`, in the shards of the keys. Otherwise as `upsert`."""
         self._check_now("be written to")
-        self._writers.write(self.home, current_home, lambda schema: schema.stored_deletes(keys))
+        self._writers.write(self.home, current_home, lambda schema: schema.stored_deletes(key_rows(schema, keys)))
 
     def close(self) -> None:
         """Close the writers of `upsert` and `delete`; reads go on, and the next `upsert` opens writers anew.
@@ -307,7 +307,15 @@ class Table(Reads, Upkeep):
         return read_snapshot(self.home, self.shard_ids(), cache=self.cache)
 
     def __repr__(self) -> str:
-        return f"Table({self.uri!r}, id={str(self.table_id)!r}, sharding={self.sharding}, key={list(self.primary_key)})"
+        columns = [f"{one.name} {one.type}{'' if one.nullable else ' not null'}" for one in self.schema]
+        text = f", full_text={list(self.full_text)}" if self.full_text else ""
+        key = f", primary_key={list(self.primary_key)}" if self.primary_key else ""
+        at = f", checkpoint={self.at.name!r}" if self.at is not None else ""
+        return f"Table({self.uri!r}, {columns}{key}, sharding={self.sharding}{text}{at})"
+
+    def _repr_html_(self) -> str:
+        """Its columns, for a notebook. Reads nothing."""
+        return as_html(self.uri, self.schema, self.primary_key, self.full_text, str(self.sharding))
 
 
 def open_table(

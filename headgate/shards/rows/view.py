@@ -248,8 +248,11 @@ def batch_rows(hidden: KeySet) -> int:
 
 def shown(rows: pa.Table, result: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Rows in the columns that were asked for."""
-    if rows.num_rows:
-        yield from rows.select(result.names).cast(result).to_batches()
+    if not rows.num_rows:
+        return
+    picked = rows.select(result.names)
+    # A cast of no columns would lose the number of rows.
+    yield from (picked.cast(result) if result.names else picked).to_batches()
 
 
 def result_schema(schema: RowSchema, columns: Sequence[str] | None) -> pa.Schema:

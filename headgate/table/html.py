@@ -1,0 +1,27 @@
+"""A table as a notebook shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from html import escape
+
+import pyarrow as pa
+
+
+def as_html(
+    uri: str, schema: pa.Schema, primary_key: Collection[str], full_text: Collection[str], sharding: str
+) -> str:
+    """Its place, its routing, and a row per column."""
+    rows = [
+        (
+            column.name,
+            f"{column.type}{'' if column.nullable else ' not null'}",
+            ", ".join(role for role, names in (("key", primary_key), ("full text", full_text)) if column.name in names),
+        )
+        for column in schema
+    ]
+    cells = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return (
+        f"<p><b>{escape(uri)}</b>, {escape(sharding)}</p>"
+        f"<table><tr><th>column</th><th>type</th><th>role</th></tr>{cells}</table>"
+    )
