@@ -4,7 +4,7 @@ Records are JSON objects with `at`, `service`, `level` and `message`. One shard 
 shuffled; no MemTables, so nothing is flushed: the WAL is the table, and `headgate wal expire` lets old entries go.
 
     spark-submit --jars "$(headgate jars show --comma)" examples/append_logs.py \\
-        --servers localhost:9092 --topic logs --table lake/logs --checkpoint checkpoints/logs --once
+        --servers localhost:9092 --topic logs --table lake/logs --spark-checkpoint checkpoints/logs --once
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> headgate.Table:
     spark = SparkSession.builder.appName("append logs").getOrCreate()
     trigger = {"availableNow": True} if given.once else {"processingTime": "1 second"}
     frames = source.read(spark).writeStream.foreachBatch(sink).trigger(**trigger)
-    query = frames.option("checkpointLocation", given.checkpoint).start()
+    query = frames.option("checkpointLocation", given.spark_checkpoint).start()
     try:
         query.awaitTermination()
     finally:
@@ -49,7 +49,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--servers", required=True, help="Kafka's bootstrap addresses")
     parser.add_argument("--topic", default="logs")
     parser.add_argument("--table", required=True, help="a path or URI")
-    parser.add_argument("--checkpoint", required=True, help="Spark's checkpointLocation")
+    parser.add_argument("--spark-checkpoint", required=True, help="Spark's checkpointLocation")
     parser.add_argument("--once", action="store_true", help="stop when the topic's present end is reached")
     return parser.parse_args(arguments)
 

@@ -5,7 +5,7 @@ into one partition, so one shard per partition keeps their order and needs no sh
 
     spark-submit --jars "$(headgate jars show --comma)" examples/cdc_debezium.py \\
         --servers localhost:9092 --topic shop.public.customers --table lake/customers \\
-        --checkpoint checkpoints/customers --once
+        --spark-checkpoint checkpoints/customers --once
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> headgate.Table:
     spark = SparkSession.builder.appName("cdc").getOrCreate()
     trigger = {"availableNow": True} if given.once else {"processingTime": "1 second"}
     frames = source.read(spark).writeStream.foreachBatch(sink).trigger(**trigger)
-    query = frames.option("checkpointLocation", given.checkpoint).start()
+    query = frames.option("checkpointLocation", given.spark_checkpoint).start()
     try:
         query.awaitTermination()
     finally:
@@ -51,7 +51,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--servers", required=True, help="Kafka's bootstrap addresses")
     parser.add_argument("--topic", default="shop.public.customers")
     parser.add_argument("--table", required=True, help="a path or URI")
-    parser.add_argument("--checkpoint", required=True, help="Spark's checkpointLocation")
+    parser.add_argument("--spark-checkpoint", required=True, help="Spark's checkpointLocation")
     parser.add_argument("--once", action="store_true", help="stop when the topic's present end is reached")
     return parser.parse_args(arguments)
 

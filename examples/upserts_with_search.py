@@ -5,7 +5,7 @@ meet in one shard by a hash, whatever partition they come from. `note` has a ful
 batch sees that batch.
 
     spark-submit --jars "$(headgate jars show --comma)" examples/upserts_with_search.py \\
-        --servers localhost:9092 --topic orders --table lake/orders --checkpoint checkpoints/orders \\
+        --servers localhost:9092 --topic orders --table lake/orders --spark-checkpoint checkpoints/orders \\
         --once --search "late delivery"
 """
 
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> headgate.Table:
     spark = SparkSession.builder.appName("upserts with search").getOrCreate()
     trigger = {"availableNow": True} if given.once else {"processingTime": "1 second"}
     frames = source.read(spark).writeStream.foreachBatch(sink).trigger(**trigger)
-    query = frames.option("checkpointLocation", given.checkpoint).start()
+    query = frames.option("checkpointLocation", given.spark_checkpoint).start()
     try:
         query.awaitTermination()
     finally:
@@ -54,7 +54,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--servers", required=True, help="Kafka's bootstrap addresses")
     parser.add_argument("--topic", default="orders")
     parser.add_argument("--table", required=True, help="a path or URI")
-    parser.add_argument("--checkpoint", required=True, help="Spark's checkpointLocation")
+    parser.add_argument("--spark-checkpoint", required=True, help="Spark's checkpointLocation")
     parser.add_argument("--once", action="store_true", help="stop when the topic's present end is reached")
     parser.add_argument("--search", default="late delivery", metavar="TEXT", help="what to look for at the end")
     return parser.parse_args(arguments)

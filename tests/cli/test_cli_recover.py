@@ -49,7 +49,7 @@ def spark_directory(root: Path, planned: int, done: int, step: int = 10) -> None
 
 
 def told(headgate: Headgate, table: Table, checkpoint: Path, *options: str) -> dict[str, Any]:
-    result = headgate("recover", table.uri, "--checkpoint", str(checkpoint), *options, "--output", "json")
+    result = headgate("recover", table.uri, "--spark-checkpoint", str(checkpoint), *options, "--output", "json")
     assert result.exit_code == 0, result.stderr
     found: dict[str, Any] = json.loads(result.stdout)
     return found
@@ -125,7 +125,7 @@ def test_an_application_of_one_s_own_is_told_by_its_sink_before_it_starts(
 
 def test_it_is_told_in_plain_words(headgate: Headgate, streamed: Table, tmp_path: Path) -> None:
     spark_directory(tmp_path / "c", 3, 2)
-    shown = " ".join(headgate("recover", streamed.uri, "--checkpoint", str(tmp_path / "c")).stdout.split())
+    shown = " ".join(headgate("recover", streamed.uri, "--spark-checkpoint", str(tmp_path / "c")).stdout.split())
     assert "Spark ahead: stream 'orders'" in shown
     assert "it comes again and is written" in shown.replace("│ │ ", "")
 
@@ -133,7 +133,7 @@ def test_it_is_told_in_plain_words(headgate: Headgate, streamed: Table, tmp_path
 def test_a_damaged_shard_is_named_and_exits_6(headgate: Headgate, streamed: Table, tmp_path: Path) -> None:
     spark_directory(tmp_path / "c", 2, 2)
     (Path(streamed.uri) / streamed.shard("partition:orders:0").wal_key(1)).unlink()
-    result = headgate("recover", streamed.uri, "--checkpoint", str(tmp_path / "c"), "--output", "json")
+    result = headgate("recover", streamed.uri, "--spark-checkpoint", str(tmp_path / "c"), "--output", "json")
     found = json.loads(result.stdout)
     assert result.exit_code == 6
     assert [one["code"] for one in found["findings"]] == ["commit-entry-missing"]
@@ -143,7 +143,7 @@ def test_a_damaged_shard_is_named_and_exits_6(headgate: Headgate, streamed: Tabl
 
 def test_the_stream_must_be_named_where_nothing_tells_it(headgate: Headgate, streamed: Table, tmp_path: Path) -> None:
     Stream(streamed, "clicks", 1).commit([(0, 0, 1)], [Record(0, 0, GOOD % 1)])
-    arguments = ("recover", streamed.uri, "--checkpoint", str(tmp_path / "c"))
+    arguments = ("recover", streamed.uri, "--spark-checkpoint", str(tmp_path / "c"))
     refused = headgate(*arguments)
     assert refused.exit_code == 2
     assert "--stream: clicks, orders" in refused.stderr
@@ -157,7 +157,9 @@ def test_sources_that_do_not_fit_are_refused_before_anything_is_fenced(
     headgate: Headgate, streamed: Table, tmp_path: Path
 ) -> None:
     before = files_of(streamed.home)
-    result = headgate("recover", streamed.uri, "--checkpoint", str(tmp_path / "c"), "--source", "other", "--apply")
+    result = headgate(
+        "recover", streamed.uri, "--spark-checkpoint", str(tmp_path / "c"), "--source", "other", "--apply"
+    )
     assert result.exit_code == 2
     assert "--source" in result.stderr
     assert files_of(streamed.home) == before

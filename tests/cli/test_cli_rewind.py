@@ -36,7 +36,7 @@ def table(tmp_path: Path) -> Table:
 
 
 def told(headgate: Headgate, table: Table, *options: str) -> dict[str, Any]:
-    result = headgate("rewind", table.uri, "orders", *options, "--output", "json")
+    result = headgate("rewind", table.uri, "--stream", "orders", *options, "--output", "json")
     assert result.exit_code == 0, result.stderr
     found: dict[str, Any] = json.loads(result.stdout)
     return found
@@ -58,7 +58,7 @@ def test_the_dry_run_says_what_comes_again_and_what_is_left_out_and_writes_nothi
     assert "NEVER BE IN THE TABLE" in on["means"]
     keyed = told(headgate, streamed(tmp_path / "keyed", keyed=True), "--to-offsets", BACK)
     assert "replace their rows" in keyed["means"]
-    text = headgate("rewind", table.uri, "orders", "--to-offsets", BACK)
+    text = headgate("rewind", table.uri, "--stream", "orders", "--to-offsets", BACK)
     assert "nothing was written; --apply does it" in text.stdout
     assert files_of(table.home) == before
 
@@ -67,14 +67,14 @@ def test_apply_puts_the_record_rebuilds_the_checkpoint_and_says_so_everywhere(
     headgate: Headgate, table: Table, tmp_path: Path
 ) -> None:
     place = tmp_path / "checkpoint"
-    options = ("--to-offsets", BACK, "--checkpoint", str(place), "--reason", "decoder fixed", "--apply")
+    options = ("--to-offsets", BACK, "--spark-checkpoint", str(place), "--reason", "decoder fixed", "--apply")
     done = told(headgate, table, *options)
     assert (done["applied"], done["reason"], "@" in done["by"]) == (True, "decoder fixed", True)
     record = CommitLog(table.home.records, "orders", table.uri).record(done["record"])
     assert isinstance(record, RewindRecord)
     assert record.query_id != QUERY
     assert json.loads((place / "offsets/0").read_text().split("\n")[2]) == {"orders": {"0": 5}}
-    recovered = json.loads(headgate("recover", table.uri, "--checkpoint", str(place), "--output", "json").stdout)
+    recovered = json.loads(headgate("recover", table.uri, "--spark-checkpoint", str(place), "--output", "json").stdout)
     assert (recovered["state"], recovered["offsets"][0]["table"]) == ("aligned", 5)
     again = told(headgate, table, *options)
     assert (again["applied"], again["rebuilt"], again["means"]) == (False, None, "Nothing moves.")
@@ -95,8 +95,8 @@ def test_without_a_checkpoint_directory_it_says_what_to_start_with(headgate: Hea
     own = Path(default_checkpoint(table, "orders"))
     own.mkdir(parents=True)
     (own / "metadata").write_text("{}")
-    assert f"--checkpoint {own}" in told(headgate, table, "--to-offsets", BACK)["next"]
-    rebuilt = told(headgate, table, "--to-offsets", BACK, "--checkpoint", str(own), "--apply")
+    assert f"--spark-checkpoint {own}" in told(headgate, table, "--to-offsets", BACK)["next"]
+    rebuilt = told(headgate, table, "--to-offsets", BACK, "--spark-checkpoint", str(own), "--apply")
     assert (rebuilt["applied"], rebuilt["rebuilt"]["checkpoint"]) == (False, str(own)), "it was rewound before"
 
 
@@ -117,8 +117,8 @@ def test_a_clone_and_a_checkpoint_know_of_it(headgate: Headgate, table: Table, t
         ((), "one of them"),
         (("--to-offsets", BACK, "--to-timestamp", "0"), "one of them"),
         (("--to-offsets", BACK, "--adopt"), "one of them"),
-        (("--adopt",), "needs --checkpoint"),
-        (("--adopt", "--checkpoint", "/nowhere/at/all"), "no Spark checkpoint"),
+        (("--adopt",), "needs --spark-checkpoint"),
+        (("--adopt", "--spark-checkpoint", "/nowhere/at/all"), "no Spark checkpoint"),
         (("--to-timestamp", "2026-01-01T00:00:00Z"), "needs --servers"),
         (("--to-offsets", "5"), "cannot be read"),
         (("--to-offsets", '{"orders":{"0":-2}}'), "is not known here"),
@@ -129,7 +129,7 @@ def test_what_cannot_be_is_one_sentence_and_a_next_step(
     headgate: Headgate, table: Table, options: tuple[str, ...], what: str
 ) -> None:
     before = files_of(table.home)
-    result = headgate("rewind", table.uri, "orders", *options, "--apply")
+    result = headgate("rewind", table.uri, "--stream", "orders", *options, "--apply")
     assert result.exit_code == 2, (result.stdout, result.stderr)
     assert what in result.stderr
     assert "Next: " in result.stderr

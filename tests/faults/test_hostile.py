@@ -383,7 +383,7 @@ def test_a_poisoned_manifest_or_entry_is_told(place: Path, poison: bytes) -> Non
 
 def recover(uri: str, checkpoint: Path, *apply: str) -> int:
     """The exit code of the command; any error that is not ours comes out of it."""
-    arguments = ["recover", uri, "--checkpoint", str(checkpoint), *apply]
+    arguments = ["recover", uri, "--spark-checkpoint", str(checkpoint), *apply]
     done = CliRunner().invoke(main, arguments, prog_name="headgate", catch_exceptions=False)
     assert "Traceback" not in done.output + done.stderr
     return done.exit_code

@@ -35,7 +35,7 @@ def test_each_example_runs_and_runs_again(
     def ran(name: str, kind: str, count: int, *more: str) -> tuple[Any, str]:
         topic = make_topic(samples.PARTITIONS)
         samples.main([kind, "--servers", kafka_servers, "--topic", topic, "--count", str(count)])
-        places = ["--table", str(tmp_path / kind), "--checkpoint", str(tmp_path / f"checkpoint-{kind}")]
+        places = ["--table", str(tmp_path / kind), "--spark-checkpoint", str(tmp_path / f"checkpoint-{kind}")]
         given = ["--servers", kafka_servers, "--topic", topic, *places, "--once", *more]
         program(name).main(given)
         return program(name).main(given), capsys.readouterr().out

@@ -114,7 +114,7 @@ def test_with_sparks_checkpoint_on_s3_as_well_the_stream_goes_on_exactly_once(
     kill_at_each_point(tmp_path, topic, table, "direct", True, checkpoint=f"s3a://{bucket}/checkpoint")
     assert not (tmp_path / "checkpoint").exists()
     # The checkpoint is there, as everybody sees it: `recover` finds that it goes with the table.
-    arguments = ["recover", table.uri, "--checkpoint", f"s3a://{bucket}/checkpoint", "--output", "json"]
+    arguments = ["recover", table.uri, "--spark-checkpoint", f"s3a://{bucket}/checkpoint", "--output", "json"]
     done = CliRunner().invoke(main, arguments, catch_exceptions=False)
     assert json.loads(done.stdout)["state"] == "aligned"
     shown = (tmp_path / "driver.log").read_text(errors="replace")

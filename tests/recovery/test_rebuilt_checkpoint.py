@@ -39,7 +39,15 @@ def new_topic(kafka_servers: str, make_topic: MakeTopic) -> Callable[[int], Topi
 
 def recover(stream: Stream, *options: str, apply: bool = False) -> dict[str, Any]:
     """What `headgate recover` says, and with `apply` does."""
-    arguments = ["recover", stream.table.uri, "--checkpoint", str(stream.checkpoint), *options, "--output", "json"]
+    arguments = [
+        "recover",
+        stream.table.uri,
+        "--spark-checkpoint",
+        str(stream.checkpoint),
+        *options,
+        "--output",
+        "json",
+    ]
     done = CliRunner().invoke(main, [*arguments, "--apply"] if apply else arguments, catch_exceptions=False)
     assert done.exit_code == 0, done.stderr
     told: dict[str, Any] = json.loads(done.stdout)

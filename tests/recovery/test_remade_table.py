@@ -55,12 +55,12 @@ def test_a_stream_ends_with_its_table_and_goes_on_in_another_only_where_that_was
     with pytest.raises(InvalidInput, match="batches before 1 went elsewhere"):
         stream.run()
     assert scanned(table) == []
-    place = ("--checkpoint", str(stream.checkpoint))
+    place = ("--spark-checkpoint", str(stream.checkpoint))
     assert call("recover", table.uri, "--stream", "s", *place)["state"] == "foreign"
-    planned = call("rewind", table.uri, "s", "--adopt", *place)
+    planned = call("rewind", table.uri, "--stream", "s", "--adopt", *place)
     assert (planned["applied"], planned["offsets"][0]["after"]) == (False, 10)
     assert "NOTHING OF BEFORE IS READ" in planned["means"]
-    assert call("rewind", table.uri, "s", "--adopt", *place, "--apply")["applied"]
+    assert call("rewind", table.uri, "--stream", "s", "--adopt", *place, "--apply")["applied"]
     stream.run()
     assert scanned(table) == [row(number) for number in range(10, 15)]
     assert call("recover", table.uri, *place)["state"] == "aligned"

@@ -49,8 +49,8 @@ def call(*arguments: str) -> dict[str, Any]:
 
 def rewind(stream: Stream, *options: str) -> dict[str, Any]:
     """What `headgate rewind` does, with Spark's checkpoint rebuilt."""
-    place = ("--checkpoint", str(stream.checkpoint), "--servers", stream.topics[0].servers)
-    return call("rewind", stream.table.uri, "s", *place, *options)
+    place = ("--spark-checkpoint", str(stream.checkpoint), "--servers", stream.topics[0].servers)
+    return call("rewind", stream.table.uri, "--stream", "s", *place, *options)
 
 
 def verify(stream: Stream) -> dict[str, Any]:
@@ -117,7 +117,9 @@ def test_rows_without_a_key_are_there_twice_in_the_range_and_what_is_skipped_is_
     numbers.put_numbers([220, 221])
     until(lambda: ends(stream) == {0: 112, 1: 111}, query)
     read = [*twice.records, *numbers.records[-2:]]
-    moved = call("rewind", table.uri, "s", "--to-offsets", json.dumps({name: {"0": 114, "1": 111}}), "--apply")
+    moved = call(
+        "rewind", table.uri, "--stream", "s", "--to-offsets", json.dumps({name: {"0": 114, "1": 111}}), "--apply"
+    )
     assert (moved["offsets_skipped"], moved["rebuilt"]) == (2, None)
     numbers.put_numbers(range(222, 230))
     with pytest.raises(Fenced):

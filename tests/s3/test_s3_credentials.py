@@ -185,8 +185,8 @@ def working(bucket: str) -> Iterator[tuple[str, ...]]:
     yield "index", "show", uri
     yield "search", uri, "direct"
     yield "shard", "release", uri, "--stream", "s", "--apply"
-    yield "recover", uri, "--checkpoint", f"s3://{bucket}/checkpoint"
-    yield "recover", uri, "--checkpoint", f"s3://{bucket}/checkpoint", "--apply"
+    yield "recover", uri, "--spark-checkpoint", f"s3://{bucket}/checkpoint"
+    yield "recover", uri, "--spark-checkpoint", f"s3://{bucket}/checkpoint", "--apply"
     yield "checkpoint", "drop", uri, "one", "--apply"
     yield "gc", uri, "--min-age", "0s", "--nothing-else-runs", "--apply"
 

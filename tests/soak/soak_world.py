@@ -134,7 +134,7 @@ class World:
         command = [
             *(sys.executable, "-c", "from headgate.cli import main; main()", "ingest"),
             *("--servers", f"127.0.0.1:{self.networks['kafka'].port}", "--topic", TOPIC, "--stream", STREAM),
-            *("--table", self.uri, "--checkpoint", str(self.folder / "checkpoint"), path),
+            *("--table", self.uri, "--spark-checkpoint", str(self.folder / "checkpoint"), path),
             *("--max-offsets", "3000", "--cores", "2", "--output", "json"),
         ]
         key, secret = S3_SECRETS

@@ -242,8 +242,8 @@ def last_batch(records: Iterable[int], is_batch: Callable[[int], bool]) -> int |
 _TWICE = "give each source a stream of its own, or read the topic once"
 _ELSEWHERE = (
     "start with an empty checkpoint directory, so that the stream begins with batch 0; or, where what was read before "
-    "is not wanted in this table, accept the checkpoint: `headgate rewind TABLE STREAM --adopt --checkpoint DIR "
-    "--apply`; nothing was written"
+    "is not wanted in this table, accept the checkpoint: `headgate rewind TABLE --stream NAME --adopt "
+    "--spark-checkpoint DIR --apply`; nothing was written"
 )
 
 

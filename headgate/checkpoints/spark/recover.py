@@ -168,7 +168,7 @@ def check_startable(home: TableHome, stream: str, checkpoint: SparkCheckpoint) -
     found = standing(head, spark)
     if found.is_damaged or found.is_mendable:
         if not spark.is_stateful:
-            command = ["headgate", "recover", home.uri, "--checkpoint", spark.uri, "--stream", stream, "--apply"]
+            command = ["headgate", "recover", home.uri, "--spark-checkpoint", spark.uri, "--stream", stream, "--apply"]
             advice = f"rebuild it: {shlex.join(command)}"
             raise InvalidInput(found.why, table=home.uri, stream=stream, checkpoint=spark.uri, advice=advice)
         _check_needed(home, head, spark)
@@ -268,7 +268,7 @@ def _mover(checkpoint: SparkCheckpoint) -> Callable[[str, str], None]:
         raise InvalidInput(
             "The damaged Spark checkpoint is in an object store, where a directory cannot be moved at once.",
             checkpoint=checkpoint.uri,
-            advice="move it away yourself, or give an empty place with --checkpoint; nothing was written",
+            advice="move it away yourself, or give an empty place with --spark-checkpoint; nothing was written",
         )
     return _rename
 

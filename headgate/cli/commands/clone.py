@@ -20,11 +20,13 @@ Example:
       --wal-uri s3://archive/orders-wal --storage-option region=eu-west-1
 """
 )
-@click.argument("source", metavar="SRC")
-@click.argument("target", metavar="DST")
+@click.argument("source", metavar="TABLE")
+@click.argument("target", metavar="TARGET")
 @click.option("--checkpoint", metavar="NAME", help="Clone the table as this checkpoint has it; without it, as it is.")
-@click.option("--deep", is_flag=True, help="Copy the base's files too. Without it they are shared with SRC.")
-@click.option("--wal-uri", metavar="URI", help="A separate store for the clone's write-ahead logs; SRC's is not taken.")
+@click.option("--deep", is_flag=True, help="Copy the base's files too. Without it they are shared with TABLE.")
+@click.option(
+    "--wal-uri", metavar="URI", help="A separate store for the clone's write-ahead logs; TABLE's is not taken."
+)
 @click.option(
     "--shard-name",
     "shard_names",
@@ -44,11 +46,11 @@ def clone(
     storage_options: dict[str, str],
     output: Output,
 ) -> None:
-    """Make the table at SRC anew at DST: base, SSTables, write-ahead logs, streams and dead letters.
+    """Make the TABLE anew at TARGET: base, SSTables, write-ahead logs, streams and dead letters.
 
-    Writers and streams of SRC go on undisturbed, and both tables evolve apart from then on; a stream that is
-    started on DST goes on from the same offsets. DST must be empty. After a crash the same command completes
-    the clone. A clone that is not deep needs SRC's files: a tag on SRC holds them for as long as it is there.
+    Writers and streams of TABLE go on undisturbed, and both tables evolve apart from then on; a stream that is
+    started on TARGET goes on from the same offsets. TARGET must be empty. After a crash the same command completes
+    the clone. A clone that is not deep needs TABLE's files: a tag on TABLE holds them for as long as it is there.
     """
     table = open_table(source, storage_options or None)
     with bars() as progress:

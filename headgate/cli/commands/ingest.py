@@ -79,7 +79,7 @@ Example:
     metavar="WHEN",
     help="Where a new stream begins: earliest (default), latest, or an instant in ISO 8601 with its zone.",
 )
-@click.option("--table", "uri", required=True, metavar="URI", help="The table to write to.")
+@click.option("--table", "uri", required=True, metavar="TABLE", help="The table to write to.")
 @click.option("--stream", metavar="NAME", help="The stream's name in the table. Default: the one topic's.")
 @click.option("--create", "ddl", metavar="DDL", help="Make the table with these columns where it is not there yet.")
 @click.option("--primary-key", multiple=True, metavar="COLUMN", help="With --create: a key column; may be repeated.")
@@ -87,7 +87,7 @@ Example:
 @click.option("--key-is-partitioned", is_flag=True, help="With --create: rows of one key are in one partition.")
 @full_text_option("With --create: ")
 @click.option(
-    "--checkpoint",
+    "--spark-checkpoint",
     metavar="DIR",
     help="Spark's checkpoint directory. Default, for a table on local disk: a folder beside the table's own records.",
 )
@@ -187,7 +187,7 @@ def ingest(
     key_is_partitioned: bool,
     full_text: tuple[str, ...],
     parameters: tuple[str, ...],
-    checkpoint: str | None,
+    spark_checkpoint: str | None,
     once: bool,
     trigger: timedelta | None,
     direct: bool,
@@ -254,7 +254,7 @@ def ingest(
                 metrics_host=metrics_host,
                 storage_options=options,
             )
-            place = checkpoint or default_checkpoint(table, name)
+            place = spark_checkpoint or default_checkpoint(table, name)
             schedule = {"availableNow": True} if once else {"processingTime": _interval(trigger or timedelta(0))}
             settings = {**reaches(place, options), **for_ledger}
             _mend(table, name, place, options)
@@ -280,7 +280,7 @@ def default_checkpoint(table: Table, stream: str) -> str:
         raise InvalidInput(
             "The table is not on local disk, so Spark's checkpoint needs a place of its own.",
             table=table.uri,
-            advice="name it with --checkpoint: a local directory, or s3a://… (see docs/operations/s3.md)",
+            advice="name it with --spark-checkpoint: a local directory, or s3a://… (see docs/operations/s3.md)",
         )
     folder = stream_folder(stream).removeprefix(ROOT)
     return str(Path(table.uri) / "_headgate" / str(table.table_id) / "spark" / folder)

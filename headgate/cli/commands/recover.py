@@ -24,13 +24,13 @@ from headgate.table.table import open_table
 @click.command(
     epilog="""\b
 Example:
-  headgate recover ./orders --checkpoint checkpoints/orders            how they stand to each other
-  headgate recover ./orders --checkpoint checkpoints/orders --apply    rebuild the checkpoint from the table
+  headgate recover ./orders --spark-checkpoint checkpoints/orders            how they stand to each other
+  headgate recover ./orders --spark-checkpoint checkpoints/orders --apply    rebuild the checkpoint from the table
   headgate recover ./orders --apply                                    mend the base alone, after a power cut
 """
 )
 @table_argument
-@click.option("--checkpoint", metavar="DIR", help="The query's checkpointLocation: a path or URI.")
+@click.option("--spark-checkpoint", metavar="DIR", help="The query's checkpointLocation: a path or URI.")
 @click.option("--stream", metavar="NAME", help="The stream, where the table has several.")
 @source_option
 @apply_option("Rebuild it. This fences a query that still runs the stream.")
@@ -38,7 +38,7 @@ Example:
 @output_option
 def recover(
     uri: str,
-    checkpoint: str | None,
+    spark_checkpoint: str | None,
     stream: str | None,
     sources: tuple[tuple[str, ...], ...],
     apply: bool,
@@ -54,17 +54,17 @@ def recover(
     --apply nothing is written.
 
     Versions of the base that a power cut left damaged, and that nothing relied on, are shown first; with --apply they
-    are set aside, as the next writer's open does. Without --checkpoint that is all.
+    are set aside, as the next writer's open does. Without --spark-checkpoint that is all.
     """
     home = open_table(uri, storage_options or None).home
     damaged = settle_base(home.store) if apply else damage(home.store)
-    if checkpoint is None:
+    if spark_checkpoint is None:
         title = "Nothing to mend" if not damaged else "Mended" if apply else "Damaged"
         output.record(f"{title}: the base of {home.uri}", {"base": base_value(damaged, apply=apply)})
         return
     if damaged:
         home = open_table(uri, storage_options or None).home
-    spark = SparkCheckpoint(checkpoint, storage_options or None)
+    spark = SparkCheckpoint(spark_checkpoint, storage_options or None)
     name = choose_stream(home, look_at_spark(spark), stream)
     found = diagnose(home, name, spark)
     done: Rebuilt | None = None

@@ -47,20 +47,20 @@ from headgate.table.table import Table, open_table
 @click.command(
     epilog="""\b
 Example:
-  headgate rewind ./orders orders --to-offsets '{"orders":{"0":1200}}'          what it would do
-  headgate rewind ./orders orders --to-offsets '{"orders":{"0":1200}}' \\
-      --checkpoint checkpoints/orders --reason 'decoder fixed' --apply
-  headgate rewind ./orders orders --to-timestamp 2026-11-16T00:00:00Z --servers 127.0.0.1:9092
-  headgate rewind ./orders orders --adopt --checkpoint checkpoints/orders       the table was made anew
+  headgate rewind ./orders --stream orders --to-offsets '{"orders":{"0":1200}}'          what it would do
+  headgate rewind ./orders --stream orders --to-offsets '{"orders":{"0":1200}}' \\
+      --spark-checkpoint checkpoints/orders --reason 'decoder fixed' --apply
+  headgate rewind ./orders --stream orders --to-timestamp 2026-11-16T00:00:00Z --servers 127.0.0.1:9092
+  headgate rewind ./orders --stream orders --adopt --spark-checkpoint checkpoints/orders       the table was made anew
 """
 )
 @table_argument
-@click.argument("stream")
+@click.option("--stream", required=True, metavar="NAME", help="The stream to send elsewhere.")
 @click.option("--to-offsets", metavar="JSON", help="Where to go on, as Spark's startingOffsets; others stay.")
 @click.option("--to-timestamp", metavar="TIME", help="Go on at the first records since then. Needs --servers.")
-@click.option("--adopt", is_flag=True, help="Go on where --checkpoint stands, though it was made for another table.")
+@click.option("--adopt", is_flag=True, help="Go on where --spark-checkpoint stands, made for another table.")
 @servers_option(": then the offsets are looked for.")
-@click.option("--checkpoint", metavar="DIR", help="The query's checkpointLocation, to be rebuilt for the new offsets.")
+@click.option("--spark-checkpoint", metavar="DIR", help="The query's checkpointLocation: rebuilt for the new offsets.")
 @source_option
 @click.option("--reason", default="", metavar="TEXT", help="Why. It is kept in the record.")
 @apply_option("Do it. This fences a query that still runs the stream.")
@@ -74,7 +74,7 @@ def rewind(
     to_timestamp: str | None,
     adopt: bool,
     servers: str | None,
-    checkpoint: str | None,
+    spark_checkpoint: str | None,
     sources: tuple[tuple[str, ...], ...],
     reason: str,
     apply: bool,
@@ -82,15 +82,15 @@ def rewind(
     storage_options: dict[str, str],
     output: Output,
 ) -> None:
-    """Send STREAM of a TABLE to other offsets: back, to read again; or forward, to skip.
+    """Send a stream of a TABLE to other offsets: back, to read again; or forward, to skip.
 
     Nothing of the table is taken back. On a table without a key, rows that are read again are there twice. On one with
     a key they replace themselves; until the stream has caught up, a key may show an older value. What is skipped is
     never read. Stop the query first; one that still runs is fenced.
 
     The commit log keeps a record for ever: who, when, why, and the offsets before and after. Spark's own checkpoint no
-    longer goes with the stream: with --checkpoint it is rebuilt, and the old one is moved aside; otherwise start the
-    query with an empty directory and the startingOffsets that this prints. Without --apply nothing is written.
+    longer goes with the stream: with --spark-checkpoint it is rebuilt, and the old one is moved aside; otherwise start
+    the query with an empty directory and the startingOffsets that this prints. Without --apply nothing is written.
 
     With --adopt the stream goes on where the checkpoint DIR stands, and DIR is left as it is: for a checkpoint that was
     made for another table, such as one that was dropped. What it has read until now will not be in this table.
@@ -101,9 +101,9 @@ def rewind(
         )
     table = open_table(uri, storage_options or None)
     if adopt:
-        if checkpoint is None:
-            raise InvalidInput("--adopt needs --checkpoint: it says where to go on.", advice="name the directory")
-        _adopt(table, stream, SparkCheckpoint(checkpoint, storage_options or None), reason, apply, output)
+        if spark_checkpoint is None:
+            raise InvalidInput("--adopt needs --spark-checkpoint: it says where to go on.", advice="name the directory")
+        _adopt(table, stream, SparkCheckpoint(spark_checkpoint, storage_options or None), reason, apply, output)
         return
     head = stream_head(table.home, stream)
     there = None if servers is None else _KafkaOffsets(servers, kafka_options, head)
@@ -111,7 +111,7 @@ def rewind(
     moves = plan_rewind(head, wanted)
     if there is not None:
         check_held(moves, there.offsets)
-    spark = None if checkpoint is None else SparkCheckpoint(checkpoint, storage_options or None)
+    spark = None if spark_checkpoint is None else SparkCheckpoint(spark_checkpoint, storage_options or None)
     if spark is not None:
         check_rebuildable(table.home, head_after(head, moves), spark, sources=sources)
     done: Rewound | None = None
@@ -287,7 +287,7 @@ def _next(applied: bool, rebuilt: Rebuilt | None, spark: SparkCheckpoint | None,
         return f"{done}; the checkpoint directory {'goes' if applied else 'will go'} with the new offsets"
     fresh = f"start the query with an empty checkpoint directory and .option('startingOffsets', '{offsets}')"
     if own is not None:
-        fresh = f"run this with --checkpoint {own}, which `headgate ingest` uses; or {fresh}"
+        fresh = f"run this with --spark-checkpoint {own}, which `headgate ingest` uses; or {fresh}"
     return fresh if applied else f"stop the query, run this again with --apply, then {fresh}"
 
 

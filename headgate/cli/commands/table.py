@@ -34,7 +34,7 @@ Example:
       --primary-key id --sharding bucket:id:4 --full-text note --parameter with_position=true
 """
 )
-@click.argument("uri")
+@table_argument
 @click.option("--schema", required=True, metavar="DDL", help='Columns as Spark writes them: "id bigint, note string".')
 @click.option("--primary-key", multiple=True, metavar="COLUMN", help="A key column; may be repeated.")
 @click.option("--sharding", default="single", show_default=True, metavar="HOW", help=f"One of {_SHARDINGS}.")
@@ -57,7 +57,7 @@ def create(
     storage_options: dict[str, str],
     output: Output,
 ) -> None:
-    """Make a table at URI. After a crash the same command completes it; an existing table is refused, unless
+    """Make a TABLE. After a crash the same command completes it; an existing table is refused, unless
     --exist-ok says otherwise.
     """
     made = create_table(

@@ -24,7 +24,7 @@ Example:
   headgate doctor --store s3://bucket/new-prefix --output json
 """
 )
-@click.option("--table", "uri", metavar="URI", help="A table: whether it opens, and what its store allows.")
+@click.option("--table", "uri", metavar="TABLE", help="A table: whether it opens, and what its store allows.")
 @click.option("--store", "prefix", metavar="URI", help="A place without a table yet: what the store allows there.")
 @servers_option(": whether it answers.")
 @click.option("--topic", "topics", multiple=True, help="With --servers: a topic that should be there; may be repeated.")
