@@ -623,7 +623,7 @@ CREATE = ("--schema", "id bigint, note string", "--primary-key", "id", "--full-t
 
 def test_the_command_line_makes_and_shows_a_table(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
-    code, text, errors = run("create", uri, *CREATE, "--sharding", "bucket:id:4", "--wal-uri", str(tmp_path / "wal"))
+    code, text, errors = run("create", uri, *CREATE, "--sharding", "bucket(id, 4)", "--wal-uri", str(tmp_path / "wal"))
     assert (code, errors) == (0, "")
     assert "bucket" in text
     write(open_table(uri), "bucket-00003", 3)
@@ -642,24 +642,28 @@ def test_the_command_line_makes_and_shows_a_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sharding"),
     [
-        ("single", single()),
-        ("bucket:id:16", bucket("id", 16)),
-        ("by_partition", by_partition(key_is_partitioned=True)),
-        ("by_partition:3", by_partition(3, key_is_partitioned=True)),
+        ("single()", single()),
+        ("bucket(id, 16)", bucket("id", 16)),
+        (" bucket('id', n=16)", bucket("id", 16)),
+        ("by_partition(key_is_partitioned=True)", by_partition(key_is_partitioned=True)),
+        ("by_partition(max_shards=3, key_is_partitioned=True)", by_partition(3, key_is_partitioned=True)),
     ],
 )
 def test_the_command_line_takes_every_sharding(tmp_path: Path, text: str, sharding: Sharding) -> None:
-    flag = ["--key-is-partitioned"] if "partition" in text else []
-    assert run("create", str(tmp_path / "t"), *CREATE, "--sharding", text, *flag)[0] == 0
+    assert run("create", str(tmp_path / "t"), *CREATE, "--sharding", text)[0] == 0
     assert open_table(str(tmp_path / "t")).sharding == sharding
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("create", "{}/t", "--schema", "id bigint", "--sharding", "bucket:id"),
-        ("create", "{}/t", "--schema", "id bigint", "--sharding", "by_partition:x"),
-        ("create", "{}/t", "--schema", "id bigint", "--key-is-partitioned"),
+        ("create", "{}/t", "--schema", "id bigint", "--sharding", "bucket:id:4"),
+        ("create", "{}/t", "--schema", "id bigint", "--sharding", "bucket(id)"),
+        ("create", "{}/t", "--schema", "id bigint", "--sharding", "bucket(id, 0)"),
+        ("create", "{}/t", "--schema", "id bigint", "--sharding", "by_partition"),
+        ("create", "{}/t", "--schema", "id bigint", "--sharding", "by_partition(x)"),
+        ("create", "{}/t", "--schema", "id bigint", "--sharding", "single(**x)"),
+        ("create", "{}/t", "--schema", "id bigint", "--sharding", "open('x')"),
         ("create", "{}/t", "--schema", "id bigin"),
         ("create", "{}/t", "--schema", "id bigint", "--primary-key", "di"),
         ("create", "{}/t"),

@@ -190,21 +190,29 @@ def test_what_cannot_be_released(
 
 def test_expire_by_position_checkpoint_and_age(headgate: Headgate, table: Table) -> None:
     before = files(table)
-    asked = told(headgate, "wal", "expire", table.uri, "--before", "2", "--shard", SHARD)
+    asked = told(headgate, "wal", "expire", table.uri, "--before-position", "2", "--shard", SHARD)
     assert (asked["applied"], asked["entries"], asked["shards"][0]["upto"]) == (False, 1, 1)
     assert files(table) == before
-    assert told(headgate, "wal", "expire", table.uri, "--before", "7d")["entries"] == 0
-    done = told(headgate, "wal", "expire", table.uri, "--before", "2", "--shard", SHARD, "--apply")
+    assert told(headgate, "wal", "expire", table.uri, "--older-than", "7d")["entries"] == 0
+    done = told(headgate, "wal", "expire", table.uri, "--before-position", "2", "--shard", SHARD, "--apply")
     assert (done["applied"], done["entries"]) == (True, 1)
     assert ids(table) == [3]
     told(headgate, "checkpoint", "create", table.uri, "--name", "now")
-    told(headgate, "wal", "expire", table.uri, "--before", "now", "--stream", "orders", "--apply")
+    told(headgate, "wal", "expire", table.uri, "--before-checkpoint", "now", "--stream", "orders", "--apply")
     assert ids(table) == []
     assert ids(open_table(table.uri, checkpoint="now")) == [3]
 
 
 def test_a_position_without_a_shard_is_refused(headgate: Headgate, table: Table) -> None:
-    result = headgate("wal", "expire", table.uri, "--before", "2", "--apply")
+    result = headgate("wal", "expire", table.uri, "--before-position", "2", "--apply")
     assert result.exit_code == 2
     assert "A position belongs to one shard" in result.stderr
+    assert ids(table) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("limits", [(), ("--older-than", "7d", "--before-checkpoint", "now")])
+def test_what_is_expired_is_said_in_one_way(headgate: Headgate, table: Table, limits: tuple[str, ...]) -> None:
+    result = headgate("wal", "expire", table.uri, *limits, "--apply")
+    assert result.exit_code == 2
+    assert "one of them" in result.stderr
     assert ids(table) == [1, 2, 3]

@@ -89,7 +89,14 @@ def ledger_rows(ledger: Path) -> list[dict[str, Any]]:
     return [row for name in sorted(files) for row in pq.read_table(ledger / name).to_pylist()]
 
 
-CREATE = ("--create", "id bigint not null, note string", "--primary-key", "id", "--key-is-partitioned")
+CREATE = (
+    "--create",
+    "id bigint not null, note string",
+    "--primary-key",
+    "id",
+    "--sharding",
+    "by_partition(key_is_partitioned=True)",
+)
 
 
 @pytest.mark.spark

@@ -194,7 +194,7 @@ def working(bucket: str) -> Iterator[tuple[str, ...]]:
 def failing(bucket: str) -> Iterator[tuple[str, ...]]:
     """Calls that cannot be."""
     uri = f"s3://{bucket}/t"
-    yield "wal", "expire", uri, "--before", "5m"
+    yield "wal", "expire", uri, "--older-than", "5m"
     yield "table", "show", f"s3://{bucket}/nowhere"
     yield "table", "create", uri, "--schema", "id bigint"
     yield "table", "show", "s3://never-was/t"

@@ -16,10 +16,10 @@ from headgate.checkpoints.log.commit_log import read_head
 from headgate.checkpoints.log.names import ROOT, stream_folder
 from headgate.checkpoints.spark.directory import SparkCheckpoint
 from headgate.checkpoints.spark.recover import mend
-from headgate.cli.commands.table import parse_sharding
 from headgate.cli.options.decoder import decoder_options, following_decoder
 from headgate.cli.options.duration import DURATION
 from headgate.cli.options.kafka import kafka_option, servers_option
+from headgate.cli.options.sharding import SHARDING
 from headgate.cli.options.table import storage_option
 from headgate.cli.options.text import full_text_of, full_text_option
 from headgate.cli.output import Column, Output, output_option
@@ -28,6 +28,7 @@ from headgate.cli.spark import ledger_settings, own_spark
 from headgate.connectors.objects import open_store
 from headgate.errors import InvalidInput, NotFound
 from headgate.shards.rows.schema import RowSchema
+from headgate.shards.sharding import Sharding, by_partition
 from headgate.streaming.kafka.offsets import wait_for_topics
 from headgate.streaming.kafka.source import MAX_OFFSETS_PER_TRIGGER, KafkaSource, source
 from headgate.streaming.kafka.source import read as kafka_frame
@@ -67,7 +68,7 @@ _COLUMNS = (
 Example:
   headgate ingest --servers 127.0.0.1:9092 --topic orders --table ./orders \\
       --create "id bigint not null, note string, amount double" --primary-key id \\
-      --sharding by_partition --key-is-partitioned
+      --sharding "by_partition(key_is_partitioned=True)"
   headgate ingest --servers 127.0.0.1:9092 --topic orders --table ./orders --once --output json
 """
 )
@@ -83,8 +84,12 @@ Example:
 @click.option("--stream", metavar="NAME", help="The stream's name in the table. Default: the one topic's.")
 @click.option("--create", "ddl", metavar="DDL", help="Make the table with these columns where it is not there yet.")
 @click.option("--primary-key", multiple=True, metavar="COLUMN", help="With --create: a key column; may be repeated.")
-@click.option("--sharding", default="by_partition", show_default=True, metavar="HOW", help="With --create.")
-@click.option("--key-is-partitioned", is_flag=True, help="With --create: rows of one key are in one partition.")
+@click.option(
+    "--sharding",
+    type=SHARDING,
+    metavar="HOW",
+    help='With --create, as Python writes it: "by_partition()" (the default), "bucket(id, 4)" or "single()".',
+)
 @full_text_option("With --create: ")
 @click.option(
     "--spark-checkpoint",
@@ -183,8 +188,7 @@ def ingest(
     stream: str | None,
     ddl: str | None,
     primary_key: tuple[str, ...],
-    sharding: str,
-    key_is_partitioned: bool,
+    sharding: Sharding | None,
     full_text: tuple[str, ...],
     parameters: tuple[str, ...],
     spark_checkpoint: str | None,
@@ -235,9 +239,7 @@ def ingest(
             # A topic or broker that is not there is reported before anything is written.
             wait_for_topics(kafka.consumer, kafka.topics, partial(_has_read, uri, options, name), stop.asked)
         if not stop.asked():
-            table = _table(
-                uri, options, ddl, primary_key, sharding, key_is_partitioned, full_text_of(full_text, parameters)
-            )
+            table = _table(uri, options, ddl, primary_key, sharding, full_text_of(full_text, parameters))
             sink = ShardSink(
                 table,
                 decode=following_decoder(table, decode_as, registry, registry_auth),
@@ -371,20 +373,19 @@ def _table(
     storage_options: Mapping[str, str] | None,
     ddl: str | None,
     primary_key: tuple[str, ...],
-    sharding: str,
-    key_is_partitioned: bool,
+    sharding: Sharding | None,
     full_text: Mapping[str, Mapping[str, Any]],
 ) -> Table:
     """The table that is there; with --create one that is made, so that the same command starts and restarts."""
     if ddl is None:
-        if primary_key or key_is_partitioned or full_text:
-            raise InvalidInput("--primary-key, --key-is-partitioned and --full-text belong to --create.")
+        if primary_key or sharding is not None or full_text:
+            raise InvalidInput("--primary-key, --sharding and --full-text belong to --create.")
         return open_table(uri, storage_options)
     wanted = arrow_schema(ddl)
     try:
         table = open_table(uri, storage_options)
     except NotFound:
-        how = parse_sharding(sharding, key_is_partitioned)
+        how = sharding or by_partition()
         return create_table(uri, wanted, primary_key, how, full_text, storage_options=storage_options)
     there = [(field.name, field.type) for field in table.schema]
     asked = [(field.name, field.type) for field in RowSchema.of(wanted).logical]

@@ -7,16 +7,14 @@ from typing import Any
 import click
 import pyarrow as pa
 
+from headgate.cli.options.sharding import EXAMPLES, SHARDING
 from headgate.cli.options.table import storage_option, table_argument
 from headgate.cli.options.text import full_text_of, full_text_option
 from headgate.cli.output import Output, output_option
-from headgate.errors import InvalidInput
 from headgate.records import plain
-from headgate.shards.sharding import Sharding, bucket, by_partition, single
+from headgate.shards.sharding import Sharding
 from headgate.table.create import create_table
 from headgate.table.table import Table, open_table
-
-_SHARDINGS = "single, bucket:COLUMN:N, by_partition or by_partition:MAX_SHARDS"
 
 _OF_A_SHARD = ("name", "id", "epoch", "sstables", "owner", "native_safe")
 """What fits into 80 columns; `headgate shard show` has the rest."""
@@ -31,14 +29,20 @@ def table() -> None:
     epilog="""\b
 Example:
   headgate table create ./orders --schema "id bigint not null, note string" \\
-      --primary-key id --sharding bucket:id:4 --full-text note --parameter with_position=true
+      --primary-key id --sharding "bucket(id, 4)" --full-text note --parameter with_position=true
 """
 )
 @table_argument
 @click.option("--schema", required=True, metavar="DDL", help='Columns as Spark writes them: "id bigint, note string".')
 @click.option("--primary-key", multiple=True, metavar="COLUMN", help="A key column; may be repeated.")
-@click.option("--sharding", default="single", show_default=True, metavar="HOW", help=f"One of {_SHARDINGS}.")
-@click.option("--key-is-partitioned", is_flag=True, help="With by_partition: rows of one key are in one partition.")
+@click.option(
+    "--sharding",
+    type=SHARDING,
+    default="single()",
+    show_default=True,
+    metavar="HOW",
+    help=f"As Python writes it: {EXAMPLES}.",
+)
 @full_text_option()
 @click.option("--wal-uri", metavar="URI", help="A separate store for the write-ahead logs.")
 @click.option("--exist-ok", is_flag=True, help="A table that is there already will do, if it has the same definition.")
@@ -48,8 +52,7 @@ def create(
     uri: str,
     schema: str,
     primary_key: tuple[str, ...],
-    sharding: str,
-    key_is_partitioned: bool,
+    sharding: Sharding,
     full_text: tuple[str, ...],
     parameters: tuple[str, ...],
     wal_uri: str | None,
@@ -64,7 +67,7 @@ def create(
         uri,
         schema,
         primary_key=primary_key,
-        sharding=parse_sharding(sharding, key_is_partitioned),
+        sharding=sharding,
         full_text=full_text_of(full_text, parameters),
         wal_uri=wal_uri,
         storage_options=storage_options,
@@ -87,21 +90,6 @@ def show(uri: str, storage_options: dict[str, str], output: Output) -> None:
     found = open_table(uri, storage_options)
     shards = [{key: getattr(shard, key) for key in _OF_A_SHARD} for shard in found.shards()]
     output.record(found.uri, {**_described(found), "shards": shards})
-
-
-def parse_sharding(text: str, key_is_partitioned: bool = False) -> Sharding:
-    """The sharding that `--sharding` names. Raises InvalidInput."""
-    kind, _, rest = text.partition(":")
-    column, _, number = rest.rpartition(":")
-    if key_is_partitioned and kind != "by_partition":
-        raise InvalidInput("--key-is-partitioned is for --sharding by_partition.")
-    if text == "single":
-        return single()
-    if kind == "bucket" and column and number.isdecimal():
-        return bucket(column, int(number))
-    if text == "by_partition" or (kind == "by_partition" and rest.isdecimal()):
-        return by_partition(int(rest) if rest else None, key_is_partitioned)
-    raise InvalidInput(f"There is no sharding {text!r}.", advice=f"use {_SHARDINGS}; nothing was written")
 
 
 def _described(table: Table) -> dict[str, Any]:
