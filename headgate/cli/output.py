@@ -20,6 +20,9 @@ from rich.text import Text
 from headgate.cli.errors import exit_code
 from headgate.errors import HeadgateError
 
+AN_ID = 36
+"""Characters of the longest word that a table never folds: a UUID's."""
+
 Value = Mapping[str, Any]
 Command = TypeVar("Command")
 
@@ -37,7 +40,7 @@ class Column:
     @property
     def head(self) -> str:
         """Its name, placed."""
-        return self._placed(_label(self.key))
+        return self._placed(self.key)
 
     def cell(self, row: Value) -> str:
         """The row's value, placed; never cut."""
@@ -85,13 +88,18 @@ class TextOutput(Output):
         inner = {key: item for key, item in value.items() if _is_table(item)}
         for key, item in value.items():
             if key not in inner:
-                table.add_row(_label(key), Text(_text(item)))
+                table.add_row(key, Text(_text(item)))
         console = _console()
         # Not the table's own title: that would be folded to the width of the table.
         console.print(Text(printable(title), style="italic"), soft_wrap=True)
         console.print(table)
         for key, items in inner.items():
-            console.print(_table(_label(key), items))
+            # Not cropped: a line that is too long wraps on a terminal, and a number is never cut.
+            console.print(_table(key, items), crop=False)
+
+    def table(self, rows: Sequence[Value], names: Sequence[str]) -> None:
+        """Rows of somebody's table, under the names of its columns."""
+        _console().print(_table(None, rows, names), crop=False)
 
     def rows(self, columns: Sequence[Column], rows: Iterable[Value]) -> None:
         """Aligned lines under one header. Not a rich table: that would have to know all rows first."""
@@ -173,20 +181,24 @@ def _console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False, markup=False)
 
 
-def _label(key: str) -> str:
-    return key.replace("_", " ")
-
-
 def _is_table(item: object) -> bool:
     return isinstance(item, Sequence) and bool(item) and all(isinstance(part, Mapping) for part in item)
 
 
-def _table(title: str, items: Sequence[Value]) -> Table:
-    keys = list(dict.fromkeys(key for item in items for key in item))
+def _table(title: str | None, items: Sequence[Value], names: Sequence[str] = ()) -> Table:
+    keys = list(dict.fromkeys([*names, *(key for item in items for key in item)]))
     table = Table(title=title, title_justify="left")
     for key in keys:
+        texts = [_text(item.get(key)) for item in items]
         numbers = all(isinstance(item.get(key), int | float | None) for item in items)
-        table.add_column(_label(key), justify="right" if numbers else "left", overflow="fold")
+        # A number, a time or an id that is folded is another one.
+        whole = numbers or all(len(text) <= AN_ID and (" " not in text or text[0].isdigit()) for text in texts)
+        table.add_column(
+            Text(printable(key)),
+            justify="right" if numbers else "left",
+            overflow="fold",
+            min_width=max(map(len, texts), default=0) if whole else None,
+        )
     for item in items:
         table.add_row(*(_cell(item.get(key)) for key in keys))
     return table
@@ -204,10 +216,8 @@ def _text(item: Any) -> str:
         return "-"
     if isinstance(item, bool):
         return "yes" if item else "no"
-    if isinstance(item, int):
-        return f"{item:,}"
     if isinstance(item, Mapping):
-        return " ".join(f"{_label(key)}={_text(value)}" for key, value in item.items())
+        return " ".join(f"{key}={_text(value)}" for key, value in item.items())
     if isinstance(item, list | tuple):
         return ", ".join(_text(part) for part in item)
     return printable(str(item))

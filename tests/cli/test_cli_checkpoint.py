@@ -73,7 +73,7 @@ def test_create_list_show_and_drop(headgate: Headgate, table: Table) -> None:
 def test_for_people(headgate: Headgate, table: Table) -> None:
     assert "Checkpoint now of" in headgate("checkpoint", "create", table.uri, "--name", "now").stdout
     lines = headgate("checkpoint", "list", table.uri).stdout.splitlines()
-    assert lines[0].split()[:3] == ["name", "scope", "taken"]
+    assert lines[0].split()[:3] == ["name", "scope", "taken_at"]
     assert lines[1].split()[:2] == ["now", "durable"]
     assert "orders/0 3" in headgate("checkpoint", "show", table.uri, "now").stdout
 

@@ -47,7 +47,7 @@ def test_text_shows_the_same(headgate: Headgate, written: TableHome) -> None:
     shown = headgate("shard", "show", written.uri, str(SHARD)).stdout
     facts = dict(line.strip("│ ").split("│") for line in shown.splitlines() if "│" in line)
     facts = {name.strip(): value.strip() for name, value in facts.items()}
-    assert facts.items() >= {"epoch": "2", "owner": "-", "native safe": "yes", "tip": "5", "last seen": "4"}.items()
+    assert facts.items() >= {"epoch": "2", "owner": "-", "native_safe": "yes", "tip": "5", "last_seen": "4"}.items()
 
 
 def test_without_a_shard_every_one_is_a_row(headgate: Headgate, written: TableHome) -> None:

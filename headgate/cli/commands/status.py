@@ -83,7 +83,7 @@ def status(
         return
     found = status_of(table, consumer, batches)
     if isinstance(output, TextOutput):
-        Console(highlight=False).print(status_tables(found))
+        Console(highlight=False).print(status_tables(found), crop=False)
     else:
         output.record(table.uri, found)
     click.get_current_context().exit(max((shard["exit_code"] for shard in found["shards"]), default=0))
@@ -221,6 +221,6 @@ def _watch(output: Output, table: Table, consumer: Consumer | None, batches: int
                     live.update(status_tables(found), refresh=True)
         else:
             for found in looks():
-                console.print(status_tables(found))
+                console.print(status_tables(found), crop=False)
     except KeyboardInterrupt:
         return

@@ -1,4 +1,4 @@
-"""`headgate table`: make a table, and see what it is."""
+"""`headgate table`: make a table, see what it is, and read it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import click
 import pyarrow as pa
 
+from headgate.cli.commands.rows import count, get, scan
 from headgate.cli.options.sharding import EXAMPLES, SHARDING
 from headgate.cli.options.table import storage_option, table_argument
 from headgate.cli.options.text import full_text_of, full_text_option
@@ -16,19 +17,23 @@ from headgate.shards.sharding import Sharding
 from headgate.table.create import create_table
 from headgate.table.table import Table, open_table
 
-_OF_A_SHARD = ("name", "id", "epoch", "sstables", "owner", "native_safe")
+_OF_A_SHARD = ("name", "id", "owner", "native_safe")
 """What fits into 80 columns; `headgate shard show` has the rest."""
 
 
 @click.group()
 def table() -> None:
-    """Make tables, and see what they are."""
+    """Make tables, see what they are, and read their rows."""
+
+
+for _command in (scan, get, count):
+    table.add_command(_command)
 
 
 @table.command(
     epilog="""\b
 Example:
-  headgate table create ./orders --schema "id bigint not null, note string" \\
+  headgate table create ./orders --schema "id bigint not null, note string, amount double" \\
       --primary-key id --sharding "bucket(id, 4)" --full-text note --parameter with_position=true
 """
 )
@@ -79,6 +84,7 @@ def create(
 @table.command(
     epilog="""\b
 Example:
+  headgate table show ./orders
   headgate table show s3://bucket/orders --storage-option region=eu-west-1 --output json
 """
 )

@@ -168,6 +168,10 @@ def _filled(title: str, columns: Sequence[str], keys: Sequence[str], values: Seq
     table = _table(title, columns)
     for value in values:
         table.add_row(*(_cell(_number(value[key])) for key in keys))
+    for column, name, key in zip(table.columns, columns, keys, strict=True):
+        if name.startswith(">"):
+            # A number that is folded is another one.
+            column.min_width = max((len(_number(value[key])) for value in values), default=0)
     return Padding(table, (0, 0, 1, 0))
 
 
@@ -186,8 +190,6 @@ def _number(item: Any) -> str:
         return "-"
     if isinstance(item, bool):
         return "yes" if item else "no"
-    if isinstance(item, int):
-        return f"{item:,}"
     return " ".join(map(str, item)) if isinstance(item, list) else str(item)
 
 

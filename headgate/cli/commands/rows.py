@@ -1,0 +1,276 @@
+"""`headgate table scan|get|count`: rows, at one instant, fresh ones included. Writes no table."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from datetime import date, datetime, time
+from pathlib import Path
+from typing import BinaryIO, TypeAlias, TypeVar
+
+import click
+import pyarrow as pa
+from pyarrow.csv import CSVWriter
+from pyarrow.parquet import ParquetWriter
+
+from headgate.cli.options.table import storage_option, table_argument
+from headgate.cli.output import Output, TextOutput, output_option
+from headgate.errors import InvalidInput
+from headgate.table.table import Table, open_table
+
+F = TypeVar("F")
+Write: TypeAlias = Callable[[pa.RecordBatch], object]
+
+SHOWN = 20
+"""Rows of a table for people where nobody says how many."""
+
+_columns_option = click.option("--columns", metavar="A,B", help="Columns to read, separated by commas. Default: all.")
+_filter_option = click.option("--filter", metavar="SQL", help="One condition, as Lance takes it.")
+_checkpoint_option = click.option("--checkpoint", metavar="NAME", help="Read the table as this checkpoint has it.")
+
+
+@contextmanager
+def _json_rows(file: BinaryIO, schema: pa.Schema) -> Iterator[Write]:
+    yield lambda batch: file.writelines(
+        json.dumps(row, default=_plain, ensure_ascii=False).encode() + b"\n" for row in batch.to_pylist()
+    )
+
+
+@contextmanager
+def _csv(file: BinaryIO, schema: pa.Schema) -> Iterator[Write]:
+    with CSVWriter(file, schema) as writer:
+        yield writer.write_batch
+
+
+@contextmanager
+def _parquet(file: BinaryIO, schema: pa.Schema) -> Iterator[Write]:
+    with ParquetWriter(file, schema) as writer:
+        yield writer.write_batch
+
+
+_FORMS: dict[str, Callable[[BinaryIO, pa.Schema], AbstractContextManager[Write]]] = {
+    "json": _json_rows,
+    "csv": _csv,
+    "parquet": _parquet,
+}
+
+
+def _form_options(command: F) -> F:
+    """`--output` and `--file`, for commands whose result is rows."""
+    file = click.option(
+        "--file",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="PATH",
+        help="Write the rows to this file; json, csv and parquet only. It appears when it is whole.",
+    )
+    form = click.option(
+        "--output",
+        type=click.Choice(["table", *_FORMS]),
+        default="table",
+        show_default=True,
+        help="For people, or for machines; json is one object per line, parquet needs --file.",
+    )
+    return form(file(command))  # type: ignore[type-var]
+
+
+@click.command(
+    epilog=f"""\b
+Example:
+  headgate table scan ./orders
+  headgate table scan ./orders --columns id,note --filter "amount > 100" --limit 5
+  headgate table scan ./orders --output csv > orders.csv
+  headgate table scan ./orders --checkpoint before-migration --output parquet --file orders.parquet
+
+\b
+With --output table the first {SHOWN} rows are shown, unless --limit says otherwise.
+"""
+)
+@table_argument
+@_columns_option
+@_filter_option
+@click.option("--limit", type=click.IntRange(min=0), metavar="N", help="Stop after N rows.")
+@_checkpoint_option
+@_form_options
+@storage_option
+def scan(
+    uri: str,
+    columns: str | None,
+    filter: str | None,
+    limit: int | None,
+    checkpoint: str | None,
+    file: Path | None,
+    output: str,
+    storage_options: dict[str, str],
+) -> None:
+    """Read the rows of the TABLE at one instant, fresh ones included."""
+    _check_form(output, file)
+    table = open_table(uri, storage_options or None, checkpoint=checkpoint)
+    reader = table.scan(_names(columns), filter)
+    if output == "table":
+        most = SHOWN if limit is None else limit
+        # One more, to tell whether there are more.
+        rows = pa.Table.from_batches(_first(reader, most + 1), reader.schema)
+        _show(rows.slice(0, most), more=limit is None and rows.num_rows > most)
+    else:
+        _write(reader.schema, _first(reader, limit), output, file)
+
+
+@click.command(
+    epilog="""\b
+Example:
+  headgate table get ./orders 291
+  headgate table get ./orders 291 292 --columns note --output json
+
+\b
+A key of several columns is its values with commas between them, in the key's order: 'shop,291'.
+"""
+)
+@table_argument
+@click.argument("keys", metavar="KEY...", nargs=-1, required=True)
+@_columns_option
+@_checkpoint_option
+@_form_options
+@storage_option
+def get(
+    uri: str,
+    keys: tuple[str, ...],
+    columns: str | None,
+    checkpoint: str | None,
+    file: Path | None,
+    output: str,
+    storage_options: dict[str, str],
+) -> None:
+    """Read the rows of the TABLE with these KEYs; keys that are not there are left out."""
+    _check_form(output, file)
+    table = open_table(uri, storage_options or None, checkpoint=checkpoint)
+    found = table.get(_keys(table, keys))
+    if (names := _names(columns)) is not None:
+        if unknown := [name for name in names if name not in found.column_names]:
+            raise InvalidInput(f"The table has no column {unknown[0]!r}.", advice=f"it has {found.column_names}")
+        found = found.select(names)
+    if output == "table":
+        _show(found, more=False)
+    else:
+        _write(found.schema, found.to_batches(), output, file)
+
+
+@click.command(
+    epilog="""\b
+Example:
+  headgate table count ./orders
+  headgate table count ./orders --filter "amount > 100" --output json
+"""
+)
+@table_argument
+@_filter_option
+@_checkpoint_option
+@storage_option
+@output_option
+def count(
+    uri: str, filter: str | None, checkpoint: str | None, storage_options: dict[str, str], output: Output
+) -> None:
+    """Count the rows of the TABLE at one instant, fresh ones included."""
+    table = open_table(uri, storage_options or None, checkpoint=checkpoint)
+    rows = sum(batch.num_rows for batch in table.scan([(table.primary_key or table.schema.names)[0]], filter))
+    output.record(
+        f"{rows:,} rows in {table.uri}", {"table": table.uri, "checkpoint": checkpoint, "filter": filter, "rows": rows}
+    )
+
+
+def _names(columns: str | None) -> list[str] | None:
+    return None if columns is None else [name.strip() for name in columns.split(",")]
+
+
+def _keys(table: Table, given: Sequence[str]) -> pa.Table:
+    """The key columns with the values that were given. Raises InvalidInput."""
+    fields = [table.schema.field(name) for name in table.primary_key]
+    if not fields:
+        raise InvalidInput(
+            "The table has no primary key to get rows by.",
+            table=table.uri,
+            advice='read them with `headgate table scan TABLE --filter "…"`',
+        )
+    rows = [[text] for text in given] if len(fields) == 1 else list(csv.reader(given))
+    if bad := [text for text, row in zip(given, rows, strict=True) if len(row) != len(fields)]:
+        names = ",".join(table.primary_key)
+        raise InvalidInput(f"The key {bad[0][:80]!r} must have {len(fields)} values.", advice=f"write it as {names}")
+    columns = []
+    for field, values in zip(fields, zip(*rows, strict=True), strict=True):
+        try:
+            columns.append(pa.array(values, pa.string()).cast(field.type))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            raise InvalidInput(
+                f"Not every key can be read as {field.type}, the type of column {field.name!r}.",
+                advice=f"`headgate table show {table.uri}` shows the key",
+            ) from None
+    return pa.table(columns, schema=pa.schema(fields))
+
+
+def _first(batches: pa.RecordBatchReader, most: int | None) -> Iterator[pa.RecordBatch]:
+    """No more rows than that; no batch is read that is not needed."""
+    left = most
+    while left is None or left > 0:
+        batch = next(batches, None)
+        if batch is None:
+            return
+        yield batch if left is None else batch.slice(0, left)
+        left = left if left is None else left - batch.num_rows
+
+
+# -- how they are shown ----------------------------------------------------------------
+
+
+def _check_form(form: str, file: Path | None) -> None:
+    if form == "parquet" and file is None:
+        raise InvalidInput("Parquet is for a file.", advice="name it with --file PATH")
+    if form == "table" and file is not None:
+        raise InvalidInput("--file needs --output json, csv or parquet.")
+
+
+def _show(rows: pa.Table, *, more: bool) -> None:
+    TextOutput().table(rows.to_pylist(), rows.column_names)
+    if more:
+        click.echo(f"The first {rows.num_rows} rows; --limit N shows more.")
+
+
+def _write(
+    schema: pa.Schema, batches: Iterator[pa.RecordBatch] | list[pa.RecordBatch], form: str, file: Path | None
+) -> None:
+    """Raises InvalidInput for a column that the form cannot hold, and for a file that cannot be written."""
+    try:
+        into = _FORMS[form]
+        with _target(file) as target, into(target, schema) as write:
+            for batch in batches:
+                write(batch)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        what = str(error).partition("\n")[0][:200]
+        raise InvalidInput(f"The rows cannot be written as {form}: {what}", advice="use --output json") from error
+
+
+@contextmanager
+def _target(file: Path | None) -> Iterator[BinaryIO]:
+    """Stdout, or a file that has its name once it is whole."""
+    if file is None:
+        yield sys.stdout.buffer
+        return
+    part = file.with_name(f".{file.name}.part")
+    try:
+        with part.open("wb") as opened:
+            yield opened
+        os.replace(part, file)
+    except OSError as error:
+        raise InvalidInput(f"{file} cannot be written: {error.strerror}.", advice="name another --file") from error
+    finally:
+        with suppress(OSError):
+            part.unlink()
+
+
+def _plain(value: object) -> object:
+    """What JSON does not know."""
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
