@@ -126,8 +126,8 @@ def _reported(error: HeadgateError, arguments: Sequence[str]) -> int:
 
 EPILOG = f"""\b
 Example:
-  headgate shard show s3://bucket/events --storage-option region=eu-west-1
-  headgate wal tail ./events 6f1c2a7e-0d4b-4a53-9a53-0c8f7f1f2b11 --follow --output json
+  headgate shard show s3://bucket/orders --storage-option region=eu-west-1
+  headgate wal tail ./orders bucket-00000 --follow --output json
 
 \b
 Exit codes:

@@ -2,12 +2,16 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
+import shlex
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
+import pyarrow as pa
 import pytest
 
 from headgate import errors
@@ -16,6 +20,7 @@ from headgate.cli.errors import EXITS, exit_code
 from headgate.cli.output import JsonOutput, TextOutput
 from headgate.errors import Corrupt, DataLoss, HeadgateError
 from headgate.shards.shard import TableHome
+from headgate.table.table import open_table
 from tests.cli.command_line import SHARD, Headgate, started
 
 
@@ -28,6 +33,38 @@ def all_commands(command: click.Command, *path: str) -> Iterator[tuple[tuple[str
             yield from all_commands(found, *path, name)
     else:
         yield path, command
+
+
+def examples(command: click.Command) -> list[list[str]]:
+    """The calls that its help shows, without what a shell does with them."""
+    told = f"{command.help}\n{command.epilog}".partition("Example:")[2].partition("\n\n")[0].replace("\\\n", " ")
+    lines = (re.sub(r" {2,}--", " --", line.strip()) for line in told.splitlines())
+    calls = (re.split(r" {3,}| > [a-z.]+$", line)[0] for line in lines)
+    return [shlex.split(call)[1:] for call in calls if call.startswith("headgate ")]
+
+
+ON_A_TABLE = [
+    ("table", "create"),
+    ("checkpoint", "create"),
+    *(("table", name) for name in ("show", "scan", "get", "count")),
+    ("shard", "show"),
+    ("wal", "tail"),
+    ("status",),
+    ("search",),
+    ("dead-letters", "show"),
+    ("index", "show"),
+    ("index", "build"),
+    ("checkpoint", "list"),
+    ("checkpoint", "show"),
+    ("clone",),
+    ("compact",),
+    ("gc",),
+    ("fsck",),
+    ("cost",),
+    ("checkpoint", "drop"),
+]
+NEED_MORE = ("--servers", "--follow", "--spark", "--stream")
+"""A broker, patience, a JVM, or a stream that has written."""
 
 
 def test_help_shows_an_example_the_exit_codes_and_the_commands_that_are_there(headgate: Headgate) -> None:
@@ -56,7 +93,42 @@ def test_every_listed_command_loads_and_has_an_example_and_both_outputs() -> Non
     for path, command in found.items():
         names = {parameter.name for parameter in command.params}
         assert "output" in names, f"{' '.join(path)} has no --output"
-        assert "Example" in f"{command.help} {command.epilog}", f"{' '.join(path)} --help shows no example"
+        assert examples(command), f"{' '.join(path)} --help shows no example"
+
+
+def test_every_example_can_be_parsed() -> None:
+    for path, command in all_commands(main):
+        for example in examples(command):
+            asked, rest = example, click.Context(main, info_name="headgate")
+            group: click.Command = main
+            while isinstance(group, click.Group):
+                found = group.get_command(rest, asked[0])
+                assert found is not None, example
+                group, asked = found, asked[1:]
+                rest = click.Context(group, rest, info_name=example[0])
+            assert group is command, f"{' '.join(path)} --help shows another command: {example}"
+            command.make_context(command.name, list(asked), parent=rest.parent)
+
+
+def test_the_examples_work_on_the_table_that_the_examples_make(
+    headgate: Headgate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    commands = dict(all_commands(main))
+    ran = []
+    for path in ON_A_TABLE:
+        for example in examples(commands[path]):
+            if any(word.startswith("s3://") or word in NEED_MORE for word in example):
+                continue
+            result = headgate(*example)
+            assert result.exit_code == 0, f"{example}: {result.output}"
+            ran.append(path)
+            if path == ("table", "create"):
+                with open_table("orders") as orders:
+                    orders.upsert(
+                        pa.table({"id": [291, 292], "note": ["late delivery", "paid"], "amount": [250.0, 1.0]})
+                    )
+    assert set(ran) == set(ON_A_TABLE)
 
 
 def test_an_unknown_command_is_refused_with_the_way_to_help(headgate: Headgate) -> None:

@@ -21,7 +21,7 @@ Example:
   headgate wal expire ./orders --older-than 30d                     what would go
   headgate wal expire ./orders --older-than 30d --stream orders --apply
   headgate wal expire ./orders --before-checkpoint before-migration --apply
-  headgate wal expire ./orders --before-position 4200 --shard partition:orders:0 --apply --output json
+  headgate wal expire ./orders --before-position 4200 --shard bucket-00000 --apply --output json
 """
 )
 @table_argument

@@ -68,7 +68,7 @@ _COLUMNS = (
 Example:
   headgate ingest --servers 127.0.0.1:9092 --topic orders --table ./orders \\
       --create "id bigint not null, note string, amount double" --primary-key id \\
-      --sharding "by_partition(key_is_partitioned=True)"
+      --sharding "bucket(id, 4)"
   headgate ingest --servers 127.0.0.1:9092 --topic orders --table ./orders --once --output json
 """
 )

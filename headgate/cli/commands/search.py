@@ -18,7 +18,7 @@ from headgate.table.table import open_table
     epilog="""\b
 Example:
   headgate search ./orders "late delivery"
-  headgate search ./orders "late delivery" --match phrase --filter "amount > 100" --show id,note -k 3
+  headgate search ./orders "late delivery" --match all --filter "amount > 100" --show id,note -k 3
   headgate search s3://bucket/orders refund --column note --output json
 """
 )

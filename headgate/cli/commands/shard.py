@@ -70,8 +70,8 @@ def show(uri: str, shard: str | None, storage_options: dict[str, str], output: O
 
     \b
     Example:
-      headgate shard show ./events
-      headgate shard show ./events 6f1c2a7e-0d4b-4a53-9a53-0c8f7f1f2b11 --output json
+      headgate shard show ./orders
+      headgate shard show ./orders bucket-00000 --output json
     """
     place = open_place(uri, storage_options)
     code = 0

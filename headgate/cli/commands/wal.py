@@ -79,8 +79,8 @@ def tail(
 
     \b
     Example:
-      headgate wal tail ./events 6f1c2a7e-0d4b-4a53-9a53-0c8f7f1f2b11 --from 0 --limit 20
-      headgate wal tail ./events 6f1c2a7e-0d4b-4a53-9a53-0c8f7f1f2b11 --follow --output json
+      headgate wal tail ./orders bucket-00000 --from 0 --limit 20
+      headgate wal tail ./orders bucket-00000 --follow --output json
     """
     entries = entries_of(find_shard(open_place(uri, storage_options), shard), start, follow)
     output.rows(_COLUMNS, (row_of(found) for found in islice(entries, limit)))
