@@ -281,4 +281,7 @@ def test_a_marker_describes_its_segment_and_names_no_credentials(tmp_path: Path)
         "dataset_version",
         "index_version",
         "details",
+        "release",
+        "format",
+        "checksum",
     }

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import csv
+import datetime
 import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from datetime import date, datetime, time
 from pathlib import Path
 from typing import BinaryIO, TypeAlias, TypeVar
 
@@ -271,6 +271,6 @@ def _target(file: Path | None) -> Iterator[BinaryIO]:
 
 def _plain(value: object) -> object:
     """What JSON does not know."""
-    if isinstance(value, datetime | date | time):
+    if isinstance(value, datetime.date | datetime.time):
         return value.isoformat()
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
