@@ -70,8 +70,8 @@ def test_a_mirror_begins_with_the_table_as_it_is_and_follows_updates_deletes_and
     for _ in range(2):  # the second start finds the columns that the first one added
         mirror.run_once(spark, place)
         check_mirror(spark, table, target)
-    deep = spark.read.format("delta").load(str(target)).select("deep.*")
-    assert deep.columns == ["x`y", "many"]
+    found: Any = spark.read.format("delta").load(str(target)).schema["deep"].dataType
+    assert found.fieldNames() == ["x`y", "many"]
 
     _refused(spark, table, target, place, tmp_path)
 
