@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
 from headgate import clock
 
+STDERR = 2
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 ONE_STOP = 1.0
 """Seconds in which signals are one wish to stop: `timeout` sends one to the process and one to its group."""
@@ -30,7 +32,8 @@ def quiet_logs() -> None:
 class Stop:
     """Whether somebody wants the command to end, and by which signal."""
 
-    def __init__(self) -> None:
+    def __init__(self, waits_for: str = "") -> None:
+        self._said = f"Stopping: {waits_for}\n".encode() if waits_for else b""
         self._signal: int | None = None
         self._since = 0.0
 
@@ -51,18 +54,21 @@ class Stop:
     def _came(self, number: int, _frame: FrameType | None) -> None:
         if self._signal is None:
             self._signal, self._since = number, clock.monotonic()
+            with suppress(OSError):
+                # Past the streams of Python: the signal may have come in the middle of a line to them.
+                os.write(STDERR, self._said)
         elif clock.monotonic() - self._since > ONE_STOP:
             # Asked again: no more patience.
             raise KeyboardInterrupt
 
 
 @contextmanager
-def stop_signals() -> Iterator[Stop]:
-    """Ctrl-C and SIGTERM ask the command to end instead of ending it, until the block is left. A second one, a second
-    later or more, ends it by KeyboardInterrupt.
+def stop_signals(waits_for: str = "") -> Iterator[Stop]:
+    """Ctrl-C and SIGTERM ask the command to end instead of ending it, until the block is left, and the command says at
+    once on stderr what it waits for. A second one, a second later or more, ends it by KeyboardInterrupt.
     """
     before: dict[int, Any] = {number: signal.getsignal(number) for number in SIGNALS}
-    stop = Stop()
+    stop = Stop(waits_for)
     stop.listen()
     try:
         yield stop

@@ -220,14 +220,16 @@ def test_while_a_topic_that_was_read_is_waited_for_a_signal_ends_the_command_wit
     topic, uri = f"forgotten-{time.monotonic_ns()}", str(tmp_path / "orders")
     stream = Stream(create_table(uri, COLUMNS, sharding=by_partition()), topic)
     stream.commit([(0, 0, 1)], [Record(0, 0, b'{"id": 1, "note": "n"}')])
-    run = Run(kafka_servers, topic, uri)
+    run = Run(kafka_servers, topic, uri, "--output", "text")
     end = time.monotonic() + 60
     while not takes(run.process.pid, signal.SIGTERM):
         assert time.monotonic() < end, "it never began"
         time.sleep(0.05)
     time.sleep(1)  # mostly it waits for the topic then
     run.process.send_signal(signal.SIGTERM)
-    assert run.end() == (0, [], "")
+    code, batches, told = run.end()
+    assert (code, batches, told.count("\n")) == (0, [], 1)
+    assert told.startswith("Stopping: waiting for the batch")
 
 
 @pytest.mark.spark

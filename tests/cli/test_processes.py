@@ -12,12 +12,15 @@ from headgate.cli.signals import ONE_STOP, stop_signals
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signals_at_once_are_one_wish_and_a_later_one_hurries(number: signal.Signals) -> None:
-    with stop_signals() as stop:
+def test_signals_at_once_are_one_wish_which_is_answered_and_a_later_one_hurries(
+    number: signal.Signals, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with stop_signals("waiting for the batch.") as stop:
         assert not stop.asked()
         for _ in range(3):  # `timeout` sends two
             os.kill(os.getpid(), number)
         assert (stop.asked(), stop.interrupted) == (True, number == signal.SIGINT)
+        assert capfd.readouterr().err == "Stopping: waiting for the batch.\n"
         time.sleep(ONE_STOP + 0.1)
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGTERM)

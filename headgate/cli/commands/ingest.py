@@ -22,7 +22,7 @@ from headgate.cli.options.kafka import kafka_option, servers_option
 from headgate.cli.options.sharding import SHARDING
 from headgate.cli.options.table import storage_option
 from headgate.cli.options.text import full_text_of, full_text_option
-from headgate.cli.output import Column, Output, output_option
+from headgate.cli.output import Column, Output, TextOutput, output_option
 from headgate.cli.signals import quiet_logs, stop_signals
 from headgate.cli.spark import ledger_settings, own_spark
 from headgate.connectors.objects import open_store
@@ -232,7 +232,8 @@ def ingest(
         quiet_logs()
     else:
         configure_logs(log_form)
-    with stop_signals() as stop:
+    base = stop_timeout if memtable and compact_on_stop else None
+    with stop_signals(_waits_for(base) if isinstance(output, TextOutput) else "") as stop:
         kafka = _source(wanted, direct)
         options = storage_options or None
         if kafka is not None:
@@ -267,6 +268,13 @@ def ingest(
                     output.rows(_COLUMNS, (batch_row(done) for done in running.batches(stop.asked)))
     if stop.interrupted:
         raise click.Abort
+
+
+def _waits_for(base: str | None) -> str:
+    base = f", then for at most {base} until all rows are in the base" if base else ""
+    return (
+        f"waiting for the batch, or the answer, that is on its way{base}. Ctrl-C again ends it at once; no row is lost."
+    )
 
 
 def _interval(trigger: timedelta) -> str:
