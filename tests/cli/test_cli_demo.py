@@ -1,18 +1,24 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 import pyarrow as pa
 import pytest
 
+from headgate.dev.demo.demo import MARK
 from headgate.dev.demo.orders import DDL, PARTITIONS, Orders
 from headgate.streaming.decode.api import json as json_decoder
 from headgate.table.ddl import arrow_schema
-from tests.cli.command_line import started
+from headgate.table.table import open_table
+from tests.cli.command_line import Headgate, started
+from tests.support.pages import blocks_of
 
 
 def left_running(directory: Path) -> list[str]:
@@ -36,25 +42,33 @@ def wait_until_all_ended(directory: Path) -> list[str]:
     return left
 
 
+def fixed_words(lines: Sequence[str], place: str) -> list[str]:
+    return [re.sub(r"[0-9][0-9,.:]*(?<![.,])", "N", line.replace(place, "headgate-demo")) for line in lines]
+
+
 @pytest.mark.spark
 @pytest.mark.kafka
-def test_a_small_demo_holds_and_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_demo_holds_prints_what_the_readme_says_and_keeps_only_its_table(
+    headgate: Headgate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    process = started("demo", "--rows", "5000", "--output", "json")
+    place = tmp_path / "kept"
+    process = started("demo", "--rows", "5000", "--dir", str(place))
     out, err = process.communicate(timeout=280)
     assert process.returncode == 0, out + err
-    told = json.loads(out)
-    assert told["holds"] is True
-    assert (told["records"], told["duplicates"], told["lost"], told["wrong"]) == (5_000, 0, 0, 0)
+    (said,) = [block.text for block in blocks_of("README.md") if "Kafka runs on" in block.text]
+    assert fixed_words(out.splitlines(), str(place)) == fixed_words(said.splitlines(), str(place))
     orders = Orders.make(5_000)
-    assert told["dead_letters"] == orders.bad > 0
-    assert told["rows"] == orders.expected(arrow_schema(DDL)).num_rows
-    assert told["search_hits"] == told["search_hits_expected"] > 0
-    assert told["checkpoint_rows"] == told["rows"]
-    assert told["plain_lance_rows"] == told["rows"]
-    assert [batch["batch"] for batch in told["batches"]] == list(range(len(told["batches"])))
+    expected = orders.expected(arrow_schema(DDL))
+    assert f"{orders.bad} of {orders.bad} bad records" in out
+    assert open_table(str(place / "orders")).scan(["order_id"]).read_all().num_rows == expected.num_rows
     assert wait_until_all_ended(tmp_path) == []
+    assert sorted(path.name for path in place.iterdir()) == [".headgate-demo", "orders"]
     assert [path.name for path in tmp_path.glob("headgate-*")] == []
+    tries = [shlex.split(line)[1:] for line in out.splitlines() if line.startswith("  headgate ")]
+    assert [headgate(*one).exit_code for one in tries] == [0, 0, 0]
+    assert headgate("demo", "--clean", "--dir", str(place)).exit_code == 0
+    assert not place.exists()
 
 
 @pytest.mark.spark
@@ -63,7 +77,8 @@ def test_ctrl_c_in_the_middle_ends_every_process_and_removes_the_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    process = started("demo", "--rows", "2000")
+    place = tmp_path / "kept"
+    process = started("demo", "--rows", "2000", "--dir", str(place))
     assert process.stdout is not None
     assert "Kafka runs" in process.stdout.readline()
     assert "Produced" in process.stdout.readline()
@@ -74,6 +89,20 @@ def test_ctrl_c_in_the_middle_ends_every_process_and_removes_the_directory(
     assert process.returncode == 130
     assert wait_until_all_ended(tmp_path) == []
     assert [path.name for path in tmp_path.glob("headgate-*")] == []
+    assert not place.exists()
+
+
+def test_clean_removes_only_what_a_demo_has_made(headgate: Headgate, tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    assert json.loads(headgate("demo", "--clean", "--dir", str(place), "--output", "json").stdout)["removed"] is False
+    (place / "orders").mkdir(parents=True)
+    refused = headgate("demo", "--clean", "--dir", str(place))
+    assert (refused.exit_code, (place / "orders").exists()) == (2, True)
+    assert headgate("demo", "--rows", "1000", "--dir", str(place)).exit_code == 2
+    (place / MARK).touch()
+    (place / "notes.txt").touch()
+    assert headgate("demo", "--clean", "--dir", str(place)).exit_code == 0
+    assert [path.name for path in place.iterdir()] == ["notes.txt"]
 
 
 def test_the_orders_are_what_the_demo_says_they_are() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,14 +10,13 @@ from types import FrameType
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.progress import Progress, TaskID
 
 from headgate.cli.errors import exit_code
 from headgate.cli.output import Output, TextOutput, output_option
 from headgate.cli.progress import bars
-from headgate.cli.text.status import batches_table
-from headgate.dev.demo.demo import Result, run_demo
+from headgate.dev.demo.demo import Result, clean, run_demo
+from headgate.dev.demo.orders import TOPIC, WORD
 from headgate.errors import DataLoss
 from headgate.streaming.verify.compare import Difference
 
@@ -27,33 +25,62 @@ from headgate.streaming.verify.compare import Difference
     epilog="""\b
 Example:
   headgate demo
-  headgate demo --rows 20000 --keep
+  headgate demo --rows 20000
+  headgate demo --clean
 """
 )
 @click.option("--rows", type=click.IntRange(min=1_000), default=200_000, show_default=True, help="Records to produce.")
-@click.option("--keep", is_flag=True, help="Leave the table, the topic's data and the checkpoint there.")
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("headgate-demo"),
+    show_default=True,
+    help="Where the table is kept, as orders; one of an earlier demo is replaced.",
+)
+@click.option("--clean", "is_clean", is_flag=True, help="Only remove what a demo has left in DIR.")
 @output_option
-def demo(rows: int, keep: bool, output: Output) -> None:
+def demo(rows: int, directory: Path, is_clean: bool, output: Output) -> None:
     """Start a Kafka, produce orders, stream them into a table, kill the driver half-way with kill -9, start
     again, and compare every row with what was produced. Then search, take a checkpoint, and take the rows into the
     base, and look that nothing changed.
 
-    Leaves nothing running. Exits 6 where a row is lost, there twice or wrong.
+    Leaves nothing running. The table stays, to try commands on. Exits 6 where a row is lost, there twice or wrong.
     """
-    directory = Path(tempfile.mkdtemp(prefix="headgate-demo-")) if keep else None
+    if is_clean:
+        removed = clean(directory)
+        title = f"Removed the demo's table from {directory}" if removed else f"No demo has left anything in {directory}"
+        _tell(output, title, {"dir": str(directory), "removed": removed})
+        return
     with _term_as_interrupt(), bars() as progress:
         result = run_demo(rows, _Shown(progress, output), directory)
-    value = {**_summary(result), "table": result.table if keep else None}
-    batches = list(result.batches)
-    title = "Every row is there, once" if result.holds else "NOT as promised"
-    if isinstance(output, TextOutput):
-        around = (result.killed_after_batch, result.killed_after_batch + 1, batches[-1]["batch"])
-        shown = [batch for batch in batches if batch["batch"] in around]
-        Console(highlight=False).print(batches_table(shown, "Batches before and after the kill, and the last one"))
-        output.record(title, value)
+    if isinstance(output, TextOutput) and result.holds:
+        click.echo(_last_lines(result, directory / TOPIC))
     else:
-        output.record(title, {**value, "batches": batches})
+        title = "Every row is there, once" if result.holds else "NOT as promised"
+        value = {**_summary(result), "table": result.table}
+        output.record(title, value | ({} if isinstance(output, TextOutput) else {"batches": list(result.batches)}))
     click.get_current_context().exit(0 if result.holds else exit_code(DataLoss))
+
+
+def _tell(output: Output, title: str, value: dict[str, Any]) -> None:
+    if isinstance(output, TextOutput):
+        click.echo(f"{title}.")
+    else:
+        output.record(title, value)
+
+
+def _last_lines(result: Result, table: Path) -> str:
+    """What was proved, and what to try on the table."""
+    off = _summary(result)
+    return (
+        f"Every row is there, once: {off['lost']} lost, {off['duplicates']} duplicates, {off['wrong']} wrong; "
+        f"{off['dead_letters']} of {off['dead_letters_expected']} bad records kept as dead letters.\n"
+        f"The table is {table}; `headgate demo --clean` removes it. Try:\n"
+        f"  headgate table scan {table} --limit 5\n"
+        f"  headgate search {table} {WORD} --show order_id,note -k 3\n"
+        f"  headgate status {table}"
+    )
 
 
 def _summary(result: Result) -> dict[str, Any]:

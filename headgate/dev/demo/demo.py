@@ -4,7 +4,8 @@ Promises:
 1. Real parts: a Kafka broker, drivers in processes of their own, SIGKILL of a driver and its JVM within a batch.
 2. The table is compared with what was produced, row by row, and the topic once more with the table.
    So are a search of it and a checkpoint, before and after its rows are taken into the base.
-3. However it ends, nothing stays running, and the directory is gone unless it is to be kept.
+3. However it ends, nothing stays running, and the broker's and Spark's files are gone. The table stays, unless the demo
+   was interrupted. Only a folder that a demo has marked as its own is ever removed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.dev.broker import LocalBroker
 from headgate.dev.demo.after import After, look_after
 from headgate.dev.demo.orders import DDL, KEY, PARTITIONS, TEXT, TOPIC, WORD, Orders
-from headgate.errors import HeadgateError, NotFound
+from headgate.errors import HeadgateError, InvalidInput, NotFound
 from headgate.shards.sharding import by_partition
 from headgate.shards.wal.tailer import WalTailer
 from headgate.streaming.decode.api import json as json_decoder
@@ -48,6 +49,8 @@ BATCHES = 10
 KILL_AFTER = 5
 """Batches that the first driver may finish."""
 CORES = 2
+MARK = ".headgate-demo"
+"""A file in a directory whose table a demo has made."""
 _COMMAND = "from headgate.cli import main; main(prog_name='headgate')"
 _NEXT_BATCH = 10.0
 """Seconds to wait for the next batch before the driver is killed between batches instead."""
@@ -58,7 +61,7 @@ _PATIENCE = 120.0
 class DemoFailed(HeadgateError):
     """A step of the demo did not do what it is there to show."""
 
-    next_step = "run `headgate demo --keep` and look at the table and the logs that it leaves"
+    next_step = "run it once more; where it fails again, look at the table that it leaves, and at what the driver said"
 
 
 class Steps(Protocol):
@@ -108,20 +111,22 @@ class Result:
         return right and self.verified.holds and self.after.holds
 
 
-def run_demo(records: int, steps: Steps, directory: Path | None = None) -> Result:
-    """Run it. `directory` None: a temporary one, which is removed in the end.
+def run_demo(records: int, steps: Steps, directory: Path) -> Result:
+    """Run it. The table is kept as `orders` in the directory, in place of an earlier demo's.
 
     1. start Kafka.  2. produce the orders.  3. stream them.  4. kill the driver within a batch.
     5. start again, to the end of the topic.  6. compare.  7. read with plain Lance, search, take a checkpoint.
 
-    Raises DemoFailed, BrokerFailed, JarsMissing, and whatever a driver failed with.
+    Raises InvalidInput for a directory with something else in it, DemoFailed, BrokerFailed, JarsMissing, and whatever a
+    driver failed with.
     """
     began = clock.monotonic()
     with ExitStack() as stack:
-        place = directory if directory is not None else stack.enter_context(_temporary())
-        (place / "tmp").mkdir()
+        place = stack.enter_context(_marked(directory))
+        scratch = stack.enter_context(_temporary())
+        (scratch / "tmp").mkdir()
         steps.step("Starting Kafka")
-        broker = stack.enter_context(LocalBroker(place / "kafka"))
+        broker = stack.enter_context(LocalBroker(scratch / "kafka"))
         broker.create_topic(TOPIC, PARTITIONS)
         steps.done(f"Kafka runs on {broker.servers}")
 
@@ -135,10 +140,10 @@ def run_demo(records: int, steps: Steps, directory: Path | None = None) -> Resul
 
         routing = by_partition(key_is_partitioned=True)
         table = create_table(str(place / "orders"), arrow_schema(DDL), KEY, routing, full_text=TEXT)
-        batches, killed_at = _until_killed(table, broker, steps, records)
+        batches, killed_at = _until_killed(table, broker, scratch, steps, records)
         known = [batch_value(record) for record in heads_of(table)[0].recent.values()]
         dead_entries = _dead_entries(table)
-        more, recovered_at = _to_the_end(table, broker, steps, records)
+        more, recovered_at = _to_the_end(table, broker, scratch, steps, records)
 
         steps.step("Comparing", None)
         expected = orders.expected(table.schema)
@@ -182,11 +187,13 @@ def _all_batches(known: list[dict[str, Any]], more: list[dict[str, Any]]) -> tup
 # -- streaming -----------------------------------------------------------------------
 
 
-def _until_killed(table: Table, broker: LocalBroker, steps: Steps, records: int) -> tuple[list[dict[str, Any]], float]:
+def _until_killed(
+    table: Table, broker: LocalBroker, scratch: Path, steps: Steps, records: int
+) -> tuple[list[dict[str, Any]], float]:
     """A driver that is killed within a batch. Its batches, and when it died."""
     steps.step("Streaming", records)
     batches: list[dict[str, Any]] = []
-    with _Driver(table, broker.servers, records) as driver:
+    with _Driver(table, broker.servers, scratch / "tmp", records) as driver:
         for batch in driver.batches():
             batches.append(batch)
             steps.moved(_reached(batches))
@@ -212,12 +219,14 @@ def _wait_for_an_entry_after(table: Table, batch: dict[str, Any]) -> None:
         clock.sleep(0.002)
 
 
-def _to_the_end(table: Table, broker: LocalBroker, steps: Steps, records: int) -> tuple[list[dict[str, Any]], float]:
+def _to_the_end(
+    table: Table, broker: LocalBroker, scratch: Path, steps: Steps, records: int
+) -> tuple[list[dict[str, Any]], float]:
     """A second driver, which goes on where the table stands. Its batches, and when the first was there."""
     steps.step("Recovering", records)
     batches: list[dict[str, Any]] = []
     recovered = 0.0
-    with _Driver(table, broker.servers, records, "--once") as driver:
+    with _Driver(table, broker.servers, scratch / "tmp", records, "--once") as driver:
         for batch in driver.batches():
             recovered = recovered or clock.monotonic()
             batches.append(batch)
@@ -238,11 +247,10 @@ def _reached(batches: list[dict[str, Any]]) -> int:
 class _Driver:
     """`headgate ingest` in a session of its own, so that it and its JVM can be killed together, and nothing else."""
 
-    def __init__(self, table: Table, servers: str, records: int, *options: str) -> None:
+    def __init__(self, table: Table, servers: str, scratch: Path, records: int, *options: str) -> None:
         arguments = ["--servers", servers, "--topic", TOPIC, "--table", table.uri, "--output", "json"]
         arguments += ["--cores", str(CORES), "--max-offsets", str(max(1, -(-records // BATCHES)))]
         # What a killed Spark leaves behind goes with the directory.
-        scratch = Path(table.uri).parent / "tmp"
         number, name = tempfile.mkstemp(prefix="driver-", suffix=".err", dir=scratch)
         self._errors = Path(name)
         self._process = subprocess.Popen(
@@ -317,15 +325,56 @@ def _dead_entries(table: Table) -> int:
     )
 
 
+# -- where it is ---------------------------------------------------------------------
+
+
+def clean(directory: Path) -> bool:
+    """Remove what a demo has left in its directory, and nothing else. Whether there was something.
+
+    Raises InvalidInput for a table that no demo has made.
+    """
+    if not (directory / MARK).exists():
+        if (directory / TOPIC).exists():
+            raise InvalidInput(
+                f"{directory / TOPIC} was not made by a demo.",
+                advice="name another directory with --dir, or move it away; nothing was removed",
+            )
+        return False
+    _remove(directory / TOPIC)
+    (directory / MARK).unlink()
+    with suppress(OSError):  # something of somebody else's is in it
+        directory.rmdir()
+    return True
+
+
+@contextmanager
+def _marked(directory: Path) -> Iterator[Path]:
+    """The directory without a table of an earlier demo, with a mark that says whose it is."""
+    clean(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / MARK).write_text("Made by `headgate demo`; `headgate demo --clean` removes it.\n")
+    try:
+        yield directory
+    except Exception:
+        raise
+    except BaseException:
+        clean(directory)
+        raise
+
+
 @contextmanager
 def _temporary() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="headgate-demo-"))
     try:
         yield path
     finally:
-        for _ in range(5):
-            shutil.rmtree(path, ignore_errors=True)
-            if not path.exists():
-                break
-            # A worker of the killed Spark was still writing its last file.
-            clock.sleep(0.5)
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    for _ in range(5):
+        shutil.rmtree(path, ignore_errors=True)
+        if not path.exists():
+            break
+        # A worker of the killed Spark was still writing its last file.
+        clock.sleep(0.5)
