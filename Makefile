@@ -1,6 +1,6 @@
 # Prints itself: the text behind ## is what `make help` shows.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-deep soak check bench figures docs docs-serve release clean
+.PHONY: help setup demo test test-deep simulate soak check bench figures docs docs-serve release clean
 
 PYTHON ?= python3
 HEADGATE_CACHE ?= $(HOME)/.cache/headgate
@@ -54,6 +54,10 @@ test-deep: setup ## Run the tests with branch coverage, and those that take minu
 		$(BIN)/coverage report --include='$(GATED)'; \
 		echo "Branch coverage of $(GATED) is below $(GATE) %."; exit 1; }
 	@$(TEST_ENV) $(BIN)/pytest -m deep
+
+SCHEDULES ?= 100000
+simulate: setup ## Run SCHEDULES=100000 seeded schedules of the product's own code against faults; HEADGATE_SEED replays
+	@SCHEDULES=$(SCHEDULES) $(BIN)/pytest -q -s tests/simulation -k no_schedule_breaks
 
 MINUTES ?= 30
 soak: setup ## Kill and cut off every part of a stream for MINUTES=30; in the end the table is the topic

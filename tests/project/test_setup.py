@@ -16,7 +16,7 @@ import pytest
 from headgate.connectors.jars.fetch import LISTS
 
 ROOT = Path(__file__).resolve().parents[2]
-TARGETS = ["help", "setup", "demo", "test", "test-deep", "soak", "check", "bench"]
+TARGETS = ["help", "setup", "demo", "test", "test-deep", "simulate", "soak", "check", "bench"]
 TARGETS += ["figures", "docs", "docs-serve", "release", "clean"]
 STAMP = ROOT / ".venv" / ".headgate-packages"
 

@@ -1,0 +1,104 @@
+"""The product's rules, each switched off alone: the decision functions are those that the explorer replaces."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+from headgate.checkpoints.gc import rules as gc_rules
+from headgate.checkpoints.gc import shards as gc_shards
+from headgate.checkpoints.gc import table as gc_table
+from headgate.checkpoints.log import fold, opened_log
+from headgate.checkpoints.stream import claims
+from headgate.checkpoints.stream import shards as stream_shards
+from headgate.errors import NotFound
+from headgate.shards import names
+from headgate.shards.manifest import decisions
+from headgate.shards.manifest.decisions import Fate
+from headgate.shards.manifest.model import Manifest
+from headgate.shards.manifest.store import ManifestStore
+from headgate.shards.wal import appender, flusher
+from tests.explorer.test_ablations import (
+    by_the_hint,
+    ghost_by_epoch,
+    held_by_epoch,
+    over_the_batch_in_flight,
+    stands_by_epoch,
+    unraised_plan,
+)
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """One rule less."""
+
+    rule: str
+    off: Sequence[tuple[Any, str, Any]]
+    """Where the product looks the decision up, and what it finds there instead."""
+    schedules: int = 20_000
+    """Within so many a violation is found."""
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for owner, name, value in self.off:
+                stack.enter_context(patch.object(owner, name, value))
+            yield
+
+
+def _unnamed(newest: Any, live: Any, pins: Any, before: Any) -> list[str]:
+    held = {one.path for named in (*live, *(pin.manifest for pin in pins)) for one in named.sstables}
+    return sorted(set(newest) - held)
+
+
+def _by_hint(self: ManifestStore) -> list[int]:
+    """As native looks for the latest: from the hint on, without a LIST."""
+    there = self.retry.run(self._list)
+    try:
+        hint = json.loads(bytes(self.store.get(names.version_hint_key(self.shard_id))))["version"]
+    except NotFound:
+        return there
+    return [version for version in there if version <= by_the_hint(there, hint)]
+
+
+ABLATIONS = (
+    Ablation(
+        "R1: a checkpoint passes the batch in flight",
+        ((stream_shards, "checkpoint_limit", over_the_batch_in_flight),),
+    ),
+    Ablation(
+        "R3: no re-read",
+        ((appender, "claim_stands", lambda *_: True), (claims, "claim_stands", lambda *_: True)),
+    ),
+    Ablation(
+        "R4: a checkpoint does not raise the plan",
+        ((stream_shards, "next_plan", unraised_plan), (opened_log, "check_listable", lambda *_: None)),
+    ),
+    Ablation("R5: barriers are collected", ((gc_shards, "_stays", lambda *_: False),)),
+    Ablation(
+        "R5: open records are collected",
+        ((gc_table, "_is_kept", lambda *_: False), (fold, "_is_batch", lambda *_: True)),
+    ),
+    Ablation(
+        "R7: a claim is known by its epoch",
+        (
+            (Manifest, "held_by", held_by_epoch),
+            (appender, "claim_stands", stands_by_epoch),
+            (claims, "claim_stands", stands_by_epoch),
+            (decisions, "is_ghost", ghost_by_epoch),
+        ),
+    ),
+    Ablation("R7: the latest manifest is the one that the hint leads to", ((ManifestStore, "versions", _by_hint),)),
+    Ablation(
+        "R20: an SSTable that no manifest names goes, whatever it is called",
+        ((gc_rules, "collectable_sstables", _unnamed),),
+    ),
+    Ablation(
+        "R24: an append in flight is named not durable",
+        ((flusher, "fate", lambda *, sent, slot: Fate.FAILED),),
+    ),
+)

@@ -1,0 +1,213 @@
+"""An independent reader of a table's bytes: nothing of the product's codecs is used.
+
+Manifests are protobuf, read field by field; entries are Arrow IPC, read by pyarrow; records are JSON. An SSTable is the
+stand-in of `patches`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+
+_SHARD = re.compile(r"_mem_wal/([0-9a-f-]{36})/(wal|manifest)/([01]{64})\.(?:arrow|binpb)")
+_RECORD = re.compile(r"_headgate/[0-9a-f-]{36}/streams/([^/]+)/(log|folds)/([0-9]{20})\.json")
+_PIN = re.compile(r"_headgate/[0-9a-f-]{36}/checkpoints/.*\.json")
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Fields 2, 3, 6 and 8 of the message."""
+
+    epoch: int
+    replay_after: int
+    generation: int
+    sstables: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A WAL entry: whose it is, and its ids."""
+
+    epoch: int
+    barrier: bool
+    attempt: str | None
+    ids: tuple[int, ...]
+
+
+@dataclass
+class ShardBytes:
+    """What of one shard is there."""
+
+    entries: dict[int, Entry] = field(default_factory=dict)
+    versions: dict[int, Manifest] = field(default_factory=dict)
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """The latest."""
+        return self.versions[max(self.versions)] if self.versions else None
+
+
+@dataclass
+class LogBytes:
+    """What of one stream's log is there."""
+
+    records: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    folds: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+
+
+@dataclass
+class TableBytes:
+    """Everything that counts, as bytes say it."""
+
+    shards: dict[UUID, ShardBytes] = field(default_factory=lambda: defaultdict(ShardBytes))
+    logs: dict[str, LogBytes] = field(default_factory=lambda: defaultdict(LogBytes))
+    pins: list[Mapping[str, Any]] = field(default_factory=list)
+    sstables: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """By shard and folder."""
+
+    @classmethod
+    def read(cls, stored: Mapping[str, tuple[bytes, object]]) -> TableBytes:
+        """All objects of a table."""
+        table = cls()
+        for key, (data, _) in stored.items():
+            kind, place, number = _place(key)
+            if kind == "wal":
+                table.shards[place].entries[number] = entry(data)
+            elif kind == "manifest":
+                table.shards[place].versions[number] = manifest(data)
+            elif kind == "sstable":
+                table.sstables[place] = _ids(data)
+            elif kind == "log":
+                table.logs[place].records[number] = record(data)
+            elif kind == "folds":
+                table.logs[place].folds[number] = record(data)
+            elif kind == "pin":
+                table.pins.append(record(data))
+        return table
+
+    def listed(self) -> dict[UUID, dict[int, str | None]]:
+        """Per shard the positions that commit records list, with their attempts; None: only a fold knows it."""
+        found: dict[UUID, dict[int, str | None]] = defaultdict(dict)
+        for log in self.logs.values():
+            newest = max(log.folds, default=0)
+            if newest:
+                for shard, one in log.folds[newest]["shards"].items():
+                    for first, last in one["visible"]:
+                        found[UUID(shard)].update(dict.fromkeys(range(first, last + 1)))
+            for sequence, one in log.records.items():
+                if sequence > newest and one["kind"] == "batch":
+                    for part in one["shards"].values():
+                        positions = dict.fromkeys(part["positions"], part["attempt_id"])
+                        found[UUID(part["shard_id"])].update(positions)
+        return found
+
+    def visible(self) -> Iterator[int]:
+        """The id of every row that counts, as often as it does. Raises LookupError for what is missing."""
+        listed = self.listed()
+        for shard_id, shard in self.shards.items():
+            latest = shard.manifest
+            if latest is None:
+                continue
+            for path in latest.sstables:
+                yield from self.sstables[f"{shard_id}/{path}"]
+            known = listed.get(shard_id, {})
+            for position, attempt in known.items():
+                if position > latest.replay_after:
+                    one = shard.entries[position]
+                    if attempt is not None and one.attempt != attempt:
+                        raise LookupError(f"entry {position} is of attempt {one.attempt}, listed is {attempt}")
+            for position, one in shard.entries.items():
+                if position > latest.replay_after and (one.attempt is None or position in known):
+                    yield from one.ids
+
+
+@lru_cache(50_000)
+def _place(key: str) -> tuple[str, Any, int]:
+    """What an object is, by its name: its kind, whose it is, and its number."""
+    if (match := _SHARD.fullmatch(key)) is not None:
+        return match[2], UUID(match[1]), int(match[3][::-1], 2)
+    if key.startswith("_mem_wal/") and key.endswith("/rows.json"):
+        return "sstable", key.removeprefix("_mem_wal/").removesuffix("/rows.json"), 0
+    if (match := _RECORD.fullmatch(key)) is not None:
+        return match[2], match[1], int(match[3])
+    return ("pin" if _PIN.fullmatch(key) else "other"), None, 0
+
+
+@lru_cache(50_000)
+def entry(data: bytes) -> Entry:
+    """An entry of a WAL."""
+    with pa.ipc.open_stream(data) as reader:
+        schema, batches = reader.schema, list(reader)
+    metadata = schema.metadata or {}
+    own = schema.field("_tombstone").metadata or {} if "_tombstone" in schema.names else {}
+    attempt = own.get(b"headgate:attempt")
+    ids = [one for batch in batches for one in batch.column("id").to_pylist()] if "id" in schema.names else []
+    return Entry(
+        epoch=int(metadata[b"writer_epoch"]),
+        barrier=b"fence_sentinel" in metadata,
+        attempt=None if attempt is None else attempt.decode(),
+        ids=tuple(ids),
+    )
+
+
+@lru_cache(50_000)
+def manifest(data: bytes) -> Manifest:
+    """A version of a shard's manifest."""
+    epoch, replay_after, generation, sstables = 0, 0, 0, []
+    for number, value in _fields(data):
+        if number == 2:
+            epoch = int(value)
+        elif number == 3:
+            replay_after = int(value)
+        elif number == 6:
+            generation = int(value)
+        elif number == 8:
+            sstables.append(next(path for inner, path in _fields(value) if inner == 2).decode())
+    return Manifest(epoch, replay_after, generation, tuple(sstables))
+
+
+@lru_cache(50_000)
+def record(data: bytes) -> Mapping[str, Any]:
+    """A record, a fold or a checkpoint."""
+    found: Mapping[str, Any] = json.loads(data)
+    return found
+
+
+@lru_cache(50_000)
+def _ids(data: bytes) -> tuple[int, ...]:
+    return tuple(json.loads(data))
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
+    """Protobuf: numbers and byte strings by the number of their field."""
+    at = 0
+
+    def number() -> int:
+        nonlocal at
+        result = shift = 0
+        while True:
+            byte = data[at]
+            at += 1
+            result |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return result
+
+    while at < len(data):
+        tag = number()
+        if tag & 7 == 0:
+            yield tag >> 3, number()
+        elif tag & 7 == 2:
+            length = number()
+            yield tag >> 3, data[at : at + length]
+            at += length
+        else:
+            raise ValueError(f"wire type {tag & 7}")

@@ -1,0 +1,200 @@
+"""A store in memory that pauses before each operation, and fails on purpose.
+
+What goes wrong is drawn by the scheduler, at one operation of one thread:
+fail: nothing is done, and it raises. lost: it is done, and the answer does not come. exists: it is done, and the
+client's own second try is refused. late: it raises, and is done some time later, perhaps never.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext, suppress
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from headgate.connectors.objects.memory import MemoryStore
+from headgate.connectors.objects.port import Bytes, ObjectInfo, as_buffers
+from headgate.errors import AlreadyExists, Transient
+from headgate.shards import names
+from tests.simulation.scheduler import EPOCH, Crash, Event, Scheduler, Violation, current
+
+T = TypeVar("T")
+
+READ_FAULTS = ("fail",)
+PUT_FAULTS = ("fail", "lost", "exists", "late")
+WRITE_FAULTS = ("fail", "lost", "late")
+
+
+class Objects:
+    """What the store holds: bytes by key, and when it took them by its own clock. Shared by all processes."""
+
+    def __init__(self, scheduler: Scheduler, seed: int) -> None:
+        self.stored: dict[str, tuple[bytes, datetime]] = {}
+        self.late: list[tuple[str, bytes | None, bool]] = []
+        """Requests under way: key, bytes (None: a delete), and whether only if absent."""
+        self.unsynced: list[tuple[str, tuple[bytes, datetime]]] = []
+        """What was deleted or replaced and not synced: a power cut may bring it back."""
+        self.on_change: Callable[[str], object] = lambda key: None
+        self.skew = 0.0
+        self._scheduler = scheduler
+        self._chance = random.Random(f"objects {seed}")
+        scheduler.on_cut = self._cut
+        scheduler.on_deliver = self.deliver
+        scheduler.on_step_clock = self._step_clock
+
+    def now(self) -> datetime:
+        """The store's time."""
+        return datetime.fromtimestamp(EPOCH + self._scheduler.now + self.skew, UTC)
+
+    def put(self, key: str, data: bytes, *, absent: bool) -> None:
+        """Raises AlreadyExists."""
+        before = self.stored.get(key)
+        if before is not None:
+            if absent:
+                raise AlreadyExists("An object of that name exists.", key=key)
+            self.unsynced.append((key, before))
+        self.stored[key] = (data, self.now())
+        self._changed(key)
+
+    def delete(self, key: str) -> None:
+        if (before := self.stored.pop(key, None)) is not None:
+            self.unsynced.append((key, before))
+            self._changed(key)
+
+    def deliver(self) -> None:
+        """What was late arrives: some of it, in any order."""
+        if self.late:
+            key, data, absent = self.late.pop(self._chance.randrange(len(self.late)))
+            what = "delete" if data is None else "put"
+            self._scheduler.history.append(Event("store", f"* a late {what} arrives: {short(key)}"))
+            if data is None:
+                self.delete(key)
+            else:
+                with suppress(AlreadyExists):
+                    self.put(key, data, absent=absent)
+
+    def _cut(self) -> None:
+        """Of what was deleted some is there again; of what is under way some never arrives."""
+        for key, before in reversed(self.unsynced):
+            if key not in self.stored and self._chance.random() < 0.5:
+                self.stored[key] = before
+        self.unsynced.clear()
+        self.late = [one for one in self.late if self._chance.random() < 0.5]
+        self._changed("")
+
+    def _step_clock(self, seconds: float) -> None:
+        self.skew += seconds
+
+    def _changed(self, key: str) -> None:
+        try:
+            self.on_change(key)
+        except Violation as violation:
+            self._scheduler.fail(violation)
+            # The product may catch whatever it likes, but not this: everything ends.
+            if current() is not None:
+                raise Crash from violation
+
+
+class SimStore(MemoryStore):
+    """Every process' way to the objects."""
+
+    def __init__(self, objects: Objects, scheduler: Scheduler) -> None:
+        super().__init__("memory://simulation")
+        self.objects = objects
+        self._scheduler = scheduler
+
+    def put_if_absent(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
+        stored = b"".join(as_buffers(data))
+        self._write("put", key, stored, PUT_FAULTS, absent=True)
+
+    def put_overwrite(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
+        self._write("overwrite", key, b"".join(as_buffers(data)), WRITE_FAULTS, absent=False)
+
+    def delete(self, key: str) -> None:
+        self._write("delete", key, None, WRITE_FAULTS, absent=False)
+
+    def get(self, key: str) -> memoryview:
+        self._read("get", key)
+        return super().get(key)
+
+    def head(self, key: str) -> ObjectInfo:
+        self._read("head", key)
+        return super().head(key)
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        self._read("list", prefix)
+        return super().list(prefix)
+
+    def list_folders(self, prefix: str) -> Iterator[str]:
+        self._read("list", prefix)
+        return super().list_folders(prefix)
+
+    def _read(self, verb: str, key: str) -> None:
+        if current() is not None and self._scheduler.pause(f"{verb} {short(key)}", READ_FAULTS) is not None:
+            raise Transient("The store does not answer.", key=key)
+
+    def _write(self, verb: str, key: str, data: bytes | None, faults: tuple[str, ...], *, absent: bool) -> None:
+        fault = None if current() is None else self._scheduler.pause(f"{verb} {short(key)}", faults)
+        what = None if fault is None else fault.what
+        if what == "fail":
+            raise Transient("The store does not answer.", key=key)
+        if what == "late":
+            self.objects.late.append((key, data, absent))
+            raise Transient("The store did not answer in time.", key=key)
+        if data is None:
+            self.objects.delete(key)
+        else:
+            self.objects.put(key, data, absent=absent)
+        if what == "lost":
+            raise Transient("The store's answer was lost.", key=key)
+        if what == "exists":
+            raise AlreadyExists("An object of that name exists.", key=key)
+
+    # What MemoryStore reads from.
+
+    @property
+    def _contents(self) -> Any:
+        return _View(self.objects)
+
+
+class _View:
+    """The objects as MemoryStore looks at them."""
+
+    def __init__(self, objects: Objects) -> None:
+        self.objects = _Stored(objects)
+        self.lock = nullcontext()
+
+
+class _Stored:
+    def __init__(self, objects: Objects) -> None:
+        self._stored = objects.stored
+
+    def __getitem__(self, key: str) -> _One:
+        return _One(*self._stored[key])
+
+    def items(self) -> list[tuple[str, _One]]:
+        return [(key, _One(*one)) for key, one in self._stored.items()]
+
+
+class _One:
+    __slots__ = ("data", "modified")
+
+    def __init__(self, data: bytes, modified: datetime) -> None:
+        self.data = data
+        self.modified = modified
+
+
+@lru_cache(10_000)
+def short(key: str) -> str:
+    """A key as people read it in a history."""
+    folder, _, name = key.rpartition("/")
+    if (position := names.wal_position(key)) is not None:
+        return f"entry {position}"
+    if (version := names.manifest_version(key)) is not None:
+        return f"manifest {version}"
+    if folder.endswith(("/log", "/folds")):
+        return f"{folder.rpartition('/')[2].rstrip('s')} {int(name.removesuffix('.json'))}" if name else folder[-5:]
+    parts = [part for part in key.split("/") if part and "-" not in part and not part.startswith("_headgate")]
+    return "/".join(parts[-2:]) or "all"
