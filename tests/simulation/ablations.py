@@ -55,9 +55,12 @@ def _unnamed(newest: Any, live: Any, pins: Any, before: Any) -> list[str]:
     return sorted(set(newest) - held)
 
 
+_VERSIONS = ManifestStore.versions
+
+
 def _by_hint(self: ManifestStore) -> list[int]:
     """As native looks for the latest: from the hint on, without a LIST."""
-    there = self.retry.run(self._list)
+    there = _VERSIONS(self)
     try:
         hint = json.loads(bytes(self.store.get(names.version_hint_key(self.shard_id))))["version"]
     except NotFound:
