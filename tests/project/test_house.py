@@ -47,7 +47,6 @@ DELETERS = {
     "connectors/lance/base/tidy.py": "Lance's own calls, made through `deletion.delete_by`",
     "connectors/jars/fetch.py": "a cache of this machine",
     "streaming/datasource/memory.py": "files of the Spark application, on the driver's machine",
-    "cli/commands/rows.py": "what a file of rows was, until it is whole and has its name",
     "cli/spark.py": "the log of a run, in a temporary folder",
     "dev/": "what makes a laptop a lake",
 }

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import csv
-import datetime
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import BinaryIO, TypeAlias, TypeVar
 
@@ -257,20 +257,18 @@ def _target(file: Path | None) -> Iterator[BinaryIO]:
     if file is None:
         yield sys.stdout.buffer
         return
-    part = file.with_name(f".{file.name}.part")
     try:
-        with part.open("wb") as opened:
-            yield opened
-        os.replace(part, file)
+        with tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}-") as folder:
+            part = Path(folder) / file.name
+            with part.open("wb") as opened:
+                yield opened
+            os.replace(part, file)
     except OSError as error:
         raise InvalidInput(f"{file} cannot be written: {error.strerror}.", advice="name another --file") from error
-    finally:
-        with suppress(OSError):
-            part.unlink()
 
 
 def _plain(value: object) -> object:
     """What JSON does not know."""
-    if isinstance(value, datetime.date | datetime.time):
-        return value.isoformat()
-    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)
