@@ -16,6 +16,7 @@ from headgate.checkpoints.log.commit_log import read_head
 from headgate.checkpoints.log.names import ROOT, stream_folder
 from headgate.checkpoints.spark.directory import SparkCheckpoint
 from headgate.checkpoints.spark.recover import mend
+from headgate.cli.commands.table import open_or_create
 from headgate.cli.options.decoder import decoder_options, following_decoder
 from headgate.cli.options.duration import DURATION
 from headgate.cli.options.kafka import kafka_option, servers_option
@@ -27,8 +28,7 @@ from headgate.cli.signals import quiet_logs, stop_signals
 from headgate.cli.spark import ledger_settings, own_spark
 from headgate.connectors.objects import open_store
 from headgate.errors import InvalidInput, NotFound
-from headgate.shards.rows.schema import RowSchema
-from headgate.shards.sharding import Sharding, by_partition
+from headgate.shards.sharding import Sharding
 from headgate.streaming.kafka.offsets import wait_for_topics
 from headgate.streaming.kafka.source import MAX_OFFSETS_PER_TRIGGER, KafkaSource, source
 from headgate.streaming.kafka.source import read as kafka_frame
@@ -37,8 +37,6 @@ from headgate.streaming.observe.status import batch_value
 from headgate.streaming.running import Done, RunningStream
 from headgate.streaming.sink import ShardSink
 from headgate.streaming.spark.s3a import reaches
-from headgate.table.create import create_table
-from headgate.table.ddl import arrow_schema
 from headgate.table.table import Table, open_table
 
 if TYPE_CHECKING:
@@ -240,7 +238,7 @@ def ingest(
             # A topic or broker that is not there is reported before anything is written.
             wait_for_topics(kafka.consumer, kafka.topics, partial(_has_read, uri, options, name), stop.asked)
         if not stop.asked():
-            table = _table(uri, options, ddl, primary_key, sharding, full_text_of(full_text, parameters))
+            table = open_or_create(uri, options, ddl, primary_key, sharding, full_text_of(full_text, parameters))
             sink = ShardSink(
                 table,
                 decode=following_decoder(table, decode_as, registry, registry_auth),
@@ -374,34 +372,3 @@ def _has_read(uri: str, storage_options: Mapping[str, str] | None, stream: str, 
     except NotFound:
         return False
     return any(topic == read for read, _ in read_head(home, stream).ends)
-
-
-def _table(
-    uri: str,
-    storage_options: Mapping[str, str] | None,
-    ddl: str | None,
-    primary_key: tuple[str, ...],
-    sharding: Sharding | None,
-    full_text: Mapping[str, Mapping[str, Any]],
-) -> Table:
-    """The table that is there; with --create one that is made, so that the same command starts and restarts."""
-    if ddl is None:
-        if primary_key or sharding is not None or full_text:
-            raise InvalidInput("--primary-key, --sharding and --full-text belong to --create.")
-        return open_table(uri, storage_options)
-    wanted = arrow_schema(ddl)
-    try:
-        table = open_table(uri, storage_options)
-    except NotFound:
-        how = sharding or by_partition()
-        return create_table(uri, wanted, primary_key, how, full_text, storage_options=storage_options)
-    there = [(field.name, field.type) for field in table.schema]
-    asked = [(field.name, field.type) for field in RowSchema.of(wanted).logical]
-    other_text = full_text and set(full_text) != set(table.full_text)
-    if there != asked or set(primary_key) != set(table.primary_key) or other_text:
-        raise InvalidInput(
-            "The table is there already, with other columns, another key or other full text than --create names.",
-            table=table.uri,
-            advice=f"leave --create out; `headgate table show {table.uri}` shows what it has",
-        )
-    return table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -12,9 +13,12 @@ from headgate.cli.options.sharding import EXAMPLES, SHARDING
 from headgate.cli.options.table import storage_option, table_argument
 from headgate.cli.options.text import full_text_of, full_text_option
 from headgate.cli.output import Output, output_option
+from headgate.errors import InvalidInput, NotFound
 from headgate.records import plain
-from headgate.shards.sharding import Sharding
+from headgate.shards.rows.schema import RowSchema
+from headgate.shards.sharding import Sharding, by_partition
 from headgate.table.create import create_table
+from headgate.table.ddl import arrow_schema
 from headgate.table.table import Table, open_table
 
 _OF_A_SHARD = ("name", "id", "owner", "native_safe")
@@ -118,3 +122,34 @@ def _column(table: Table, column: pa.Field) -> dict[str, Any]:
         "key": column.name in table.primary_key,
         "full_text": column.name in table.full_text,
     }
+
+
+def open_or_create(
+    uri: str,
+    storage_options: Mapping[str, str] | None,
+    ddl: str | None,
+    primary_key: tuple[str, ...],
+    sharding: Sharding | None,
+    full_text: Mapping[str, Mapping[str, Any]],
+) -> Table:
+    """The table that is there; with --create one that is made, so that the same command starts and restarts."""
+    if ddl is None:
+        if primary_key or sharding is not None or full_text:
+            raise InvalidInput("--primary-key, --sharding and --full-text belong to --create.")
+        return open_table(uri, storage_options)
+    wanted = arrow_schema(ddl)
+    try:
+        table = open_table(uri, storage_options)
+    except NotFound:
+        how = sharding or by_partition()
+        return create_table(uri, wanted, primary_key, how, full_text, storage_options=storage_options)
+    there = [(field.name, field.type) for field in table.schema]
+    asked = [(field.name, field.type) for field in RowSchema.of(wanted).logical]
+    other_text = full_text and set(full_text) != set(table.full_text)
+    if there != asked or set(primary_key) != set(table.primary_key) or other_text:
+        raise InvalidInput(
+            "The table is there already, with other columns, another key or other full text than --create names.",
+            table=table.uri,
+            advice=f"leave --create out; `headgate table show {table.uri}` shows what it has",
+        )
+    return table
