@@ -12,24 +12,15 @@ from unittest.mock import patch
 from headgate.checkpoints.gc import rules as gc_rules
 from headgate.checkpoints.gc import shards as gc_shards
 from headgate.checkpoints.gc import table as gc_table
-from headgate.checkpoints.log import fold, opened_log
+from headgate.checkpoints.log import fold
 from headgate.checkpoints.stream import claims
 from headgate.checkpoints.stream import shards as stream_shards
 from headgate.errors import NotFound
 from headgate.shards import names
-from headgate.shards.manifest import decisions
 from headgate.shards.manifest.decisions import Fate
-from headgate.shards.manifest.model import Manifest
 from headgate.shards.manifest.store import ManifestStore
 from headgate.shards.wal import appender, flusher
-from tests.explorer.test_ablations import (
-    by_the_hint,
-    ghost_by_epoch,
-    held_by_epoch,
-    over_the_batch_in_flight,
-    stands_by_epoch,
-    unraised_plan,
-)
+from tests.explorer.test_ablations import by_the_hint, over_the_batch_in_flight
 
 
 @dataclass(frozen=True)
@@ -77,23 +68,10 @@ ABLATIONS = (
         "R3: no re-read",
         ((appender, "claim_stands", lambda *_: True), (claims, "claim_stands", lambda *_: True)),
     ),
-    Ablation(
-        "R4: a checkpoint does not raise the plan",
-        ((stream_shards, "next_plan", unraised_plan), (opened_log, "check_listable", lambda *_: None)),
-    ),
     Ablation("R5: barriers are collected", ((gc_shards, "_stays", lambda *_: False),)),
     Ablation(
         "R5: open records are collected",
         ((gc_table, "_is_kept", lambda *_: False), (fold, "_is_batch", lambda *_: True)),
-    ),
-    Ablation(
-        "R7: a claim is known by its epoch",
-        (
-            (Manifest, "held_by", held_by_epoch),
-            (appender, "claim_stands", stands_by_epoch),
-            (claims, "claim_stands", stands_by_epoch),
-            (decisions, "is_ghost", ghost_by_epoch),
-        ),
     ),
     Ablation("R7: the latest manifest is the one that the hint leads to", ((ManifestStore, "versions", _by_hint),)),
     Ablation(

@@ -13,14 +13,17 @@ from __future__ import annotations
 
 import _thread
 import random
+import re
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from headgate import clock, steps
 
+_NUMBER = re.compile(r"[0-9a-f]*[0-9][0-9a-f]*")
 TICK = 0.001
 """Seconds that one step takes."""
 EPOCH = 1_800_000_000.0
@@ -279,7 +282,7 @@ class Scheduler:
         if what == "switch":
             other = next((one for one in self.threads if one.name == deviation.value and one is not me), None)
             if other is not None and (other.can_run or other.until is not None):
-                self.pairs.add((me.point, other.point))
+                self.pairs.add((kind(me.point), kind(other.point)))
                 self._switch(me, other)
         elif what == "sleep":
             self.history.append(Event(me.name, f"* sleeps {deviation.value:.0f} s"))
@@ -310,7 +313,7 @@ class Scheduler:
             others = [one for one in self.threads if one is not me and (one.can_run or one.until is not None)]
             if not others:
                 return None
-            fresh = [one for one in others if (me.point, one.point) not in self.pairs]
+            fresh = [one for one in others if (kind(me.point), kind(one.point)) not in self.pairs]
             other = chance.choice(fresh if fresh and chance.random() < 0.5 else others)
             return Deviation(me.name, me.pauses, "switch", other.name)
         drawn = chance.random()
@@ -385,6 +388,12 @@ class Scheduler:
             self.end()
             return self.threads[0]
         return None
+
+
+@lru_cache(10_000)
+def kind(point: str) -> str:
+    """A pause point without numbers and ids."""
+    return _NUMBER.sub("N", point)
 
 
 def _numbered(name: str, number: int) -> str:

@@ -28,6 +28,7 @@ CASTS = (
     ("writer", "writer", "gc"),
     ("driver", "driver", "gc", "reader"),
     ("driver", "driver", "driver", "gc"),
+    ("driver", "gc", "gc"),
     ("driver", "driver", "writer", "writer", "gc", "reader"),
 )
 """Who takes part: a process each."""
