@@ -118,6 +118,15 @@ def test_of_two_calls_at_once_both_get_the_one_table(tmp_path: Path) -> None:
     assert first.table_id == rival[0].table_id
 
 
+def test_a_path_goes_wherever_a_uri_does(tmp_path: Path) -> None:
+    made = notes(tmp_path / "t", full_text=())
+    assert headgate.ShardSink(tmp_path / "t", stream="s").table.table_id == made.table_id
+    assert made.clone(tmp_path / "clone", wal_uri=tmp_path / "wal").uri == str(tmp_path / "clone")
+    assert headgate.open_table(tmp_path / "clone", wal_uri=tmp_path / "wal").record.wal_uri == str(tmp_path / "wal")
+    with pytest.raises(InvalidInput, match="path or a URI, not int"):
+        headgate.open_table(7)  # type: ignore[arg-type]
+
+
 # -- full text ---------------------------------------------------------------------
 
 

@@ -23,6 +23,7 @@ from headgate.streaming.setup import Setup
 from headgate.streaming.spark.exit import exit_after_native_calls
 from headgate.streaming.spark.query import query_facts
 from headgate.streaming.write.timers import Phases
+from headgate.table.stores import Place
 from headgate.table.table import Table, open_table
 
 if TYPE_CHECKING:
@@ -37,13 +38,13 @@ class ShardSink:
 
     def __init__(
         self,
-        table: Table | str,
+        table: Table | Place,
         *,
         decode: Decoder | TableDecoder | None = None,
         source: KafkaSource | None = None,
         **options: Any,
     ) -> None:
-        """`table` is a Table or its URI. `decode` turns Kafka's values into rows, `decode.json()` by the columns that
+        """`table` is a Table or its place. `decode` turns Kafka's values into rows, `decode.json()` by the columns that
         the table has, also after somebody changed them while the stream runs; without it the frame's columns are the
         table's. `source` reads Kafka in the tasks themselves: pass its own frame, unchanged.
         The rest are the fields of SinkOptions; what is left out, the session may say (`spark.headgate.…`).
@@ -153,7 +154,7 @@ class ShardSink:
         """The table, opened on first use."""
         if (run := self._run) is not None:
             return run.table
-        if isinstance(self._table, str):
+        if not isinstance(self._table, Table):
             self._table = open_table(self._table, dict(self.options.storage_options or {}) or None)
         return self._table
 
