@@ -12,10 +12,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from pyspark.sql import SparkSession
-
 import headgate
-from headgate.errors import NotFound
 
 COLUMNS = "at timestamp, service string, level string, message string"
 
@@ -24,22 +21,15 @@ def main(arguments: Sequence[str] | None = None) -> headgate.Table:
     """Stream the topic into the table, made where it is not there yet."""
     given = parsed(arguments)
     decode = headgate.decode.json(COLUMNS)
-    try:
-        table = headgate.open_table(given.table)
-    except NotFound:
-        table = headgate.create_table(given.table, decode.schema, sharding=headgate.by_partition())
+    table = headgate.create_table(given.table, COLUMNS, sharding=headgate.by_partition(), exist_ok=True)
     source = headgate.kafka.source(given.servers, given.topic)
     sink = headgate.ShardSink(table, source=source, decode=decode, stream="logs", enable_memtable=False)
-    spark = SparkSession.builder.appName("append logs").getOrCreate()
+    spark = headgate.session()
     trigger = {"availableNow": True} if given.once else {"processingTime": "1 second"}
     frames = source.read(spark).writeStream.foreachBatch(sink).trigger(**trigger)
     query = frames.option("checkpointLocation", given.spark_checkpoint).start()
-    try:
-        query.awaitTermination()
-    finally:
-        query.stop()
-        sink.close()
-    print(f"{table.uri}: {sum(batch.num_rows for batch in table.scan(columns=['at']))} lines")
+    headgate.run(query, sink)
+    print(f"{table.uri}: {table.count()} lines")
     return table
 
 

@@ -13,10 +13,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from pyspark.sql import SparkSession
-
 import headgate
-from headgate.errors import NotFound
 
 COLUMNS = "id bigint not null, name string, email string"
 
@@ -25,23 +22,16 @@ def main(arguments: Sequence[str] | None = None) -> headgate.Table:
     """Stream the topic into the table, made where it is not there yet."""
     given = parsed(arguments)
     decode = headgate.decode.debezium(COLUMNS, primary_key="id")
-    try:
-        table = headgate.open_table(given.table)
-    except NotFound:
-        sharding = headgate.by_partition(key_is_partitioned=True)
-        table = headgate.create_table(given.table, decode.schema, primary_key="id", sharding=sharding)
+    sharding = headgate.by_partition(key_is_partitioned=True)
+    table = headgate.create_table(given.table, COLUMNS, primary_key="id", sharding=sharding, exist_ok=True)
     source = headgate.kafka.source(given.servers, given.topic)
     sink = headgate.ShardSink(table, source=source, decode=decode, stream="customers")
-    spark = SparkSession.builder.appName("cdc").getOrCreate()
+    spark = headgate.session()
     trigger = {"availableNow": True} if given.once else {"processingTime": "1 second"}
     frames = source.read(spark).writeStream.foreachBatch(sink).trigger(**trigger)
     query = frames.option("checkpointLocation", given.spark_checkpoint).start()
-    try:
-        query.awaitTermination()
-    finally:
-        query.stop()
-        sink.close()
-    print(f"{table.uri}: {sum(batch.num_rows for batch in table.scan(columns=['id']))} customers")
+    headgate.run(query, sink)
+    print(f"{table.uri}: {table.count()} customers")
     return table
 
 

@@ -14,10 +14,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from pyspark.sql import SparkSession
-
 import headgate
-from headgate.errors import NotFound
 
 COLUMNS = "id bigint not null, note string, amount double"
 
@@ -26,23 +23,17 @@ def main(arguments: Sequence[str] | None = None) -> headgate.Table:
     """Stream the topic into the table, made where it is not there yet, and search it."""
     given = parsed(arguments)
     decode = headgate.decode.json(COLUMNS)
-    try:
-        table = headgate.open_table(given.table)
-    except NotFound:
-        table = headgate.create_table(
-            given.table, decode.schema, primary_key="id", sharding=headgate.bucket("id", 2), full_text="note"
-        )
+    sharding = headgate.bucket("id", 2)
+    table = headgate.create_table(
+        given.table, COLUMNS, primary_key="id", sharding=sharding, full_text="note", exist_ok=True
+    )
     source = headgate.kafka.source(given.servers, given.topic)
     sink = headgate.ShardSink(table, source=source, decode=decode, stream="orders")
-    spark = SparkSession.builder.appName("upserts with search").getOrCreate()
+    spark = headgate.session()
     trigger = {"availableNow": True} if given.once else {"processingTime": "1 second"}
     frames = source.read(spark).writeStream.foreachBatch(sink).trigger(**trigger)
     query = frames.option("checkpointLocation", given.spark_checkpoint).start()
-    try:
-        query.awaitTermination()
-    finally:
-        query.stop()
-        sink.close()
+    headgate.run(query, sink)
     for hit in table.search(given.search, k=3).to_pylist():
         print(f"{hit['_score']:.3f}  order {hit['id']}: {hit['note']}")
     return table

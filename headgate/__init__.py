@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from headgate.streaming.replay import replay_dead_letters
     from headgate.streaming.sink import ShardSink
     from headgate.streaming.spark.search import search_df
+    from headgate.streaming.spark.session import session
+    from headgate.streaming.wait import run
     from headgate.table.create import create_table
     from headgate.table.table import Table, open_table
 
@@ -52,7 +54,9 @@ __all__ = [
     "rebuild_ledger",
     "register",
     "replay_dead_letters",
+    "run",
     "search_df",
+    "session",
     "set_cache_bytes",
     "single",
 ]
@@ -79,7 +83,9 @@ _PLACES = {
     "rebuild_ledger": "headgate.streaming.delta.ledger:rebuild_ledger",
     "register": "headgate.streaming.datasource.source:register",
     "replay_dead_letters": "headgate.streaming.replay:replay_dead_letters",
+    "run": "headgate.streaming.wait:run",
     "search_df": "headgate.streaming.spark.search:search_df",
+    "session": "headgate.streaming.spark.session:session",
     "set_cache_bytes": "headgate.caches:set_cache_bytes",
     "single": "headgate.shards.sharding:single",
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -12,7 +11,14 @@ from typing import TYPE_CHECKING
 from headgate.errors import HeadgateError, InvalidInput
 from headgate.streaming.delta.tables import DeltaName, delta_settings
 from headgate.streaming.spark.s3a import reaches
-from headgate.streaming.spark.session import SparkFailed, jvm_gone, kill_jvm, local_session
+from headgate.streaming.spark.session import (
+    SparkFailed,
+    jvm_gone,
+    kill_jvm,
+    local_session,
+    quiet_accumulators,
+    quiet_py4j,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,10 +39,10 @@ def own_spark(
     """
     with tempfile.NamedTemporaryFile(prefix="headgate-spark-", suffix=".log", delete=False) as log:
         log_file = Path(log.name)
-    logging.getLogger().addFilter(_not_of_py4j)
+    quiet_py4j()
     try:
         spark = local_session(cores, log_file=log_file, settings={**FAIR, **settings})
-        _quiet(spark)
+        quiet_accumulators(spark)
         ready()
         try:
             yield spark, log_file
@@ -63,20 +69,6 @@ def _stop(spark: SparkSession) -> None:
     # A JVM that is gone has stopped.
     with suppress(Exception):
         spark.stop()
-
-
-def _not_of_py4j(record: logging.LogRecord) -> bool:
-    """py4j logs a traceback, by the root logger, beside what it raises."""
-    return Path(record.pathname).parent.name != "py4j"
-
-
-def _quiet(spark: SparkSession) -> None:
-    """PySpark's thread for accumulators prints a traceback when the JVM dies, piece by piece, into the one line that
-    the command says about it.
-    """
-    server = getattr(spark.sparkContext, "_accumulatorServer", None)
-    if server is not None:
-        server.handle_error = lambda *_: None
 
 
 def ledger_settings(target: str, storage_options: Mapping[str, str] | None = None) -> dict[str, str]:

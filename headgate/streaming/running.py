@@ -180,14 +180,7 @@ class RunningStream:
         lost = jvm_gone(self._log_file, error) or self._lost() or self._unwritable()
         if lost is not None:
             return lost
-        found = _CONDITION.findall(str(error)) or [type(error).__name__]
-        inner = [] if self._watched.error is None else [type(self._watched.error).__name__]
-        kinds = ", ".join(dict.fromkeys([*found, *inner]))
-        return SparkFailed(
-            f"The query ended: {kinds}.",
-            log=None if self._log_file is None else str(self._log_file),
-            advice="read the end of Spark's log, then start again: what was committed stays, once",
-        )
+        return query_ended(error, self._watched.error, self._log_file)
 
     def _unwritable(self) -> HeadgateError | None:
         """Spark does not say why it could not write its checkpoint. A file of our own tells."""
@@ -227,6 +220,17 @@ class RunningStream:
                             advice="restore the topic, or skip what is gone with `headgate rewind`; the table stays",
                         )
         return None
+
+
+def query_ended(error: BaseException, inner: BaseException | None = None, log_file: Path | None = None) -> SparkFailed:
+    """What ended a query, by the kinds of error alone; `inner` is what its sink raised."""
+    found = _CONDITION.findall(str(error)) or [type(error).__name__]
+    kinds = ", ".join(dict.fromkeys([*found, *([] if inner is None else [type(inner).__name__])]))
+    return SparkFailed(
+        f"The query ended: {kinds}.",
+        log=None if log_file is None else str(log_file),
+        advice="read the end of Spark's log, then start again: what was committed stays, once",
+    )
 
 
 class _Watched:

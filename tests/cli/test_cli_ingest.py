@@ -19,10 +19,10 @@ import pytest
 from confluent_kafka import Producer
 
 from headgate.cli.commands.ingest import _has_read, default_checkpoint
-from headgate.cli.signals import ONE_STOP
 from headgate.connectors.kafka.groups import group_offsets
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.shards.sharding import by_partition
+from headgate.streaming.signals import ONE_STOP
 from headgate.table.create import create_table
 from headgate.table.table import open_table
 from tests.cli.command_line import Headgate, started

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from headgate.cli.signals import ONE_STOP, stop_signals
+from headgate.streaming.signals import ONE_STOP, stop_signals
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

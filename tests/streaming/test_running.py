@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -150,3 +151,27 @@ def test_a_checkpoint_that_spark_cannot_write_to_is_told_by_what_the_disk_says(
 
 def running(query: Any, watched: _Watched) -> RunningStream:
     return RunningStream(lambda: query, watched)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_program_that_waits_ends_its_query_and_its_sink_on_a_signal(tmp_path: Path, number: signal.Signals) -> None:
+    sink = ShardSink(make_table(tmp_path, headgate.single()), stream="s")
+    before = signal.getsignal(number)
+    query = Query(lambda: signal.raise_signal(number), lambda: pytest.fail("it waits on"))
+    headgate.run(query, sink)  # type: ignore[arg-type]
+    assert query.stopped
+    assert signal.getsignal(number) is before
+
+
+def test_a_program_that_waits_is_told_the_sinks_own_error(tmp_path: Path) -> None:
+    sink = ShardSink(make_table(tmp_path, headgate.single()), stream="s")
+
+    def fails() -> None:
+        sink.error = Fenced("A successor has taken the stream over.")
+        raise RuntimeError("[STREAM_FAILED] secret=xyz")
+
+    with pytest.raises(Fenced):
+        headgate.run(Query(fails), sink)  # type: ignore[arg-type]
+    with pytest.raises(SparkFailed, match="STREAM_FAILED") as told:
+        headgate.run(Query(fails))  # type: ignore[arg-type]
+    assert "xyz" not in str(told.value)

@@ -24,7 +24,7 @@ from headgate.cli.options.sharding import SHARDING
 from headgate.cli.options.table import storage_option
 from headgate.cli.options.text import full_text_of, full_text_option
 from headgate.cli.output import Column, Output, TextOutput, output_option
-from headgate.cli.signals import quiet_logs, stop_signals
+from headgate.cli.signals import quiet_logs
 from headgate.cli.spark import ledger_settings, own_spark
 from headgate.connectors.objects import open_store
 from headgate.errors import InvalidInput, NotFound
@@ -35,6 +35,7 @@ from headgate.streaming.kafka.source import read as kafka_frame
 from headgate.streaming.observe.logs import Form, configure_logs
 from headgate.streaming.observe.status import batch_value
 from headgate.streaming.running import Done, RunningStream
+from headgate.streaming.signals import stop_signals
 from headgate.streaming.sink import ShardSink
 from headgate.streaming.spark.s3a import reaches
 from headgate.table.table import Table, open_table

@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headgate.connectors.objects import redact
 from headgate.errors import InvalidInput
+from headgate.streaming.spark.session import has_class
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,7 +34,7 @@ def check_delta(spark: SparkSession, what: str) -> None:
     """Raises InvalidInput where the session cannot write Delta tables; `what` wants to."""
     settings = {name: str(spark.conf.get(name, "")) for name in delta_settings()}
     missing = missing_settings(settings)
-    if not missing and not _has_jars(spark):
+    if not missing and not has_class(spark, EXTENSION):
         missing = "Delta's jars"
     if missing:
         raise InvalidInput(
@@ -49,18 +50,6 @@ def missing_settings(settings: Mapping[str, str]) -> str | None:
         if wanted not in [part.strip() for part in settings.get(name, "").split(",")]:
             return f"{name}={wanted}"
     return None
-
-
-def _has_jars(spark: SparkSession) -> bool:
-    """Spark starts without an extension that it cannot find. Spark Connect does not tell: the first write does."""
-    if getattr(spark, "_jsparkSession", None) is None:
-        return True
-    jvm: Any = spark._jvm
-    try:
-        jvm.java.lang.Class.forName(EXTENSION, False, jvm.java.lang.Thread.currentThread().getContextClassLoader())
-    except Exception:
-        return False
-    return True
 
 
 class DeltaName:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -14,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headgate.connectors.extras import needs
-from headgate.connectors.jars.lists import spark_jars
-from headgate.errors import HeadgateError
+from headgate.connectors.jars.lists import JarsMissing, spark_jars
+from headgate.errors import HeadgateError, InvalidInput
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,10 +29,58 @@ _REAPED = 1.0
 """Seconds between the end of a process's connections and its own."""
 
 
+_NEEDED = {
+    "org.apache.spark.sql.kafka010.KafkaSourceProvider": "spark-sql-kafka-0-10",
+    "org.apache.spark.kafka010.KafkaTokenUtil": "spark-token-provider-kafka-0-10",
+    "org.apache.kafka.clients.consumer.KafkaConsumer": "kafka-clients",
+    "org.apache.commons.pool2.PooledObjectFactory": "commons-pool2",
+}
+"""A class of each jar that Spark's Kafka source needs. Spark names none of them, or one after the other."""
+
+
 class SparkFailed(HeadgateError):
     """Spark did not start, or a query of it ended for a reason that is not ours."""
 
     next_step = "read the end of Spark's log, named above"
+
+
+def session(spark: SparkSession | None = None, *, cores: int | None = None, **settings: str) -> SparkSession:
+    """A SparkSession that can read Kafka: the given one, the one that this process has or gets from `spark-submit`,
+    else a new one on this machine, with our jars and on so many `cores` (None: all of them).
+
+    `settings` are Spark's, as `**{"spark.sql.shuffle.partitions": "4"}`; a given session keeps its own. Raises
+    JarsMissing with all jars that a session lacks (a Spark Connect server is not asked), SparkFailed, MissingExtra.
+    """
+    with needs():
+        from pyspark import SparkContext
+        from pyspark.sql import SparkSession
+
+    quiet_py4j()
+    if spark is None:
+        if SparkContext._active_spark_context is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+            return local_session(cores, settings=settings)
+        spark = SparkSession.builder.config(map=dict(settings)).getOrCreate()
+    elif settings or cores is not None:
+        raise InvalidInput("A session that is given keeps its own settings.", advice="set them where it is built")
+    if missing := [jar for name, jar in _NEEDED.items() if not has_class(spark, name)]:
+        raise JarsMissing(
+            f"This Spark session lacks jars that Kafka needs: {', '.join(missing)}.",
+            advice='start Spark with --jars "$(headgate jars show --comma)", or let headgate.session() start it in a '
+            "new process: a JVM that runs takes no more jars",
+        )
+    return spark
+
+
+def has_class(spark: SparkSession, name: str) -> bool:
+    """Whether the session's JVM finds a class. Spark Connect does not tell: the first use does."""
+    if getattr(spark, "_jsparkSession", None) is None:
+        return True
+    jvm: Any = spark._jvm
+    try:
+        jvm.java.lang.Class.forName(name, False, jvm.java.lang.Thread.currentThread().getContextClassLoader())
+    except Exception:
+        return False
+    return True
 
 
 def local_session(
@@ -116,6 +165,24 @@ def jvm_gone(log_file: Path | None, error: BaseException) -> SparkFailed | None:
         advice="read the end of Spark's log, and whether the machine ran out of memory; then start again: what was "
         "committed stays, once",
     )
+
+
+def quiet_py4j() -> None:
+    """py4j logs a traceback, by the root logger, beside what it raises. From now on it does not."""
+    logging.getLogger().addFilter(_not_of_py4j)
+
+
+def quiet_accumulators(spark: SparkSession) -> None:
+    """PySpark's thread for accumulators prints a traceback when the JVM dies, piece by piece, into the one line that
+    is said about it.
+    """
+    server = getattr(spark.sparkContext, "_accumulatorServer", None)
+    if server is not None:
+        server.handle_error = lambda *_: None
+
+
+def _not_of_py4j(record: logging.LogRecord) -> bool:
+    return Path(record.pathname).parent.name != "py4j"
 
 
 class _Deaf(dict[str, Any]):
