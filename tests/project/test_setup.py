@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from headgate.connectors.jars.fetch import LISTS
+from headgate.connectors.jars.lists import spark_line
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGETS = ["help", "setup", "demo", "test", "test-deep", "simulate", "soak", "check", "bench"]
@@ -291,6 +292,21 @@ def test_an_optional_list_comes_only_where_it_is_named(jars: Jars) -> None:
         1,
         "There is no list 'less' of jars. Next: the lists are more, small\n",
     )
+
+
+def test_of_sparks_lines_the_installed_one_comes_and_others_where_they_are_named(jars: Jars) -> None:
+    lines = jars.home / "jars" / "lines"
+    lines.mkdir()
+    small = jars.home / "jars" / "small.xml"
+    shutil.copy(small, lines / "spark-1.0.xml")
+    refused = jars.fetch(*BOTH)
+    assert (refused.returncode, "There is no list of jars for Spark" in refused.stderr) == (1, True)
+    shutil.copy(small, lines / f"spark-{spark_line()}.xml")
+    assert jars.fetch(*BOTH, lists=("spark",)).returncode == 0
+    there = {path.name for path in (jars.cache / "jars").iterdir()}
+    assert there == {"small", f"spark-{spark_line()}"}
+    assert jars.fetch(*BOTH, lists=("spark-1.0",)).returncode == 0
+    assert (jars.cache / "jars" / "spark-1.0" / "one-1.jar").exists()
 
 
 def test_jars_that_cannot_be_had_are_named_and_what_is_there_stays(jars: Jars) -> None:

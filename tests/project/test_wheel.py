@@ -85,7 +85,10 @@ def test_the_wheel_owns_one_name_and_has_all_of_it(wheel: Path) -> None:
     package = ROOT / "headgate"
     sources = {path.relative_to(ROOT).as_posix() for path in package.rglob("*") if path.suffix in (".py", ".xml")}
     assert sources - names == set()
-    assert {"headgate/connectors/jars/jar_lists/spark.xml", "headgate/connectors/jars/jar_lists/kafka.xml"} <= names
+    assert {
+        "headgate/connectors/jars/jar_lists/lines/spark-4.2.xml",
+        "headgate/connectors/jars/jar_lists/kafka.xml",
+    } <= names
     assert [name for name in names if "__pycache__" in name or "/tests/" in name] == []
 
 

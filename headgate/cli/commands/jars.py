@@ -25,7 +25,7 @@ def jars() -> None:
 @output_option
 def fetch(lists: tuple[str, ...], output: Output) -> None:
     """Bring the jars to the cache directory (HEADGATE_CACHE), with the Ivy that Spark ships: those of the lists
-    `spark` and `kafka`, or of the ones that are named.
+    `spark` (for the line of Spark that is installed) and `kafka`, or of the ones that are named.
 
     What is there is left alone. HEADGATE_IVY_SETTINGS names a settings file of Ivy, for a mirror.
 
@@ -61,4 +61,4 @@ def show(comma: bool, output: Output) -> None:
     if comma:
         click.echo(",".join(found))
         return
-    output.record("Jars for Spark", {"directory": str(cache_directory() / "jars" / "spark"), "jars": found})
+    output.record("Jars for Spark", {"directory": str(Path(found[0]).parent), "jars": found})

@@ -1,5 +1,6 @@
-"""Bring the jars of `jar_lists/*.xml` to the cache directory, with the Ivy that Spark ships. Lists of
-`jar_lists/optional/` only come where they are named.
+"""Bring the jars of `jar_lists/*.xml` to the cache directory, with the Ivy that Spark ships, and those of the installed
+Spark: `jar_lists/lines/spark-<its line>.xml`, named `spark`. Lists of `jar_lists/optional/`, and of other lines, only
+come where they are named.
 
 `$HEADGATE_CACHE/jars/<list>` holds exactly the jars of its list. A receipt, written last, names the list and the
 size of every jar; without a receipt that agrees with what is there, the jars are fetched again. Ivy writes into a
@@ -18,11 +19,11 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from headgate.connectors.jars.lists import JarsMissing, cache_directory
+from headgate.connectors.jars.lists import JarsMissing, cache_directory, spark_line
 from headgate.errors import HeadgateError, InvalidInput, MissingExtra
 
 LISTS = Path(__file__).with_name("jar_lists")
@@ -47,11 +48,13 @@ def main() -> int:
 def fetch_all(java: str, names: Sequence[str] = (), folder: Path = LISTS) -> None:
     """Fetch what is missing, and say so. Prints nothing when nothing is missing.
 
-    Raises InvalidInput for a name of no list, JarsMissing, MissingExtra.
+    Raises InvalidInput for a name of no list and for a Spark that has none, JarsMissing, MissingExtra.
     """
-    lists = sorted(folder.glob("*.xml"))
+    lines = {path.stem: path for path in folder.glob("lines/*.xml")}
+    lists = [*_installed(lines), *sorted(folder.glob("*.xml"))]
     if names:
-        known = {jar_list.stem: jar_list for jar_list in [*lists, *folder.glob("optional/*.xml")]}
+        known = {"spark" if path.stem in lines else path.stem: path for path in lists}
+        known |= lines | {path.stem: path for path in folder.glob("optional/*.xml")}
         if unknown := sorted(set(names) - set(known)):
             raise InvalidInput(
                 f"There is no list {unknown[0]!r} of jars.", advice=f"the lists are {', '.join(sorted(known))}"
@@ -71,6 +74,18 @@ def fetch_all(java: str, names: Sequence[str] = (), folder: Path = LISTS) -> Non
             target = cache / "jars" / jar_list.stem
             if not is_complete(jar_list, target):
                 fetch(jar_list, target, cache, java)
+
+
+def _installed(lines: Mapping[str, Path]) -> list[Path]:
+    """The list of the installed Spark."""
+    line = spark_line()
+    if not lines or line is None:
+        return []
+    if f"spark-{line}" not in lines:
+        raise InvalidInput(
+            f"There is no list of jars for Spark {line}.", advice=f"the lists are {', '.join(sorted(lines))}"
+        )
+    return [lines[f"spark-{line}"]]
 
 
 def jar_names(jar_list: Path) -> set[str]:

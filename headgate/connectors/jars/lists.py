@@ -6,6 +6,7 @@ Nothing is fetched here: a set of jars that is not there is JarsMissing, which s
 from __future__ import annotations
 
 import os
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from headgate.errors import HeadgateError
@@ -25,14 +26,22 @@ def cache_directory() -> Path:
     return Path(os.environ.get("HEADGATE_CACHE") or "~/.cache/headgate").expanduser()
 
 
+def spark_line() -> str | None:
+    """The line of the installed pyspark, such as 4.2; None where there is none."""
+    try:
+        return ".".join(version("pyspark").split(".")[:2])
+    except PackageNotFoundError:
+        return None
+
+
 def kafka_classpath() -> str:
     """What `java -cp` takes to run Kafka's own classes. Raises JarsMissing."""
     return str(_jar_set("kafka", "kafka_2.13-*.jar").parent / "*")
 
 
 def spark_jars() -> list[Path]:
-    """The jars that Spark needs beside its own: Kafka source and Delta. Raises JarsMissing."""
-    jars = _jar_set("spark", "spark-sql-kafka-*.jar").parent
+    """The jars that the installed Spark needs beside its own: Kafka source and Delta. Raises JarsMissing."""
+    jars = _jar_set(f"spark-{spark_line()}", "spark-sql-kafka-*.jar").parent
     return sorted(jars.glob("*.jar"))
 
 
