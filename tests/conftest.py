@@ -36,16 +36,16 @@ def cache_budget() -> Iterator[Callable[[int], None]]:
 
 UNMEASURED = (
     "explorer",
-    "test_state_machine",
-    "test_memtable_machine",
-    "test_commit_log_machine",
-    "test_entry_fuzz",
-    "test_hostile",
-    "test_objects_s3",
-    "test_search_property",
-    "test_decode_property",
-    "test_histories",
-    "test_compact_model",
+    "faults/test_state_machine",
+    "faults/test_memtable_machine",
+    "checkpoints/log/test_machine",
+    "shards/wal/test_fuzz",
+    "faults/test_hostile",
+    "connectors/objects/test_s3",
+    "search/query/test_property",
+    "streaming/decode/test_property",
+    "streaming/write/test_histories",
+    "checkpoints/jobs/test_model",
 )
 """Where tests repeat by the thousand what others do once: measuring coverage there costs minutes and finds no line."""
 
@@ -54,14 +54,14 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Under xdist, what needs the Spark of this process runs on two workers, so that two JVMs serve all; what starts
     processes of its own, and mostly waits for them, runs beside it on two others.
     """
+    where = item.path.relative_to(TESTS)
     if item.get_closest_marker("spark") or item.get_closest_marker("kafka"):
         inside = "spark" in getattr(item, "fixturenames", ())
-        folder = item.path.relative_to(TESTS).parts[0]
+        folder, name = where.parent.as_posix(), "jvm" if inside else "processes"
         apart = folder == ("streaming" if inside else "cli")
-        name = "jvm" if inside else "processes"
         item.add_marker(pytest.mark.xdist_group(f"{folder}{name}" if apart else name))
         item.add_marker(pytest.mark.no_cover)
-    if {item.path.stem, item.path.parent.name}.intersection(UNMEASURED):
+    if {where.parts[0], where.with_suffix("").as_posix()}.intersection(UNMEASURED):
         item.add_marker(pytest.mark.no_cover)
 
 

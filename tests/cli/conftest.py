@@ -9,7 +9,7 @@ from headgate.cli import main
 from headgate.connectors.objects import open_store
 from headgate.shards.rows.schema import RowSchema
 from headgate.shards.shard import TableHome
-from tests.cli.command_line import ROWS, TAGS, Headgate, opened
+from tests.cli.calls import ROWS, TAGS, Headgate, opened
 
 
 @pytest.fixture

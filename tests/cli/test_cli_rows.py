@@ -15,7 +15,7 @@ import pytest
 from headgate.shards.sharding import bucket
 from headgate.table.create import create_table
 from headgate.table.table import Table
-from tests.cli.command_line import Headgate
+from tests.cli.calls import Headgate
 
 COLUMNS = pa.schema(
     [

@@ -18,7 +18,7 @@ from headgate.errors import InvalidInput
 from headgate.shards.config import MAX_SECONDS, OPTIONS, Use, WriterConfig, option_table
 from headgate.shards.wal.encoder import encode_rows
 from headgate.shards.writer import ShardWriter
-from tests.shards.test_flusher import until
+from tests.shards.wal.test_flusher import until
 from tests.support.closing import ASYNC, ROWS, WAL_ONLY, Background, entry_at, home_of, open_writer, rows, wal_positions
 from tests.support.datasets import batch, faulty, home_over, make_table
 from tests.support.stores import FaultyStore

@@ -24,7 +24,7 @@ from headgate.shards.wal.encoder import encode_entry, encode_rows
 from headgate.shards.wal.tailer import WalTailer
 from headgate.shards.writer import ShardWriter
 from headgate.steps import watching
-from tests.shards.test_flusher import until
+from tests.shards.wal.test_flusher import until
 from tests.support.closing import Background, entry_at, fenced, wal_positions
 from tests.support.datasets import (
     MEMTABLE,

@@ -11,7 +11,7 @@ from headgate.connectors.objects.memory import MemoryStore
 from headgate.connectors.objects.port import ObjectStore
 
 if TYPE_CHECKING:
-    from tests.streaming.maintained import HandClock
+    from tests.streaming.maintenance.maintained import HandClock
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def store() -> Iterator[ObjectStore]:
 @pytest.fixture
 def by_hand() -> Iterator[HandClock]:
     """The clock of the test and of all threads that it starts."""
-    from tests.streaming.maintained import HandClock
+    from tests.streaming.maintenance.maintained import HandClock
 
     hand = HandClock()
     with clock.using(hand):
