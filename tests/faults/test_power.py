@@ -32,9 +32,11 @@ from tests.support.directories import equal_batches, spark_directory
 from tests.support.histories import DIRECT, STREAM, batches, copied, flush, make, open_stream, rows
 from tests.support.life import SCHEMA, TOPIC, expected_rows, ranges_of
 
-MENDED = {"base-version-unreadable", "base-version-torn", "base-tag-unreadable", "manifest-gap"}
-"""What fsck may find after a cut: `recover --apply` and the next writer's open mend it. The last is a warning, where
-deletes of a collection came back in another order than they were made; the next collection mends it.
+UNPINNED = "checkpoint-unpinned"
+MENDED = {"base-version-unreadable", "base-version-torn", "base-tag-unreadable", "manifest-gap", UNPINNED}
+"""What fsck may find after a cut: `recover --apply` and the next open of a writer mend it. A manifest gap is a warning,
+where deletes of a collection came back in another order than they were made; the next collection mends it. A checkpoint
+without its tag is one that was being taken: who took it was told nothing, and it is dropped.
 """
 
 NEXT = 9
@@ -59,6 +61,8 @@ class World:
     tried: set[int] = field(default_factory=set)
     given_up: set[int] = field(default_factory=set)
     """Rows that somebody deleted."""
+    pinned: set[str] = field(default_factory=set)
+    """Checkpoints that were reported as taken."""
 
     @property
     def table(self) -> Table:
@@ -104,7 +108,7 @@ def flushing(world: World) -> None:
 
 def checkpointing(world: World) -> None:
     table = world.table
-    table.checkpoint("all", name=f"power-{len(table.checkpoints())}")
+    world.pinned.add(table.checkpoint("all", name=f"power-{len(table.checkpoints())}").name)
 
 
 def compacting(world: World) -> None:
@@ -225,7 +229,7 @@ def shown(table: Table) -> Counter[int]:
 def recorded(name: str, template: Table, root: Path, *, every: bool) -> tuple[World, list[Cut]]:
     """Run a protocol on a disk of its own, and note cuts: before each sync, and when it is done."""
     world = world_of(name, template, root)
-    with Recorder(root, every=every, note=lambda: (set(world.acked), set(world.given_up))) as disk:
+    with Recorder(root, every=every, note=lambda: (set(world.acked), set(world.given_up), set(world.pinned))) as disk:
         PROTOCOLS[name](world)
         disk.cut("done")
     return world, disk.cuts
@@ -239,17 +243,31 @@ def check(world: World, table: Table, acked: set[int], given_up: set[int], *, wh
     assert not set(found) - world.tried, f"{what}: nobody put {sorted(set(found) - world.tried)[:9]}"
 
 
+def give_up(table: Table, place: str, pinned: set[str], what: str) -> None:
+    """Drop a checkpoint that the cut found between its record and its tag, as its finding says. A clone's own pin is
+    taken up by the clone.
+    """
+    name = place.split("/checkpoints/")[1].rpartition("/")[0]
+    assert name not in pinned, f"{what}: checkpoint {name} was reported as taken, and lost its tag"
+    if not name.startswith("clone-"):
+        table.drop_checkpoint(name)
+
+
 def after_the_cut(world: World, cut: Cut, reading: Reading, name: str, *, again: bool = True) -> None:
     """The disk as the cut left it: read, checked, mended, and the protocol run again."""
     what = f"{name}, {cut.label}, read as {reading}"
     cut.write(world.root, reading)
-    acked, given_up = cut.note
+    acked, given_up, pinned = cut.note
     if name == "create" and not acked:
         PROTOCOLS[name](world)  # whatever there was of it, the same call makes it
     for place in tables_of(world, cut, name):
-        found = {one.code: one for one in fsck(str(place)).findings}
+        findings = fsck(str(place)).findings
+        found = {one.code: one for one in findings}
         assert found.keys() <= MENDED, f"{what}, {place.name}: {list(found.values())}"
         table = open_table(str(place))
+        for one in findings:
+            if one.code == UNPINNED:
+                give_up(table, one.place, pinned, what)
         if "base-version-torn" not in found:
             check(world, table, acked, given_up, what=what)
         settle_base(table.home.store)
