@@ -185,7 +185,8 @@ def charts(found: Mapping[str, Result]) -> dict[Path, str]:
     made: dict[Path, str] = {}
     if rates := _rates(found):
         for shade in COLOURS:
-            made[IMAGES / f"throughput-{shade}.svg"] = bars("Rows per second, 2 cores", rates, shade)
+            title = f"Rows per second, {found['stream']['machine']['cores']} cores"
+            made[IMAGES / f"throughput-{shade}.svg"] = bars(title, rates, shade)
     return made
 
 
