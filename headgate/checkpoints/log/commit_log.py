@@ -183,8 +183,6 @@ class CommitLog(LogSlots):
         with suppress(AlreadyExists):
             self._store.put_if_absent(key, data)
 
-    # -- what the above is made of -----------------------------------------------
-
 
 def read_head(home: TableHome, stream: str) -> Head:
     """Where a stream of a table stands now. Reads its log; raises as `CommitLog.read` does."""

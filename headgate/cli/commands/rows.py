@@ -109,14 +109,14 @@ def scan(
     """Read the rows of the TABLE at one instant, fresh ones included."""
     _check_form(output, file)
     table = open_table(uri, storage_options or None, checkpoint=checkpoint)
-    reader = table.scan(_names(columns), filter)
     if output == "table":
         most = SHOWN if limit is None else limit
         # One more, to tell whether there are more.
-        rows = pa.Table.from_batches(_first(reader, most + 1), reader.schema)
+        rows = table.scan(_names(columns), filter, limit=most + 1).read_all()
         _show(rows.slice(0, most), more=limit is None and rows.num_rows > most)
     else:
-        _write(reader.schema, _first(reader, limit), output, file)
+        reader = table.scan(_names(columns), filter, limit=limit)
+        _write(reader.schema, reader, output, file)
 
 
 @click.command(
@@ -175,7 +175,7 @@ def count(
 ) -> None:
     """Count the rows of the TABLE at one instant, fresh ones included."""
     table = open_table(uri, storage_options or None, checkpoint=checkpoint)
-    rows = sum(batch.num_rows for batch in table.scan([(table.primary_key or table.schema.names)[0]], filter))
+    rows = table.count(filter)
     output.record(
         f"{rows:,} rows in {table.uri}", {"table": table.uri, "checkpoint": checkpoint, "filter": filter, "rows": rows}
     )
@@ -208,17 +208,6 @@ def _keys(table: Table, given: Sequence[str]) -> pa.Table:
                 advice=f"`headgate table show {table.uri}` shows the key",
             ) from None
     return pa.table(columns, schema=pa.schema(fields))
-
-
-def _first(batches: pa.RecordBatchReader, most: int | None) -> Iterator[pa.RecordBatch]:
-    """No more rows than that; no batch is read that is not needed."""
-    left = most
-    while left is None or left > 0:
-        batch = next(batches, None)
-        if batch is None:
-            return
-        yield batch if left is None else batch.slice(0, left)
-        left = left if left is None else left - batch.num_rows
 
 
 # -- how they are shown ----------------------------------------------------------------
