@@ -137,7 +137,7 @@ def _try(
     step("logs")
     logs = cache.logs(home)
     visible = Visible.of(logs, home.uri)
-    _check_known(home, shards, [shard.id for shard, _ in claimed], visible)
+    _check_known(shards, [shard.id for shard, _ in claimed], visible)
     step("tails")
     tails = parallel.each("snapshot", lambda one: _tail(one[0], one[1], visible, read_tail, cache, tail_start), claimed)
     step("base")
@@ -148,13 +148,17 @@ def _try(
     return Instant(tuple(parts), tuple(logs), view)
 
 
-def _check_known(home: TableHome, asked: Sequence[Shard], claimed: Sequence[UUID], visible: Visible) -> None:
-    """A batch counts whole: a shard that a log lists and that came after the table's shards were listed is read too."""
+def _check_known(asked: Sequence[Shard], claimed: Sequence[UUID], visible: Visible) -> None:
+    """A batch counts whole: a shard that a log lists and that was claimed after the manifests were read is read too."""
     listed = {shard_id for shard_id, one in visible.shards.items() if not one.shard.startswith(PREFIX)}
     if appeared := listed - {shard.id for shard in asked}:
         raise _Moved(appeared)
-    if lost := sorted(listed - set(claimed)):
-        raise DataLoss("A commit record lists rows of a shard that has no manifest.", **Shard(home, lost[0]).where())
+    unclaimed = [shard for shard in asked if shard.id in listed.difference(claimed)]
+    for shard in unclaimed:
+        if shard.manifests.latest() is None:
+            raise DataLoss("A commit record lists rows of a shard that has no manifest.", **shard.where())
+    if unclaimed:
+        raise _Moved
 
 
 def _tail(

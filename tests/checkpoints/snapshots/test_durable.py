@@ -227,11 +227,16 @@ def test_something_that_went_anyway_is_told_with_the_checkpoints_name(table: Tab
 # -- the instant -----------------------------------------------------------------------------
 
 
-def test_a_batch_that_claims_a_new_shard_while_the_table_is_read_counts_whole_or_not_at_all(table: Table) -> None:
-    """The shards are listed first. Without another look the batch would be there without its new shard's rows."""
+@pytest.mark.parametrize("folder", ["absent", "there"])
+def test_a_batch_that_claims_a_new_shard_while_the_table_is_read_counts_whole_or_not_at_all(
+    table: Table, folder: str
+) -> None:
+    """The shards are listed first. Without another look the batch would be there without its new shard's rows. A
+    folder is there before its first manifest is.
+    """
     driver = open_stream(table, [0])
     run_batch(driver, 0, [0])
-    known = table.shard_ids()
+    known = table.shard_ids() | ({shard_of(table, 1).id} if folder == "there" else set())
 
     def grow(step: str) -> None:
         if step == "logs" and driver.head.last is not None and driver.head.last.batch_id == 0:
