@@ -12,6 +12,7 @@ from headgate.checkpoints.snapshots.checkpoint import TableCheckpoint
 from headgate.checkpoints.spark.directory import SparkCheckpoint
 from headgate.checkpoints.spark.recover import check_startable
 from headgate.errors import HeadgateError, InvalidInput
+from headgate.shards.home.stores import Place
 from headgate.steps import step
 from headgate.streaming.decode.contract import Decoder, TableDecoder
 from headgate.streaming.kafka.source import KafkaSource
@@ -23,7 +24,6 @@ from headgate.streaming.setup import Setup
 from headgate.streaming.spark.exit import exit_after_native_calls
 from headgate.streaming.spark.query import query_facts
 from headgate.streaming.write.timers import Phases
-from headgate.table.stores import Place
 from headgate.table.table import Table, open_table
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from headgate.checkpoints.table_record import TableRecord, put_record, record_ids, shard_folders
 from headgate.connectors.lance import dataset as lance_connector
 from headgate.connectors.lance.base.damage import set_aside_unborn
 from headgate.connectors.lance.base.synced import sync_base
@@ -17,14 +16,15 @@ from headgate.connectors.lance.datasets import TextIndex
 from headgate.connectors.objects import ObjectStore
 from headgate.connectors.objects.wal_options import joined_options
 from headgate.errors import InvalidInput
+from headgate.shards.home.base import full_text_index
+from headgate.shards.home.record import TableRecord, put_record, record_ids, shard_folders
+from headgate.shards.home.stores import Place, place, table_store, wal_store_of
 from headgate.shards.rows.schema import PRIMARY_KEY, RESERVED_METADATA, RowSchema
 from headgate.shards.shard import TABLE_ID
 from headgate.shards.sharding import Sharding, check_columns, single
 from headgate.steps import step
-from headgate.table.base import full_text_index
 from headgate.table.ddl import arrow_schema
 from headgate.table.definition import check_parameters, check_same, columns_text
-from headgate.table.stores import Place, place, table_store, wal_store_of
 from headgate.table.table import Table, open_table
 
 CREATE_STEPS = ("looked", "intended", "retired", "base", "full_text", "mem_wal", "created")

@@ -10,11 +10,9 @@ import pyarrow as pa
 
 from headgate import records
 from headgate.checkpoints.clone import intent as clone_intent
-from headgate.checkpoints.clone import wal_choice as clone_wal
 from headgate.checkpoints.fsck.check import Checked, Progress, check_table
 from headgate.checkpoints.fsck.findings import Finding, finding
 from headgate.checkpoints.offline import retention as expiring
-from headgate.checkpoints.table_record import TableRecord, record_ids, record_key, shard_folders
 from headgate.connectors.lance import health as dataset_health
 from headgate.connectors.lance.base.damage import damage
 from headgate.connectors.lance.base.marks import compacted_marks
@@ -24,6 +22,8 @@ from headgate.connectors.objects import ObjectStore, open_store
 from headgate.connectors.objects.folder import FolderStore
 from headgate.connectors.objects.wal_options import wal_options
 from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound, StoreError
+from headgate.shards.home import choice as clone_wal
+from headgate.shards.home.record import TableRecord, record_ids, record_key, shard_folders
 from headgate.shards.names import parse_uuid
 from headgate.shards.rows.schema import RowSchema
 from headgate.shards.shard import TABLE_ID, TableHome

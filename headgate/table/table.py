@@ -26,13 +26,15 @@ from headgate.checkpoints.snapshots.cache import TableCache
 from headgate.checkpoints.snapshots.checkpoint import CheckpointStore, Scope, StoredCheckpoint, TableCheckpoint
 from headgate.checkpoints.snapshots.snapshot import read_snapshot
 from headgate.checkpoints.snapshots.take import check_name, drop, take
-from headgate.checkpoints.table_record import TableRecord, read_record, shard_folders
 from headgate.connectors.lance import dataset as lance_connector
 from headgate.connectors.objects.wal_options import joined_options
 from headgate.durations import ALLOWED, seconds_of
 from headgate.errors import HeadgateError, InvalidInput, NotFound
 from headgate.retry import Retry
 from headgate.shards.config import WriterConfig
+from headgate.shards.home.base import check_own_mem_wal, table_id_of
+from headgate.shards.home.record import TableRecord, read_record, shard_folders
+from headgate.shards.home.stores import Place, open_wal, place, table_store
 from headgate.shards.names import parse_uuid
 from headgate.shards.routed import RoutedWriters
 from headgate.shards.rows.schema import Rows, RowSchema
@@ -41,12 +43,11 @@ from headgate.shards.shard import Shard, TableHome
 from headgate.shards.sharding import Sharding
 from headgate.shards.wal.pending import landed
 from headgate.shards.writer import ShardWriter
-from headgate.table.base import check_own_mem_wal, table_id_of
 from headgate.table.html import as_html
 from headgate.table.keys import Keys, key_rows
 from headgate.table.reads import Reads
 from headgate.table.shards import ShardInfo
-from headgate.table.stores import Place, clone_target, open_wal, place, table_store
+from headgate.table.target import clone_target
 from headgate.table.upkeep import Upkeep
 
 

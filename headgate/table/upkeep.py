@@ -21,9 +21,9 @@ from headgate.search.build.build import IndexBuild, build_index
 from headgate.search.build.plan import Limits
 from headgate.search.build.upkeep import index_base
 from headgate.search.finalize.finalize import Report, no_report
+from headgate.shards.home.base import full_text_index
 from headgate.shards.shard import TableHome
 from headgate.steps import step
-from headgate.table.base import full_text_index
 
 
 class Upkeep:

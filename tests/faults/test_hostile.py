@@ -18,12 +18,12 @@ from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.names import list_streams
 from headgate.checkpoints.snapshots.checkpoint import CheckpointStore
 from headgate.checkpoints.stream.driver import StreamDriver
-from headgate.checkpoints.table_record import record_key
 from headgate.cli import main
 from headgate.connectors.kafka.rows import row_schema
 from headgate.errors import Corrupt, DataLoss, HeadgateError, InvalidInput
 from headgate.records import plain, text_of
 from headgate.shards import names
+from headgate.shards.home.record import record_key
 from headgate.shards.shard import Shard
 from headgate.shards.sharding import ByPartition, by_partition
 from headgate.shards.wal.entry import SourceRange

@@ -18,11 +18,11 @@ from headgate.checkpoints.jobs.flush import run_here
 from headgate.checkpoints.log.decisions import BatchSources, Refusal, Skip, decide_batch
 from headgate.checkpoints.log.records import BatchRecord
 from headgate.checkpoints.stream.driver import StreamDriver
-from headgate.checkpoints.table_record import record_key
 from headgate.connectors.objects import ObjectStore
 from headgate.records import encode
 from headgate.retry import Retry
 from headgate.shards.config import WriterConfig
+from headgate.shards.home.record import record_key
 from headgate.shards.shard import TABLE_ID
 from headgate.shards.sharding import ByPartition, by_partition
 from headgate.shards.wal.entry import SourceRange

@@ -14,18 +14,18 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-import headgate.table.stores as table_stores
-from headgate.checkpoints.table_record import TableRecord, record_key
+import headgate.shards.home.stores as table_stores
 from headgate.cli import main
 from headgate.connectors.objects.local import LocalStore
 from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound, StoreError, Transient
 from headgate.records import decode, encode, release
 from headgate.shards.config import WriterConfig
+from headgate.shards.home.base import full_text_index
+from headgate.shards.home.record import TableRecord, record_key
 from headgate.shards.shard import TABLE_ID, TableHome
 from headgate.shards.sharding import ByPartition, Sharding, bucket, by_partition, single
 from headgate.shards.writer import ShardWriter
 from headgate.steps import watching
-from headgate.table.base import full_text_index
 from headgate.table.create import CREATE_STEPS, create_table
 from headgate.table.table import Table, open_table
 from tests.support.services import S3_SECRETS

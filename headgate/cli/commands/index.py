@@ -21,7 +21,7 @@ from headgate.errors import InvalidInput
 from headgate.search.build.plan import Limits, uncovered
 from headgate.search.finalize.marker import read_segment
 from headgate.search.finalize.segment import IndexFolder
-from headgate.table.base import full_text_index
+from headgate.shards.home.base import full_text_index
 from headgate.table.table import Table, open_table
 
 if TYPE_CHECKING:

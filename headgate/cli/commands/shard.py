@@ -17,18 +17,18 @@ import pyarrow as pa
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.names import list_streams
 from headgate.checkpoints.offline.checkpoint import shard_names
-from headgate.checkpoints.table_record import read_record, record_ids, shard_folders
 from headgate.cli.commands.release import release
 from headgate.cli.errors import exit_code
 from headgate.cli.options.table import storage_option, table_argument
 from headgate.cli.output import Column, Output, output_option
 from headgate.connectors.objects import open_store
 from headgate.errors import DataLoss, HeadgateError, InvalidInput, NotFound
+from headgate.shards.home.record import read_record, record_ids, shard_folders
+from headgate.shards.home.stores import open_wal
 from headgate.shards.manifest.model import Manifest
 from headgate.shards.rows.schema import RowSchema
 from headgate.shards.shard import Shard, TableHome
 from headgate.shards.wal.listing import has_entry, list_wal
-from headgate.table.stores import open_wal
 from headgate.table.table import open_table
 
 HOLES_SHOWN = 20

@@ -9,9 +9,9 @@ from pathlib import Path
 import lance
 import pytest
 
-from headgate.checkpoints.clone.wal_choice import UndecidedWal, choice_key
 from headgate.connectors.objects import open_store
 from headgate.errors import DataLoss, InvalidInput, NotFound
+from headgate.shards.home.choice import UndecidedWal, choice_key
 from headgate.steps import watching
 from headgate.table.table import Table, open_table
 from tests.support.clones import (

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from headgate.checkpoints.clone.wal_choice import choice_key
 from headgate.errors import Fenced, InvalidInput, WalStoreMismatch
 from headgate.shards import names
+from headgate.shards.home.choice import choice_key
 from headgate.shards.wal.appender import WalAppender
 from headgate.steps import watching
 from headgate.table.create import create_table

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from headgate.checkpoints.clone.wal_choice import choice_key
 from headgate.errors import Corrupt, InvalidInput, WalStoreMismatch
+from headgate.shards.home.choice import choice_key
 from headgate.shards.writer import ShardWriter
 from headgate.steps import watching
 from headgate.table.table import Table, open_table

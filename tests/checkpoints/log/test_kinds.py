@@ -15,18 +15,18 @@ import pyarrow as pa
 import pytest
 
 from headgate.checkpoints.clone.intent import put_given_up, read_intent
-from headgate.checkpoints.clone.wal_choice import put_choice
 from headgate.checkpoints.feed.feed import LogFeed
 from headgate.checkpoints.log.archive.archive import LogArchive
 from headgate.checkpoints.log.records import OffsetMove
 from headgate.checkpoints.offline.retention import BeforePosition, expire
-from headgate.checkpoints.table_record import TableRecord
 from headgate.connectors.lance.base.synced import sync_base
 from headgate.connectors.lance.files import end_of
 from headgate.errors import Corrupt, InvalidInput
 from headgate.records import checksum, decode, fields_of, plain, release, text_of
 from headgate.search.finalize.marker import marker_bytes
 from headgate.search.finalize.segment import OURS, Built, Facts
+from headgate.shards.home.choice import put_choice
+from headgate.shards.home.record import TableRecord
 from headgate.shards.sharding import by_partition
 from headgate.streaming.maintenance.state import JobFailure, MaintenanceState, put_state
 from headgate.table.table import Table

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import uuid
 
-from headgate.checkpoints.table_record import TableRecord
 from headgate.connectors.lance.dataset import Base
 from headgate.connectors.objects import ObjectStore
 from headgate.errors import Corrupt, InvalidInput
+from headgate.shards.home.record import TableRecord
 from headgate.shards.shard import TABLE_ID
 
 

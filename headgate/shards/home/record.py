@@ -28,7 +28,7 @@ class TableRecord:
     leftover_shards: frozenset[uuid.UUID] = frozenset()
     """What an earlier table left under `_mem_wal/`; not shards of this one."""
     wal_undecided: bool = field(default=False, metadata=LEFT_OUT)
-    """A clone without a WAL store: its first writer chooses, see `checkpoints.clone.wal_choice`. False once it is
+    """A clone without a WAL store: its first writer chooses, see `shards.home.choice`. False once it is
     known."""
 
 

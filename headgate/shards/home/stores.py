@@ -7,16 +7,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
-from uuid import UUID
 
-from headgate.checkpoints.clone.build import CloneTarget
-from headgate.checkpoints.clone.wal_choice import UndecidedWal, choose, mismatch, read_choice
-from headgate.checkpoints.table_record import TableRecord, record_key
 from headgate.connectors.objects import ObjectStore, open_store, redact
 from headgate.connectors.objects.wal_options import own_options, wal_options
 from headgate.errors import InvalidInput
-from headgate.records import encode
-from headgate.shards.shard import TABLE_ID
+from headgate.shards.home.choice import UndecidedWal, choose, mismatch, read_choice
+from headgate.shards.home.record import TableRecord
 from headgate.shards.wal.moved import MovedWal
 
 Place: TypeAlias = "str | os.PathLike[str]"
@@ -84,29 +80,3 @@ def open_wal(
         return record, store
     moved = MovedWal(store, new, partial(choose, store, record.table_id, new.uri))
     return replace(record, wal_uri=noted), moved
-
-
-def clone_target(
-    source: TableRecord,
-    uri: str,
-    storage_options: Mapping[str, str] | None,
-    wal_uri: Place | None,
-    wal_storage_options: Mapping[str, str] | None,
-    *,
-    deep: bool,
-) -> CloneTarget:
-    """Where a clone of a table is made, and the record that it gets: the table's own, with the clone's id and WAL."""
-    store = table_store(uri, storage_options)
-    wal_store = wal_store_of(store, wal_uri, wal_storage_options)
-
-    def record(table_id: UUID) -> tuple[str, bytes]:
-        made = replace(
-            source,
-            table_id=table_id,
-            wal_uri=None if wal_store is store else wal_store.uri,
-            wal_undecided=wal_uri is None,
-            leftover_shards=frozenset(),
-        )
-        return record_key(table_id), encode(made)
-
-    return CloneTarget(store, wal_store, deep, TABLE_ID, record)
