@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from typing import Any, Protocol
 
-from headgate.connectors.lance import dataset as lance_connector
-from headgate.connectors.objects import ObjectStore, open_store, redact
+from headgate.connectors.objects import ObjectStore
 from headgate.connectors.objects.folder import FolderStore
-from headgate.errors import HeadgateError, InvalidInput, NotFound
+from headgate.errors import HeadgateError, InvalidInput
 from headgate.retry import Retry
 from headgate.shards import names
 from headgate.shards.manifest.store import ManifestStore
@@ -87,6 +85,16 @@ class TableHome:
                 raise InvalidInput(f"{shard!r} is not a shard id (a UUID).", table=self.uri) from None
             return Shard(self, self._named(self.table_id, shard))
 
+    def known_shard(self, shard: uuid.UUID | str) -> Shard:
+        """The same, of names only those that shards of its sharding have. Raises InvalidInput for another."""
+        if isinstance(shard, str) and self.sharding is not None and names.parse_uuid(shard) is None:
+            try:
+                self.sharding.check_name(shard)
+            except InvalidInput as error:
+                error.with_context(table=self.uri)
+                raise
+        return self.shard(shard)
+
     def _named(self, table_id: uuid.UUID, name: str) -> uuid.UUID:
         try:
             return uuid.uuid5(table_id, name)
@@ -105,22 +113,6 @@ class TableLike(Protocol):
     def shard(self, shard: uuid.UUID | str) -> Shard:
         """A shard by id or name. Raises InvalidInput for a name it cannot have."""
         ...
-
-
-def table_at(uri: str, storage_options: Mapping[str, str] | None = None) -> TableLike | TableHome:
-    """The table at a place: a Table where headgate made it, and otherwise native's, whose shards have ids alone and
-    whose WALs lie in the table. Writes nothing. Raises NotFound.
-    """
-    base = lance_connector.look(uri, storage_options)
-    if base is None:
-        raise NotFound(f"There is no Lance table at {redact(uri)}.", advice="check the URI, or create the table first")
-    if TABLE_ID in base.config:
-        # Named, not imported: that room stands above this one.
-        table: TableLike = import_module("headgate.table.table").open_table(uri, storage_options)
-        return table
-    store = open_store(uri, storage_options)
-    spec_id = base.mem_wal.spec_id if base.mem_wal else 0
-    return TableHome(RowSchema.of(base.schema, base.field_ids), store, store, spec_id=spec_id)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from headgate.connectors.lance.base.damage import settle_base
 from headgate.connectors.lance.filters import Filter
 from headgate.errors import DataLoss, HeadgateError, InvalidInput
 from headgate.shards.config import WriterConfig
+from headgate.shards.home.home import home_at
 from headgate.shards.manifest.model import Manifest
 from headgate.shards.memtable.memtable import MemTableStats
 from headgate.shards.memtable.memtables import MemTables
@@ -28,7 +29,7 @@ from headgate.shards.placement import bucket_of, check_placed
 from headgate.shards.rows.schema import Rows
 from headgate.shards.rows.sstable import kept_indexes, write_sstable
 from headgate.shards.rows.view import ShardDelta, TableView
-from headgate.shards.shard import Claim, Shard, TableHome, TableLike, table_at
+from headgate.shards.shard import Claim, Shard, TableHome, TableLike
 from headgate.shards.wal.appender import WalAppender
 from headgate.shards.wal.encoder import decode_rows, encode_rows
 from headgate.shards.wal.entry import Tags
@@ -97,7 +98,10 @@ class ShardWriter:
         Raises InvalidInput, Fenced (another opener came later), DataLoss, Corrupt, Transient.
         """
         check_config(config)
-        given = (table_at(table, storage_options) if isinstance(table, str) else table).shard(shard)
+        if isinstance(table, str):
+            given = home_at(table, storage_options).known_shard(shard)
+        else:
+            given = table.shard(shard)
         place = given.retrying(config.retry)
         settle_base(place.home.store)
         if not config.enable_memtable:

@@ -32,12 +32,11 @@ from headgate.durations import ALLOWED, seconds_of
 from headgate.errors import HeadgateError, InvalidInput, NotFound
 from headgate.retry import Retry
 from headgate.shards.config import WriterConfig
-from headgate.shards.home.base import check_own_mem_wal, table_id_of
-from headgate.shards.home.record import TableRecord, read_record, shard_folders
-from headgate.shards.home.stores import Place, open_wal, place, table_store
-from headgate.shards.names import parse_uuid
+from headgate.shards.home.home import recorded_home
+from headgate.shards.home.record import TableRecord, shard_folders
+from headgate.shards.home.stores import Place, place, table_store
 from headgate.shards.routed import RoutedWriters
-from headgate.shards.rows.schema import Rows, RowSchema
+from headgate.shards.rows.schema import Rows
 from headgate.shards.rows.view import TableView
 from headgate.shards.shard import Shard, TableHome
 from headgate.shards.sharding import Sharding
@@ -114,13 +113,7 @@ class Table(Reads, Upkeep):
 
     def shard(self, shard: uuid.UUID | str) -> Shard:
         """A shard by name or id, whether it was ever written or not. Raises InvalidInput for a name it cannot have."""
-        if isinstance(shard, str) and parse_uuid(shard) is None:
-            try:
-                self.sharding.check_name(shard)
-            except InvalidInput as error:
-                error.with_context(table=self.uri)
-                raise
-        return self.home.shard(shard)
+        return self.home.known_shard(shard)
 
     def writer(self, shard: uuid.UUID | str, config: WriterConfig = WriterConfig()) -> ShardWriter:  # noqa: B008
         """Open a shard for writing. THIS WRITES, AND IT FENCES AN EARLIER WRITER. See ShardWriter.open.
@@ -345,13 +338,7 @@ def open_table(
     base = lance_connector.look(store.uri, storage_options)
     if base is None:
         raise NotFound(f"There is no table at {store.uri}.", advice="check the URI, or create the table first")
-    record = read_record(store, table_id_of(store, base))
-    check_own_mem_wal(store, base, record)
-    record, wal_store = open_wal(store, record, storage_options, wal_uri)
-    spec_id = base.mem_wal.spec_id if base.mem_wal else 0
-    home = TableHome(
-        RowSchema.of(base.schema, base.field_ids), store, wal_store, record.table_id, spec_id, record.sharding
-    )
+    home, record = recorded_home(store, base, storage_options, wal_uri)
     table = Table(home, base.schema, record, dict(storage_options) if storage_options else None)
     if checkpoint is None:
         return table

@@ -6,7 +6,6 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from importlib import import_module
 from typing import Any
 from uuid import UUID
 
@@ -19,6 +18,7 @@ from headgate.checkpoints.offline.compact import Compacted, compact_stopped
 from headgate.errors import HeadgateError
 from headgate.search.build.build import IndexBuild, build_index
 from headgate.search.build.plan import Limits
+from headgate.search.build.spark import limits_on, on_spark
 from headgate.search.build.upkeep import index_base
 from headgate.search.finalize.finalize import Report, no_report
 from headgate.shards.home.base import full_text_index
@@ -123,9 +123,7 @@ class Upkeep:
         self._check_now("be indexed")
         runner = None
         if spark is not None:
-            # Named, not imported: who has no Spark has no use for that room, and it stands above this one.
-            job = import_module("headgate.streaming.maintenance.index")
-            runner, limits = job.on_spark(spark, self.home.uri), limits or job.limits_on(spark)
+            runner, limits = on_spark(spark, self.home.uri), limits or limits_on(spark)
         return build_index(
             self.home.store,
             column,

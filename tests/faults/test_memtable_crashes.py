@@ -18,6 +18,7 @@ import pytest
 from headgate.connectors.lance import datasets
 from headgate.connectors.lance.base import files as base_files
 from headgate.errors import HeadgateError, InvalidInput, Poisoned
+from headgate.shards.home.home import home_at
 from headgate.shards.wal.pending import Pending, PendingPut, landed
 from headgate.shards.writer import ShardWriter
 from tests.support.datasets import (
@@ -28,7 +29,6 @@ from tests.support.datasets import (
     LanceFaultyStore,
     batch,
     faulty,
-    home_at,
     home_over,
     keys,
     make_table,

@@ -23,6 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from headgate.checkpoints.snapshots.snapshot import read_snapshot
 from headgate.errors import Fenced, HeadgateError
+from headgate.shards.home.home import home_at
 from headgate.shards.shard import Shard
 from headgate.shards.writer import ShardWriter
 from tests.support.closing import collect
@@ -33,7 +34,6 @@ from tests.support.datasets import (
     Pairs,
     batch,
     faulty,
-    home_at,
     home_over,
     keys,
     make_table,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import get_args
 
@@ -26,8 +28,13 @@ ONE_PLACE = {
 """What only one module may use: a simulation replaces that module."""
 
 
-def used(source: str) -> Iterator[str]:
+@cache
+def used(source: str) -> frozenset[str]:
     """What a module imports or calls of the above, by the names above."""
+    return frozenset(_used(source))
+
+
+def _used(source: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -61,10 +68,10 @@ ONE_FILE_EACH = "cli/commands"
 """The folder that has a module per command, however many there are."""
 
 
-def modules() -> Iterator[tuple[str, str]]:
+@cache
+def modules() -> list[tuple[str, str]]:
     """Path and source of each."""
-    for path in sorted(PACKAGE.rglob("*.py")):
-        yield path.relative_to(PACKAGE).as_posix(), path.read_text()
+    return [(path.relative_to(PACKAGE).as_posix(), path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))]
 
 
 def test_a_folder_has_few_modules() -> None:
@@ -85,8 +92,53 @@ def test_a_module_s_name_is_one_word_and_its_folder_says_the_rest() -> None:
 
 @pytest.mark.parametrize("what", ONE_PLACE)
 def test_time_and_threads_come_from_one_module_each(what: str) -> None:
-    users = [path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py") if what in used(path.read_text())]
-    assert users in ([], [Path(ONE_PLACE[what])])
+    users = [path for path, source in modules() if what in used(source)]
+    assert users in ([], [ONE_PLACE[what]])
+
+
+IMPORTERS = {
+    "__init__.py": "the lazy face of the package: it stands above everything",
+    "cli/__init__.py": "commands are imported when they run; nothing imports the CLI",
+}
+"""Who imports by a name that `lint-imports` cannot follow, and why it may."""
+BY_NAME = {"import_module", "__import__", "resolve_name", "run_module", "exec_module"}
+
+
+def imports_by_name(source: str) -> set[str]:
+    """How a module imports what its import statements do not name."""
+    tree = ast.parse(source)
+    named = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    named |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    named |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+    return named & BY_NAME
+
+
+def layers() -> list[set[str]]:
+    """The rooms of the contract, the highest first."""
+    contracts = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    return [set(layer.replace("headgate.", "").split(" | ")) for layer in contracts[0]["layers"]]
+
+
+def test_nothing_is_imported_by_a_name_that_no_contract_sees() -> None:
+    assert {path for path, source in modules() if imports_by_name(source)} == set(IMPORTERS)
+
+
+def test_the_contract_on_imports_has_every_room() -> None:
+    rooms = {path.partition("/")[0].removesuffix(".py") for path, _ in modules()} - {"__init__"}
+    assert set().union(*layers()) == rooms
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from importlib import import_module as load",
+        "import importlib\nimportlib.import_module('headgate.table')",
+        "__import__('headgate.table')",
+        "getattr(importlib, name)\nimport pkgutil\npkgutil.resolve_name(name)",
+    ],
+)
+def test_the_rule_sees_an_import_by_name(source: str) -> None:
+    assert imports_by_name(source)
 
 
 def deletes(source: str) -> set[str]:

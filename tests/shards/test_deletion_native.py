@@ -11,11 +11,12 @@ import pyarrow as pa
 import pytest
 
 from headgate.shards import names
+from headgate.shards.home.home import home_at
 from headgate.shards.manifest.model import Manifest, encode_manifest
 from headgate.shards.names import SsTableName, sstable_name
 from headgate.shards.shard import Shard
 from headgate.shards.writer import ShardWriter
-from tests.support.datasets import MEMTABLE, batch, home_at, make_table, native_pairs, native_writer, pairs
+from tests.support.datasets import MEMTABLE, batch, make_table, native_pairs, native_writer, pairs
 
 SHARD = uuid.UUID(int=20)
 

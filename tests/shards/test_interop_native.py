@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 from headgate.errors import Corrupt, InvalidInput
+from headgate.shards.home.home import home_at
 from headgate.shards.manifest.model import encode_manifest
 from headgate.shards.names import manifest_key
 from headgate.shards.shard import Shard
@@ -24,7 +25,6 @@ from headgate.shards.wal.entry import Tags
 from headgate.shards.wal.tailer import WalTailer
 from headgate.shards.writer import ShardWriter
 from tests.support.closing import WAL_ONLY, entry_at, fenced, wal_positions
-from tests.support.datasets import home_at
 
 SCHEMA = pa.schema(
     [

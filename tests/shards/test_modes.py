@@ -19,6 +19,7 @@ from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import AlreadyExists, Closed, DataLoss, Fenced, InvalidInput, Poisoned
 from headgate.retry import Retry
 from headgate.shards.config import WriterConfig
+from headgate.shards.home.home import home_at
 from headgate.shards.shard import Shard
 from headgate.shards.wal.encoder import encode_entry, encode_rows
 from headgate.shards.wal.tailer import WalTailer
@@ -33,7 +34,6 @@ from tests.support.datasets import (
     LanceFaultyStore,
     batch,
     faulty,
-    home_at,
     home_over,
     keys,
     make_table,

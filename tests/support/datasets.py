@@ -16,8 +16,9 @@ import pyarrow as pa
 from headgate.connectors.objects import ObjectStore, open_store
 from headgate.retry import Retry
 from headgate.shards.config import WriterConfig
+from headgate.shards.home.home import home_at
 from headgate.shards.rows.schema import PRIMARY_KEY
-from headgate.shards.shard import TableHome, table_at
+from headgate.shards.shard import TableHome
 from headgate.shards.writer import ShardWriter
 from tests.support.stores import FaultyStore
 
@@ -74,12 +75,6 @@ def pairs(rows: Any) -> Pairs:
     """(id, note) of a reader or a table, sorted."""
     table = rows.read_all() if isinstance(rows, pa.RecordBatchReader) else rows
     return sorted(zip(table.column("id").to_pylist(), table.column("note").to_pylist(), strict=True))
-
-
-def home_at(uri: str) -> TableHome:
-    """The table's home, of a native table or one of ours."""
-    found = table_at(uri)
-    return found if isinstance(found, TableHome) else found.home
 
 
 def home_over(store: ObjectStore, uri: str) -> TableHome:

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
+from headgate.spark import FINAL
 from headgate.streaming.datasource.plan import BatchPlan, TaskResult
 from headgate.streaming.write.rows import Routed
 from headgate.streaming.write.shuffle import Payloads, place
-from headgate.streaming.write.task import FINAL, Attempt, WritePlan
+from headgate.streaming.write.task import Attempt, WritePlan
 
 
 def write_batch(plan: BatchPlan, batches: Iterable[pa.RecordBatch]) -> TaskResult:

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING
 from headgate.checkpoints.snapshots.checkpoint import TableCheckpoint
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.search.build.plan import Limits
+from headgate.search.build.spark import on_spark
+from headgate.spark import is_remote
 from headgate.streaming.maintenance.compact import merge_on, take_in_on
 from headgate.streaming.maintenance.cores import CoreTurns, at_once
 from headgate.streaming.maintenance.flush import flush
-from headgate.streaming.maintenance.index import on_spark
 from headgate.streaming.maintenance.rules import MaintenanceLimits, cores_beside, tasks_beside
 from headgate.streaming.maintenance.schedule import Collect, Jobs, Schedule
 from headgate.streaming.maintenance.state import put_state, read_state
 from headgate.streaming.maintenance.threads import Maintenance
 from headgate.streaming.options import SinkOptions
-from headgate.streaming.spark.jobs import is_remote, named
+from headgate.streaming.spark.jobs import named
 from headgate.streaming.spark.query import QueryFacts
 
 if TYPE_CHECKING:

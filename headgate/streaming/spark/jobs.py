@@ -14,12 +14,10 @@ import pyarrow as pa
 import structlog
 
 from headgate.errors import HeadgateError, Poisoned, from_json
+from headgate.spark import RESULT, described, is_remote
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-RESULT = "result string"
-"""Spark schema of what tasks answer: lines of JSON."""
 
 POOL = "headgate"
 """The scheduler pool of maintenance, where the session schedules fairly."""
@@ -71,24 +69,6 @@ def named(spark: SparkSession, name: str) -> Iterator[None]:
             yield
     finally:
         context.setLocalProperty("spark.scheduler.pool", None)  # type: ignore[arg-type]
-
-
-@contextmanager
-def described(spark: SparkSession, name: str) -> Iterator[None]:
-    """Jobs of this thread have the name in Spark's pages, and stay in the pool of whoever runs them."""
-    if is_remote(spark):
-        yield
-        return
-    spark.sparkContext.setJobDescription(name)
-    try:
-        yield
-    finally:
-        spark.sparkContext.setJobDescription(None)  # type: ignore[arg-type]
-
-
-def is_remote(spark: SparkSession) -> bool:
-    """Whether it is a session of Spark Connect, which tells neither jobs nor cores."""
-    return getattr(spark, "_jsparkSession", None) is None
 
 
 def _run(work: Work, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headgate.errors import Poisoned, from_json
 from headgate.shards.sharding import Bucket, ByPartition, Single
-from headgate.streaming.spark.jobs import RESULT
+from headgate.spark import FINAL, RESULT
 from headgate.streaming.write import task
 from headgate.streaming.write.answers import Parts, shard_parts
 from headgate.streaming.write.routing import Ranges, balance, shards_of, size, task_count
@@ -128,7 +128,7 @@ def _written(frame: DataFrame) -> Written:
     lines = [json.loads(row[0]) for row in frame.collect()]
     errors = [from_json(line["error"]) for line in lines if "error" in line]
     if errors:
-        raise next((error for error in errors if isinstance(error, task.FINAL)), errors[0])
+        raise next((error for error in errors if isinstance(error, FINAL)), errors[0])
     totals = [line for line in lines if "operations" in line]
     phases = Phases()
     for line in totals:

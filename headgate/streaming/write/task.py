@@ -22,22 +22,18 @@ import pyarrow as pa
 from headgate import parallel
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.connectors.kafka.reading import read_range
-from headgate.errors import DataLoss, Fenced, HeadgateError, InvalidInput, Transient
+from headgate.errors import Fenced, HeadgateError, InvalidInput, Transient
 from headgate.retry import retries
 from headgate.shards.config import WriterConfig
 from headgate.shards.shard import Claim
 from headgate.shards.wal.entry import SourceRange, Tags
 from headgate.shards.wal.puts import Put
 from headgate.shards.writer import ShardWriter
+from headgate.spark import FINAL
 from headgate.streaming.write.ordering import OrderWatch
 from headgate.streaming.write.rows import Routed, RowMaker
 from headgate.streaming.write.shuffle import gather, payload_of, payload_of_error, payload_of_seconds, place
 from headgate.streaming.write.timers import Phases
-
-FINAL = (Fenced, InvalidInput, DataLoss)
-"""Errors that another attempt would meet again: returned to the driver instead of being raised to Spark's retries.
-So is any other of ours on the last try, since the driver would only see Spark's own error instead."""
-
 
 APPENDERS = 8
 """Logs that one task writes to at once: a store's latency, or that of fsync, is waited for once and not per shard."""
@@ -272,7 +268,8 @@ def _error_line(error: HeadgateError) -> str:
 
 
 def _ends_here(error: HeadgateError, plan: WritePlan) -> bool:
-    """Whether the driver must hear of it, because no other try follows that might fare better.
+    """Whether the driver must hear of it, because no other try follows that might fare better: it would only see
+    Spark's own error instead.
 
     Spark counts failures and this counts tries: where executors were lost or attempts ran side by side, the two
     differ, and the driver hears of a passing error a little earlier than Spark would have given up.

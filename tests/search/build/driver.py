@@ -13,8 +13,8 @@ from pathlib import Path
 def main(uri: str, log: str) -> None:
     import headgate
     from headgate.search.build.build import build_index
+    from headgate.search.build.spark import limits_on, on_spark
     from headgate.steps import watching
-    from headgate.streaming.maintenance.index import limits_on, on_spark
     from headgate.streaming.spark.session import local_session
 
     spark = local_session(2, log_file=Path(log))

@@ -21,9 +21,9 @@ from headgate.errors import DataLoss, Transient
 from headgate.search.build.build import BUILD_STAGES, build_index
 from headgate.search.build.jobs import Job
 from headgate.search.build.plan import Limits
+from headgate.search.build.spark import limits_on, on_spark
 from headgate.search.finalize.finalize import Report
 from headgate.search.finalize.segment import Segment
-from headgate.streaming.maintenance.index import limits_on, on_spark
 from headgate.table.table import Table
 from tests.search.build.unsteady import LostJob, Unsteady, watched
 from tests.support.indexes import NAME, SCHEMA, answers, append, coverage, files_in, fragments_of, reference, texts

@@ -21,6 +21,7 @@ from headgate.errors import DataLoss, InvalidInput
 from headgate.search.query import superseded
 from headgate.search.query.searcher import FIRST_LOOK, Searcher
 from headgate.shards.config import WriterConfig
+from headgate.shards.home.home import home_at
 from headgate.shards.rows.view import TableView
 from headgate.shards.wal.appender import WalAppender
 from headgate.shards.wal.encoder import encode_rows
@@ -28,7 +29,6 @@ from headgate.shards.wal.entry import Tags
 from headgate.table.create import create_table
 from headgate.table.table import Table, open_table
 from tests.search.query.histories import INDEX, SCHEMA, Oracle, check_searches, differ, make_table, rows, text, told
-from tests.support.datasets import home_at
 
 
 def _keys(*ids: int) -> pa.RecordBatch:

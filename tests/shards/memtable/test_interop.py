@@ -19,6 +19,7 @@ import pytest
 
 from headgate.errors import Fenced
 from headgate.shards.config import WriterConfig
+from headgate.shards.home.home import home_at
 from headgate.shards.wal.appender import WalAppender
 from headgate.shards.wal.entry import Compression, SourceRange, Tags
 from headgate.shards.writer import ShardWriter
@@ -27,7 +28,6 @@ from tests.support.datasets import (
     MEMTABLE,
     PLAIN,
     batch,
-    home_at,
     keys,
     make_table,
     native_pairs,

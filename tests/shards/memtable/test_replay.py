@@ -15,6 +15,7 @@ import pytest
 from headgate.connectors.objects import open_store
 from headgate.errors import Corrupt, DataLoss, Fenced
 from headgate.shards.config import WriterConfig
+from headgate.shards.home.home import home_at
 from headgate.shards.memtable.replay import replay, scan_wal
 from headgate.shards.shard import Shard
 from headgate.shards.wal.appender import WalAppender
@@ -28,7 +29,6 @@ from tests.support.datasets import (
     PLAIN,
     batch,
     faulty,
-    home_at,
     home_over,
     keys,
     make_table,

@@ -21,6 +21,7 @@ from headgate.connectors.objects.port import ObjectStore
 from headgate.errors import Expired, Fenced, InvalidInput, OutcomeUnknown, Poisoned
 from headgate.retry import Retry
 from headgate.shards.config import WriterConfig
+from headgate.shards.home.home import home_at
 from headgate.shards.wal.entry import Tags
 from headgate.shards.wal.pending import landed
 from headgate.shards.wal.puts import Put
@@ -28,7 +29,7 @@ from headgate.shards.writer import ShardWriter
 from headgate.steps import watching
 from tests.shards.wal.test_flusher import until
 from tests.support.closing import AT_ONCE, WAL_ONLY, Background, Steps, collect, fenced, open_writer, rows, visible
-from tests.support.datasets import MEMTABLE, PLAIN, batch, faulty, home_at, home_over, make_table, pairs, seen
+from tests.support.datasets import MEMTABLE, PLAIN, batch, faulty, home_over, make_table, pairs, seen
 from tests.support.stores import Fault, FaultyStore, Stall
 
 SHARD = uuid.UUID(int=24)

@@ -20,8 +20,7 @@ from headgate.search.build.jobs import Job, Runner
 from headgate.search.build.plan import Limits
 from headgate.search.finalize.finalize import Report
 from headgate.search.finalize.segment import Segment
-from headgate.streaming.spark.jobs import RESULT, described, is_remote
-from headgate.streaming.write.task import FINAL
+from headgate.spark import FINAL, RESULT, described, is_remote
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
