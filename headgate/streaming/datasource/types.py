@@ -1,7 +1,7 @@
 """Rows of a table as Spark takes them: which Spark type a column gets, and batches in exactly those types.
 
-Unsigned integers become the next wider signed type, times below a microsecond are cut off; everything else keeps its
-value.
+Unsigned integers become the next wider signed type and half floats floats, in lists and structs as well; times below a
+microsecond are cut off; everything else keeps its value.
 """
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ from pyspark.sql.types import StructField, StructType
 
 from headgate.errors import InvalidInput
 
-_WIDER = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.decimal128(20, 0)}
+_WIDER = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.float16(): pa.float32(),
+}
 
 
 def spark_schema(columns: pa.Schema) -> StructType:
@@ -23,7 +29,7 @@ def spark_schema(columns: pa.Schema) -> StructType:
     fields = []
     for column in columns:
         try:
-            kind = from_arrow_type(_WIDER.get(column.type, column.type))
+            kind = from_arrow_type(_widened(column.type))
         except PySparkTypeError as error:
             raise InvalidInput(
                 f"Column {column.name!r} is {column.type}, which Spark does not have.",
@@ -46,6 +52,20 @@ def check_columns(schema: StructType, columns: pa.Schema) -> None:
     unknown = [name for name in schema.fieldNames() if name not in columns.names]
     if unknown:
         raise InvalidInput(f"Column {unknown[0]!r} not found; the table has {columns.names}.")
+
+
+def _widened(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return pa.list_(_widened_field(kind.value_field))
+    if pa.types.is_struct(kind):
+        return pa.struct([_widened_field(kind.field(i)) for i in range(kind.num_fields)])
+    if pa.types.is_map(kind):
+        return pa.map_(_widened_field(kind.key_field), _widened_field(kind.item_field))
+    return _WIDER.get(kind, kind)
+
+
+def _widened_field(field: pa.Field) -> pa.Field:
+    return field.with_type(_widened(field.type))
 
 
 def _fitted(column: pa.Array, field: pa.Field) -> pa.Array:

@@ -4,7 +4,7 @@ Promises of every decoder:
 1. Each position of the input is in exactly one of good, deleted, bad and null; order is kept.
 2. One bad record costs no other row, and its fate does not depend on its neighbours.
 3. No silent wrong value: what a column cannot hold exactly is a bad record. (A JSON
-   number in a float or double column is the nearest such number, as everywhere.)
+   number in a half, float or double column is the nearest such number, as everywhere.)
 4. A null value is a Kafka tombstone, not a bad record.
 5. Errors are short and show at most 80 characters of a value.
 
@@ -17,7 +17,7 @@ depth; so is a column's name given twice. Any syntax error is bad, in ignored fi
 |---|---|
 | bool | true, false |
 | int8 … int64, uint8 … uint64 | a number without fraction or exponent, in range (1.0 is bad) |
-| float, double | a number, finite in that type; NaN, Infinity and 1e39 in a float are bad |
+| halffloat, float, double | a number, finite in that type; NaN, Infinity, 1e39 in a float and 65520 in a half are bad |
 | decimal128, decimal256 | a number or a string, exact from its text; \
 more digits than the type has (zeros at the end aside) are bad |
 | string, large_string | a string; numbers and objects are not turned into text |
@@ -28,12 +28,12 @@ and Z or an offset; without one it is UTC |
 | date32, date64 | a string YYYY-MM-DD |
 | struct | an object |
 | list, large_list | an array |
-| fixed_size_list | an array of that length |
+| fixed_size_list | an array of that length: a vector of another one is bad, like one with NaN |
 | map with string keys | an object; a key given twice is bad; row by row, several times slower than the rest |
 
 Numbers are never times: the unit would be a guess. Declare int64 and convert later. A
 fraction finer than the column's unit is bad, not cut. Dictionary, time, duration, null,
-half-float, view, union and extension types are refused when the decoder is made.
+view, union and extension types are refused when the decoder is made.
 
 `raw` keeps the values as they are, `debezium` reads change events in JSON, `avro` reads Avro in the wire format of a
 schema registry: see `raw`, `debezium` and `avro`.

@@ -86,9 +86,10 @@ def test_a_null_struct_with_a_required_field_is_refused() -> None:
         (b'{"k": 1}', pa.map_(pa.string(), pa.int64())),
         (b"[1]", pa.large_list(pa.int64())),
         (b"[1]", pa.list_(pa.int64(), 1)),
+        (b"1", pa.float16()),
     ],
     ids=str,
 )
-def test_maps_and_other_lists_are_not_read(text: bytes, kind: pa.DataType) -> None:
+def test_maps_other_lists_and_half_floats_are_not_read(text: bytes, kind: pa.DataType) -> None:
     with pytest.raises((pa.ArrowInvalid, pa.ArrowNotImplementedError)):
         _read(b'{"a": %s}\n' % text, kind)

@@ -44,6 +44,7 @@ SCHEMA = pa.schema(
         ),
         pa.field("path", pa.list_(pa.struct([("day", pa.date32()), ("n", pa.int16())]))),
         pa.field("pair", pa.list_(pa.float64(), 2)),
+        pa.field("vector", pa.list_(pa.float16(), 2)),
     ]
 )
 WITH_MAP = SCHEMA.append(pa.field("more", pa.map_(pa.string(), pa.decimal128(38, 6))))
@@ -91,6 +92,7 @@ ROWS = st.fixed_dictionaries(
             )
         ),
         "pair": _maybe(st.lists(REAL, min_size=2, max_size=2)),
+        "vector": _maybe(st.lists(st.floats(-65519, 65519), min_size=2, max_size=2)),
         "more": _maybe(st.dictionaries(TEXT, _maybe(PRICE.map(str)), max_size=3)),
         "unknown": st.recursive(
             st.none() | st.booleans() | REAL | TEXT, lambda inner: st.lists(inner) | st.dictionaries(TEXT, inner)
@@ -139,6 +141,8 @@ DAMAGE: list[Callable[[dict[str, Any], str], bytes]] = [
     lambda row, text: _with(row, place={"tags": []}),
     lambda row, text: _with(row, path=[{"n": 32768}]),
     lambda row, text: _with(row, pair=[1.0]),
+    lambda row, text: _with(row, vector=[1.0, 65520.0]),
+    lambda row, text: _with(row, vector=[1.0]),
 ]
 
 
@@ -163,6 +167,8 @@ def _value(value: Any, kind: pa.DataType) -> Any:
         return [_value(item, kind.value_type) for item in value]
     if pa.types.is_float64(kind):
         return float(value)
+    if pa.types.is_float16(kind):
+        return float(np.float16(value))
     if pa.types.is_float32(kind):
         return float(np.float32(value))
     if pa.types.is_decimal(kind):
@@ -313,6 +319,8 @@ VALUES = st.sampled_from(
             '{"x": 1}',
             "[]",
             "[1, 2]",
+            "[1, 65520]",
+            "[1, NaN]",
         ),
         *(
             '{"x": 1, "x": 1}',

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ import pytest
 
 from headgate.errors import InvalidInput
 from headgate.streaming.decode import api as decode
+from headgate.table.create import create_table
 
 INTEGERS = {
     pa.int8(): (-128, 127),
@@ -39,6 +41,10 @@ CASES: list[tuple[pa.DataType, dict[str, Any], list[str]]] = [
     (pa.float32(),
      {"0.5": 0.5, "16777217": 16777216.0, "3.4028234e38": 3.4028234663852886e38},
      ["1e39", "3.4028236e38", "1e400", "NaN", "-Infinity", '"1"']),
+    (pa.float16(),
+     {"0.5": 0.5, "1": 1.0, "-0.0": -0.0, "0.1": 0.0999755859375, "65504": 65504.0, "65519.9": 65504.0,
+      "6e-8": 5.960464477539063e-08, "1e-8": 0.0, "2049": 2048.0, "1.00146484375": 1.001953125},
+     ["65520", "-65520", "1e39", "1e400", "NaN", "-Infinity", '"1"', "true"]),
     (pa.string(),
      {'"a"': "a", '""': "", '"\\u0000"': "\0", '"\\ud83d\\ude00"': "😀", '"é"': "é", '"} null"': "} null"},
      ["1", "true", "{}", "[]", '"\\ud800"', '"\\x"']),
@@ -89,6 +95,10 @@ CASES: list[tuple[pa.DataType, dict[str, Any], list[str]]] = [
     (REQUIRED_LIST, {"[]": [], "[1]": [1]}, ["[null]", "[1, null]"]),
     (pa.large_list(pa.date32()), {'["2024-01-02", null]': [date(2024, 1, 2), None]}, ['["x"]', "1"]),
     (pa.list_(pa.float32(), 2), {"[1, 2.5]": [1.0, 2.5]}, ["[]", "[1]", "[1, 2, 3]", "[1, 1e39]", "1"]),
+    (pa.list_(pa.float16(), 3),
+     {"[0.5, -2, 65504]": [0.5, -2.0, 65504.0], "[1, null, 3]": [1.0, None, 3.0]},
+     ["[1, 2]", "[1, 2, 3, 4]", "[1, 2, 65520]", "[1, 2, NaN]", "[1, 2, Infinity]", '[1, 2, "3"]', "{}"]),
+    (pa.map_(pa.string(), pa.list_(pa.float16(), 1)), {'{"k": [0.5]}': [("k", [0.5])]}, ['{"k": [1e5]}', '{"k": []}']),
     (pa.list_(STRUCT), {'[{"x": 1}, null]': [{"x": 1, "at": None}, None]}, ["[{}]", '[{"x": 1, "x": 2}]']),
     (pa.struct([("l", pa.list_(pa.list_(pa.decimal128(5, 2))))]),
      {'{"l": [[1.25, "2"], []]}': {"l": [[Decimal("1.25"), Decimal("2")], []]}},
@@ -148,6 +158,33 @@ def test_what_is_required_may_not_be_null_or_missing(kind: pa.DataType, good: di
     assert result.rows.column("a").to_pylist() == list(good.values())
 
 
+def test_a_vector_that_does_not_fit_says_what_is_wrong_with_it() -> None:
+    schema = pa.schema([("v", pa.list_(pa.float16(), 2))])
+    texts = ["[1, 2]", "[1]", "[1, NaN]", "[1, 70000]", "[1, 2, 3]"]
+    bad = decode.json(schema).decode(pa.array([f'{{"v": {text}}}' for text in texts])).bad
+    assert dict(zip(bad.indices.to_pylist(), bad.errors.to_pylist(), strict=True)) == {
+        1: "column 'v' has 1 items, wanted 2",
+        2: "column 'v[]': 'nan' is not a finite number of type halffloat",
+        3: "column 'v[]': '70000' is not a finite number of type halffloat",
+        4: "column 'v' has 3 items, wanted 2",
+    }
+
+
+def test_vectors_are_the_same_in_wal_sstables_and_base(tmp_path: Path) -> None:
+    vectors = [pa.field("half", pa.list_(pa.float16(), 3)), pa.field("single", pa.list_(pa.float32(), 2))]
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), *vectors, pa.field("score", pa.float16())])
+    texts = ['{"id": 1, "half": [0.5, -2, 1e-3], "single": [1.5, 2], "score": 0.25}', '{"id": 2, "half": null}']
+    with create_table(tmp_path / "t", schema, primary_key="id") as table:
+        table.upsert(decode.json(table.schema).decode(pa.array(texts)).rows)
+        wanted = table.to_arrow()
+        assert wanted["half"].to_pylist() == [[0.5, -2.0, 0.0010004043579101562], None]
+        table.flush()
+        assert table.to_arrow() == wanted
+        table.compact()
+        assert table.to_arrow() == wanted
+        assert table.scan("id", "score = 0.25").read_all()["id"].to_pylist() == [1]
+
+
 def test_nanoseconds_are_kept() -> None:
     values = pa.array(['{"a": "2024-01-02T03:04:05.123456789Z"}'])
     rows = decode.json(pa.schema([("a", pa.timestamp("ns", "UTC"))])).decode(values).rows
@@ -166,7 +203,6 @@ REFUSED = [
     pa.time64("us"),
     pa.duration("us"),
     pa.null(),
-    pa.float16(),
     pa.binary(16),
     pa.string_view(),
     pa.decimal128(5, -2),

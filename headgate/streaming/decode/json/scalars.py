@@ -77,19 +77,29 @@ class Integer(JsonType):
 _FLOAT_MAX = 3.41e38
 """Above this no float is finite. Just below it, the column's own conversion decides."""
 
+_HALF_MAX = 65520.0
+"""From here on the nearest half float is infinite."""
+
 
 class Real(JsonType):
-    """A number, finite in the type: pyarrow.json takes NaN and Infinity, and makes infinity of 1e39 in a float."""
+    """A number, finite in the type: pyarrow.json takes NaN and Infinity, and makes infinity of 1e39 in a float. It
+    cannot read half floats, which are made of doubles.
+    """
+
+    @property
+    def stand_in(self) -> pa.DataType:
+        return pa.float64() if types.is_float16(self.kind) else self.kind
 
     @cached_property
     def _limit(self) -> float:
-        return _FLOAT_MAX if types.is_float32(self.kind) else float("inf")
+        return {16: _HALF_MAX, 32: _FLOAT_MAX, 64: float("inf")}[self.kind.bit_width]
 
     def finish(self, array: pa.Array, path: str) -> pa.Array:
-        finite = pc.is_finite(array)
+        made = array.cast(self.kind)
+        finite = pc.is_finite(made)
         if pc.all(finite).as_py() is False:
             raise Unfit(f"column {path!r} is not a finite number of type {self.kind}", pc.invert(finite))
-        return array
+        return made
 
     def read(self, value: Any, path: str) -> Any:
         if isinstance(value, bool) or not isinstance(value, int | float):

@@ -16,7 +16,7 @@ from headgate.streaming.decode.json.texts import Base64, Time
 _IS: tuple[tuple[type[JsonType], Callable[[pa.DataType], bool]], ...] = (
     (Boolean, types.is_boolean),
     (Integer, types.is_integer),
-    (Real, lambda kind: types.is_float32(kind) or types.is_float64(kind)),
+    (Real, types.is_floating),
     (Exact, lambda kind: (types.is_decimal128(kind) or types.is_decimal256(kind)) and kind.scale >= 0),
     (String, lambda kind: types.is_string(kind) or types.is_large_string(kind)),
     (Time, lambda kind: types.is_timestamp(kind) or types.is_date(kind)),
