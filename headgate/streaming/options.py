@@ -113,6 +113,15 @@ class SinkOptions:
     sequence_by: str | None = _option(
         "sequenceBy", TEXT, None, "For typed frames on tables with a key: the column that orders rows of one key."
     )
+    delete_when: str | None = _option(
+        "deleteWhen",
+        TEXT,
+        None,
+        "For typed frames on tables with a key: a condition in Spark SQL; a row for which it is true deletes its key. "
+        "Columns that only the condition names need not be the table's. For ShardSink; elsewhere the boolean column "
+        "_deleted says it.",
+        "query",
+    )
     compression: Compression | None = _option(  # noqa: RUF009 - it makes a field
         "compression", one_of("lz4", "zstd"), None, "Compression codec of WAL entries."
     )

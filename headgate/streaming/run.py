@@ -28,7 +28,9 @@ from headgate.streaming.maintenance.state import MaintenanceState
 from headgate.streaming.reporting import Reporting
 from headgate.streaming.setup import Setup
 from headgate.streaming.write import checks
+from headgate.streaming.write.deletes import marked
 from headgate.streaming.write.job import BatchJob, Written
+from headgate.streaming.write.ordering import ORDER
 from headgate.streaming.write.plan import batch_decision, shard_names, write_plan
 from headgate.streaming.write.routing import shards_of, shards_of_made_rows
 from headgate.streaming.write.task import WritePlan
@@ -241,7 +243,7 @@ class Run:
         if not sources:
             return plan, Written()
         step("tasks")
-        job = BatchJob(batch.frame, plan, setup.facts.cores)
+        job = BatchJob(self._frame(batch), plan, setup.facts.cores)
         try:
             written = job.run(shuffled=self._shuffles)
             if written.out_of_place is not None and not self._shuffles:
@@ -254,6 +256,12 @@ class Run:
             setup.explain(decision.ranges, error)
             raise
         return plan, written
+
+    def _frame(self, batch: MicroBatch) -> DataFrame:
+        options = self.setup.options
+        if options.delete_when is None:
+            return batch.frame
+        return marked(batch.frame, options.delete_when, self.table.schema.names, (*ORDER, options.sequence_by or ""))
 
     def _recorded(self, batch: MicroBatch) -> dict[str, Any]:
         return provenance_value(self._decoder, self.table.home.schema, changed=not batch.bare)

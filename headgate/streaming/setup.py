@@ -19,7 +19,7 @@ from headgate.streaming.maintenance.spark import schedule_of
 from headgate.streaming.options import DEFAULT_STREAM, SinkOptions
 from headgate.streaming.reporting import Reporting
 from headgate.streaming.spark.query import QueryFacts, is_untouched
-from headgate.streaming.write import checks
+from headgate.streaming.write import checks, deletes
 from headgate.streaming.write.routing import Ranges
 from headgate.table.table import Table
 
@@ -67,7 +67,9 @@ class Setup:
         decoder = decoder_of(decode, table)
         checks.check_query(facts)
         if source is None:
-            checks.check_columns(frame.columns, decoder, options.sequence_by, table)
+            if options.delete_when is not None:
+                deletes.check_condition(frame, options.delete_when)
+            checks.check_columns(frame.columns, decoder, options.sequence_by, table, delete_when=options.delete_when)
         else:
             assert decoder is not None
             checks.check_direct(facts, source)

@@ -54,6 +54,11 @@ class ShardSink:
         self._given = options
         if source is not None and decode is None:
             raise InvalidInput("Reading Kafka directly needs a decoder.", advice="pass decode=headgate.decode.json(…)")
+        if decode is not None and self.options.delete_when is not None:
+            raise InvalidInput(
+                "delete_when= is for rows that Spark made, and here a decoder makes them.",
+                advice="a record without a value deletes by its key, and so does decode.debezium where values say so",
+            )
         self._table = table
         self._decode = decode
         self._source = source

@@ -38,6 +38,11 @@ class Settings:
                 "format('headgate') cannot keep a ledger: none of its processes lives beside the stream.",
                 advice="leave out ledger, or use foreachBatch with headgate.ShardSink(ledger=…)",
             )
+        if known.get("delete_when") is not None:
+            raise InvalidInput(
+                "format('headgate') cannot evaluate a condition: it gets the frame's rows as they are.",
+                advice="leave out deleteWhen and write .withColumn('_deleted', expr(\"op = 'd'\")) on the frame",
+            )
         table, checkpoint = known.pop("table", None), known.pop("checkpoint_location", None)
         query_name, kafka = known.pop("query_name", None), known.pop("kafka", {})
         decode = known.pop("decode", None)

@@ -10,6 +10,7 @@ from headgate.streaming.decode.contract import Decoder
 from headgate.streaming.kafka.source import KafkaSource
 from headgate.streaming.options import Spelling, as_argument
 from headgate.streaming.spark.query import KAFKA_COLUMNS, QueryFacts
+from headgate.streaming.write import deletes
 from headgate.streaming.write.ordering import ORDER
 from headgate.table.table import Table
 
@@ -74,13 +75,15 @@ def check_columns(
     sequence_by: str | None,
     table: Table,
     spelled: Spelling = as_argument,
+    *,
+    delete_when: str | None = None,
 ) -> None:
     """With a decoder the frame has Kafka's columns, without one the table's. Raises InvalidInput.
 
     `spelled` says how the caller's face of the product calls an option.
     """
     if decode is None:
-        _check_typed(columns, sequence_by, table, spelled)
+        _check_typed(columns, sequence_by, table, spelled, delete_when)
         return
     missing = [name for name in _DECODED if name not in columns]
     if missing:
@@ -106,14 +109,27 @@ def check_decoder(decode: Decoder, table: Table) -> None:
             raise InvalidInput(f"The decoder does not make {field.name!r}, which may not be null.")
 
 
-def _check_typed(columns: Sequence[str], sequence_by: str | None, table: Table, spelled: Spelling) -> None:
+def _check_typed(
+    columns: Sequence[str], sequence_by: str | None, table: Table, spelled: Spelling, delete_when: str | None
+) -> None:
     """Rows that Spark made must be the table's, in an order that is known."""
     if sequence_by is not None and sequence_by not in columns:
         raise InvalidInput(
             f"The frame has no column {sequence_by!r} for {spelled('sequence_by')}; it has {list(columns)}."
         )
     hint = f"set {spelled('decode')} (json) for Kafka's own frame" if "value" in columns else None
-    _check_known([name for name in columns if name not in (*ORDER, sequence_by)], table, hint)
+    known = table.schema.names
+    mark = deletes.column_of(columns, known)
+    spare = {mark} if delete_when is None else deletes.named_in(delete_when, columns)
+    if not table.primary_key and (mark is not None or delete_when is not None):
+        raise InvalidInput(
+            "Rows are deleted by their key, and the table has none.",
+            table=table.uri,
+            advice=f"make the table with a primary key, or drop the column {mark}"
+            if delete_when is None
+            else f"make the table with a primary key, or leave out {spelled('delete_when')}",
+        )
+    _check_known([name for name in columns if name not in (*ORDER, sequence_by) and name not in spare], table, hint)
     if table.primary_key and sequence_by is None and not all(name in columns for name in ORDER):
         raise InvalidInput(
             "On a table with a key the order of rows with one key must be known.",

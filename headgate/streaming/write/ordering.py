@@ -19,6 +19,10 @@ ORDER = ("_topic", "_partition", "_offset")
 SEQUENCE = "_sequence"
 """The column that the caller named, as it travels with the rows."""
 
+STAYS = "_stays"
+"""Beside it, in frames that delete: false for rows that are gone. Of rows with one sequence these come first, since the
+change feeds of Delta and Iceberg say so that a row was replaced: a delete and an insert of the same commit."""
+
 
 class OrderWatch:
     """Whether everything that one log was given so far came in order."""
@@ -26,23 +30,29 @@ class OrderWatch:
     def __init__(self) -> None:
         self.kept = True
         self._ends: dict[tuple[str | None, int], int] = {}
-        self._last: pa.Scalar | None = None
+        self._last: pa.RecordBatch | None = None
 
     def see(self, order: pa.RecordBatch | None) -> None:
         """The next rows, by what they are ordered by; None where nothing is known of it."""
         if order is None or not order.num_rows or not self.kept:
             return
         if SEQUENCE in order.schema.names:
-            self.kept = self._sequence_rises(order.column(SEQUENCE))
+            self.kept = self._sequence_rises(order)
         else:
             self.kept = all([self._offsets_rise(place, offsets) for place, offsets in _by_partition(order)])
 
-    def _sequence_rises(self, column: pa.Array) -> bool:
-        before, self._last = self._last, column[-1]
-        if column.null_count:
+    def _sequence_rises(self, order: pa.RecordBatch) -> bool:
+        before, self._last = self._last, order.slice(order.num_rows - 1)
+        if order.column(SEQUENCE).null_count:
             return False
-        first = before is None or pc.less_equal(before, column[0]).as_py()
-        return first and bool(pc.all(pc.less_equal(column[:-1], column[1:])).as_py() is not False)
+        whole = order if before is None else pa.concat_batches([before, order])
+        column = whole.column(SEQUENCE)
+        rises = pc.less_equal(column[:-1], column[1:])
+        if STAYS in whole.schema.names:
+            stays = whole.column(STAYS)
+            comes_late = pc.and_(stays[:-1], pc.invert(stays[1:]))
+            rises = pc.and_(rises, pc.invert(pc.and_(comes_late, pc.equal(column[:-1], column[1:]))))
+        return bool(pc.all(rises).as_py() is not False)
 
     def _offsets_rise(self, place: tuple[str | None, int], offsets: np.ndarray) -> bool:
         before, self._ends[place] = self._ends.get(place, -1), int(offsets[-1])

@@ -23,7 +23,8 @@ from headgate.shards.sharding import Bucket, ByPartition, Sharding
 from headgate.streaming.decode.cast import cast_column
 from headgate.streaming.decode.contract import Decoded, Decoder, KeyDecoder
 from headgate.streaming.decode.keys import decode_keys
-from headgate.streaming.write.ordering import ORDER, SEQUENCE
+from headgate.streaming.write.deletes import are_gone, column_of
+from headgate.streaming.write.ordering import ORDER, SEQUENCE, STAYS
 
 
 @dataclass(frozen=True)
@@ -84,14 +85,31 @@ class RowMaker:
         return MadeRows(tuple(routed), dict(bad))
 
     def from_typed(self, batch: pa.RecordBatch) -> Iterator[Routed]:
-        """Rows as the table has them, with their origin beside them where the frame kept it."""
-        names = [name for name in batch.schema.names if name not in ORDER]
-        if self.sequence_by is not None and self.sequence_by not in self.schema.logical.names:
-            names.remove(self.sequence_by)
-        columns = [cast_column(batch.column(name), self.schema, name) for name in names]
-        origin = _typed_origin(batch, self.sequence_by)
-        for stored in self.schema.stored_rows(pa.RecordBatch.from_arrays(columns, names=names)):
-            yield from self._route(stored, origin)
+        """Rows as the table has them, or whose keys are to be deleted, with their origin beside them where the frame
+        kept it.
+        """
+        known = self.schema.logical.names
+        mark = column_of(batch.schema.names, known)
+        gone = None if mark is None else are_gone(batch.column(mark), mark)
+        origin = _typed_origin(batch, self.sequence_by, gone)
+        beside = {*ORDER, mark, *({self.sequence_by} - set(known))}
+        names = [name for name in batch.schema.names if name not in beside]
+        if gone is None:
+            parts = [(stored, np.arange(batch.num_rows)) for stored in self._typed(batch, names)]
+        else:
+            parts = []
+            for mask, columns, deleted in ((pc.invert(gone), names, False), (gone, self.schema.primary_key, True)):
+                at = np.flatnonzero(mask.to_numpy(zero_copy_only=False))
+                parts += [(stored, at) for stored in self._typed(batch.filter(mask), columns, deleted=deleted)]
+        if parts:
+            yield from self._route(_interleaved(parts)[0], origin)
+
+    def _typed(self, batch: pa.RecordBatch, names: Sequence[str], *, deleted: bool = False) -> list[pa.RecordBatch]:
+        """These columns in storage form, as rows or as tombstones; none where there are no rows."""
+        rows = pa.RecordBatch.from_arrays(
+            [cast_column(batch.column(name), self.schema, name) for name in names], names=list(names)
+        )
+        return self.schema.stored_deletes(rows) if deleted else self.schema.stored_rows(rows)
 
     def _origin(self, batch: pa.RecordBatch) -> _Origin:
         topics = batch.column("topic") if self.topic is None else self.topic
@@ -175,6 +193,8 @@ class _Origin:
     partitions: pa.Array | None = None
     offsets: pa.Array | None = None
     sequence: pa.Array | None = None
+    stays: pa.Array | None = None
+    """Beside a sequence, in frames that delete."""
 
     def at(self, positions: np.ndarray) -> _Origin:
         """Of the records at these positions, which rise."""
@@ -187,7 +207,8 @@ class _Origin:
     def order(self) -> pa.RecordBatch | None:
         """What the rows are ordered by."""
         if self.sequence is not None:
-            return pa.RecordBatch.from_arrays([self.sequence], names=[SEQUENCE])
+            columns = {SEQUENCE: self.sequence} | ({} if self.stays is None else {STAYS: self.stays})
+            return pa.RecordBatch.from_pydict(columns)
         if self.partitions is None or self.offsets is None:
             return None
         if isinstance(self.topics, pa.Array):
@@ -218,17 +239,17 @@ class _Origin:
         return self.topics.cast(pa.string())
 
     def _fields(self) -> tuple[pa.Array | str | None, ...]:
-        return self.topics, self.partitions, self.offsets, self.sequence
+        return self.topics, self.partitions, self.offsets, self.sequence, self.stays
 
 
-def _typed_origin(batch: pa.RecordBatch, sequence_by: str | None) -> _Origin:
+def _typed_origin(batch: pa.RecordBatch, sequence_by: str | None, gone: pa.Array | None) -> _Origin:
     there = {name: batch.column(name) for name in ORDER if name in batch.schema.names}
     for name, column in there.items():
         if column.null_count:
             raise InvalidInput(f"Column {name!r} says where a row came from, and {column.null_count} rows lack it.")
     sequence = None if sequence_by is None else batch.column(sequence_by)
     topics, partitions, offsets = map(there.get, ORDER)
-    return _Origin(topics, partitions, offsets, sequence)
+    return _Origin(topics, partitions, offsets, sequence, None if gone is None else pc.invert(gone))
 
 
 def _split(

@@ -102,6 +102,28 @@ def test_typed_frames_on_a_table_with_a_key_need_an_order(keyed: Table, plain: T
         frame_checks.check_columns(["id", "note", "_partition", "_offset"], None, None, keyed)
 
 
+def test_frames_delete_by_a_column_or_by_a_condition_on_columns_that_the_table_need_not_have(keyed: Table) -> None:
+    def check(*more: str, **given: Any) -> None:
+        frame_checks.check_columns(["id", "note", *more], None, more[0], keyed, **given)
+
+    check("version", "_deleted")
+    check("version", "op", "kind", delete_when="OP = 'd' or `kind` = 'gone'")
+    check("version", delete_when="version < 0")
+    for more, condition, unknown in (
+        (("version", "op", "other"), "op = 'other'", "other"),
+        (("version", "op"), None, "op"),
+        (("version", "_deleted"), "version < 0", "_deleted"),
+    ):
+        with pytest.raises(InvalidInput, match=f"no column '{unknown}'"):
+            check(*more, delete_when=condition)
+
+
+def test_nothing_is_deleted_where_there_is_no_key(plain: Table) -> None:
+    for columns, condition in ((["id", "note", "_deleted"], None), (["id", "note"], "note = 'x'")):
+        with pytest.raises(InvalidInput, match="deleted by their key, and the table has none"):
+            frame_checks.check_columns(columns, None, None, plain, delete_when=condition)
+
+
 @pytest.mark.parametrize(
     ("spelled", "decode", "sequence_by"),
     [(as_argument, "decode=", "sequence_by="), (as_option, "the option decode", "the option sequenceBy")],
@@ -122,6 +144,8 @@ def test_a_sink_refuses_unknown_options_and_a_source_without_a_decoder(tmp_path:
         headgate.ShardSink(str(tmp_path), max_entry=3)
     with pytest.raises(InvalidInput, match="needs a decoder"):
         headgate.ShardSink(str(tmp_path), source=source("host:1", "t"))
+    with pytest.raises(InvalidInput, match="delete_when= is for rows that Spark made"):
+        headgate.ShardSink(str(tmp_path), decode=json_decoder(SCHEMA), delete_when="id = 1")
     with pytest.raises(InvalidInput, match="on_bad_record must be dead_letter or fail, got 'ignore'"):
         headgate.ShardSink(str(tmp_path), on_bad_record="ignore")
     with pytest.raises(InvalidInput, match="enable_memtable must be true or false, got 'false'"):

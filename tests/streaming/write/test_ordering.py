@@ -64,6 +64,32 @@ def test_a_sequence_must_not_fall(values: list[list[int | None]], kept: bool) ->
     assert watched(*(pa.record_batch({"_sequence": pa.array(one, pa.int64())}) for one in values)) is kept
 
 
+def stays(*pairs: tuple[int, bool]) -> pa.RecordBatch:
+    return pa.record_batch({"_sequence": [n for n, _ in pairs], "_stays": [stays for _, stays in pairs]})
+
+
+@pytest.mark.parametrize(
+    ("batches", "kept"),
+    [
+        ([stays((1, False), (1, True), (2, False))], True),
+        ([stays((1, True), (1, False))], False),
+        ([stays((1, True)), stays((1, False))], False),
+        ([stays((1, True)), stays((2, False))], True),
+        ([stays((1, False)), stays((1, False), (1, True))], True),
+    ],
+)
+def test_of_one_sequence_what_is_deleted_comes_first(batches: list[Any], kept: bool) -> None:
+    assert watched(*batches) is kept
+    rows = pa.Table.from_batches(batches).to_pylist()
+    made = [(pa.record_batch({"at": [at]}), batch.slice(i, 1)) for at, (batch, i) in enumerate(_each(batches))]
+    found = [rows[at] for one in in_order(made) for at in one.column("at").to_pylist()]
+    assert found == sorted(rows, key=lambda row: (row["_sequence"], row["_stays"]))
+
+
+def _each(batches: list[pa.RecordBatch]) -> list[tuple[pa.RecordBatch, int]]:
+    return [(batch, i) for batch in batches for i in range(batch.num_rows)]
+
+
 @settings(max_examples=200, deadline=None, print_blob=True)
 @given(
     st.lists(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 50)), min_size=1, max_size=8), min_size=1, max_size=6)

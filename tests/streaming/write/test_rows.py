@@ -181,6 +181,43 @@ def test_an_origin_that_is_null_is_refused_by_name(name: str) -> None:
         route(ByPartition(), typed(**origin))
 
 
+@settings(max_examples=100, deadline=None, print_blob=True)
+@given(st.sampled_from([Bucket("id", 3), Single()]), st.lists(st.sampled_from([True, False, None]), min_size=1))
+def test_rows_of_a_typed_frame_that_are_gone_delete_their_key_in_order(
+    sharding: Sharding, gone: list[bool | None]
+) -> None:
+    schema = pa.schema([*KEYED, pa.field("must", pa.int64(), nullable=False)])
+    numbers = list(range(len(gone)))
+    # What a row that is gone has in its other columns does not count, not even a null that the table would refuse.
+    must = [None if deleted else number for number, deleted in zip(numbers, gone, strict=True)]
+    frame = {"id": numbers, "note": ["n"] * len(gone), "must": must, "version": numbers, "_deleted": gone}
+    columns = {**frame, "must": pa.array(must, pa.int64()), "_deleted": pa.array(gone, pa.bool_())}
+    parts = list(RowMaker(RowSchema.of(schema), sharding, sequence_by="version").from_typed(pa.record_batch(columns)))
+    found = [row for part in parts for row in part.rows.to_pylist()]
+    assert sorted((row["id"], row["must"], row["note"], row[TOMBSTONE]) for row in found) == [
+        (n, None, None, True) if deleted else (n, n, "n", False) for n, deleted in zip(numbers, gone, strict=True)
+    ]
+    for part in parts:
+        assert part.rows.schema.names == ["id", "note", "must", TOMBSTONE]
+        ids, deletes = part.rows.column("id").to_pylist(), part.rows.column(TOMBSTONE).to_pylist()
+        assert part.order is not None
+        assert part.order.to_pydict() == {"_sequence": ids, "_stays": [not deleted for deleted in deletes]}
+        assert ids == sorted(ids)
+        assert {part.shard} == {shard_of(sharding, one, "", 0) for one in ids}
+
+
+def test_a_column_of_the_table_that_is_called_deleted_deletes_nothing() -> None:
+    schema = pa.schema([*KEYED, pa.field("_deleted", pa.bool_())])
+    (part,) = RowMaker(RowSchema.of(schema), Single()).from_typed(typed(_deleted=[True, False]))
+    assert part.rows.column("_deleted").to_pylist() == [True, False]
+    assert part.rows.column(TOMBSTONE).to_pylist() == [False, False]
+
+
+def test_what_says_that_rows_are_gone_must_be_true_or_false() -> None:
+    with pytest.raises(InvalidInput, match="must be boolean, and it is int64"):
+        route(Single(), typed(_deleted=[1, 0]))
+
+
 def test_a_null_key_in_a_typed_frame_is_refused() -> None:
     with pytest.raises(InvalidInput, match="'id' may not be null"):
         route(Single(), pa.record_batch({"id": pa.array([None], pa.int64()), "note": ["a"]}))

@@ -1,0 +1,78 @@
+"""Typed frames that delete: which of their rows are gone, said by a column of the frame or by a condition on it.
+
+A row that is gone deletes its key; of its columns only the key's are looked at. The table's own columns come first: one
+that it calls `_deleted` is a column like any other. Null is not true: such a row stays.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headgate.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+DELETED = "_deleted"
+"""The column of a frame that is true where the row is gone."""
+
+_MADE = "_headgate_deleted"
+"""The same, made of `delete_when`."""
+
+_LITERAL = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
+_NAME = re.compile(r"`((?:[^`]|``)+)`|(\w+)")
+
+
+def column_of(columns: Iterable[str], table_columns: Sequence[str]) -> str | None:
+    """The column of a frame that says which rows are gone; None where there is none."""
+    return next((name for name in columns if name in (_MADE, DELETED) and name not in table_columns), None)
+
+
+def are_gone(column: pa.Array, name: str) -> pa.Array:
+    """Per row whether it is gone. Raises InvalidInput for a column of another type."""
+    if not pa.types.is_boolean(column.type):
+        raise InvalidInput(
+            f"Column {name!r} says which rows are deleted, so it must be boolean, and it is {column.type}.",
+            advice="make it of a condition: .withColumn('_deleted', expr(\"op = 'd'\"))",
+        )
+    return pc.fill_null(column, False)
+
+
+def named_in(condition: str, columns: Iterable[str]) -> set[str]:
+    """The columns that a condition in SQL names; as Spark does, whatever their case."""
+    names = {
+        (quoted.replace("``", "`") or plain).lower() for quoted, plain in _NAME.findall(_LITERAL.sub("", condition))
+    }
+    return {name for name in columns if name.lower() in names}
+
+
+def check_condition(frame: DataFrame, condition: str) -> None:
+    """Raises InvalidInput for what is no condition on the frame."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql import functions
+
+    advice = "write a condition in Spark SQL over columns of the frame, such as \"op = 'd'\"; nothing was written"
+    try:
+        (kind,) = (field.dataType.simpleString() for field in frame.select(functions.expr(condition)).schema)
+    except PySparkException as error:
+        why = str(error).strip().partition("\n")[0][:200]
+        raise InvalidInput(f"delete_when={condition!r} does not fit the frame: {why}", advice=advice) from error
+    if kind != "boolean":
+        raise InvalidInput(f"delete_when={condition!r} gives {kind}, not true or false.", advice=advice)
+
+
+def marked(frame: DataFrame, condition: str, table_columns: Sequence[str], beside: Iterable[str]) -> DataFrame:
+    """The frame with what the condition says of each row, without the columns that only the condition needs.
+
+    `beside` are columns that are needed though the table does not have them.
+    """
+    from pyspark.sql import functions
+
+    kept = {*table_columns, *beside}
+    spare = [name for name in named_in(condition, frame.columns) if name not in kept]
+    return frame.withColumn(_MADE, functions.expr(condition)).drop(*spare)
