@@ -91,7 +91,7 @@ def lance_fragments(spark: SparkSession, servers: str, topic: str, folder: Path)
 
 
 def _frame(spark: SparkSession, servers: str, topic: str) -> Any:
-    return headgate.kafka.read(spark, servers, topic, 200_000)
+    return headgate.kafka.read(spark, servers, topic, max_offsets_per_trigger=200_000)
 
 
 SINKS: dict[str, tuple[str, Start]] = {

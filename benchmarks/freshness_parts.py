@@ -73,7 +73,7 @@ def find(uri: str, since: float, until: float, patience: float) -> dict[str, obj
         end = (number + 1) * WINDOW
         if time.time() < end:
             time.sleep(end - time.time())
-        if table.search(word(number), "note", k=1, columns=["id"]).num_rows:
+        if table.search(word(number), column="note", k=1, columns=["id"]).num_rows:
             ages.append(int((time.time() - end) * 1000))
             number += 1
             # Skip the windows that came meanwhile but one: each search is one measurement of the newest.

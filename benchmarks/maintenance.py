@@ -251,7 +251,7 @@ def _run(
     timed = list(seconds)
     query.stop()
     sink.wait_for_maintenance()
-    counted = table.scan(["value"]).read_all().num_rows
+    counted = table.scan(columns=["value"]).read_all().num_rows
     assert counted == rows * (sink.last.batch_id + 1 if sink.last else 0), "rows are missing, or there twice"
     sink.close()
     shutil.rmtree(path)

@@ -70,7 +70,7 @@ def main(rows: int, sstable_rows: int, tail_mb: int, rounds: int, lookups: int, 
 
 
 def _made(path: Path, rows: int, sstable_rows: int, layers: Layers, index: bool) -> Table:
-    table = create_table(str(path), SCHEMA, "id")
+    table = create_table(str(path), SCHEMA, primary_key="id")
     for start in range(0, rows, CHUNK):
         lance.write_dataset(_rows(table, np.arange(start, min(start + CHUNK, rows))), table.uri, mode="append")
     dataset = lance.dataset(table.uri)

@@ -78,7 +78,7 @@ def main(
     """Milliseconds a query, p50 and p95, and as a ratio to native's."""
     notes = Notes(vocabulary, words)
     with tempfile.TemporaryDirectory() as folder:
-        table = create_table(str(Path(folder) / "table"), SCHEMA, "id", full_text="note")
+        table = create_table(str(Path(folder) / "table"), SCHEMA, primary_key="id", full_text="note")
         for start in range(0, documents, CHUNK):
             ids = np.arange(start, min(start + CHUNK, documents))
             lance.write_dataset(notes.rows(ids).cast(table.schema), table.uri, mode="append")
@@ -99,7 +99,7 @@ def _base_alone(table: Table, texts: list[str]) -> list[dict[str, Any]]:
         ("native, open dataset", lambda text: _native(dataset, text)),
         ("headgate, one instant", lambda text: searcher.search(text, "note")),
         ("native, opened each time", lambda text: _native(lance.dataset(table.uri), text)),
-        ("headgate, table.search", lambda text: table.search(text, "note")),
+        ("headgate, table.search", lambda text: table.search(text, column="note")),
     ]
     took: dict[str, list[float]] = {name: [] for name, _ in ways}
     for text in texts:
@@ -134,12 +134,12 @@ def _make_fresh(table: Table, notes: Notes, documents: int, sstables: int, rows:
 
 
 def _with_fresh(table: Table, texts: list[str], fresh: str, measure: float) -> list[dict[str, Any]]:
-    (first,) = _timed(lambda text: table.search(text, "note"), texts[:1])
+    (first,) = _timed(lambda text: table.search(text, column="note"), texts[:1])
     searcher = table.searcher()
     held = _timed(lambda text: searcher.search(text, "note"), texts)
-    anew = _timed(lambda text: table.search(text, "note"), texts[: max(len(texts) // 10, 5)])
+    anew = _timed(lambda text: table.search(text, column="note"), texts[: max(len(texts) // 10, 5)])
     _add_one(table)
-    (after,) = _timed(lambda text: table.search(text, "note"), texts[:1])
+    (after,) = _timed(lambda text: table.search(text, column="note"), texts[:1])
     line = {"rows": fresh}
     return [
         {**line, "search": "headgate, the first, cold", "p50 ms": first * 1e3},

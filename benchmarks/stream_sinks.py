@@ -52,7 +52,7 @@ class Bench:
 
     def frame(self) -> DataFrame:
         """The bare source."""
-        return headgate.kafka.read(self.spark, self.servers, self.topic, self.batch_rows)
+        return headgate.kafka.read(self.spark, self.servers, self.topic, max_offsets_per_trigger=self.batch_rows)
 
     def typed(self) -> DataFrame:
         """Rows by Spark's own parser."""
@@ -107,7 +107,7 @@ def from_json_noop(bench: Bench) -> Prepared:
 def shards(bench: Bench, sharding: Sharding, *, direct: bool = True, memtable: bool = False) -> Prepared:
     """headgate, decoding in its tasks."""
     table = headgate.create_table(str(bench.folder / "table"), SCHEMA, sharding=sharding)
-    source = headgate.kafka.source(bench.servers, bench.topic, bench.batch_rows)
+    source = headgate.kafka.source(bench.servers, bench.topic, max_offsets_per_trigger=bench.batch_rows)
     options: dict[str, Any] = {"enable_memtable": memtable, "max_memtable_size": MEMTABLE_BYTES}
     frame = source.read(bench.spark) if direct else bench.frame()
     counted = _Counted(table, source if direct else None, options)

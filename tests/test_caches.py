@@ -191,7 +191,7 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), False), pa.field("note", pa.strin
 
 def filled(path: Path, seed: int, count: int = 3_000) -> Table:
     """With rows in an indexed base, in an SSTable and in the tail, and deletes of each."""
-    chance, table = random.Random(seed), create_table(str(path), SCHEMA, "id", full_text="note")
+    chance, table = random.Random(seed), create_table(str(path), SCHEMA, primary_key="id", full_text="note")
 
     def rows(first: int) -> pa.Table:
         notes = [" ".join(f"w{chance.randrange(500)}" for _ in range(10)) for _ in range(count)]
@@ -210,7 +210,7 @@ def filled(path: Path, seed: int, count: int = 3_000) -> Table:
 
 
 def use(table: Table, count: int = 3_000) -> None:
-    assert table.scan(["id"]).read_all().num_rows == 3 * count - 3
+    assert table.scan(columns=["id"]).read_all().num_rows == 3 * count - 3
     assert table.get(pa.record_batch({"id": pa.array([1, 2, count + 2], pa.int64())})).num_rows == 2
     assert table.search("w1 w2", k=5).num_rows == 5
 

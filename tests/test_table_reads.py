@@ -18,7 +18,11 @@ from headgate.errors import InvalidInput
 def notes(tmp_path: Path) -> headgate.Table:
     """Ten rows of which three are in the base, two in SSTables with one deleted key, the others in the WALs."""
     table = headgate.create_table(
-        tmp_path / "t", "id bigint not null, note string", "id", headgate.bucket("id", 2), full_text="note"
+        tmp_path / "t",
+        "id bigint not null, note string",
+        primary_key="id",
+        sharding=headgate.bucket("id", 2),
+        full_text="note",
     )
     with table:
         put(table, 0, 1, 2)
@@ -85,7 +89,9 @@ def test_keys_of_another_shape_or_type_are_refused(notes: headgate.Table, keys: 
 
 
 def test_a_key_of_several_columns_is_a_tuple_or_a_dict(tmp_path: Path) -> None:
-    table = headgate.create_table(tmp_path / "t", "shop string, number int, open boolean", ["number", "shop"])
+    table = headgate.create_table(
+        tmp_path / "t", "shop string, number int, open boolean", primary_key=["number", "shop"]
+    )
     rows = [{"shop": "a", "number": 1, "open": True}, {"shop": "b", "number": 1, "open": False}]
     with table:
         table.upsert(pa.Table.from_pylist(rows, schema=table.schema))
@@ -102,7 +108,7 @@ def test_a_key_of_several_columns_is_a_tuple_or_a_dict(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("kind", "key", "other"), [("string", "a", b"a"), ("binary", b"a", "a"), ("boolean", True, 1)])
 def test_keys_of_text_of_bytes_and_of_flags(tmp_path: Path, kind: str, key: Any, other: Any) -> None:
-    with headgate.create_table(tmp_path / "t", f"k {kind}, v int", "k") as table:
+    with headgate.create_table(tmp_path / "t", f"k {kind}, v int", primary_key="k") as table:
         table.upsert(pa.Table.from_pylist([{"k": key, "v": 1}], schema=table.schema))
         assert table.get(key).to_pylist() == [{"k": key, "v": 1}]
         with pytest.raises(InvalidInput, match=f"got {other!r}"):
@@ -119,15 +125,15 @@ def test_a_table_without_a_key_says_so(tmp_path: Path) -> None:
 
 
 def test_columns_are_one_name_several_or_none(notes: headgate.Table) -> None:
-    assert sorted(notes.scan("id").read_all()["id"].to_pylist()) == list(range(10))
+    assert sorted(notes.scan(columns="id").read_all()["id"].to_pylist()) == list(range(10))
     assert notes.scan(columns="id").schema.names == ["id"]
-    assert sum(batch.num_rows for batch in notes.scan([])) == 10
+    assert sum(batch.num_rows for batch in notes.scan(columns=[])) == 10
     assert notes.search("note", columns="id", k=3).column_names == ["id", "_score"]
 
 
 @pytest.mark.parametrize("filter", [None, "id >= 4", "note = 'note 1'"])
 def test_count_is_what_a_scan_gives(notes: headgate.Table, filter: str | None) -> None:
-    assert notes.count(filter) == notes.scan(filter=filter).read_all().num_rows > 0
+    assert notes.count(filter=filter) == notes.scan(filter=filter).read_all().num_rows > 0
 
 
 def test_rows_without_a_key_are_counted_in_base_and_tail(tmp_path: Path) -> None:
@@ -137,7 +143,7 @@ def test_rows_without_a_key_are_counted_in_base_and_tail(tmp_path: Path) -> None
         with table.writer("single") as writer:
             writer.put(pa.table({"v": [1, None, 3]}, schema=table.schema))
         table.flush()
-    assert (table.count(), table.count("v = 3"), table.head(4).num_rows) == (6, 2, 4)
+    assert (table.count(), table.count(filter="v = 3"), table.head(4).num_rows) == (6, 2, 4)
 
 
 @pytest.mark.parametrize("limit", [0, 1, 4, 10, 99])
@@ -146,7 +152,7 @@ def test_a_limit_ends_a_scan_early(notes: headgate.Table, limit: int) -> None:
     assert rows.num_rows == min(limit, 10)
     assert len(set(rows["id"].to_pylist())) == rows.num_rows
     assert notes.head(limit, columns="note").num_rows == rows.num_rows
-    assert all(one >= 5 for one in notes.scan("id", "id >= 5", limit=limit).read_all()["id"].to_pylist())
+    assert all(one >= 5 for one in notes.scan(columns="id", filter="id >= 5", limit=limit).read_all()["id"].to_pylist())
 
 
 @pytest.mark.parametrize("limit", [-1, 1.5, True, "3"])
@@ -167,7 +173,7 @@ def test_pandas_takes_it_where_it_is_installed(notes: headgate.Table) -> None:
         with pytest.raises(InvalidInput, match="pandas is not installed"):
             notes.to_pandas()
     else:
-        assert sorted(notes.to_pandas("id")["id"]) == list(range(10))
+        assert sorted(notes.to_pandas(columns="id")["id"]) == list(range(10))
 
 
 def test_it_shows_what_it_is(notes: headgate.Table) -> None:

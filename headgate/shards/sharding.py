@@ -155,7 +155,7 @@ def bucket(column: str, n: int) -> Bucket:
     return Bucket(column, n)
 
 
-def by_partition(max_shards: int | None = None, key_is_partitioned: bool = False) -> ByPartition:
+def by_partition(max_shards: int | None = None, *, key_is_partitioned: bool = False) -> ByPartition:
     """One shard per topic partition, or per partition modulo `max_shards`."""
     return ByPartition(max_shards, key_is_partitioned)
 

@@ -40,7 +40,8 @@ from headgate.streaming.write.answers import Parts, shard_parts
 from headgate.streaming.write.checks import check_decoder
 from headgate.streaming.write.rows import MadeRows, RowMaker
 from headgate.streaming.write.task import Attempt, WritePlan
-from headgate.table.table import Table, open_table
+from headgate.table.stores import Place
+from headgate.table.table import Table, as_table
 
 BATCH_BYTES = 64 << 20
 """Letters of one commit record, about."""
@@ -99,10 +100,10 @@ class _LetterBatch:
 
 
 def replay_dead_letters(
-    table: Table | str,
+    table: Table | Place,
+    *,
     stream: str,
     decode: Decoder,
-    *,
     apply: bool = False,
     overwrite: bool = False,
 ) -> ReplayReport:
@@ -117,7 +118,7 @@ def replay_dead_letters(
 
     Raises InvalidInput, NotFound (no such stream), Fenced where somebody took the stream back, DataLoss, Transient.
     """
-    table = open_table(table) if isinstance(table, str) else table
+    table = as_table(table)
     check_decoder(decode, table)
     check_stream(table.home.records, stream, table.uri)
     maker = RowMaker(schema=table.home.schema, sharding=table.sharding, decode=decode)

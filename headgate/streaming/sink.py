@@ -160,7 +160,7 @@ class ShardSink:
         if (run := self._run) is not None:
             return run.table
         if not isinstance(self._table, Table):
-            self._table = open_table(self._table, dict(self.options.storage_options or {}) or None)
+            self._table = open_table(self._table, storage_options=dict(self.options.storage_options or {}) or None)
         return self._table
 
     @property

@@ -38,12 +38,12 @@ FullText: TypeAlias = "str | Sequence[str] | Mapping[str, Mapping[str, Any]]"
 def create_table(
     uri: Place,
     schema: Any,
+    *,
     primary_key: str | Sequence[str] | None = None,
     sharding: Sharding | None = None,
     full_text: FullText = (),
     wal_uri: Place | None = None,
     storage_options: Mapping[str, str] | None = None,
-    *,
     wal_storage_options: Mapping[str, str] | None = None,
     exist_ok: bool = False,
 ) -> Table:
@@ -84,7 +84,7 @@ def create_table(
     wal = None if wal_store is store else wal_store.uri
 
     def there() -> Table:
-        table = open_table(store.uri, storage_options)
+        table = open_table(store.uri, storage_options=storage_options)
         check_same(table, schema, rows.primary_key, sharding, indexes, wal)
         return table
 
@@ -121,7 +121,7 @@ def create_table(
         raise _taken(store)
     step("created")
     sync_base(store)
-    return open_table(store.uri, storage_options)
+    return open_table(store.uri, storage_options=storage_options)
 
 
 def _indexes(full_text: FullText) -> list[TextIndex]:

@@ -78,7 +78,7 @@ def _home(
 ) -> TableHome:
     """As everybody opens the table; where that fails, as far as base and record tell."""
     try:
-        return open_table(store.uri, options).home
+        return open_table(store.uri, storage_options=options).home
     except HeadgateError:
         wal_store = open_store(record.wal_uri, wal_options(options)) if record is not None and record.wal_uri else store
         schema = RowSchema.of(pa.schema([])) if base is None else RowSchema.of(base.schema, base.field_ids)

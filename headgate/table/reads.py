@@ -31,7 +31,7 @@ class Reads:
         """The instant that is read."""
 
     def scan(
-        self, columns: Columns = None, filter: Filter | None = None, *, limit: int | None = None
+        self, *, columns: Columns = None, filter: Filter | None = None, limit: int | None = None
     ) -> pa.RecordBatchReader:
         """Every visible row at one instant, as an Arrow reader: newest row per key, deletes applied. With `limit` no
         more than so many of them, whichever come first.
@@ -52,23 +52,23 @@ class Reads:
         """
         return self._snapshot().get(key_rows(self.home.schema, keys))
 
-    def count(self, filter: Filter | None = None) -> int:
+    def count(self, *, filter: Filter | None = None) -> int:
         """How many rows a scan would give."""
-        return sum(batch.num_rows for batch in self.scan([], filter))
+        return sum(batch.num_rows for batch in self.scan(columns=[], filter=filter))
 
-    def head(self, n: int = 5, columns: Columns = None) -> pa.Table:
+    def head(self, n: int = 5, *, columns: Columns = None) -> pa.Table:
         """Some n rows, whichever come first."""
-        return self.scan(columns, limit=n).read_all()
+        return self.scan(columns=columns, limit=n).read_all()
 
-    def to_arrow(self, columns: Columns = None, filter: Filter | None = None) -> pa.Table:
+    def to_arrow(self, *, columns: Columns = None, filter: Filter | None = None, limit: int | None = None) -> pa.Table:
         """All rows of a scan, in memory."""
-        return self.scan(columns, filter).read_all()
+        return self.scan(columns=columns, filter=filter, limit=limit).read_all()
 
-    def to_pandas(self, columns: Columns = None, filter: Filter | None = None) -> Any:
+    def to_pandas(self, *, columns: Columns = None, filter: Filter | None = None, limit: int | None = None) -> Any:
         """All rows of a scan as a pandas DataFrame. Raises InvalidInput where pandas is not installed."""
         if find_spec("pandas") is None:
             raise InvalidInput("pandas is not installed.", advice="pip install pandas, or use to_arrow()")
-        return self.to_arrow(columns, filter).to_pandas()
+        return self.to_arrow(columns=columns, filter=filter, limit=limit).to_pandas()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """A scan, for what takes Arrow streams: `pa.table(table)`, DuckDB, Polars."""
@@ -77,11 +77,11 @@ class Reads:
     def search(
         self,
         text: str,
-        column: str | None = None,
-        k: int = 10,
-        filter: Filter | None = None,
-        columns: Columns = None,
         *,
+        column: str | None = None,
+        columns: Columns = None,
+        filter: Filter | None = None,
+        k: int = 10,
         match: Match = "any",
     ) -> pa.Table:
         """The k rows that fit a text best, best first, with `_score`: over base, SSTables and the visible tail.

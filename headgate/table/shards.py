@@ -10,12 +10,13 @@ from headgate.shards.manifest.model import Manifest
 
 @dataclass(frozen=True, slots=True)
 class ShardInfo:
-    """One shard as its latest manifest shows it."""
+    """One shard as its latest manifest shows it; one without a manifest was never opened."""
 
     name: str | None
     """None where it cannot be told from the id: native's shards, and those of partitions."""
     id: UUID
     epoch: int
+    """How often it was claimed; 0: nobody has opened it for writing yet."""
     replay_after: int
     last_seen: int
     generation: int
@@ -25,9 +26,15 @@ class ShardInfo:
     native_safe: bool
     """Whether native Lance may open it: no stream owns it, and its WAL lies where native looks."""
 
+    @property
+    def claimed(self) -> bool:
+        """Whether a writer or a stream has opened it."""
+        return self.epoch > 0
+
     @classmethod
-    def of(cls, shard_id: UUID, name: str | None, manifest: Manifest, *, is_native_wal: bool) -> ShardInfo:
-        """What a manifest says; `is_native_wal`: the WALs of the table lie where native looks."""
+    def of(cls, shard_id: UUID, name: str | None, manifest: Manifest | None, *, is_native_wal: bool) -> ShardInfo:
+        """What a manifest says, if there is one; `is_native_wal`: the WALs of the table lie where native looks."""
+        manifest = manifest or Manifest(version=0, epoch=0, shard_id=shard_id)
         return cls(
             name=name,
             id=shard_id,

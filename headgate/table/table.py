@@ -94,20 +94,21 @@ class Table(Reads, Upkeep):
         """Columns with a full-text index, see `full_text_index`."""
         return self.record.full_text
 
-    def shards(self, names: Sequence[str] = ()) -> list[ShardInfo]:
-        """Every shard that was ever claimed, by name. Reads one LIST and per shard a LIST and a manifest.
+    def shards(self, *, names: Sequence[str] = ()) -> list[ShardInfo]:
+        """Every shard that the sharding defines, claimed or not, and every other one that was claimed, by name. Reads
+        one LIST, and per claimed shard a LIST and a manifest.
 
-        `names` are further names to recognise, such as those of a stream's partitions.
+        Under `by_partition` the shards are those that were claimed; `names` are further names to recognise.
         Raises Corrupt where a manifest cannot be read.
         """
         known, native = self._shard_names(names), self.record.wal_uri is None and not self.record.wal_undecided
         ids = list(self.shard_ids())
         pinned = {} if self.at is None else {shard_id: self.at.shards[shard_id].manifest for shard_id in ids}
         found = parallel.each("shards", lambda one: pinned.get(one) or Shard(self.home, one).manifests.latest(), ids)
+        claimed = {one: manifest for one, manifest in zip(ids, found, strict=True) if manifest is not None}
+        defined = {self.home.shard(name).id for name in self.sharding.known_names()}
         shards = [
-            ShardInfo.of(one, known.get(one), manifest, is_native_wal=native)
-            for one, manifest in zip(ids, found, strict=True)
-            if manifest is not None
+            ShardInfo.of(one, known.get(one), claimed.get(one), is_native_wal=native) for one in {*claimed, *defined}
         ]
         return sorted(shards, key=lambda info: (info.name is None, info.name or "", info.id))
 
@@ -207,6 +208,7 @@ class Table(Reads, Upkeep):
     def checkpoint(
         self,
         scope: Scope = "durable",
+        *,
         name: str | None = None,
         expires: str | float | timedelta | None = None,
         note: str = "",
@@ -275,7 +277,7 @@ class Table(Reads, Upkeep):
         source = CloneSource(self.home, self.shard_ids, (*self.sharding.known_names(), *names), unlisted)
         at = self.at.name if checkpoint is None and self.at is not None else checkpoint
         clone_table(source, target, checkpoint=at, progress=progress)
-        return open_table(uri, options)
+        return open_table(uri, storage_options=options)
 
     def shard_ids(self) -> frozenset[uuid.UUID]:
         """Every shard that has an object. One LIST."""
@@ -314,10 +316,10 @@ class Table(Reads, Upkeep):
 
 def open_table(
     uri: Place,
-    storage_options: Mapping[str, str] | None = None,
-    wal_uri: Place | None = None,
-    checkpoint: str | None = None,
     *,
+    checkpoint: str | None = None,
+    wal_uri: Place | None = None,
+    storage_options: Mapping[str, str] | None = None,
     wal_storage_options: Mapping[str, str] | None = None,
 ) -> Table:
     """The table at a place; writes nothing. `wal_uri` may be left out: it is in the record.
@@ -344,6 +346,11 @@ def open_table(
         return table
     then, schema, pinned = open_at(home, checkpoint)
     return replace(table, home=then, schema=schema, at=pinned)
+
+
+def as_table(table: Table | Place, storage_options: Mapping[str, str] | None = None) -> Table:
+    """The table itself, or the one at a place."""
+    return table if isinstance(table, Table) else open_table(table, storage_options=storage_options)
 
 
 def _seconds(expires: str | float | timedelta) -> float:

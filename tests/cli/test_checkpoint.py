@@ -14,6 +14,7 @@ from headgate.table.create import create_table
 from headgate.table.table import Table, open_table
 from tests.cli.calls import Headgate
 from tests.support.streams import COLUMNS, Record, Stream
+from tests.support.tables import claimed
 
 GOOD = b'{"id": %d, "note": "n"}'
 SHARD = "partition:orders:0"
@@ -159,9 +160,9 @@ def test_release_flushes_and_lets_native_in(headgate: Headgate, table: Table) ->
 
 def test_a_released_shard_belongs_to_its_stream_until_that_is_forgotten(headgate: Headgate, table: Table) -> None:
     told(headgate, "shard", "release", table.uri, SHARD, "--apply")
-    assert table.shards()[0].owner == "orders"
+    assert claimed(table)[0].owner == "orders"
     told(headgate, "shard", "release", table.uri, SHARD, "--forget-owner", "--apply")
-    assert table.shards()[0].owner is None
+    assert claimed(table)[0].owner is None
     table.writer(SHARD).close()
     assert ids(table) == [1, 2, 3]
 

@@ -31,7 +31,9 @@ AT = datetime(2024, 2, 29, 12, tzinfo=UTC)
 @pytest.fixture
 def orders(tmp_path: Path) -> Table:
     """25 rows that are in the write-ahead logs alone, and a checkpoint of the first 24."""
-    with create_table(str(tmp_path / "orders"), COLUMNS, "order_id", bucket("order_id", 2)) as table:
+    with create_table(
+        str(tmp_path / "orders"), COLUMNS, primary_key="order_id", sharding=bucket("order_id", 2)
+    ) as table:
         ids = list(range(FIRST, FIRST + 25))
         rows = pa.table({"order_id": ids, "note": ["late, and cold"] * 25, "placed_at": [AT] * 25}, COLUMNS)
         table.upsert(rows.slice(0, 24))
@@ -74,7 +76,7 @@ def test_get_gives_the_rows_of_the_keys_that_are_there(headgate: Headgate, order
 
 def test_get_takes_keys_of_several_columns(headgate: Headgate, tmp_path: Path) -> None:
     schema = pa.schema([pa.field("shop", pa.string(), nullable=False), pa.field("id", pa.int32(), nullable=False)])
-    with create_table(str(tmp_path / "t"), schema, ("shop", "id"), bucket("id", 2)) as table:
+    with create_table(str(tmp_path / "t"), schema, primary_key=("shop", "id"), sharding=bucket("id", 2)) as table:
         table.upsert(pa.table({"shop": ["a,b", "c"], "id": [1, 2]}, schema))
     result = headgate("table", "get", table.uri, '"a,b",1', "c,1", "--output", "json")
     assert json.loads(result.stdout) == {"shop": "a,b", "id": 1}

@@ -16,7 +16,9 @@ from tests.support.streams import COLUMNS, Record, Stream
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
     """Two rows and a dead letter of a stream, and a checkpoint before the second row."""
-    table = create_table(str(tmp_path / "orders"), COLUMNS, "id", by_partition(key_is_partitioned=True))
+    table = create_table(
+        str(tmp_path / "orders"), COLUMNS, primary_key="id", sharding=by_partition(key_is_partitioned=True)
+    )
     orders = Stream(table, "orders")
     orders.commit([(0, 0, 2)], [Record(0, 0, b'{"id": 1}'), Record(0, 1, b"bad")])
     table.checkpoint(name="then")

@@ -21,6 +21,7 @@ from headgate.table.create import create_table
 from headgate.table.table import Table
 from tests.cli.calls import Headgate
 from tests.support.streams import COLUMNS, Record, Stream
+from tests.support.tables import claimed
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
 TEXTS = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("note", pa.string())])
@@ -29,7 +30,7 @@ TEXTS = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("note", 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
     """Four rows in two SSTables, and one in the WAL alone."""
-    table = create_table(str(tmp_path / "orders"), SCHEMA, "id")
+    table = create_table(str(tmp_path / "orders"), SCHEMA, primary_key="id")
     with table.writer("single") as writer:
         for number in range(2):
             writer.put(pa.record_batch({"id": [number, 10 + number]}, schema=SCHEMA))
@@ -61,10 +62,10 @@ def test_a_stream_that_would_be_fenced_is_named_and_goes_on_until_apply(headgate
     driver = StreamDriver.open(table.home, "orders", "query", ["single"])
     told = json.loads(headgate("compact", table.uri, "--output", "json").stdout)
     assert told["shards"][0]["fences"] == "stream 'orders'"
-    epoch = table.shards()[0].epoch
+    epoch = claimed(table)[0].epoch
     assert epoch == driver.claims["single"].epoch
     assert headgate("compact", table.uri, "--apply").exit_code == 0
-    after = table.shards()[0]
+    after = claimed(table)[0]
     assert (after.owner, after.epoch, after.sstables) == ("orders", epoch + 1, 0)
 
 
@@ -80,7 +81,7 @@ def test_with_apply_the_base_has_them_and_the_table_is_the_same(headgate: Headga
 @pytest.fixture
 def texts(tmp_path: Path) -> Table:
     """Two rows of text in an SSTable."""
-    table = create_table(str(tmp_path / "texts"), TEXTS, "id", full_text="note")
+    table = create_table(str(tmp_path / "texts"), TEXTS, primary_key="id", full_text="note")
     with table.writer("single") as writer:
         writer.put(pa.record_batch({"id": [1, 2], "note": ["late delivery", "paid"]}, schema=TEXTS))
         writer.flush_memtable()

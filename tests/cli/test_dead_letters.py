@@ -17,7 +17,9 @@ LONG = b'{"id": ' + b"x" * 300
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
     """Four dead letters of stream orders, one of stream returns."""
-    table = create_table(str(tmp_path / "orders"), COLUMNS, "id", by_partition(key_is_partitioned=True))
+    table = create_table(
+        str(tmp_path / "orders"), COLUMNS, primary_key="id", sharding=by_partition(key_is_partitioned=True)
+    )
     orders = Stream(table, "orders")
     orders.commit([(0, 0, 3)], [Record(0, 0, b'{"id": 1}'), Record(0, 1, b"\xff\x1b[2J", b"k"), Record(0, 2, LONG)])
     orders.commit([(0, 3, 5)], [Record(0, 3, None), Record(0, 4, b'{"id": null}', b"\x00")])

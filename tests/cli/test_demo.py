@@ -61,7 +61,7 @@ def test_a_small_demo_holds_prints_what_the_readme_says_and_keeps_only_its_table
     orders = Orders.make(5_000)
     expected = orders.expected(arrow_schema(DDL))
     assert f"{orders.bad} of {orders.bad} bad records" in out
-    assert open_table(str(place / "orders")).scan(["order_id"]).read_all().num_rows == expected.num_rows
+    assert open_table(str(place / "orders")).scan(columns=["order_id"]).read_all().num_rows == expected.num_rows
     assert wait_until_all_ended(tmp_path) == []
     assert sorted(path.name for path in place.iterdir()) == [".headgate-demo", "orders"]
     assert [path.name for path in tmp_path.glob("headgate-*")] == []

@@ -16,7 +16,7 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
     """Three rows in an SSTable, and the entries that it covers."""
-    table = create_table(str(tmp_path / "orders"), SCHEMA, "id")
+    table = create_table(str(tmp_path / "orders"), SCHEMA, primary_key="id")
     with table.writer("single") as writer:
         for number in range(3):
             writer.put(pa.record_batch({"id": [number]}, schema=SCHEMA))

@@ -34,7 +34,9 @@ def event(number: int, note: str = "late") -> bytes:
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
     """Rows 1 and 2; five dead letters, four of which are change events."""
-    table = create_table(str(tmp_path / "orders"), COLUMNS, "id", by_partition(key_is_partitioned=True))
+    table = create_table(
+        str(tmp_path / "orders"), COLUMNS, primary_key="id", sharding=by_partition(key_is_partitioned=True)
+    )
     orders = Stream(table, "orders", 2)
     orders.commit(
         [(0, 0, 4), (1, 0, 1)],
@@ -51,7 +53,9 @@ def table(tmp_path: Path) -> Table:
 
 
 def replay(table: Table, **options: Any) -> Any:
-    return hg.replay_dead_letters(table, "orders", hg.decode.debezium(table.home.schema.logical), **options)
+    return hg.replay_dead_letters(
+        table, stream="orders", decode=hg.decode.debezium(table.home.schema.logical), **options
+    )
 
 
 def rows(table: Table) -> dict[int, str]:
@@ -110,7 +114,7 @@ def test_letters_that_were_refused_again_can_be_tried_again_alone(table: Table) 
             assert values.to_pylist() == [b"garbage"]
             return hg.decode.json(self.schema).decode(pa.array([b'{"id": 30, "note": "mended"}'], pa.binary()))
 
-    done = hg.replay_dead_letters(table, "orders", Lenient(), apply=True)
+    done = hg.replay_dead_letters(table, stream="orders", decode=Lenient(), apply=True)
     assert (done.letters, done.rows, done.refused) == (1, 1, 0)
     assert rows(table) == {**ALL, 30: "mended"}
     assert replay(table).letters == 0
@@ -161,7 +165,7 @@ def test_what_was_replayed_survives_its_text() -> None:
 
 
 def test_a_column_that_was_added_before_the_replay_took_the_stream_over_is_not_passed_over(tmp_path: Path) -> None:
-    table = create_table(str(tmp_path / "t"), COLUMNS, "id", by_partition(key_is_partitioned=True))
+    table = create_table(str(tmp_path / "t"), COLUMNS, primary_key="id", sharding=by_partition(key_is_partitioned=True))
     event = {"op": "c", "after": {"id": 2, "note": "n", "extra": "x"}}
     Stream(table, "t").commit([(0, 0, 1)], [Record(0, 0, json.dumps(event).encode())])
     added: list[Table] = []
@@ -172,7 +176,7 @@ def test_a_column_that_was_added_before_the_replay_took_the_stream_over_is_not_p
 
     with pytest.raises(Transient, match="Columns were added"):
         with watching(add):
-            replay_dead_letters(table, "t", decode.debezium(table.schema), apply=True)
+            replay_dead_letters(table, stream="t", decode=decode.debezium(table.schema), apply=True)
     (now,) = added
-    replay_dead_letters(now, "t", decode.debezium(now.schema), apply=True)
+    replay_dead_letters(now, stream="t", decode=decode.debezium(now.schema), apply=True)
     assert now.scan().read_all().to_pylist() == [{"id": 2, "note": "n", "extra": "x"}]

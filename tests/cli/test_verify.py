@@ -59,7 +59,7 @@ def keyless(tmp_path: Path) -> Table:
 
 
 def keyed(tmp_path: Path) -> Table:
-    return create_table(str(tmp_path / "t"), COLUMNS, "id", by_partition(key_is_partitioned=True))
+    return create_table(str(tmp_path / "t"), COLUMNS, primary_key="id", sharding=by_partition(key_is_partitioned=True))
 
 
 def json_of(table: Table) -> dict[str, Any]:
@@ -247,7 +247,9 @@ def change(op: str, number: int, note: str) -> bytes:
 def test_records_are_decoded_as_their_stream_recorded_it(tmp_path: Path, send: Send, verify: Any, kind: str) -> None:
     sharding = by_partition(key_is_partitioned=kind == "debezium")
     columns = pa.schema([("payload", pa.binary())]) if kind == "raw" else COLUMNS
-    table = create_table(str(tmp_path / "t"), columns, "id" if kind == "debezium" else None, sharding)
+    table = create_table(
+        str(tmp_path / "t"), columns, primary_key="id" if kind == "debezium" else None, sharding=sharding
+    )
     secret: str | None = None
     values = [row(1), b"{", row(2)]
     with serving({"/schemas/ids/7": (200, {"schema": json.dumps(AVRO)})}) as registry:
@@ -256,7 +258,7 @@ def test_records_are_decoded_as_their_stream_recorded_it(tmp_path: Path, send: S
             made: decode.Decoder = decode.debezium(table.schema)
         elif kind == "avro":
             values, secret = [wire(AVRO, {"id": 1, "note": "a"}), b"no", wire(AVRO, {"id": 2, "note": "b"})], AUTH
-            made = decode.avro(table.schema, registry, auth=AUTH)
+            made = decode.avro(table.schema, registry=registry, auth=AUTH)
         else:
             made = decode.raw("payload") if kind == "raw" else decode.json(table.schema)
         topic, records = send([(None, value) for value in values])
@@ -331,7 +333,7 @@ def test_a_replayed_letter_is_the_row_that_the_replay_made(tmp_path: Path, send:
     table = keyed(tmp_path)
     topic, records = send([(None, row(1)), (None, change("c", 2, "b")), (None, row(3)), (None, row(2, "later"))])
     Stream(table, topic, decoder=json_of(table)).commit([(0, 0, 3)], records[:3])
-    done = replay_dead_letters(table, topic, decode.debezium(table.schema), apply=True)
+    done = replay_dead_letters(table, stream=topic, decode=decode.debezium(table.schema), apply=True)
     assert done.rows == 1
     code, told = verify(table, topic)
     assert (code, told["dead_letters"], told["rows"]) == (0, 1, 3), told
@@ -349,6 +351,6 @@ def test_a_replayed_letter_is_newer_than_the_rows_before_it_also_after_clean_sto
     stream = Stream(table, topic, mode="memtable", decoder=json_of(table))
     stream.commit([(0, 0, 2)], records)
     stop_stream(stream._driver, table.shard_ids(), run_here, max_bytes=1 << 20, keep=2)
-    replay_dead_letters(table, topic, decode.debezium(table.schema), apply=True, overwrite=True)
+    replay_dead_letters(table, stream=topic, decode=decode.debezium(table.schema), apply=True, overwrite=True)
     code, told = verify(table, topic)
     assert (code, told["holds"]) == (0, True), told

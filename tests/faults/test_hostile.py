@@ -96,7 +96,7 @@ def test_streams_and_topics_of_any_name(place: Path, name: str) -> None:
     driver.commit(batch_of(plan, written(run_task(plan, ranges)), 0, ranges))
     again = open_table(table.uri)
     assert list_streams(again.home.records) == (name,)
-    assert sorted(again.scan(["id"]).read_all()["id"].to_pylist()) == sorted(expected_rows(ranges))
+    assert sorted(again.scan(columns=["id"]).read_all()["id"].to_pylist()) == sorted(expected_rows(ranges))
     last = CommitLog(again.home.records, name, again.uri).read().head.last
     assert last is not None
     assert last.sources == tuple(ranges)
@@ -109,7 +109,7 @@ def test_columns_of_any_name_work_or_are_refused(place: Path, name: str) -> None
     for full_text in ((), (name,)):
         uri = str(place / f"t{len(full_text)}")
         try:
-            table = create_table(uri, schema, "id", full_text=full_text)
+            table = create_table(uri, schema, primary_key="id", full_text=full_text)
         except InvalidInput:
             continue
         with table.writer("single", CONFIG) as writer:
@@ -145,7 +145,7 @@ def test_columns_that_are_added_or_renamed_to_any_name_work_or_are_refused(place
             writer.put(pa.record_batch(batch, names=table.schema.names))
         table.flush()
         table.compact()
-        found = open_table(table.uri).scan(table.schema.names).read_all()
+        found = open_table(table.uri).scan(columns=table.schema.names).read_all()
         assert found.schema.names == table.schema.names
         assert "new" in found[table.schema.names[-1]].to_pylist()
     clean(table)
@@ -187,7 +187,7 @@ def test_tables_and_shards_of_any_name_work_or_are_refused(place: Path, name: st
         with writer:
             writer.put(rows(number))
         acknowledged.append(number)
-    assert sorted(open_table(table.uri).scan(["id"]).read_all()["id"].to_pylist()) == acknowledged
+    assert sorted(open_table(table.uri).scan(columns=["id"]).read_all()["id"].to_pylist()) == acknowledged
     assert acknowledged, "a partition of any topic can be written"
 
 
@@ -195,7 +195,7 @@ def test_tables_and_shards_of_any_name_work_or_are_refused(place: Path, name: st
 
 
 def test_a_hundred_thousand_empty_strings_a_batch(place: Path) -> None:
-    table = create_table(str(place / "t"), SCHEMA, "id", full_text="note")
+    table = create_table(str(place / "t"), SCHEMA, primary_key="id", full_text="note")
     empty = pa.record_batch({"id": range(100_000), "note": [""] * 100_000}, schema=table.schema)
     with table.writer("single", CONFIG) as writer:
         for _ in range(3):
@@ -236,7 +236,7 @@ def fill(name, rows):
         writer.put(batch)
     assert headgate.open_table(table.uri).scan().read_all().num_rows == rows
 
-decoders = headgate.decode.json(SCHEMA), headgate.decode.debezium(SCHEMA, "id")
+decoders = headgate.decode.json(SCHEMA), headgate.decode.debezium(SCHEMA, primary_key="id")
 fill("warm", 10)
 for one in decoders:
     one.decode(pa.array([b'{"id": 1}'], pa.binary()))
@@ -275,7 +275,9 @@ def envelope(row: bytes) -> bytes:
 @pytest.mark.parametrize("of", ["json", "debezium", "debezium after"])
 def test_a_hostile_record_costs_no_other_row(place: Path, kind: str, of: str) -> None:
     key = None if of == "json" else "id"
-    table = create_table(str(place / "t"), SCHEMA, key, sharding=by_partition(key_is_partitioned=key is not None))
+    table = create_table(
+        str(place / "t"), SCHEMA, primary_key=key, sharding=by_partition(key_is_partitioned=key is not None)
+    )
     driver = StreamDriver.open(table.home, "s", QUERY, [ByPartition().shard_name("orders", 0)])
     ranges = [SourceRange("orders", 0, 0, 3)]
     values = [b'{"id": 10, "note": "before"}', BAD[kind], b'{"id": 12, "note": "after"}']
@@ -286,7 +288,7 @@ def test_a_hostile_record_costs_no_other_row(place: Path, kind: str, of: str) ->
     kafka = row_schema(("value", "partition", "offset", "key", "topic"))
     columns = [values, [0] * 3, [0, 1, 2], [b"k"] * 3, ["orders"] * 3]
     arrays = [pa.array(column, field.type) for column, field in zip(columns, kafka, strict=True)]
-    decoder = json_decoder(SCHEMA) if of == "json" else debezium_decoder(SCHEMA, "id")
+    decoder = json_decoder(SCHEMA) if of == "json" else debezium_decoder(SCHEMA, primary_key="id")
     maker = RowMaker(table.home.schema, ByPartition(), decoder, topic="orders")
     plan = replace(write_plan(driver, ranges), maker=maker)
     from headgate.streaming.write import task
@@ -294,7 +296,7 @@ def test_a_hostile_record_costs_no_other_row(place: Path, kind: str, of: str) ->
     output = task.write_kafka(plan, iter([pa.record_batch(arrays, schema=kafka)]))
     lines = [json.loads(line) for batch in output for line in batch.column(0).to_pylist()]
     driver.commit(batch_of(plan, written(lines), 0, ranges))
-    found = open_table(table.uri).scan(["id"]).read_all()["id"].to_pylist()
+    found = open_table(table.uri).scan(columns=["id"]).read_all()["id"].to_pylist()
     assert {10, 12} <= set(found)
     assert len(found) <= 3
     clean(table)
@@ -487,7 +489,7 @@ config = WriterConfig(enable_memtable=False)
 with table.writer("single", config) as writer:
     writer.put(batch)
 del batch
-rows = headgate.open_table(sys.argv[1]).scan(["id"]).read_all()
+rows = headgate.open_table(sys.argv[1]).scan(columns=["id"]).read_all()
 assert sorted(rows["id"].to_pylist()) == list(range(1024))
 assert headgate.open_table(sys.argv[1]).flush() == ""
 blobs = headgate.open_table(sys.argv[1]).scan().read_all()

@@ -223,7 +223,7 @@ def world_of(name: str, template: Table, root: Path) -> World:
 
 
 def shown(table: Table) -> Counter[int]:
-    return Counter(table.scan(["id"]).read_all()["id"].to_pylist())
+    return Counter(table.scan(columns=["id"]).read_all()["id"].to_pylist())
 
 
 def recorded(name: str, template: Table, root: Path, *, every: bool) -> tuple[World, list[Cut]]:

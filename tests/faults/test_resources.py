@@ -101,7 +101,7 @@ def test_on_a_full_disk_everything_fails_clearly_and_works_again(disk: Path, ful
     for call in operations(table, disk).values():
         call()
     assert content(open_table(str(disk / "clone")))[0] == wanted[0]
-    assert sorted(open_table(table.uri).scan(["id"]).read_all()["id"].to_pylist()) == sorted(
+    assert sorted(open_table(table.uri).scan(columns=["id"]).read_all()["id"].to_pylist()) == sorted(
         identity for identity, _ in wanted[0].elements()
     )
     closing(table)
@@ -140,7 +140,7 @@ def test_a_writer_on_a_full_disk_keeps_what_it_acknowledged(disk: Path, full: Wi
     closing(table)
     with table.writer("single", config) as again:  # type: ignore[arg-type]
         again.put(rows(2))
-    assert sorted(open_table(table.uri).scan(["id"]).read_all()["id"].to_pylist()) == [1, 2]
+    assert sorted(open_table(table.uri).scan(columns=["id"]).read_all()["id"].to_pylist()) == [1, 2]
     closing(table)
 
 
@@ -282,5 +282,5 @@ def a_writer_stops(tmp_path: Path) -> None:
     )
     with table.writer("single", WAL_ONLY) as again:
         again.put(rows(3))
-    assert sorted(open_table(table.uri).scan(["id"]).read_all()["id"].to_pylist()) == [1, 3]
+    assert sorted(open_table(table.uri).scan(columns=["id"]).read_all()["id"].to_pylist()) == [1, 3]
     closing(table)

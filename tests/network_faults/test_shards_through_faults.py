@@ -148,7 +148,7 @@ def test_a_commit_whose_answer_is_lost_is_one_record_and_one_batch(
     before, _ = streamed(uri, storage_options=s3_options)
     wanted = sum(content(before)[0].values())
     log = CommitLog(before.home.records, "s", before.uri)
-    table = open_table(uri, s3_options_for(s3_proxy.endpoint))
+    table = open_table(uri, storage_options=s3_options_for(s3_proxy.endpoint))
     names = [ByPartition().shard_name(TOPIC, partition) for partition in (0, 1)]
     sequences: set[int] = set()
 

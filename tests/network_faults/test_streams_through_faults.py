@@ -113,8 +113,10 @@ def fired(
         broker.create_topic(name, 2)
         topic = Topic(broker.servers, name, 2)
         sharding = headgate.by_partition(key_is_partitioned=True)
-        direct = create_table(f"s3://{bucket}/t", SCHEMA, "id", sharding, storage_options=s3_options)
-        table = open_table(direct.uri, s3_options_for(s3_proxy.endpoint))
+        direct = create_table(
+            f"s3://{bucket}/t", SCHEMA, primary_key="id", sharding=sharding, storage_options=s3_options
+        )
+        table = open_table(direct.uri, storage_options=s3_options_for(s3_proxy.endpoint))
         away = Topic(kafka_behind_proxy.servers, name, 2)
         stream = Stream(spark, table, [away], tmp_path / "checkpoint", path, max_offsets=200, options=options)
         return Fired(stream, topic, direct, {"s3": s3_proxy, "kafka": kafka_behind_proxy.proxy})

@@ -63,7 +63,7 @@ class Written:
 
 def get(table: Table, written: Written) -> None:
     """Of the table with a key that `with_a_key` made: rows of the base, of an SSTable and of the WAL."""
-    found = open_table(f"{table.uri}-keyed", table.storage_options).get(keys(*range(1, 5)))
+    found = open_table(f"{table.uri}-keyed", storage_options=table.storage_options).get(keys(*range(1, 5)))
     assert sorted(found["id"].to_pylist()) == [1, 2, 3], "and 4 was never there"
 
 
@@ -72,7 +72,13 @@ def keys(*ids: int) -> pa.RecordBatch:
 
 
 def with_a_key(uri: str, options: dict[str, str]) -> None:
-    table = create_table(f"{uri}-keyed", SCHEMA, "id", by_partition(key_is_partitioned=True), storage_options=options)
+    table = create_table(
+        f"{uri}-keyed",
+        SCHEMA,
+        primary_key="id",
+        sharding=by_partition(key_is_partitioned=True),
+        storage_options=options,
+    )
     lance.write_dataset(pa.Table.from_batches([rows(1)]), table.uri, mode="append", storage_options=options)
     with table.writer(DIRECT) as writer:
         writer.put(rows(2))
@@ -122,7 +128,7 @@ WORKS: dict[str, Callable[[Table, Written], object]] = {
     "scan": lambda table, written: table.scan().read_all(),
     "shards": lambda table, written: table.shards(),
     "get": get,
-    "search": lambda table, written: table.search("direct", "note"),
+    "search": lambda table, written: table.search("direct", column="note"),
     "put": put,
     "stream": stream,
     "checkpoint": checkpoint,
@@ -144,7 +150,7 @@ def test_what_lance_cannot_reach_is_away_and_neither_lost_nor_damaged(
     options = s3_options_for(s3_proxy.endpoint)
     store = open_store(uri, options)
     dataset = open_dataset(store)
-    table = open_table(uri, options)
+    table = open_table(uri, storage_options=options)
     plan = plan_read(table.home, table.shard_ids(), None)
     asks: dict[str, Callable[[], object]] = {
         "open": lambda: open_dataset(store),
@@ -191,7 +197,7 @@ def do_everything_under(
     failed: list[str] = []
     met = 0
     for name in [name for _ in range(2) for name in chance.sample(sorted(WORKS), len(WORKS))]:
-        table = open_table(uri, options)
+        table = open_table(uri, storage_options=options)
         with s3_proxy.under(replace(fault, toxicity=chance.choice((0.2, 0.5, 1.0)))):
             try:
                 WORKS[name](table, written)
@@ -205,6 +211,6 @@ def do_everything_under(
     assert met, "no fault was met"
     # Whatever was left half done, the next one goes on.
     for name in ("stream", "put", "flush", "compact", "garbage", "scan", "get"):
-        WORKS[name](open_table(uri, s3_options), written)
+        WORKS[name](open_table(uri, storage_options=s3_options), written)
     written.check(content(direct))
-    checked(open_table(uri, s3_options), written)
+    checked(open_table(uri, storage_options=s3_options), written)

@@ -34,6 +34,7 @@ from tests.project.composed import (
 from tests.support.servers import SOURCES
 from tests.support.servers import s3_server as s3_process
 from tests.support.services import create_bucket, moto_server
+from tests.support.tables import claimed
 
 TOP = {"name", "services", "volumes"}
 SERVICE = {
@@ -178,9 +179,9 @@ def run_the_services(machine: Machine, starts: int, look: Callable[[Machine], No
         secrets = {name.lower(): told[name] for name in told if name.startswith("AWS_")}
         secrets["allow_http"] = secrets.pop("aws_allow_http")
         del secrets["aws_endpoint_url"]
-        table = headgate.open_table("s3://lake/orders", secrets)
-        assert sorted(table.scan(["id"]).read_all()["id"].to_pylist()) == list(range(100 * starts + 100))
-        assert len(table.shards()) == 4
+        table = headgate.open_table("s3://lake/orders", storage_options=secrets)
+        assert sorted(table.scan(columns=["id"]).read_all()["id"].to_pylist()) == list(range(100 * starts + 100))
+        assert len(claimed(table)) == 4
     return store
 
 

@@ -82,7 +82,9 @@ def test_a_stream_from_a_broker_in_a_container_into_a_table_on_a_store_in_a_cont
         topic.put_orders(500)
         sharding = headgate.by_partition(key_is_partitioned=True)
         options = s3_options_for(endpoint)
-        table = headgate.create_table("s3://lake/orders", SCHEMA, "id", sharding, storage_options=options)
+        table = headgate.create_table(
+            "s3://lake/orders", SCHEMA, primary_key="id", sharding=sharding, storage_options=options
+        )
         Stream(spark, table, [topic], tmp_path / "checkpoint", max_offsets=200).run().close()
         check_table(table, topic)
 
@@ -163,5 +165,10 @@ def has_rows(count: int) -> bool:
         "aws_region": told["AWS_REGION"],
         "allow_http": "true",
     }
-    found = headgate.open_table("s3://lake/orders", options).scan(["id"]).read_all()["id"].to_pylist()
+    found = (
+        headgate.open_table("s3://lake/orders", storage_options=options)
+        .scan(columns=["id"])
+        .read_all()["id"]
+        .to_pylist()
+    )
     return sorted(found) == list(range(count))

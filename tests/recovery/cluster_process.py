@@ -23,7 +23,7 @@ def main(told: dict[str, Any]) -> None:
     spark = local_session(2, log_file=Path(told["log"]), settings=settings)
     table = headgate.open_table(told["table"])
     decoder = Unsteady(headgate.decode.json(SCHEMA), Path(told["flag"]), "orphan", told["trigger"].encode())
-    source = headgate.kafka.source(told["servers"], told["topic"], told["max_offsets"])
+    source = headgate.kafka.source(told["servers"], told["topic"], max_offsets_per_trigger=told["max_offsets"])
     sink = headgate.ShardSink(table, stream="s", decode=decoder, source=source, max_entry_bytes=1)
     writer = source.read(spark).writeStream.foreachBatch(sink).option("checkpointLocation", told["checkpoint"])
     writer.trigger(availableNow=True).start().awaitTermination()

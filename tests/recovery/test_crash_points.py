@@ -23,6 +23,7 @@ from tests.support.processes import driver
 from tests.support.producing import abort
 from tests.support.runs import SCHEMA, Topic, check_table, make_table, scanned, until
 from tests.support.services import S3_SECRETS, MakeTopic
+from tests.support.tables import claimed
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
@@ -145,7 +146,7 @@ def kill_at_each_point(
     with driver(facts) as one:
         assert one.finish() == 0, one.tail()
     check_table(table, topic)
-    flushed = [info.replay_after for info in table.shards()]
+    flushed = [info.replay_after for info in claimed(table)]
     assert all(flushed) if memtable else not any(flushed)
 
 

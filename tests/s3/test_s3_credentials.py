@@ -32,6 +32,7 @@ from tests.s3.recorded_s3 import recorded_s3
 from tests.support.clones import DIRECT, streamed
 from tests.support.scripted import scripted_s3
 from tests.support.services import S3_SECRETS, create_bucket, s3_options_for
+from tests.support.tables import claimed
 
 pytestmark = [pytest.mark.s3, pytest.mark.real_s3]
 
@@ -238,8 +239,8 @@ def test_a_whole_life_on_the_command_line_writes_and_prints_no_credential(
     for secret in S3_SECRETS:
         assert [text for text in shown if secret in text] == []
         assert [key for key, data in stored(bucket, s3_options) if secret.encode() in data] == []
-    table = open_table(f"s3://{bucket}/t", s3_options)
-    for one in (table, table.home, table.home.store, table.record, table.shards()):
+    table = open_table(f"s3://{bucket}/t", storage_options=s3_options)
+    for one in (table, table.home, table.home.store, table.record, claimed(table)):
         assert not any(secret in repr(one) + str(one) for secret in S3_SECRETS)
 
 
@@ -254,7 +255,7 @@ def refusing(status: int) -> Iterator[dict[str, str]]:
 
 ASKS: dict[str, Callable[[dict[str, str]], object]] = {
     "look": lambda options: look("s3://bucket/t", options),
-    "open": lambda options: open_table("s3://bucket/t", options),
+    "open": lambda options: open_table("s3://bucket/t", storage_options=options),
     "create": lambda options: create_table("s3://bucket/t", SCHEMA, storage_options=options),
     "sent": lambda options: pickle.loads(pickle.dumps(open_store("s3://bucket/t", options))).get("k"),
 }

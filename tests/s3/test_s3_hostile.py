@@ -50,7 +50,9 @@ def test_streams_topics_checkpoints_and_columns_of_any_name_work_or_are_refused(
     uri = f"s3://{bucket}/{LONGEST}"
     schema = pa.schema([*SCHEMA, pa.field(name, pa.string())])
     try:
-        table = create_table(uri, schema, None, by_partition(), (name,), storage_options=s3_options)
+        table = create_table(
+            uri, schema, primary_key=None, sharding=by_partition(), full_text=(name,), storage_options=s3_options
+        )
     except InvalidInput:
         assert keys_of(bucket, s3_options) == []
         table = create_table(uri, SCHEMA, sharding=by_partition(), storage_options=s3_options)
@@ -64,12 +66,12 @@ def test_streams_topics_checkpoints_and_columns_of_any_name_work_or_are_refused(
     except InvalidInput:
         assert table.checkpoints() == []
     else:
-        assert open_table(uri, s3_options, checkpoint=name).scan().read_all().num_rows == 18
+        assert open_table(uri, storage_options=s3_options, checkpoint=name).scan().read_all().num_rows == 18
     table.flush()
     table.compact()
-    again = open_table(uri, s3_options)
+    again = open_table(uri, storage_options=s3_options)
     assert list_streams(again.home.records) == (name,)
-    assert sorted(again.scan(["id"]).read_all()["id"].to_pylist()) == sorted(expected_rows(ranges))
+    assert sorted(again.scan(columns=["id"]).read_all()["id"].to_pylist()) == sorted(expected_rows(ranges))
     assert [str(one) for one in fsck(uri, s3_options).findings] == []
     check_keys(bucket, s3_options, LONGEST)
 
@@ -90,7 +92,10 @@ def test_tables_of_any_name_work_or_are_refused_before_anything_is_written(
         writer.put(rows(2))
     table.flush()
     table.compact()
-    assert sorted(open_table(uri, s3_options).scan(["id"]).read_all()["id"].to_pylist()) == [1, 2]
+    assert sorted(open_table(uri, storage_options=s3_options).scan(columns=["id"]).read_all()["id"].to_pylist()) == [
+        1,
+        2,
+    ]
     check_keys(bucket, s3_options, f"in/{name}")
 
 

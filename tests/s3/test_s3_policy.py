@@ -37,6 +37,7 @@ from tests.support.pages import blocks_run_by
 from tests.support.processes import driver as driver_process
 from tests.support.runs import Topic, make_table
 from tests.support.services import S3_SECRETS, MakeTopic, passing_bucket, s3_options_for
+from tests.support.tables import claimed
 
 pytestmark = pytest.mark.s3
 
@@ -106,7 +107,7 @@ def above_state(request: Request) -> bool:
 
 
 def opened(life: Life, place: str = "orders") -> headgate.Table:
-    return headgate.open_table(f"s3://lake/{place}", life.options)
+    return headgate.open_table(f"s3://lake/{place}", storage_options=life.options)
 
 
 def write(life: Life) -> None:
@@ -153,9 +154,9 @@ def read(life: Life) -> None:
         table = opened(life)
         content(table)
         table.search("direct")
-        table.shards()
+        claimed(table)
         plan_read(table.home, table.shard_ids(), None)
-        content(headgate.open_table(table.uri, life.options, checkpoint="then"))
+        content(headgate.open_table(table.uri, storage_options=life.options, checkpoint="then"))
         fsck(table.uri, life.options)
     with life.by(orders="Spark reader", wal="Spark reader"):
         table = opened(life)

@@ -100,12 +100,12 @@ def test_a_crash_after_every_operation_of_open_and_append_loses_no_acknowledged_
 
 def test_memtables_are_rebuilt_from_the_wal_and_flushed(bucket: str, s3_options: dict[str, str]) -> None:
     uri = f"s3://{bucket}/t"
-    table = create_table(uri, KEYED, "id", storage_options=s3_options)
+    table = create_table(uri, KEYED, primary_key="id", storage_options=s3_options)
     first = table.writer("single")
     first.put(batch([(1, "a"), (2, "b")]))
     first.flush_memtable()
     first.put(batch([(2, "new"), (3, "c")]))
-    second = open_table(uri, s3_options).writer("single")
+    second = open_table(uri, storage_options=s3_options).writer("single")
     with pytest.raises(Fenced):
         first.put(batch([(9, "zombie")])).wait()
     wanted = [(1, "a"), (2, "new"), (3, "c")]
@@ -113,7 +113,7 @@ def test_memtables_are_rebuilt_from_the_wal_and_flushed(bucket: str, s3_options:
     second.delete(pa.record_batch({"id": pa.array([1], pa.int64())}))
     second.flush_memtable()
     second.close()
-    assert pairs(open_table(uri, s3_options).scan()) == wanted[1:]
+    assert pairs(open_table(uri, storage_options=s3_options).scan()) == wanted[1:]
 
 
 @pytest.mark.usefixtures("s3_environment")

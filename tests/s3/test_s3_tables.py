@@ -53,18 +53,20 @@ def test_checkpoints_clones_compaction_and_collection_keep_every_row_once(
         run_batch(driver, 3, ranges_of(3))
     assert content(table) == wanted
     table.compact()
-    assert content(open_table(table.uri, s3_options)) == wanted
+    assert content(open_table(table.uri, storage_options=s3_options)) == wanted
     collected = table.collect_garbage(min_age=AT_ONCE, apply=True)
     assert collected.found
-    for one in (table, shallow, deep, open_table(table.uri, s3_options, checkpoint="then")):
+    for one in (table, shallow, deep, open_table(table.uri, storage_options=s3_options, checkpoint="then")):
         assert content(one) == wanted
     for one in (table, shallow, deep):
         clean(one, s3_options)
     # The stream goes on, in the table and in its clones, each by itself.
     for one in (table, shallow, deep):
-        run_batch(open_stream(open_table(one.uri, s3_options)), 3, ranges_of(3))
-    assert content(open_table(table.uri, s3_options)) == content(open_table(deep.uri, s3_options))
-    assert content(open_table(table.uri, s3_options))[0] > wanted[0]
+        run_batch(open_stream(open_table(one.uri, storage_options=s3_options)), 3, ranges_of(3))
+    assert content(open_table(table.uri, storage_options=s3_options)) == content(
+        open_table(deep.uri, storage_options=s3_options)
+    )
+    assert content(open_table(table.uri, storage_options=s3_options))[0] > wanted[0]
     assert Counter(ids(table)).most_common(1)[0][1] == 1
     assert sorted(table.search("direct", k=10)["id"].to_pylist()) == [-3, -2, -1]
 
@@ -77,9 +79,9 @@ def test_a_collection_that_dies_after_any_operation_costs_no_row(s3_options: dic
         dying = through(table, faulty(open_store(table.uri, s3_options), crash_after=crash_after))
         with pytest.raises(Crash):
             dying.collect_garbage(min_age=AT_ONCE, apply=True)
-        assert content(open_table(table.uri, s3_options)) == wanted
+        assert content(open_table(table.uri, storage_options=s3_options)) == wanted
     table.collect_garbage(min_age=AT_ONCE, apply=True)
-    assert content(open_table(table.uri, s3_options)) == wanted
+    assert content(open_table(table.uri, storage_options=s3_options)) == wanted
     with table.writer(DIRECT, WAL_ONLY) as writer:
         writer.put(rows(-4))
     clean(table, s3_options)
@@ -99,7 +101,7 @@ def test_a_checkpoint_a_compaction_or_a_clone_that_dies_after_any_operation_is_c
             try:
                 what(dying)
             except Crash:
-                assert content(open_table(table.uri, s3_options)) == wanted
+                assert content(open_table(table.uri, storage_options=s3_options)) == wanted
             else:
                 return crash_after
         raise AssertionError("it never came to an end")
@@ -107,7 +109,7 @@ def test_a_checkpoint_a_compaction_or_a_clone_that_dies_after_any_operation_is_c
     assert dies(lambda one: one.checkpoint("all")) > every
     assert dies(lambda one: one.compact()) > every
     assert dies(lambda one: one.clone(f"s3://{bucket}/clone", deep=True, names=[DIRECT])) > every
-    for one in (table, open_table(f"s3://{bucket}/clone", s3_options)):
+    for one in (table, open_table(f"s3://{bucket}/clone", storage_options=s3_options)):
         assert content(one) == wanted
         clean(one, s3_options)
 

@@ -66,10 +66,10 @@ def test_the_wal_lies_where_it_was_said_and_nowhere_else(places: tuple[str, str]
     wanted = content(table)
     assert entries(wal, s3_options)
     assert entries(base, s3_options) == []
-    assert open_table(base, s3_options).record.wal_uri == wal
-    assert content(open_table(base, s3_options, wal_uri=wal)) == wanted
+    assert open_table(base, storage_options=s3_options).record.wal_uri == wal
+    assert content(open_table(base, storage_options=s3_options, wal_uri=wal)) == wanted
     with pytest.raises(WalStoreMismatch) as refused:
-        open_table(base, s3_options, wal_uri=f"{base}-other")
+        open_table(base, storage_options=s3_options, wal_uri=f"{base}-other")
     assert wal in str(refused.value)
     assert f"{base}-other" in str(refused.value)
     # A clone has its own: in itself, and, the other way to change the WAL store, in another place.
@@ -92,19 +92,19 @@ def test_after_a_full_flush_the_wal_store_may_be_wiped(places: tuple[str, str], 
     wanted = content(table)[0]
     table.flush()
     wipe(wal, s3_options)
-    table = open_table(base, s3_options)
+    table = open_table(base, storage_options=s3_options)
     assert content(table)[0] == wanted, "SSTables have everything"
     # A stream and a writer go on behind what was flushed, and are read and replayed.
     run_batch(open_stream(table), 3, ranges_of(3))
     with table.writer(DIRECT, CONFIG) as writer:
         writer.put(rows(-4))
-    again = open_table(base, s3_options)
+    again = open_table(base, storage_options=s3_options)
     assert len(ids(again)) == sum(wanted.values()) + 36 + 1
     with again.writer(DIRECT, CONFIG) as writer:
         assert writer.active_memtable()["id"].to_pylist() == [-4]
     again.flush()
     again.compact()
-    assert len(ids(open_table(base, s3_options))) == sum(wanted.values()) + 36 + 1
+    assert len(ids(open_table(base, storage_options=s3_options))) == sum(wanted.values()) + 36 + 1
 
 
 # -- with options of its own -------------------------------------------------------
@@ -141,8 +141,8 @@ def test_base_and_wal_lie_on_two_servers_with_credentials_of_their_own(
     wanted = content(table)
     assert entries(wal, other_options)
     assert entries(base, s3_options) == []
-    opened = open_table(base, s3_options, wal_storage_options=other_options)
-    assert content(opened) == content(open_table(base, both)) == wanted
+    opened = open_table(base, storage_options=s3_options, wal_storage_options=other_options)
+    assert content(opened) == content(open_table(base, storage_options=both)) == wanted
     # A clone's WALs stay there, come back to the base, or lie in itself; each with the options that reach them.
     there = opened.clone(f"{base}-there", wal_uri=f"{wal}-there", names=[DIRECT])
     back = opened.clone(f"{base}-back", wal_uri=f"{base}-wal", wal_storage_options=s3_options, names=[DIRECT])
@@ -160,7 +160,7 @@ def test_base_and_wal_lie_on_two_servers_with_credentials_of_their_own(
     opened.compact()
     assert opened.collect_garbage(min_age=timedelta(0), apply=True).found
     wipe(wal, other_options)
-    again = open_table(base, both)
+    again = open_table(base, storage_options=both)
     assert len(ids(again)) == sum(wanted[0].values()) + 36
     run_batch(open_stream(again), 4, ranges_of(4))
     told = CliRunner().invoke(main, ["status", base, *as_arguments(both), "--output", "json"], catch_exceptions=False)
@@ -189,10 +189,12 @@ def test_the_wrong_credentials_for_the_wal_are_told_without_them(
         return  # moto lets everybody in
     wrong = {**other_options, "aws_secret_access_key": "not-the-secret"}
     with pytest.raises(HeadgateError) as refused:
-        open_table(base, s3_options, wal_storage_options=wrong).scan().read_all()
+        open_table(base, storage_options=s3_options, wal_storage_options=wrong).scan().read_all()
     assert isinstance(refused.value, PermissionDenied)
     assert not [secret for secret in (*OTHER_SECRETS, "not-the-secret") if secret in str(refused.value)]
     # Without options of its own the WALs' store is looked for on the table's server, which has no such bucket.
     with pytest.raises(HeadgateError):
-        open_table(base, s3_options).scan().read_all()
-    assert open_table(base, s3_options, wal_storage_options=other_options).scan().read_all().num_rows == 1
+        open_table(base, storage_options=s3_options).scan().read_all()
+    assert (
+        open_table(base, storage_options=s3_options, wal_storage_options=other_options).scan().read_all().num_rows == 1
+    )

@@ -20,7 +20,7 @@ from headgate.shards.sharding import (
     single,
 )
 
-ALL = [single(), bucket("id", 4), bucket("ünï", 1024), by_partition(), by_partition(3, True)]
+ALL = [single(), bucket("id", 4), bucket("ünï", 1024), by_partition(), by_partition(3, key_is_partitioned=True)]
 
 
 @dataclass(frozen=True)

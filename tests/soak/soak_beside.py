@@ -125,7 +125,7 @@ class Beside:
         """Make one, compare and check it, remove it. One that was not finished is left: it is nobody's table."""
         uri = f"s3://{BUCKET}/clone-{uuid.uuid4().hex[:12]}"
         table.clone(uri, deep=deep)
-        clone = open_table(uri, self._world.options)
+        clone = open_table(uri, storage_options=self._world.options)
         head = CommitLog(clone.home.records, STREAM, clone.uri).read().head
         ends = {partition: end for (_, partition), end in head.ends.items()}
         self._compare("clone", cursor, ends, clone.scan().read_all().to_batches())

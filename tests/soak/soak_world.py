@@ -117,12 +117,12 @@ class World:
         sharding = headgate.by_partition(key_is_partitioned=keyed)
         self.uri = f"s3://{BUCKET}/orders"
         self.table: Table = create_table(
-            self.uri, SCHEMA, "id" if keyed else None, sharding, storage_options=self.options
+            self.uri, SCHEMA, primary_key="id" if keyed else None, sharding=sharding, storage_options=self.options
         )
 
     def fired_table(self) -> Table:
         """The table by the way that breaks."""
-        return open_table(self.uri, self.fired_options)
+        return open_table(self.uri, storage_options=self.fired_options)
 
     # -- the stream ------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from headgate.steps import watching
 from headgate.table.table import Table
 from tests.support.runs import Stream, Topic, check_table, make_table, scanned
 from tests.support.services import MakeTopic
+from tests.support.tables import claimed
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
@@ -46,7 +47,7 @@ def test_a_stream_takes_checkpoints_and_after_a_clean_stop_native_opens_its_shar
     sink = stream.run(checkpoint_interval=0, keep_checkpoints=2)
     first = own(table)
     assert len(first) == 2, "three batches, of which the newest two stay"
-    assert all(shard.sealed and shard.sstables for shard in table.shards())
+    assert all(shard.sealed and shard.sstables for shard in claimed(table))
     middle = scanned(headgate.open_table(table.uri, checkpoint=first[0]))
     with watching(fail_once), pytest.raises(Transient):
         sink.close()
@@ -57,7 +58,7 @@ def test_a_stream_takes_checkpoints_and_after_a_clean_stop_native_opens_its_shar
     check_table(table, topic)
     newest = sorted(one["id"] for one in topic.newest().values())
     assert sorted(lance.dataset(table.uri).to_table()["id"].to_pylist()) == newest, "a plain reader sees every row"
-    for shard in table.shards():
+    for shard in claimed(table):
         assert not shard.sealed
         assert shard.owner == "s"
         writer = lance.dataset(table.uri).mem_wal_writer(str(shard.id))
@@ -67,7 +68,7 @@ def test_a_stream_takes_checkpoints_and_after_a_clean_stop_native_opens_its_shar
     topic.put_orders(300, seed=2)
     sink = stream.run(sink)
     check_table(table, topic)
-    assert all(shard.sealed for shard in table.shards()), "the next start seals again"
+    assert all(shard.sealed for shard in claimed(table)), "the next start seals again"
     assert scanned(headgate.open_table(table.uri, checkpoint=taken.name)) != scanned(table)
     assert middle != scanned(headgate.open_table(table.uri, checkpoint=taken.name))
 
@@ -85,7 +86,7 @@ def test_a_wal_only_stream_is_pinned_and_its_log_is_folded(spark: SparkSession, 
     closed = sink.close()
     assert closed is not None
     assert "WAL only" in closed.note
-    assert all(shard.sealed and not shard.sstables for shard in table.shards())
+    assert all(shard.sealed and not shard.sstables for shard in claimed(table))
     check_table(table, topic)
 
 

@@ -215,7 +215,7 @@ def test_rows_do_not_pass_through_the_driver(
     sink = Stream(spark, table, [topic], tmp_path / "checkpoint", path, max_offsets=None).run()
     assert sink.last is not None
     assert sink.last.nbytes > 7 << 20
-    assert table.scan(["id"]).read_all().num_rows == 8_000
+    assert table.scan(columns=["id"]).read_all().num_rows == 8_000
 
 
 @DIRECT

@@ -40,6 +40,7 @@ from tests.support.runs import (
     wait,
 )
 from tests.support.services import MakeTopic
+from tests.support.tables import claimed
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
@@ -122,7 +123,7 @@ def test_direct_reading_refuses_a_frame_with_anything_on_top(spark: SparkSession
     with pytest.raises(InvalidInput, match="something on top"):
         wait(query, sink)
     assert scanned(stream.table) == []
-    assert stream.table.shards() == [], "nothing was claimed"
+    assert claimed(stream.table) == [], "nothing was claimed"
 
 
 def test_other_columns_of_the_source_frame_may_be_filtered_on_spark_s_own_path(
@@ -196,7 +197,7 @@ def test_typed_rows_of_unknown_order_are_refused_on_a_table_with_a_key(
     stream = Stream(spark, table, [topic], tmp_path / "checkpoint", "arrow", options={"decode": None})
     with pytest.raises(InvalidInput, match="sequence_by="):
         stream.run(frame=typed(stream))
-    assert table.shards() == []
+    assert claimed(table) == []
 
 
 def test_complete_output_is_refused(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
@@ -365,7 +366,7 @@ def test_a_grown_topic_is_read_from_its_earliest_offset(stream: Stream, topic: T
     topic.put_numbers(range(100, 150), partition=2)
     stream.run()
     check_table(stream.table, topic)
-    assert len(stream.table.shards()) == 3
+    assert len(claimed(stream.table)) == 3
 
 
 @pytest.mark.parametrize(
@@ -408,7 +409,7 @@ def test_two_streams_on_different_topics_share_a_table_and_not_their_shards(
     for query, sink in zip(queries, sinks, strict=True):
         wait(query, sink)
     check_table(table, *topics)
-    assert sorted(str(owner) for owner in {info.owner for info in table.shards()}) == sorted(t.name for t in topics)
+    assert sorted(str(owner) for owner in {info.owner for info in claimed(table)}) == sorted(t.name for t in topics)
     other = Stream(spark, table, [topics[0]], tmp_path / "third", path, stream="third")
     with pytest.raises(InvalidInput, match=rf"belongs to stream '{topics[0].name}' .*stream 'third'"):
         other.run()
@@ -448,8 +449,8 @@ def test_a_stream_changes_between_wal_only_and_memtable_with_rows_in_flight(
                 stream.run(**options)
         stream.run(**options)
         check_table(table, topic)
-        sstables.append(sum(info.sstables for info in table.shards()))
-        assert all(info.replay_after > 0 for info in table.shards()) is (number > 0)
+        sstables.append(sum(info.sstables for info in claimed(table)))
+        assert all(info.replay_after > 0 for info in claimed(table)) is (number > 0)
     assert sstables[0] == 0 < sstables[1] == sstables[2], "flushes happened with MemTables, and only then"
 
 
@@ -473,9 +474,9 @@ def test_a_flush_that_fails_does_not_fail_the_stream(spark: SparkSession, tmp_pa
     assert sink._run is not None
     sink._run.end(wait=False)  # else it tries again
     hidden.with_name("hidden").rename(hidden)
-    assert [info.sstables for info in table.shards()] == [0]
+    assert [info.sstables for info in claimed(table)] == [0]
     check_table(table, topic)
     topic.put_numbers(range(2000, 2100))
     stream.run(max_memtable_size=1 << 10)
-    assert [info.sstables for info in table.shards()] != [0]
+    assert [info.sstables for info in claimed(table)] != [0]
     check_table(table, topic)

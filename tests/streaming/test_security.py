@@ -30,7 +30,7 @@ from headgate.errors import HeadgateError
 from headgate.streaming.spark.session import local_session
 
 told = json.loads(sys.stdin.read())
-headgate.configure_logs("json", "DEBUG")
+headgate.configure_logs("json", level="DEBUG")
 spark = local_session(2, log_file=Path(told["log"]))
 decode = headgate.decode.json("id bigint not null, note string, amount double")
 

@@ -15,6 +15,7 @@ from headgate.shards.sharding import Bucket, Sharding
 from tests.streaming.away_store import AwayDecoder, Tries, behind
 from tests.support.runs import SCHEMA, Stream, Topic, check_table, make_table, row
 from tests.support.services import MakeTopic
+from tests.support.tables import claimed
 from tests.support.unsteady import Unsteady
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
@@ -57,10 +58,10 @@ def test_peers_bug_15_spark_25407_a_task_that_fails_once_after_it_has_written_le
     listed = sum(len(part.positions) for part in sink.last.shards.values())
     stored = sum(
         names.wal_position(one.key) is not None
-        for info in table.shards()
+        for info in claimed(table)
         for one in table.home.store.list(names.wal_folder(info.id) + "/")
     )
-    barriers = len(table.shards())
+    barriers = len(claimed(table))
     if isinstance(sharding, Bucket):
         assert stored == listed + barriers, "the stage that failed writes nothing"
     else:
@@ -104,7 +105,7 @@ def test_a_store_that_stays_away_is_told_by_its_own_error_after_the_last_try(
     assert always.seen() == [0, 1, 2, 3], "every try of local[2,4] was made before the driver was told"
     assert error.value.detail["batch"] == 0
     if where == "entries":
-        assert error.value.shard in {str(info.id) for info in table.shards()}
+        assert error.value.shard in {str(info.id) for info in claimed(table)}
         assert error.value.position == 1
     assert table.scan().read_all().num_rows == 0
 

@@ -131,7 +131,7 @@ def test_avro_by_a_registry_and_raw_bytes_flow_through_a_stream(
         str(tmp_path / "raw"), pa.schema([("value", pa.binary())]), sharding=headgate.by_partition()
     )
     with serving({"/schemas/ids/7": (200, {"schema": json.dumps(schema)})}) as registry:
-        avro = headgate.decode.avro(SCHEMA, registry, auth=AUTH)
+        avro = headgate.decode.avro(SCHEMA, registry=registry, auth=AUTH)
         for table, decode in ((rows, avro), (raw, headgate.decode.raw("value"))):
             source = headgate.kafka.source(kafka_servers, topic.name)
             sink = headgate.ShardSink(table, source=source, decode=decode, stream="s")
@@ -155,7 +155,7 @@ def test_change_events_of_two_topics_become_one_table_with_a_key_exactly_once_th
     monkeypatch.setattr(KafkaProgress, "patience", 0.1)
     topic = Topic(kafka_servers, make_topic(2), 2)  # type: ignore[operator]
     other = Topic(kafka_servers, make_topic(1), 1)  # type: ignore[operator]
-    table = headgate.create_table(str(tmp_path / "t"), SCHEMA, "id", headgate.bucket("id", 2))
+    table = headgate.create_table(str(tmp_path / "t"), SCHEMA, primary_key="id", sharding=headgate.bucket("id", 2))
 
     def put(op: str, number: int, note: str | None, **more: object) -> None:
         row = {"id": number, "note": note, "amount": 1.0}

@@ -90,7 +90,15 @@ def streamed(
     attempt whose batch is not committed; a direct writer with rows in an SSTable and in the WAL; rows in the base.
     """
     uri, options = str(path), storage_options
-    table = create_table(uri, SCHEMA, None, by_partition(), full_text, wal_uri, options)
+    table = create_table(
+        uri,
+        SCHEMA,
+        primary_key=None,
+        sharding=by_partition(),
+        full_text=full_text,
+        wal_uri=wal_uri,
+        storage_options=options,
+    )
     run_batch(open_stream(table), 0, ranges_of(0))
     driver = open_stream(table)
     flush(driver)
@@ -105,7 +113,7 @@ def streamed(
         writer.put(rows(-3))
     base = pa.Table.from_batches([rows(-10, -11, note="base")])
     lance.write_dataset(base, uri, mode="append", storage_options=options)
-    return open_table(uri, options), driver
+    return open_table(uri, storage_options=options), driver
 
 
 def content(table: Table) -> Content:
@@ -116,7 +124,7 @@ def content(table: Table) -> Content:
 
 
 def ids(table: Table) -> list[int]:
-    found: list[int] = sorted(table.scan(["id"]).read_all()["id"].to_pylist())
+    found: list[int] = sorted(table.scan(columns=["id"]).read_all()["id"].to_pylist())
     return found
 
 

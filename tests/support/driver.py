@@ -54,7 +54,7 @@ def main(told: dict[str, Any]) -> None:
         if table.home.wal_store is not table.home.store:
             wal = standing_store(table.home.wal_store.uri, Path(told["armed"]))
         table = replace(table, home=replace(table.home, store=store, wal_store=wal))
-    source = headgate.kafka.source(told["servers"], told["topic"], told.get("max_offsets", 500))
+    source = headgate.kafka.source(told["servers"], told["topic"], max_offsets_per_trigger=told.get("max_offsets", 500))
     direct = {"source": source} if told.get("path", "direct") == "direct" else {}
     stand = Stand(told.get("step"), told.get("batch", 0), told.get("go"))
     sink = headgate.ShardSink(

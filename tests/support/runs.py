@@ -143,7 +143,11 @@ class Stream:
         if self.path == "direct":
             return self._source().read(self.spark)
         return headgate.kafka.read(
-            self.spark, self.topics[0].servers, self._names, self.max_offsets, **self.source_options
+            self.spark,
+            self.topics[0].servers,
+            self._names,
+            max_offsets_per_trigger=self.max_offsets,
+            **self.source_options,
         )
 
     def run(
@@ -184,7 +188,9 @@ class Stream:
         return writer.option("checkpointLocation", str(self.checkpoint)).trigger(**trigger).start()
 
     def _source(self) -> headgate.kafka.KafkaSource:
-        return headgate.kafka.source(self.topics[0].servers, self._names, self.max_offsets, **self.source_options)
+        return headgate.kafka.source(
+            self.topics[0].servers, self._names, max_offsets_per_trigger=self.max_offsets, **self.source_options
+        )
 
     @property
     def _names(self) -> str:

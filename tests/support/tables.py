@@ -28,6 +28,7 @@ from headgate.shards.sharding import ByPartition
 from headgate.shards.wal.entry import SourceRange, Tags
 from headgate.shards.writer import ShardWriter
 from headgate.table.create import create_table
+from headgate.table.shards import ShardInfo
 from headgate.table.table import Table, open_table
 from tests.support.datasets import LanceFaultyStore
 from tests.support.life import (
@@ -165,7 +166,7 @@ def rows(*ids: int, note: str = "direct") -> pa.RecordBatch:
 
 def ids(table: Table) -> Counter[int]:
     """The ids that a reader sees."""
-    return Counter(table.scan(["id"]).read_all().column("id").to_pylist())
+    return Counter(table.scan(columns=["id"]).read_all().column("id").to_pylist())
 
 
 def of_batches(numbers: Iterable[int], partitions: Sequence[int] = (0, 1)) -> Counter[int]:
@@ -181,3 +182,8 @@ def native_ids(table: Table, shard: Shard) -> list[int]:
         return sorted(writer.lsm_scanner().to_table().column("id").to_pylist())
     finally:
         writer.close()
+
+
+def claimed(table: Table) -> list[ShardInfo]:
+    """The shards that somebody has opened for writing."""
+    return [shard for shard in table.shards() if shard.claimed]

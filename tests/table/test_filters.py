@@ -73,7 +73,7 @@ def _keys(*ids: int) -> pa.RecordBatch:
 @pytest.fixture(scope="module")
 def layered(tmp_path_factory: pytest.TempPathFactory) -> Table:
     """Each layer deletes and overwrites rows of the ones below; `VISIBLE` is what counts."""
-    table = create_table(str(tmp_path_factory.mktemp("filters") / "t"), SCHEMA, "id", full_text="note")
+    table = create_table(str(tmp_path_factory.mktemp("filters") / "t"), SCHEMA, primary_key="id", full_text="note")
     base = _rows(_1=10, _2=20, _3=1, _4=2, _5=3, _8=80)
     lance.write_dataset(base.cast(table.schema), table.uri, mode="append")
     with table.writer("single") as writer:
@@ -146,7 +146,7 @@ def test_lance_s_own_reason_is_in_the_message(layered: Table) -> None:
 @pytest.mark.parametrize("place", ["base", "sstable", "tail"])
 def test_each_layer_alone_judges_alike(tmp_path: Path, place: str) -> None:
     """A table whose rows are in one layer only, with and without deletes: no layer takes more than the others."""
-    table = create_table(str(tmp_path / "t"), SCHEMA, "id", full_text="note")
+    table = create_table(str(tmp_path / "t"), SCHEMA, primary_key="id", full_text="note")
     rows = _rows(_1=10, _2=20, _3=30)
     if place == "base":
         lance.write_dataset(rows.cast(table.schema), table.uri, mode="append")

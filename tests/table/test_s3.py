@@ -23,7 +23,7 @@ def content(table: pa.Table) -> list[tuple[int, str]]:
 @pytest.mark.s3
 def test_puts_deletes_flushes_reopen_and_native_agree(s3_options: dict[str, str], bucket: str) -> None:
     uri = f"s3://{bucket}/t"
-    table = create_table(uri, SCHEMA, "id", full_text="note", storage_options=s3_options)
+    table = create_table(uri, SCHEMA, primary_key="id", full_text="note", storage_options=s3_options)
     with table.writer("single") as writer:
         writer.put(rows((1, "one"), (2, "two"), (3, "three")))
         writer.flush_memtable()
@@ -33,7 +33,7 @@ def test_puts_deletes_flushes_reopen_and_native_agree(s3_options: dict[str, str]
         writer.put(rows((4, "four")))
         shard = str(writer.shard.id)
     wanted = [(1, "one"), (2, "second"), (4, "four")]
-    table = open_table(uri, s3_options)
+    table = open_table(uri, storage_options=s3_options)
     assert content(table.scan().read_all()) == wanted
     assert content(table.get(pa.record_batch({"id": pa.array([2, 3], pa.int64())}))) == [(2, "second")]
     native = lance.dataset(uri, storage_options=s3_options).mem_wal_writer(shard)

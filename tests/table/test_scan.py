@@ -62,7 +62,7 @@ def key(request: pytest.FixtureRequest) -> str | None:
 def test_a_scan_shows_base_sstables_and_tail_of_every_shard(
     tmp_path: Path, key: str | None, sharding: Sharding, mode: WriterConfig
 ) -> None:
-    table = create_table(str(tmp_path / "t"), SCHEMA, key, sharding)
+    table = create_table(str(tmp_path / "t"), SCHEMA, primary_key=key, sharding=sharding)
     _add_to_base(table, (100, "base"), (101, "base"))
     expected = [(100, "base"), (101, "base")]
     names = sharding.known_names()
@@ -76,7 +76,7 @@ def test_a_scan_shows_base_sstables_and_tail_of_every_shard(
     assert _pairs(table.scan()) == sorted(expected)
     assert _pairs(open_table(table.uri).scan()) == sorted(expected)
     assert _pairs(table.scan(filter="note = 'tail'")) == [pair for pair in sorted(expected) if pair[1] == "tail"]
-    assert table.scan(["note"]).schema.names == ["note"]
+    assert table.scan(columns=["note"]).schema.names == ["note"]
     # Nobody was fenced by all this reading.
     for (_, _, third), writer in zip(OF_BUCKETS, writers, strict=False):
         writer.put(_rows((third, "more")))
@@ -85,7 +85,7 @@ def test_a_scan_shows_base_sstables_and_tail_of_every_shard(
 
 
 def test_the_newest_row_of_a_key_counts_and_deletes_hide(tmp_path: Path) -> None:
-    table = create_table(str(tmp_path / "t"), SCHEMA, "id")
+    table = create_table(str(tmp_path / "t"), SCHEMA, primary_key="id")
     _add_to_base(table, (1, "base"), (2, "base"), (3, "base"), (4, "base"))
     with table.writer("single") as writer:
         writer.put(_rows((1, "sstable"), (5, "sstable")))
@@ -106,7 +106,7 @@ def test_a_table_without_a_key_has_no_lookup(tmp_path: Path) -> None:
 
 
 def test_an_empty_table_is_empty(tmp_path: Path) -> None:
-    table = create_table(str(tmp_path / "t"), SCHEMA, "id")
+    table = create_table(str(tmp_path / "t"), SCHEMA, primary_key="id")
     assert _pairs(table.scan()) == []
     assert _pairs(table.get(_keys(1))) == []
     table.writer("single").close()
@@ -114,13 +114,13 @@ def test_an_empty_table_is_empty(tmp_path: Path) -> None:
 
 
 def test_lance_hole_9_a_re_created_table_never_shows_old_rows(tmp_path: Path) -> None:
-    table = create_table(str(tmp_path / "t"), SCHEMA, "id")
+    table = create_table(str(tmp_path / "t"), SCHEMA, primary_key="id")
     with table.writer("single") as writer:
         writer.put(_rows((1, "old")))
         writer.flush_memtable()
         writer.put(_rows((2, "old")))
     lance.write_dataset(_rows((3, "base")).cast(table.schema), table.uri, mode="overwrite")
-    again = create_table(table.uri, SCHEMA, "id")
+    again = create_table(table.uri, SCHEMA, primary_key="id")
     assert _pairs(again.scan()) == [(3, "base")]
     with again.writer("single") as writer:
         writer.put(_rows((4, "new")))
@@ -129,7 +129,7 @@ def test_lance_hole_9_a_re_created_table_never_shows_old_rows(tmp_path: Path) ->
 
 
 def test_lance_hole_8_a_native_clone_is_refused_rather_than_shown_without_fresh_rows(tmp_path: Path) -> None:
-    table = create_table(str(tmp_path / "t"), SCHEMA, "id")
+    table = create_table(str(tmp_path / "t"), SCHEMA, primary_key="id")
     with table.writer("single") as writer:
         writer.put(_rows((1, "a")))
     clone = str(tmp_path / "clone")
@@ -140,7 +140,7 @@ def test_lance_hole_8_a_native_clone_is_refused_rather_than_shown_without_fresh_
 
 
 def test_a_separate_wal_store_is_read(tmp_path: Path) -> None:
-    table = create_table(str(tmp_path / "t"), SCHEMA, "id", wal_uri=str(tmp_path / "wal"))
+    table = create_table(str(tmp_path / "t"), SCHEMA, primary_key="id", wal_uri=str(tmp_path / "wal"))
     with table.writer("single") as writer:
         writer.put(_rows((1, "sstable")))
         writer.flush_memtable()
@@ -176,7 +176,7 @@ class _Stream:
 
 
 def test_a_batch_is_seen_when_its_record_is_there_in_all_shards_at_once(tmp_path: Path, key: str | None) -> None:
-    table = create_table(str(tmp_path / "t"), SCHEMA, key, bucket("id", 2))
+    table = create_table(str(tmp_path / "t"), SCHEMA, primary_key=key, sharding=bucket("id", 2))
     stream = _Stream(table, ("bucket-00000", "bucket-00001"))
     stream.append("bucket-00000", (1, "dead attempt"))
     parts = {
@@ -194,7 +194,7 @@ def test_a_batch_is_seen_when_its_record_is_there_in_all_shards_at_once(tmp_path
 
 
 def test_a_batch_that_is_committed_between_the_reads_is_seen_whole_or_not_at_all(tmp_path: Path) -> None:
-    table = create_table(str(tmp_path / "t"), SCHEMA, None, bucket("id", 2))
+    table = create_table(str(tmp_path / "t"), SCHEMA, primary_key=None, sharding=bucket("id", 2))
     names = ("bucket-00000", "bucket-00001")
     stream = _Stream(table, names)
     ids = [table.shard(name).id for name in names]
@@ -254,7 +254,7 @@ def _compact(table: Table, shard: str, generation: int, rows: pa.Table) -> None:
 @pytest.mark.parametrize("step", ["manifests", "logs", "tails", "base"])
 @pytest.mark.parametrize("move", ["flush", "flush and collect", "flush and compact"])
 def test_a_table_that_moves_between_the_reads_loses_and_doubles_no_row(tmp_path: Path, step: str, move: str) -> None:
-    table = create_table(str(tmp_path / "t"), SCHEMA, "id")
+    table = create_table(str(tmp_path / "t"), SCHEMA, primary_key="id")
     expected = [(i, "n") for i in range(12)]
     with table.writer("single", WriterConfig()) as writer:
         for pair in expected:
@@ -305,7 +305,7 @@ def test_scans_beside_a_writer_that_flushes_never_miss_and_never_double_a_row(tm
 
 
 def test_by_partition_shards_are_found_without_their_names(tmp_path: Path) -> None:
-    table = create_table(str(tmp_path / "t"), SCHEMA, None, by_partition())
+    table = create_table(str(tmp_path / "t"), SCHEMA, primary_key=None, sharding=by_partition())
     for partition in range(3):
         with table.writer(f"partition:topic:{partition}") as writer:
             writer.put(_rows((partition, "n")))
@@ -313,7 +313,7 @@ def test_by_partition_shards_are_found_without_their_names(tmp_path: Path) -> No
 
 
 def test_columns_that_are_renamed_and_dropped_while_rows_wait_in_the_tail(tmp_path: Path) -> None:
-    table = create_table(str(tmp_path / "t"), pa.schema([*SCHEMA, pa.field("x", pa.int32())]), "id")
+    table = create_table(str(tmp_path / "t"), pa.schema([*SCHEMA, pa.field("x", pa.int32())]), primary_key="id")
     row = {"id": [1], "note": ["a"], "x": [1]}
     with table.writer("single") as writer:
         writer.put(pa.table(row, schema=table.schema))
@@ -349,7 +349,7 @@ def _peak(uri: str, filter: str = "") -> tuple[int, int]:
 
 def _large(path: Path, rows: int) -> str:
     """A base of that many rows of about 100 bytes, and a tail of a thousand updates."""
-    table = create_table(str(path), SCHEMA, "id")
+    table = create_table(str(path), SCHEMA, primary_key="id")
     chunk = 250_000
     for start in range(0, rows, chunk):
         ids = pa.array(range(start, start + chunk), pa.int64())

@@ -29,6 +29,7 @@ from headgate.steps import watching
 from headgate.table.create import CREATE_STEPS, create_table
 from headgate.table.table import Table, open_table
 from tests.support.services import S3_SECRETS
+from tests.support.tables import claimed
 
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("note", pa.string())], metadata={"made by": "a test"})
 WAL_ONLY = WriterConfig(enable_memtable=False)
@@ -90,7 +91,7 @@ def test_an_opened_table_is_the_created_one(tmp_path: Path, sharding: Sharding) 
         assert not table.schema.field("id").nullable
         assert table.schema.field("note").nullable
         assert table.home.spec_id == (0 if isinstance(sharding, ByPartition) else 1)
-        assert table.shards() == []
+        assert claimed(table) == []
 
 
 def test_native_sees_the_sharding_the_key_and_the_maintained_index(tmp_path: Path) -> None:
@@ -123,17 +124,17 @@ def test_the_full_text_index_made_on_an_empty_base_finds_rows_that_come_later(tm
     ids=str,
 )
 def test_every_key_type_of_native_can_be_a_key(tmp_path: Path, kind: pa.DataType) -> None:
-    table = create_table(str(tmp_path / "t"), pa.schema([("k", kind), ("v", pa.int8())]), "k")
+    table = create_table(str(tmp_path / "t"), pa.schema([("k", kind), ("v", pa.int8())]), primary_key="k")
     assert table.primary_key == ("k",)
     lance.dataset(table.uri).mem_wal_writer(str(table.shard("single").id)).close()
 
 
 def test_a_key_of_two_columns_and_one_that_the_schema_marks_itself(tmp_path: Path) -> None:
-    two = create_table(str(tmp_path / "two"), SCHEMA, ["note", "id"], bucket("note", 2))
+    two = create_table(str(tmp_path / "two"), SCHEMA, primary_key=["note", "id"], sharding=bucket("note", 2))
     assert two.primary_key == ("id", "note")
     assert create_table(str(tmp_path / "marked"), two.schema).primary_key == ("id", "note")
     with pytest.raises(InvalidInput, match="marks"):
-        create_table(str(tmp_path / "other"), two.schema, "id")
+        create_table(str(tmp_path / "other"), two.schema, primary_key="id")
 
 
 def test_without_a_key_the_table_takes_any_sharding(tmp_path: Path) -> None:
@@ -190,7 +191,7 @@ def test_a_table_that_lance_and_we_cannot_share_is_refused(uri: str) -> None:
 def test_a_folder_may_have_any_name(tmp_path: Path, name: str) -> None:
     table = orders(tmp_path / name / "t")
     write(table, "bucket-00001", 6)
-    assert [shard.name for shard in open_table(table.uri).shards()] == ["bucket-00001"]
+    assert [shard.name for shard in claimed(open_table(table.uri))] == ["bucket-00001"]
     assert {path.name for path in tmp_path.iterdir()} == {name}
 
 
@@ -203,7 +204,7 @@ def test_a_topic_never_becomes_a_path(tmp_path: Path, topic: str) -> None:
     assert {path.name for path in (tmp_path / "t" / "_mem_wal").iterdir()} == {str(table.shard(name).id)}
     assert {path.name for path in tmp_path.iterdir()} == {"t"}
     assert [shard.name for shard in table.shards(names=[name])] == [name]
-    assert [shard.name for shard in table.shards()] == [None]
+    assert [shard.name for shard in claimed(table)] == [None]
 
 
 def test_a_topic_that_is_no_text_is_refused(tmp_path: Path) -> None:
@@ -217,12 +218,24 @@ def test_a_shard_that_the_table_cannot_have_is_refused_with_the_nearest_name(tmp
     for name in ("bucket-1", "bucket-00004", "single", "", "../x"):
         with pytest.raises(InvalidInput, match="No shard of this table"):
             table.writer(name, WAL_ONLY)
-    assert table.shards() == []
+    assert claimed(table) == []
     anything = uuid.uuid4()
     assert table.shard(anything).id == table.shard(str(anything)).id == anything
 
 
 # -- shards ----------------------------------------------------------------------------
+
+
+def test_every_shard_that_the_sharding_defines_is_listed_claimed_or_not(tmp_path: Path) -> None:
+    table = orders(tmp_path / "t")
+    write(table, "bucket-00002", 4)
+    listed = [(shard.name, shard.claimed, shard.epoch, shard.native_safe) for shard in table.shards()]
+    assert listed == [(f"bucket-{number:05d}", number == 2, int(number == 2), True) for number in range(4)]
+    assert [shard.id for shard in table.shards()] == [table.shard(f"bucket-{number:05d}").id for number in range(4)]
+    plain = create_table(tmp_path / "plain", SCHEMA)
+    assert [(shard.name, shard.claimed) for shard in plain.shards()] == [("single", False)]
+    parts = create_table(tmp_path / "parts", SCHEMA, sharding=by_partition(max_shards=2))
+    assert parts.shards() == [], "nobody knows the topics of a table before they come"
 
 
 def test_shards_show_what_their_manifests_say(tmp_path: Path) -> None:
@@ -234,19 +247,19 @@ def test_shards_show_what_their_manifests_say(tmp_path: Path) -> None:
     with lance.dataset(table.uri).mem_wal_writer(str(native)) as writer:
         writer.put(rows(table, 9))
     (tmp_path / "t" / "_mem_wal" / "stray").mkdir()
-    first, third, foreign = table.shards()
+    first, third, foreign = claimed(table)
     assert (first.name, first.epoch, first.id) == ("bucket-00000", 2, table.shard("bucket-00000").id)
     assert (third.name, third.epoch, third.last_seen, third.replay_after, third.generation) == (
         *("bucket-00002", 1, 1, 0, 1),
     )
     assert (foreign.name, foreign.id, foreign.sstables, foreign.generation) == (None, native, 1, 2)
-    assert all(shard.native_safe and not shard.sealed and shard.owner is None for shard in table.shards())
+    assert all(shard.native_safe and not shard.sealed and shard.owner is None for shard in claimed(table))
 
 
 def test_a_shard_of_a_stream_is_sealed_and_not_for_native(tmp_path: Path) -> None:
     table = orders(tmp_path / "t")
     table.shard("bucket-00003").manifests.claim("a stream")
-    (shard,) = table.shards()
+    (shard,) = claimed(table)
     assert (shard.owner, shard.sealed, shard.native_safe) == ("a stream", True, False)
 
 
@@ -257,7 +270,7 @@ def test_a_manifest_that_cannot_be_read_is_told_with_its_shard(tmp_path: Path) -
     for manifest in (tmp_path / "t" / "_mem_wal" / str(shard_id) / "manifest").glob("*.binpb"):
         manifest.write_bytes(b"junk")
     with pytest.raises(Corrupt) as told:
-        table.shards()
+        claimed(table)
     assert told.value.shard == str(shard_id)
 
 
@@ -265,7 +278,7 @@ def test_native_replays_what_our_writer_wrote(tmp_path: Path) -> None:
     table = orders(tmp_path / "t")
     write(table, "bucket-00001", 6, 13)
     assert replayed_by_native(table, "bucket-00001") == [6, 13]
-    (shard,) = table.shards()
+    (shard,) = claimed(table)
     assert (shard.name, shard.epoch, shard.sstables) == ("bucket-00001", 2, 1)
 
 
@@ -319,7 +332,7 @@ def test_after_a_crash_other_columns_are_refused_with_those_that_are_there(tmp_p
         with watching(crash_at("base")):
             orders(tmp_path / "t")
     with pytest.raises(InvalidInput, match="id int64 not null, note string"):
-        create_table(str(tmp_path / "t"), pa.schema([("id", pa.int64()), ("other", pa.string())]), "id")
+        create_table(str(tmp_path / "t"), pa.schema([("id", pa.int64()), ("other", pa.string())]), primary_key="id")
 
 
 def test_an_existing_table_is_refused_by_name_and_left_alone(tmp_path: Path) -> None:
@@ -428,7 +441,7 @@ def test_a_store_that_fails_leaves_no_table_and_the_same_call_completes_later(
         with pytest.raises(Transient):
             orders(tmp_path / "t")
     assert files(tmp_path) == set()
-    assert orders(tmp_path / "t").shards() == []
+    assert claimed(orders(tmp_path / "t")) == []
 
 
 # -- a re-created table never shows old rows --------------------------------------------
@@ -436,10 +449,10 @@ def test_a_store_that_fails_leaves_no_table_and_the_same_call_completes_later(
 
 def assert_shows_nothing_old(table: Table, old: Table) -> None:
     assert table.table_id != old.table_id
-    assert table.shards() == []
+    assert claimed(table) == []
     assert replayed_by_native(table, "bucket-00001") == []
     write(table, "bucket-00002", 42)
-    assert {shard.name for shard in table.shards()} == {"bucket-00001", "bucket-00002"}
+    assert {shard.name for shard in claimed(table)} == {"bucket-00001", "bucket-00002"}
 
 
 @pytest.mark.parametrize("kept", [("_mem_wal",), ("_mem_wal", "_headgate")], ids=str)
@@ -471,7 +484,7 @@ def test_a_table_made_where_lance_overwrote_the_base_has_no_old_rows(tmp_path: P
             open_table(old.uri)
     table = orders(tmp_path / "t")
     assert table.table_id != old.table_id
-    assert table.shards() == []
+    assert claimed(table) == []
     assert lance.dataset(table.uri).to_table()["id"].to_pylist() == [100]
     assert replayed_by_native(table, "bucket-00001") == [100]
 
@@ -549,7 +562,7 @@ def test_a_separate_wal_store_is_remembered_and_no_other_is_taken(tmp_path: Path
     write(table, "bucket-00001", 6)
     for opened in (open_table(table.uri), open_table(table.uri, wal_uri=f"file://{tmp_path / 'wal'}")):
         assert opened.home.wal_store.uri == str(tmp_path / "wal")
-        assert [shard.native_safe for shard in opened.shards()] == [False]
+        assert [shard.native_safe for shard in claimed(opened)] == [False]
     assert not any("/wal/" in name for name in files(tmp_path / "t"))
     assert any("/wal/" in name for name in files(tmp_path / "wal"))
     for other in (str(tmp_path / "other"), f"s3://user:{SECRET}@bucket/wal?token={SECRET}"):
@@ -580,7 +593,7 @@ def test_a_writer_that_is_opened_by_the_tables_uri_takes_no_name_that_the_table_
     for place in (table.uri, table):
         with pytest.raises(InvalidInput, match="bucket"):
             ShardWriter.open(place, "bucket-00004")
-    assert not table.shards()
+    assert not claimed(table)
 
 
 def test_the_table_s_own_place_is_no_wal_store(tmp_path: Path) -> None:
@@ -598,11 +611,11 @@ def test_on_s3_a_table_works_and_credentials_stay_out_of_records_and_texts(
     table = orders(uri, wal_uri=f"s3://{bucket}/wal", storage_options=s3_options)
     table = pickle.loads(pickle.dumps(table))
     write(table, "bucket-00001", 6)
-    assert [shard.name for shard in open_table(uri, s3_options).shards()] == ["bucket-00001"]
+    assert [shard.name for shard in claimed(open_table(uri, storage_options=s3_options))] == ["bucket-00001"]
     with pytest.raises(InvalidInput, match="already a table") as refused:
         orders(uri, storage_options=s3_options)
     with pytest.raises(NotFound) as missing:
-        open_table(f"s3://{bucket}/none", s3_options)
+        open_table(f"s3://{bucket}/none", storage_options=s3_options)
     texts = [repr(table), repr(table.home), str(refused.value), str(missing.value)]
     stored = [bytes(table.home.store.get(info.key)) for info in table.home.store.list("")]
     for secret in S3_SECRETS:
@@ -633,7 +646,7 @@ def test_the_command_line_makes_and_shows_a_table(tmp_path: Path) -> None:
     assert shown["sharding"] == {"kind": "bucket", "column": "id", "n": 4}
     assert shown["wal_uri"] == str(tmp_path / "wal")
     assert shown["columns"][0] == {"name": "id", "type": "int64", "nullable": False, "key": True, "full_text": False}
-    assert [shard["name"] for shard in shown["shards"]] == ["bucket-00003"]
+    assert [shard["name"] for shard in shown["shards"] if shard["claimed"]] == ["bucket-00003"]
     code, text, _ = run("show", uri)
     assert code == 0
     assert "bucket-00003" in text

@@ -19,6 +19,7 @@ from headgate.shards.wal.encoder import encode_rows
 from headgate.table.create import create_table
 from headgate.table.fsck import fsck
 from headgate.table.table import Table, open_table
+from tests.support.tables import claimed
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), False), pa.field("note", pa.string())])
 SHARDINGS = [single(), bucket("id", 4)]
@@ -46,12 +47,12 @@ def _of_bucket(wanted: int, n: int = 4) -> int:
 
 
 def _epochs(table: Table) -> dict[str | None, int]:
-    return {info.name: info.epoch for info in table.shards()}
+    return {info.name: info.epoch for info in claimed(table)}
 
 
 @pytest.mark.parametrize("sharding", SHARDINGS, ids=str)
 def test_rows_are_routed_and_the_last_row_of_a_key_counts(tmp_path: Path, sharding: Sharding) -> None:
-    with create_table(str(tmp_path / "t"), SCHEMA, "id", sharding) as table:
+    with create_table(str(tmp_path / "t"), SCHEMA, primary_key="id", sharding=sharding) as table:
         lance.write_dataset(_rows([0, 100], "base").cast(table.schema), table.uri, mode="append")
         table.upsert(_rows(range(50), "first"))
         table.upsert([*_rows(range(10), "old").to_batches(), *_rows(range(20), "new").to_batches()])
@@ -70,9 +71,9 @@ def test_rows_are_routed_and_the_last_row_of_a_key_counts(tmp_path: Path, shardi
 
 
 def test_writers_are_closed_with_the_table_and_opened_again_when_needed(tmp_path: Path) -> None:
-    table = create_table(str(tmp_path / "t"), SCHEMA, "id")
+    table = create_table(str(tmp_path / "t"), SCHEMA, primary_key="id")
     table.close()
-    assert table.shards() == [], "nothing was opened"
+    assert claimed(table) == [], "nothing was opened"
     table.upsert(_rows([1], "a"))
     table.close()
     table.close()
@@ -95,7 +96,7 @@ def test_writers_are_closed_with_the_table_and_opened_again_when_needed(tmp_path
 
 
 def test_columns_that_were_added_are_written(tmp_path: Path) -> None:
-    with create_table(str(tmp_path / "t"), SCHEMA, "id") as table:
+    with create_table(str(tmp_path / "t"), SCHEMA, primary_key="id") as table:
         table.upsert(_rows([1], "a"))
         wide = table.add_column(pa.field("size", pa.int64()))
         wide.upsert(
@@ -109,7 +110,7 @@ def test_columns_that_were_added_are_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("config", [WriterConfig(), WAL_ONLY], ids=["memtable", "wal_only"])
 def test_a_writer_of_a_bucket_refuses_rows_of_another(tmp_path: Path, config: WriterConfig) -> None:
-    table = create_table(str(tmp_path / "t"), SCHEMA, "id", bucket("id", 4))
+    table = create_table(str(tmp_path / "t"), SCHEMA, primary_key="id", sharding=bucket("id", 4))
     own, other = _of_bucket(1), _of_bucket(3)
     for shard in ("bucket-00001", table.shard("bucket-00001").id):
         with table.writer(shard, config) as writer:
@@ -147,7 +148,7 @@ def _stray(table: Table, shard: str, *ids: int) -> None:
 
 @pytest.mark.parametrize("flushed", [False, True], ids=["entry", "sstable"])
 def test_fsck_finds_keys_in_the_wrong_shard(tmp_path: Path, flushed: bool) -> None:
-    table = create_table(str(tmp_path / "t"), SCHEMA, "id", bucket("id", 4))
+    table = create_table(str(tmp_path / "t"), SCHEMA, primary_key="id", sharding=bucket("id", 4))
     key = _of_bucket(3)
     with table:
         table.upsert(_rows([key], "right"))
@@ -176,11 +177,13 @@ def test_what_cannot_be_routed_is_refused_before_anything_is_written(tmp_path: P
     assert "table.writer" in str(error.value.advice)
     with pytest.raises(InvalidInput, match="no primary key"):
         plain.delete(_keys(1))
-    parts = create_table(str(tmp_path / "parts"), SCHEMA, "id", by_partition(key_is_partitioned=True))
+    parts = create_table(
+        str(tmp_path / "parts"), SCHEMA, primary_key="id", sharding=by_partition(key_is_partitioned=True)
+    )
     with pytest.raises(InvalidInput, match="topic partition") as error:
         parts.upsert(_rows([1], "a"))
     assert "partition:TOPIC:N" in str(error.value.advice)
-    keyed = create_table(str(tmp_path / "keyed"), SCHEMA, "id", bucket("id", 4))
+    keyed = create_table(str(tmp_path / "keyed"), SCHEMA, primary_key="id", sharding=bucket("id", 4))
     with pytest.raises(InvalidInput, match="no column 'other'"):
         keyed.upsert(pa.table({"other": [1]}))
     with pytest.raises(InvalidInput, match="exactly the key columns"):
@@ -188,13 +191,13 @@ def test_what_cannot_be_routed_is_refused_before_anything_is_written(tmp_path: P
     at = keyed.checkpoint(name="then")
     with pytest.raises(InvalidInput, match="for reading"):
         open_table(keyed.uri, checkpoint=at.name).upsert(_rows([1], "a"))
-    assert [table.shards() for table in (plain, parts, keyed)] == [[], [], []]
+    assert [claimed(table) for table in (plain, parts, keyed)] == [[], [], []]
 
 
 def test_a_stream_s_shards_are_its_own(tmp_path: Path) -> None:
     """R16: also where it owns only one of the shards, nothing is claimed of the others."""
     sharding = bucket("id", 2)
-    table = create_table(str(tmp_path / "t"), SCHEMA, "id", sharding)
+    table = create_table(str(tmp_path / "t"), SCHEMA, primary_key="id", sharding=sharding)
     StreamDriver.open(table.home, "s", "query", [sharding.shard_name(1)])
     rows = pa.record_batch({"id": [_of_bucket(0, 2), _of_bucket(1, 2)], "note": ["a", "b"]}, schema=SCHEMA)
     with pytest.raises(InvalidInput, match="stream 's'"):

@@ -69,13 +69,13 @@ def create(
     A running stream takes its own (checkpointInterval): --scope all is for tables that nobody runs, and a stream that
     runs anyway is fenced. Where that could happen nothing is done without --apply.
     """
-    table = open_table(uri, storage_options)
+    table = open_table(uri, storage_options=storage_options)
     fenced = [] if scope == "durable" or apply else _fenced(table)
     if fenced:
         value = {"applied": False, "scope": scope, "would_fence": fenced}
         output.record(f"Nothing was done to {table.uri}: this would fence its writers; --apply does it", value)
         return
-    taken = table.checkpoint(scope, name, expires, note)
+    taken = table.checkpoint(scope, name=name, expires=expires, note=note)
     output.record(f"Checkpoint {taken.name} of {table.uri}", {"applied": True, **_described(taken)})
 
 
@@ -93,7 +93,7 @@ def list_(uri: str, storage_options: dict[str, str], output: Output) -> None:
     """List the checkpoints of the TABLE, oldest first. Expired ones are gone after the next `headgate gc`."""
 
     def rows() -> Iterator[dict[str, Any]]:
-        for one in open_table(uri, storage_options).checkpoints():
+        for one in open_table(uri, storage_options=storage_options).checkpoints():
             yield _row(one)
 
     output.rows(_COLUMNS, rows())
@@ -111,7 +111,7 @@ Example:
 @output_option
 def show(uri: str, name: str, storage_options: dict[str, str], output: Output) -> None:
     """Show what the checkpoint NAME of the TABLE names: base, shards, streams and their offsets."""
-    table = open_table(uri, storage_options)
+    table = open_table(uri, storage_options=storage_options)
     stored = CheckpointStore(table.home.records, table.uri).get(name)
     output.record(f"Checkpoint {name} of {table.uri}", {**_times(stored), **_described(stored.checkpoint)})
 
@@ -130,7 +130,7 @@ Example:
 @output_option
 def drop(uri: str, name: str, apply: bool, storage_options: dict[str, str], output: Output) -> None:
     """Drop the checkpoint NAME of the TABLE: what only it names may be collected from then on."""
-    table = open_table(uri, storage_options)
+    table = open_table(uri, storage_options=storage_options)
     if not apply:
         pinned = CheckpointStore(table.home.records, table.uri).get(name).checkpoint
         title = not_applied(f"Checkpoint {name} of {table.uri}", "dropped")
@@ -141,7 +141,11 @@ def drop(uri: str, name: str, apply: bool, storage_options: dict[str, str], outp
 
 def _fenced(table: Table) -> list[dict[str, Any]]:
     """Every shard that was ever claimed: nobody can tell from outside whether its writer lives."""
-    return [{"shard": str(one.id), "name": one.name, "stream": one.owner, "epoch": one.epoch} for one in table.shards()]
+    return [
+        {"shard": str(one.id), "name": one.name, "stream": one.owner, "epoch": one.epoch}
+        for one in table.shards()
+        if one.claimed
+    ]
 
 
 def _row(stored: StoredCheckpoint) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def clone(
     started on TARGET goes on from the same offsets. TARGET must be empty. After a crash the same command completes
     the clone. A clone that is not deep needs TABLE's files: a tag on TABLE holds them for as long as it is there.
     """
-    table = open_table(source, storage_options or None)
+    table = open_table(source, storage_options=storage_options or None)
     with bars() as progress:
         made = table.clone(
             target,
@@ -75,5 +75,5 @@ def _described(source: Table, made: Table, checkpoint: str | None, deep: bool) -
         "deep": deep,
         "source_tag": None if deep else f"headgate-clone-{made.table_id}",
         "wal_uri": made.record.wal_uri,
-        "shards": len(made.shards()),
+        "shards": sum(one.claimed for one in made.shards()),
     }

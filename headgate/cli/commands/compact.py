@@ -60,7 +60,7 @@ def compact(
     `flush` says what waits in each write-ahead log, and what would be done with it.
     """
     check_age("--keep-versions", keep_versions, nothing_else_runs)
-    table = open_table(uri, storage_options or None)
+    table = open_table(uri, storage_options=storage_options or None)
     if not apply:
         found = [_waiting(one) for one in table.backlog()]
         value = {"applied": False, "sstables": sum(one["sstables"] for one in found), "shards": found}

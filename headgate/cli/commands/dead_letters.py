@@ -64,7 +64,7 @@ def show(
 
     Bytes that are not UTF-8 are shown as escapes.
     """
-    table = open_table(uri, storage_options or None)
+    table = open_table(uri, storage_options=storage_options or None)
     if stream is not None:
         check_stream(table.home.records, stream, table.uri)
     output.rows(_COLUMNS, _letters(table, stream, waiting, limit, None if full else SHOWN_BYTES))
@@ -102,9 +102,9 @@ def replay(
     Exactly once: what was replayed is never replayed again, what is refused again stays. The stream is taken over for
     it: one that still runs is fenced and stops; start it again afterwards, it goes on where it was.
     """
-    table = open_table(uri, storage_options or None)
+    table = open_table(uri, storage_options=storage_options or None)
     decoder = decoder_for(table, decode_as, registry, registry_auth)
-    report = replay_dead_letters(table, stream, decoder, apply=apply, overwrite=overwrite)
+    report = replay_dead_letters(table, stream=stream, decode=decoder, apply=apply, overwrite=overwrite)
     title = f"{'Replayed' if report.applied else 'Would replay'} dead letters of stream {stream} of {table.uri}"
     title = title if report.applied or apply else not_applied(title)
     output.record(title, {**asdict(report), "examples": [dict(one) for one in report.examples]})

@@ -51,7 +51,7 @@ def expire(
     unless a checkpoint pins them.
     """
     before = _before(before_position, older_than, before_checkpoint)
-    table = open_table(uri, storage_options)
+    table = open_table(uri, storage_options=storage_options)
     wanted = None if shard is None else table.shard(shard).id
     names = {table.home.shard(name).id: name for name in (*table.sharding.known_names(), *([shard] if shard else ()))}
     call = expire_entries if apply else plan_expiry

@@ -49,7 +49,7 @@ def gc(
     Fence barriers, open records and the tips of logs always stay: they refuse what a stalled writer may still try.
     """
     check_age("--min-age", min_age, nothing_else_runs)
-    table = open_table(uri, storage_options)
+    table = open_table(uri, storage_options=storage_options)
     with bars() as progress:
         report = partial(stages_on(progress), "Collecting")
         done = table.collect_garbage(min_age=min_age, apply=apply, progress=report)

@@ -97,7 +97,7 @@ def build(
     if cores is not None and not on_spark:
         raise InvalidInput("--cores is for --spark.")
     quiet_logs()
-    table = open_table(uri, storage_options)
+    table = open_table(uri, storage_options=storage_options)
     chosen = parse_parameters(parameters)
     wanted = columns or table.full_text
     if not wanted:
@@ -130,7 +130,7 @@ Example:
 def show(uri: str, columns: tuple[str, ...], storage_options: dict[str, str], output: Output) -> None:
     """What the full-text indexes of the TABLE cover; of one column, with its segments. Writes nothing."""
     quiet_logs()
-    table = open_table(uri, storage_options)
+    table = open_table(uri, storage_options=storage_options)
     if len(columns) == 1:
         output.record(f"Index of column {columns[0]} of {table.uri}", described(table, columns[0]))
     else:

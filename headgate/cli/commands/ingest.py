@@ -323,13 +323,24 @@ class _TopicChoice:
     def source(self) -> KafkaSource:
         """For our own client. Raises InvalidInput for what it cannot honour."""
         return source(
-            self.servers, self.topics, self.max_offsets, pattern=self.pattern, start=self.start, **self.options
+            self.servers,
+            self.topics,
+            max_offsets_per_trigger=self.max_offsets,
+            pattern=self.pattern,
+            start=self.start,
+            **self.options,
         )
 
     def frame(self, spark: SparkSession) -> DataFrame:
         """Spark's own source."""
         return kafka_frame(
-            spark, self.servers, self.topics, self.max_offsets, pattern=self.pattern, start=self.start, **self.options
+            spark,
+            self.servers,
+            self.topics,
+            max_offsets_per_trigger=self.max_offsets,
+            pattern=self.pattern,
+            start=self.start,
+            **self.options,
         )
 
 
@@ -369,7 +380,7 @@ def _source(wanted: _TopicChoice, direct: bool) -> KafkaSource | None:
 def _has_read(uri: str, storage_options: Mapping[str, str] | None, stream: str, topic: str) -> bool:
     """Whether the stream has rows of the topic. Where there is no table yet it has none."""
     try:
-        home = open_table(uri, storage_options).home
+        home = open_table(uri, storage_options=storage_options).home
     except NotFound:
         return False
     return any(topic == read for read, _ in read_head(home, stream).ends)

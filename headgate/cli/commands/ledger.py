@@ -42,7 +42,7 @@ def rebuild(uri: str, stream: str, target: str, apply: bool, storage_options: di
     Rows of records that were collected before the stream had a ledger stay as they are: nobody else can give them
     again. Where the ledger does not have them either, rows of the kind `folded` say which offsets they had read.
     """
-    table = open_table(uri, storage_options or None)
+    table = open_table(uri, storage_options=storage_options or None)
     check_stream(table.home.records, stream, table.uri)
     settings = ledger_settings(target, storage_options)
     quiet_logs()
@@ -50,7 +50,7 @@ def rebuild(uri: str, stream: str, target: str, apply: bool, storage_options: di
         from pyspark.errors import PySparkException
 
         try:
-            done = rebuild_ledger(spark, table, stream, target, apply=apply)
+            done = rebuild_ledger(spark, table, stream=stream, ledger=target, apply=apply)
         except PySparkException as error:
             raise SparkFailed(f"The ledger could not be rebuilt: {short(error)}", log=str(log_file)) from error
     title = f"{'Rebuilt' if apply else 'Would rebuild'} the ledger of stream {stream} of {table.uri}"

@@ -56,14 +56,14 @@ def recover(
     Versions of the base that a power cut left damaged, and that nothing relied on, are shown first; with --apply they
     are set aside, as the next writer's open does. Without --spark-checkpoint that is all.
     """
-    home = open_table(uri, storage_options or None).home
+    home = open_table(uri, storage_options=storage_options or None).home
     damaged = settle_base(home.store) if apply else damage(home.store)
     if spark_checkpoint is None:
         title = "Nothing to mend" if not damaged else "Mended" if apply else "Damaged"
         output.record(f"{title}: the base of {home.uri}", {"base": base_value(damaged, apply=apply)})
         return
     if damaged:
-        home = open_table(uri, storage_options or None).home
+        home = open_table(uri, storage_options=storage_options or None).home
     spark = SparkCheckpoint(spark_checkpoint, storage_options or None)
     name = choose_stream(home, look_at_spark(spark), stream)
     found = diagnose(home, name, spark)

@@ -47,7 +47,7 @@ def release(
     """
     if (shard is None) == (stream is None):
         raise InvalidInput("Name a SHARD or a --stream, one of the two.", advice="see `headgate shard release --help`")
-    table = open_table(uri, storage_options)
+    table = open_table(uri, storage_options=storage_options)
     chosen = _of_stream(table, stream) if stream is not None else [_named(table, str(shard))]
     owner = chosen[0].owner
     assert owner is not None

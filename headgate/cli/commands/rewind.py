@@ -99,7 +99,7 @@ def rewind(
         raise InvalidInput(
             "Say --to-offsets, --to-timestamp or --adopt, one of them.", advice="see `headgate rewind --help`"
         )
-    table = open_table(uri, storage_options or None)
+    table = open_table(uri, storage_options=storage_options or None)
     if adopt:
         if spark_checkpoint is None:
             raise InvalidInput("--adopt needs --spark-checkpoint: it says where to go on.", advice="name the directory")
@@ -154,7 +154,9 @@ class _KafkaOffsets:
         from headgate.streaming.kafka.source import source
 
         self._names = sorted({topic for topic, _ in head.next_starts()})
-        self._consumers = {name: source(servers, name, None, **options).consumer for name in self._names}
+        self._consumers = {
+            name: source(servers, name, max_offsets_per_trigger=None, **options).consumer for name in self._names
+        }
         self._offsets: dict[Place, tuple[int, int]] | None = None
 
     @property

@@ -108,14 +108,14 @@ def scan(
 ) -> None:
     """Read the rows of the TABLE at one instant, fresh ones included."""
     _check_form(output, file)
-    table = open_table(uri, storage_options or None, checkpoint=checkpoint)
+    table = open_table(uri, storage_options=storage_options or None, checkpoint=checkpoint)
     if output == "table":
         most = SHOWN if limit is None else limit
         # One more, to tell whether there are more.
-        rows = table.scan(_names(columns), filter, limit=most + 1).read_all()
+        rows = table.scan(columns=_names(columns), filter=filter, limit=most + 1).read_all()
         _show(rows.slice(0, most), more=limit is None and rows.num_rows > most)
     else:
-        reader = table.scan(_names(columns), filter, limit=limit)
+        reader = table.scan(columns=_names(columns), filter=filter, limit=limit)
         _write(reader.schema, reader, output, file)
 
 
@@ -146,7 +146,7 @@ def get(
 ) -> None:
     """Read the rows of the TABLE with these KEYs; keys that are not there are left out."""
     _check_form(output, file)
-    table = open_table(uri, storage_options or None, checkpoint=checkpoint)
+    table = open_table(uri, storage_options=storage_options or None, checkpoint=checkpoint)
     found = table.get(_keys(table, keys))
     if (names := _names(columns)) is not None:
         if unknown := [name for name in names if name not in found.column_names]:
@@ -174,8 +174,8 @@ def count(
     uri: str, filter: str | None, checkpoint: str | None, storage_options: dict[str, str], output: Output
 ) -> None:
     """Count the rows of the TABLE at one instant, fresh ones included."""
-    table = open_table(uri, storage_options or None, checkpoint=checkpoint)
-    rows = table.count(filter)
+    table = open_table(uri, storage_options=storage_options or None, checkpoint=checkpoint)
+    rows = table.count(filter=filter)
     output.record(
         f"{rows:,} rows in {table.uri}", {"table": table.uri, "checkpoint": checkpoint, "filter": filter, "rows": rows}
     )

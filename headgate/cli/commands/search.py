@@ -52,7 +52,7 @@ def search(
 
     Ranked by BM25 over everything that counts: base, SSTables and what is committed in the WALs. Writes nothing.
     """
-    table = open_table(uri, storage_options)
+    table = open_table(uri, storage_options=storage_options)
     columns = [name.strip() for name in show.split(",")] if show is not None else None
     searcher = table.searcher()
     column = column or searcher.only_column()

@@ -115,7 +115,7 @@ def open_place(uri: str, storage_options: Mapping[str, str]) -> Place:
     if not records:
         return Place(TableHome.in_store(store, nothing), {})
     if len(records) > 1:
-        table = open_table(uri, storage_options)
+        table = open_table(uri, storage_options=storage_options)
         home, record = table.home, table.record
     else:
         record = read_record(store, records[0])

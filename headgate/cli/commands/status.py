@@ -70,13 +70,13 @@ def status(
     """
     if kafka_options and servers is None:
         raise InvalidInput("--kafka-option needs --servers.")
-    table = open_table(uri, storage_options or None)
+    table = open_table(uri, storage_options=storage_options or None)
     consumer: Consumer | None = None
     if servers is not None:
         address = servers
 
         def consumer(topic: str) -> Any:
-            return source(address, topic, None, **kafka_options).consumer
+            return source(address, topic, max_offsets_per_trigger=None, **kafka_options).consumer
 
     if watch:
         _watch(output, table, consumer, batches, every.total_seconds())
@@ -187,7 +187,9 @@ def _shards(table: Table, streams: tuple[StreamStatus, ...]) -> list[dict[str, A
     names = [name for one in streams if one.head.opened for name in one.head.opened.shards]
     place = Place(table.home, {table.home.shard(name).id: name for name in (*table.sharding.known_names(), *names)})
     found = []
-    for info in table.shards(names):
+    for info in table.shards(names=names):
+        if not info.claimed:
+            continue
         look = look_at(place, table.home.shard(info.id))
         value = look.value()
         kept = ("shard", "name", "owner", "epoch", "tip", "replay_after", "unflushed_entries", "unflushed_bytes")

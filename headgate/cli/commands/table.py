@@ -21,7 +21,7 @@ from headgate.table.create import create_table
 from headgate.table.ddl import arrow_schema
 from headgate.table.table import Table, open_table
 
-_OF_A_SHARD = ("name", "id", "owner", "native_safe")
+_OF_A_SHARD = ("name", "id", "claimed", "owner")
 """What fits into 80 columns; `headgate shard show` has the rest."""
 
 
@@ -97,7 +97,7 @@ Example:
 @output_option
 def show(uri: str, storage_options: dict[str, str], output: Output) -> None:
     """What the TABLE is: its columns, its routing, and its shards. Writes nothing."""
-    found = open_table(uri, storage_options)
+    found = open_table(uri, storage_options=storage_options)
     shards = [{key: getattr(shard, key) for key in _OF_A_SHARD} for shard in found.shards()]
     output.record(found.uri, {**_described(found), "shards": shards})
 
@@ -136,13 +136,15 @@ def open_or_create(
     if ddl is None:
         if primary_key or sharding is not None or full_text:
             raise InvalidInput("--primary-key, --sharding and --full-text belong to --create.")
-        return open_table(uri, storage_options)
+        return open_table(uri, storage_options=storage_options)
     wanted = arrow_schema(ddl)
     try:
-        table = open_table(uri, storage_options)
+        table = open_table(uri, storage_options=storage_options)
     except NotFound:
         how = sharding or by_partition()
-        return create_table(uri, wanted, primary_key, how, full_text, storage_options=storage_options)
+        return create_table(
+            uri, wanted, primary_key=primary_key, sharding=how, full_text=full_text, storage_options=storage_options
+        )
     there = [(field.name, field.type) for field in table.schema]
     asked = [(field.name, field.type) for field in RowSchema.of(wanted).logical]
     other_text = full_text and set(full_text) != set(table.full_text)

@@ -59,7 +59,7 @@ def verify(
     Exits 1 where a difference may be no loss: rows that `headgate wal expire` let go, or a decoder that nobody
     recorded or named; `doubts` says which.
     """
-    table = open_table(uri, storage_options or None)
+    table = open_table(uri, storage_options=storage_options or None)
     decode = None if decode_as is None else decoder_for(table, decode_as, registry, registry_auth)
     if registry is not None and decode is None:
         raise InvalidInput("--registry needs --decode; a recorded registry is known.")
@@ -91,7 +91,10 @@ def run_verify(
     registry_auth: str | None = None,
 ) -> Verification:
     """Compare, with progress bars on a terminal."""
-    options = {topic: source(servers, topic, None, **(kafka_options or {})).consumer for topic in topics}
+    options = {
+        topic: source(servers, topic, max_offsets_per_trigger=None, **(kafka_options or {})).consumer
+        for topic in topics
+    }
     with bars() as progress:
         return verify_table(table, options, decode, stages_on(progress), registry_auth)
 

@@ -37,7 +37,7 @@ KAFKA_SECONDS = 10.0
 def check_table(uri: str, options: dict[str, str]) -> Iterator[Check]:
     """Whether a table opens, and what its stores allow."""
     try:
-        table = open_table(uri, options or None)
+        table = open_table(uri, storage_options=options or None)
     except HeadgateError as error:
         do = error.advice or error.next_step
         yield Check("table", "open", "bad", error.what, do)
@@ -191,7 +191,9 @@ def check_kafka(servers: str, topics: tuple[str, ...], options: dict[str, str]) 
         yield Check("kafka", "client", "bad", "confluent-kafka is not installed", "pip install 'headgate[kafka]'")
         return
     try:
-        consumer: ConsumerConfig = source(servers, topics[0] if topics else "any", None, **options).consumer
+        consumer: ConsumerConfig = source(
+            servers, topics[0] if topics else "any", max_offsets_per_trigger=None, **options
+        ).consumer
         brokers, known = cluster(consumer, deadline=KAFKA_SECONDS)
     except HeadgateError as error:
         yield Check("kafka", "reach", "bad", error.what, error.advice or error.next_step)

@@ -44,10 +44,10 @@ def look_after(table: Table, expected: pa.Table) -> After:
     began = clock.monotonic()
     searcher.search(WORD, TEXT, 10)
     search_ms = (clock.monotonic() - began) * 1000
-    table.checkpoint("all", CHECKPOINT)
+    table.checkpoint("all", name=CHECKPOINT)
     table.compact()
-    again = _hits(table.search(WORD, TEXT, expected.num_rows))
-    rows = open_table(table.uri, checkpoint=CHECKPOINT).scan([KEY]).read_all()
+    again = _hits(table.search(WORD, column=TEXT, k=expected.num_rows))
+    rows = open_table(table.uri, checkpoint=CHECKPOINT).scan(columns=[KEY]).read_all()
     holds = found == again == wanted and sorted(rows[KEY].to_pylist()) == sorted(expected[KEY].to_pylist())
     holds = holds and plain_rows == expected.num_rows
     return After(plain_rows, len(found), len(wanted), search_ms, rows.num_rows, holds)

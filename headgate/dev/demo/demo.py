@@ -139,7 +139,9 @@ def run_demo(records: int, steps: Steps, directory: Path) -> Result:
         )
 
         routing = by_partition(key_is_partitioned=True)
-        table = create_table(str(place / "orders"), arrow_schema(DDL), KEY, routing, full_text=TEXT)
+        table = create_table(
+            str(place / "orders"), arrow_schema(DDL), primary_key=KEY, sharding=routing, full_text=TEXT
+        )
         batches, killed_at = _until_killed(table, broker, scratch, steps, records)
         known = [batch_value(record) for record in heads_of(table)[0].recent.values()]
         dead_entries = _dead_entries(table)
@@ -149,7 +151,7 @@ def run_demo(records: int, steps: Steps, directory: Path) -> Result:
         expected = orders.expected(table.schema)
         difference, rows = _compared(table, expected)
         dead = sum(letters.num_rows for letters in read_dead_letters(table.home))
-        verified = _verified(table, source(broker.servers, TOPIC, None).consumer)
+        verified = _verified(table, source(broker.servers, TOPIC, max_offsets_per_trigger=None).consumer)
         steps.done(f"compared {rows:,} rows with what was produced, and with the topic")
         steps.step("Reading with plain Lance, searching, taking a checkpoint", None)
         after = look_after(table, expected)

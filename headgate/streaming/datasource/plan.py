@@ -105,7 +105,7 @@ def plan_batch(settings: Settings, columns: Sequence[str], root: str) -> BatchPl
     """
     if settings.options.cache_bytes is not None:
         set_cache_bytes(settings.options.cache_bytes)
-    table = open_table(settings.table, dict(settings.options.storage_options or {}) or None)
+    table = open_table(settings.table, storage_options=dict(settings.options.storage_options or {}) or None)
     table = table.retrying(settings.options.retry)
     decoder = _decoder(settings, table)
     check_columns(columns, decoder, settings.options.sequence_by, table, as_option)

@@ -62,7 +62,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
 def opened(options: ReadOptions, checkpoint: str | None = None) -> Table:
     """The table of the options. Raises InvalidInput, NotFound."""
     uri = absolute(options.table, "table", ".load(uri)")
-    return open_table(uri, options.storage_options, checkpoint=checkpoint)
+    return open_table(uri, storage_options=options.storage_options, checkpoint=checkpoint)
 
 
 def read_schema(options: ReadOptions) -> StructType:

@@ -61,4 +61,4 @@ def _is_long(stamp: Path, sequence: int) -> bool:
 
 
 def _opened(settings: Settings) -> Table:
-    return open_table(settings.table, dict(settings.options.storage_options or {}) or None)
+    return open_table(settings.table, storage_options=dict(settings.options.storage_options or {}) or None)

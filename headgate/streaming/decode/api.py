@@ -91,7 +91,7 @@ def _json_of(table: Table) -> JsonDecoder:
     return JsonDecoder(table.schema)
 
 
-def raw(column: str = "value", kind: pa.DataType | None = None) -> RawDecoder:
+def raw(column: str = "value", *, kind: pa.DataType | None = None) -> RawDecoder:
     """A decoder that keeps each value as it is, in one column: binary, or text that must be UTF-8 (`kind`).
 
     For tables whose other columns may all be null. Raises InvalidInput for another kind.
@@ -99,7 +99,7 @@ def raw(column: str = "value", kind: pa.DataType | None = None) -> RawDecoder:
     return RawDecoder(column, pa.binary() if kind is None else kind)
 
 
-def debezium(schema: Any, primary_key: str | Sequence[str] | None = None) -> DebeziumDecoder:
+def debezium(schema: Any, *, primary_key: str | Sequence[str] | None = None) -> DebeziumDecoder:
     """A decoder for Debezium's change events in JSON, for tables with a key.
 
     `schema` is as for `json`: the columns of `after`. `primary_key` are the key columns; without it, those that the
@@ -111,7 +111,7 @@ def debezium(schema: Any, primary_key: str | Sequence[str] | None = None) -> Deb
 
 
 def avro(
-    schema: Any, registry: str | None = None, *, schemas: Mapping[int, str] | None = None, auth: str | None = None
+    schema: Any, *, registry: str | None = None, schemas: Mapping[int, str] | None = None, auth: str | None = None
 ) -> AvroDecoder:
     """A decoder for Avro in the wire format of a schema registry: a zero byte, the schema's id, the value.
 

@@ -126,7 +126,7 @@ class LedgerRebuild:
 
 
 def rebuild_ledger(
-    spark: SparkSession, table: Table, stream: str, ledger: str, *, apply: bool = False
+    spark: SparkSession, table: Table, *, stream: str, ledger: str, apply: bool = False
 ) -> LedgerRebuild:
     """Make the rows of a stream in a ledger anew from its commit log and the log's archive. Without `apply` it only
     says what it would do.

@@ -24,7 +24,8 @@ from headgate.connectors.objects import open_store
 from headgate.errors import InvalidInput, NotFound
 from headgate.streaming.delta.mirror_batches import MirrorBatches
 from headgate.streaming.delta.tables import DeltaName, check_delta, quoted, sql_type, text
-from headgate.table.table import Table, open_table
+from headgate.table.stores import Place
+from headgate.table.table import Table, as_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,10 +45,10 @@ class DeltaMirror:
 
     def __init__(
         self,
-        table: Table | str,
+        table: Table | Place,
         target: str,
-        mode: MirrorMode | None = None,
         *,
+        mode: MirrorMode | None = None,
         storage_options: Mapping[str, str] | None = None,
         **options: Any,
     ) -> None:
@@ -55,9 +56,8 @@ class DeltaMirror:
         key (updates and deletes), append where it has none. `options` are those of `headgate.read_log`, such as
         maxRowsPerTrigger. Raises InvalidInput, NotFound.
         """
-        given = table.storage_options if isinstance(table, Table) else None
-        self._storage = dict(storage_options or given or {})
-        self._table = open_table(table, self._storage or None) if isinstance(table, str) else table
+        self._table = as_table(table, storage_options)
+        self._storage = dict(storage_options or self._table.storage_options or {})
         self._name = DeltaName(target)
         self._options = {name: str(value) for name, value in options.items()}
         self.mode = checked_mode(mode, self._table)

@@ -48,7 +48,7 @@ class MirrorBatches:
         if batch_id == 1:
             # Batch 0 is done, so that nobody asks any more where the query began.
             with suppress(HeadgateError):
-                open_table(self.table, self.storage_options or None).drop_checkpoint(self.start)
+                open_table(self.table, storage_options=self.storage_options or None).drop_checkpoint(self.start)
 
     def _append(self, frame: DataFrame, batch_id: int) -> None:
         rows = frame.select(*map(quoted, self.columns))

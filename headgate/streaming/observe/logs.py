@@ -17,7 +17,7 @@ from headgate.errors import InvalidInput
 Form = Literal["text", "json"]
 
 
-def configure_logs(form: Form = "text", level: str = "INFO", stream: TextIO | None = None) -> None:
+def configure_logs(form: Form = "text", *, level: str = "INFO", stream: TextIO | None = None) -> None:
     """Send log lines from `level` on to `stream` (stderr): as text for people, or one JSON object a line.
 
     Raises InvalidInput for a form or a level that there is not.

@@ -68,6 +68,7 @@ from tests.support.life import (
     written,
 )
 from tests.support.stores import Crash
+from tests.support.tables import claimed
 
 
 @pytest.fixture
@@ -92,7 +93,7 @@ def test_a_clone_of_a_streamed_table_has_exactly_the_visible_rows_and_dead_lette
     assert [i for i in ids(clone) if i < 0] == [-11, -10, -3, -2, -1]
     assert content(clone)[1] == expected_dead(part for number in range(3) for part in ranges_of(number))
     assert clone.table_id != source.table_id
-    assert {shard.id for shard in clone.shards()}.isdisjoint(shard.id for shard in source.shards())
+    assert {shard.id for shard in claimed(clone)}.isdisjoint(shard.id for shard in claimed(source))
     assert clone.shard(DIRECT).manifests.latest() is not None
 
 
@@ -318,10 +319,10 @@ def test_native_opens_the_clone_once_a_writer_has_chosen_its_wal(tmp_path: Path)
             writer.put(rows(5))
         writer.flush_memtable()
     clone = source.clone(str(tmp_path / "clone"))
-    assert [shard.native_safe for shard in clone.shards()] == [False, False]
+    assert [shard.native_safe for shard in claimed(clone)] == [False, False]
     clone.writer("bucket-00000", WAL_ONLY).close()
     clone = open_table(clone.uri)
-    assert [shard.native_safe for shard in clone.shards()] == [True, True]
+    assert [shard.native_safe for shard in claimed(clone)] == [True, True]
     for name, before in (("bucket-00000", [1, 2, 4]), ("bucket-00001", [5])):
         with lance.dataset(clone.uri).mem_wal_writer(str(clone.shard(name).id)) as native:
             assert sorted(native.lsm_scanner().to_table()["id"].to_pylist()) == before
@@ -353,7 +354,7 @@ def test_native_keeps_out_of_a_streamed_clone_until_its_stream_releases_it(tmp_p
         lance.dataset(clone.uri).mem_wal_writer(str(shard.id))
     clone.checkpoint("all")
     clone = open_table(clone.uri)
-    assert all(info.native_safe for info in clone.shards())
+    assert all(info.native_safe for info in claimed(clone))
     lance.dataset(clone.uri).mem_wal_writer(str(shard.id)).close()
     assert Counter(i for i in ids(clone) if i >= 0) == committed(0, 1, 2)
 
@@ -860,7 +861,7 @@ def test_a_shard_without_a_name_gets_an_id_of_its_own(tmp_path: Path) -> None:
         writer.put(rows(1))
     clone = source.clone(str(tmp_path / "clone"))
     assert ids(clone) == [1]
-    assert [shard.id for shard in clone.shards()] == [uuid.uuid5(clone.table_id, str(by_hand))]
+    assert [shard.id for shard in claimed(clone)] == [uuid.uuid5(clone.table_id, str(by_hand))]
 
 
 def test_the_intent_says_where_the_clone_came_from_and_holds_no_credentials(tmp_path: Path, source: Table) -> None:

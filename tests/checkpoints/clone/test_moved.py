@@ -34,6 +34,7 @@ from tests.support.clones import (
 )
 from tests.support.life import TOPIC, expected_rows, ranges_of
 from tests.support.stores import Crash
+from tests.support.tables import claimed
 
 STEPS = ("look", "claim", "tip", "barrier", "re-read", "noted", "copied")
 
@@ -76,7 +77,7 @@ def test_the_first_writer_persists_the_store_and_readers_find_both_places(tmp_pa
         assert content(given)[0] == wanted + Counter([(-4, "direct")])
     found = open_table(table.uri)
     assert found.record.wal_uri == str(tmp_path / "wal")
-    assert not [shard for shard in found.shards() if shard.native_safe]
+    assert not [shard for shard in claimed(found) if shard.native_safe]
     assert content(found)[0] == wanted + Counter([(-4, "direct")])
     assert entries(tmp_path / "wal", table, DIRECT)
     assert not entries(tmp_path / "wal", table, f"partition:{TOPIC}:0"), "that shard moves when its stream opens it"
@@ -117,7 +118,7 @@ def test_another_store_than_the_chosen_one_is_refused_with_both_named(tmp_path: 
 def test_who_opened_the_table_before_is_told_to_open_it_again(tmp_path: Path, table: Table) -> None:
     with open_table(table.uri, wal_uri=str(tmp_path / "wal")).writer(DIRECT, WAL_ONLY) as writer:
         writer.put(rows(-4))
-    epochs = [shard.epoch for shard in table.shards()]
+    epochs = [shard.epoch for shard in claimed(table)]
     stale_calls: list[Callable[[], object]] = [
         lambda: table.writer(DIRECT, WAL_ONLY),
         lambda: table.writer(DIRECT, CONFIG),
@@ -127,7 +128,7 @@ def test_who_opened_the_table_before_is_told_to_open_it_again(tmp_path: Path, ta
     for stale in stale_calls:
         with pytest.raises(InvalidInput, match="open the table again"):
             stale()
-    assert [shard.epoch for shard in table.shards()] == epochs, "nobody was fenced"
+    assert [shard.epoch for shard in claimed(table)] == epochs, "nobody was fenced"
     assert -4 in ids(open_table(table.uri))
 
 

@@ -36,7 +36,12 @@ def test_on_s3_entries_and_sstables_are_copied_by_the_server_and_no_credentials_
         assert sorted(clone.scan().read_all()["id"].to_pylist()) == [1, 2, 3]
         with clone.writer("bucket-00000", CONFIG) as writer:
             writer.put(rows(4))
-        assert sorted(open_table(clone.uri, s3_options).scan().read_all()["id"].to_pylist()) == [1, 2, 3, 4]
+        assert sorted(open_table(clone.uri, storage_options=s3_options).scan().read_all()["id"].to_pylist()) == [
+            1,
+            2,
+            3,
+            4,
+        ]
         stored = [bytes(clone.home.store.get(info.key)) for info in clone.home.store.list("")]
         assert not any(secret.encode() in data for secret in S3_SECRETS for data in stored)
         assert not any(secret in repr(clone) + repr(clone.home) for secret in S3_SECRETS)

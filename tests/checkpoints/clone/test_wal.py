@@ -30,6 +30,7 @@ from tests.support.clones import (
     streamed,
 )
 from tests.support.life import TOPIC, expected_rows, ranges_of
+from tests.support.tables import claimed
 
 SECRET = "the-secret-of-this-test"
 
@@ -87,7 +88,7 @@ def test_a_read_only_open_with_a_given_store_works_and_writes_nothing(
     for wal_uri in (None, str(tmp_path / "wal"), str(tmp_path / "other"), clone.uri):
         table = open_table(clone.uri, wal_uri=wal_uri)
         assert content(table) == content(source)
-        assert len(table.shards()) == 3
+        assert len(claimed(table)) == 3
         assert content(pickle.loads(pickle.dumps(table))) == content(source)
     assert files(tmp_path / "clone") == before
     assert not (tmp_path / "wal").exists()
@@ -130,7 +131,7 @@ def test_a_first_writer_without_one_keeps_the_wal_in_the_table_for_ever(tmp_path
     with pytest.raises(WalStoreMismatch, match="WALs lie in") as refused:
         open_table(clone.uri, wal_uri=str(tmp_path / "wal"))
     assert refused.value.table == clone.uri
-    assert [shard.native_safe for shard in open_table(clone.uri).shards() if not shard.sealed] == [True]
+    assert [shard.native_safe for shard in claimed(open_table(clone.uri)) if not shard.sealed] == [True]
 
 
 def test_a_writer_that_comes_second_with_another_store_is_refused_before_it_claims(

@@ -170,7 +170,7 @@ def test_past_expiry_a_consumer_is_told_a_checkpoint_from_which_nothing_is_missi
     fresh = feed_of(table)
     assert then.at is not None
     begin = fresh.start(then.at)
-    whole = Counter(then.scan(["id"]).read_all().column("id").to_pylist())
+    whole = Counter(then.scan(columns=["id"]).read_all().column("id").to_pylist())
     assert whole + ids(read(fresh, begin, fresh.latest(begin))) == of_batches(range(6))
 
 

@@ -43,6 +43,7 @@ from tests.support.histories import (
 )
 from tests.support.life import SCHEMA, ranges_of
 from tests.support.stores import Crash
+from tests.support.tables import claimed
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +192,7 @@ def test_an_opener_that_was_fenced_puts_its_barrier_late(tmp_path: Path) -> None
 
 
 def shard_owner(table: Table) -> str | None:
-    (one,) = table.shards()
+    (one,) = claimed(table)
     return one.owner
 
 

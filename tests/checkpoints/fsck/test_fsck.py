@@ -40,7 +40,7 @@ def test_each_damage_is_named_by_its_code(whole: Table, tmp_path: Path, name: st
 
 @pytest.mark.parametrize("beyond", [2, 2**40, 2**63])
 def test_a_replay_after_beyond_the_wal_is_corrupt_and_not_an_empty_table(tmp_path: Path, beyond: int) -> None:
-    table = create_table(str(tmp_path / "table"), SCHEMA, "id")
+    table = create_table(str(tmp_path / "table"), SCHEMA, primary_key="id")
     with table.writer("single", WAL_ONLY) as writer:
         writer.put(rows(1, 2))
     shard = table.home.shard("single")

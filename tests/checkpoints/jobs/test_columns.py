@@ -170,7 +170,7 @@ def test_canary_native_refuses_another_type_under_a_stream_and_nothing_is_writte
     run_batch(driver, 2)
     driver.close_gaps(driver.settle(run_here, 1 << 20))
     driver.compact(CompactLimits())
-    assert Counter(table.scan(["id"]).read_all().column("id").to_pylist()) == of_batches(range(3))
+    assert Counter(table.scan(columns=["id"]).read_all().column("id").to_pylist()) == of_batches(range(3))
 
 
 @pytest.mark.parametrize("kind", [pa.int8(), pa.string(), pa.int64()], ids=str)
@@ -201,7 +201,7 @@ def test_nothing_goes_into_a_base_that_was_overwritten_and_no_row_is_lost_where_
     last.restore()
     driver.close_gaps(driver.settle(run_here, 1 << 20))
     driver.compact(CompactLimits())
-    assert Counter(table.scan(["id"]).read_all().column("id").to_pylist()) == of_batches(range(3))
+    assert Counter(table.scan(columns=["id"]).read_all().column("id").to_pylist()) == of_batches(range(3))
     assert lance.dataset(table.uri).count_rows() == of_batches(range(3)).total()
 
 

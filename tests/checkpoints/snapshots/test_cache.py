@@ -194,7 +194,7 @@ def test_a_table_that_is_made_again_in_the_same_place_is_not_read_as_the_one_bef
     shard = uuid.UUID(int=7)
 
     def made(note: str) -> Table:
-        table = create_table(str(tmp_path / "t"), SCHEMA, "id")
+        table = create_table(str(tmp_path / "t"), SCHEMA, primary_key="id")
         with table.writer(shard) as writer:
             writer.put(rows((1, note)))
             writer.flush_memtable()
@@ -214,7 +214,7 @@ def test_a_table_that_is_made_again_in_the_same_place_is_not_read_as_the_one_bef
 
 
 def test_a_base_that_native_overwrote_is_not_read_by_the_columns_of_the_one_before(tmp_path: Path) -> None:
-    table = create_table(str(tmp_path / "t"), SCHEMA, "id")
+    table = create_table(str(tmp_path / "t"), SCHEMA, primary_key="id")
     with table.writer("single") as writer:
         writer.put(rows((1, "mine")))
     assert pairs(table.scan()) == [(1, "mine")]
@@ -235,13 +235,13 @@ def test_the_state_of_a_log_is_kept_while_it_lists_few_entries(tmp_path: Path, m
     listed = []
     for number in range(4):
         run_batch(driver, number)
-        assert Counter(table.scan(["id"]).read_all()["id"].to_pylist()) == of_batches(range(number + 1))
+        assert Counter(table.scan(columns=["id"]).read_all()["id"].to_pylist()) == of_batches(range(number + 1))
         listed.append(sum(log.entries_above_fold for log in table.cache._logs.values()))
     assert listed == [4, 8, 0, 0]
 
 
 def test_a_column_that_is_added_is_in_the_table_that_knows_it_and_not_in_the_one_before(tmp_path: Path) -> None:
-    table = create_table(str(tmp_path / "t"), SCHEMA, "id")
+    table = create_table(str(tmp_path / "t"), SCHEMA, primary_key="id")
     with table.writer("single") as writer:
         writer.put(rows((1, "sstable")))
         writer.flush_memtable()
@@ -257,7 +257,7 @@ def test_a_column_that_is_added_is_in_the_table_that_knows_it_and_not_in_the_one
 
 
 def test_an_entry_that_is_lost_is_told_also_where_it_was_kept(tmp_path: Path) -> None:
-    table = create_table(str(tmp_path / "t"), SCHEMA, "id")
+    table = create_table(str(tmp_path / "t"), SCHEMA, primary_key="id")
     with table.writer("single", WAL_ONLY) as writer:
         for number in range(4):
             writer.put(rows((number, "n")))
@@ -325,7 +325,7 @@ def test_the_tails_that_are_kept_stay_within_the_limit_and_the_rest_is_read_each
 
 
 def test_what_was_flushed_is_no_longer_kept_after_the_next_read(tmp_path: Path) -> None:
-    table = create_table(str(tmp_path / "t"), SCHEMA, "id")
+    table = create_table(str(tmp_path / "t"), SCHEMA, primary_key="id")
     with table.writer("single") as writer:
         for number in range(10):
             writer.put(rows((number, "n" * 1_000)))

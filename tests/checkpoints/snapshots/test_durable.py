@@ -211,7 +211,7 @@ def test_nothing_can_be_written_to_it(table: Table) -> None:
         with pytest.raises(InvalidInput, match="opened at checkpoint 'now', which is for reading"):
             write()
     assert {info.key for info in table.home.store.list("")} == before
-    assert [(one.name, one.epoch) for one in then.shards([DIRECT])] == [(DIRECT, 1)]
+    assert [(one.name, one.epoch) for one in then.shards(names=[DIRECT])] == [(DIRECT, 1)]
 
 
 def test_something_that_went_anyway_is_told_with_the_checkpoints_name(table: Table) -> None:

@@ -51,7 +51,7 @@ EAGER = BasePolicy(small_rows=10**6, max_small=3, target_rows=10**6)
 
 def make(path: Path, key: str | None = None) -> Table:
     """Two fragments in the base, one of them indexed, two SSTables above it, and a tail."""
-    table = headgate.create_table(str(path / "table"), SCHEMA, key, full_text="note")
+    table = headgate.create_table(str(path / "table"), SCHEMA, primary_key=key, full_text="note")
     append(table.uri, 40, 0)
     table.build_index("note")
     append(table.uri, 20, 40)

@@ -56,7 +56,7 @@ def make_table(
 ) -> Table:
     """An empty table whose column `note` is indexed in this way."""
     sharding: Sharding = single() if shards == 1 else bucket("id", shards)
-    table = create_table(str(path), SCHEMA, "id" if keyed else None, sharding, full_text="note")
+    table = create_table(str(path), SCHEMA, primary_key="id" if keyed else None, sharding=sharding, full_text="note")
     if parameters:
         lance.dataset(table.uri).create_scalar_index("note", "INVERTED", name=INDEX, replace=True, **parameters)
     return table
@@ -109,7 +109,7 @@ def check_searches(table: Table, oracle: Oracle, chance: random.Random, count: i
         match: Match = chance.choice(["any", "any", "all", *phrases])
         filter = chance.choice([None, None, None, "size = 3", "size > 1 AND id % 2 = 0", "size > 100"])
         k = chance.choice([1, 3, 10, 1000])
-        ours = told(table.search(words, "note", k, filter, match=match))
+        ours = told(table.search(words, column="note", k=k, filter=filter, match=match))
         wrong = differ(ours, oracle.answer(words, match, filter), k)
         assert wrong is None, f"{words!r} match={match} filter={filter} k={k}: {wrong}"
 

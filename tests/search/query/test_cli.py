@@ -117,7 +117,7 @@ def test_a_value_that_json_does_not_know_is_told_as_text(tmp_path: Path) -> None
     from headgate.table.create import create_table
 
     schema = pa.schema([pa.field("id", pa.int64(), False), pa.field("note", pa.string()), pa.field("d", pa.date32())])
-    table = create_table(str(tmp_path / "t"), schema, "id", full_text="note")
+    table = create_table(str(tmp_path / "t"), schema, primary_key="id", full_text="note")
     with table.writer("single") as writer:
         writer.put(pa.table({"id": [1], "note": ["red"], "d": [0]}, schema=schema))
     assert _hits(table.uri, "red")[0]["d"] == "1970-01-01"

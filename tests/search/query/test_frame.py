@@ -20,7 +20,7 @@ def test_the_frame_holds_the_hits_of_one_search(spark: SparkSession, tmp_path: P
     table = make_table(tmp_path / "t")
     with table.writer("single") as writer:
         writer.put(rows([(1, "red apple"), (2, "red"), (3, "green")]))
-        frame = headgate.search_df(spark, table.uri, "red", 5)
+        frame = headgate.search_df(spark, table.uri, "red", k=5)
         writer.put(rows([(4, "red")]))
     expected = [(hit["id"], hit["note"], hit["_score"]) for hit in table.search("red", filter="id < 4").to_pylist()]
     found = [(row.id, row.note, row._score) for row in frame.orderBy(frame._score.desc()).collect()]

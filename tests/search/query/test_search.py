@@ -221,9 +221,9 @@ def test_what_cannot_be_is_refused(tmp_path: Path, how: dict[str, Any], match: s
 def test_a_column_is_named_where_none_or_several_are_indexed(tmp_path: Path) -> None:
     two = pa.schema([*SCHEMA, pa.field("more", pa.string())])
     with pytest.raises(InvalidInput, match="2 columns"):
-        create_table(str(tmp_path / "two"), two, "id", full_text=["note", "more"]).search("red")
+        create_table(str(tmp_path / "two"), two, primary_key="id", full_text=["note", "more"]).search("red")
     with pytest.raises(InvalidInput, match="0 columns"):
-        create_table(str(tmp_path / "none"), two, "id").search("red")
+        create_table(str(tmp_path / "none"), two, primary_key="id").search("red")
 
 
 # -- the table as it lives --------------------------------------------------------------------------
@@ -231,7 +231,7 @@ def test_a_column_is_named_where_none_or_several_are_indexed(tmp_path: Path) -> 
 
 def test_sstables_without_the_index_of_today_are_searched_by_its_words(tmp_path: Path) -> None:
     """The index came, or was replaced by one of other parameters, after the SSTable."""
-    table = create_table(str(tmp_path / "t"), SCHEMA, "id")
+    table = create_table(str(tmp_path / "t"), SCHEMA, primary_key="id")
     with table.writer("single") as writer:
         writer.put(rows([(1, "red gates"), (2, "green")]))
         writer.flush_memtable()
@@ -256,7 +256,7 @@ def test_rows_from_before_a_column_was_renamed_are_found_under_its_new_name(tmp_
     dataset = lance.dataset(table.uri)
     dataset.alter_columns({"path": "note", "name": "remark"})
     again = open_table(table.uri)
-    assert sorted(_ids(again.search("red", "remark"))) == [1, 3, 9]
+    assert sorted(_ids(again.search("red", column="remark"))) == [1, 3, 9]
     assert again.search("red").schema.names == ["id", "remark", "size", "_score"]
     with pytest.raises(InvalidInput, match="columns have changed"):
         table.search("red")
@@ -282,8 +282,8 @@ def test_sstables_and_rows_that_native_wrote_are_searched(tmp_path: Path) -> Non
         native.delete(_keys(start + 4))
         # Closing flushes.
         native.close()
-    assert len(table.shards()) == 1
-    assert table.shards()[0].sstables == 2
+    assert len(claimed(table)) == 1
+    assert claimed(table)[0].sstables == 2
     with table.writer("single") as writer:
         writer.put(rows([(2, "red")]))
     check_searches(table, Oracle(table), chance, 20)
@@ -293,7 +293,7 @@ def test_a_key_of_several_columns_hides_only_whole_keys(tmp_path: Path) -> None:
     schema = pa.schema(
         [pa.field("a", pa.int64(), False), pa.field("b", pa.string(), False), pa.field("note", pa.string())]
     )
-    table = create_table(str(tmp_path / "t"), schema, ["a", "b"], full_text="note")
+    table = create_table(str(tmp_path / "t"), schema, primary_key=["a", "b"], full_text="note")
 
     def made(*keys: tuple[int, str], note: str) -> pa.Table:
         columns = {"a": [a for a, _ in keys], "b": [b for _, b in keys], "note": [note] * len(keys)}

@@ -11,7 +11,7 @@ if __name__ == "__main__":
     servers, topic, uri, checkpoint = sys.argv[1:]
     spark = local_session(2)
     headgate.register(spark)
-    frame = headgate.kafka.read(spark, servers, topic, 500)
+    frame = headgate.kafka.read(spark, servers, topic, max_offsets_per_trigger=500)
     writer = frame.writeStream.format("headgate").option("checkpointLocation", checkpoint).option("decode", "json")
     writer.trigger(availableNow=True).start(uri).awaitTermination()
     spark.stop()

@@ -92,7 +92,7 @@ def ids(table: Table) -> list[int]:
 
 
 def made(place: Path, sharding: Sharding, key: str | None = None) -> Table:
-    return create_table(str(place / f"table-{uuid.uuid4().hex}"), SCHEMA, key, sharding)
+    return create_table(str(place / f"table-{uuid.uuid4().hex}"), SCHEMA, primary_key=key, sharding=sharding)
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_a_table_that_was_made_anew_ends_the_run_and_a_restart_is_refused(tmp_pa
     app = Application(tmp_path, table)
     app.run(0, {0: 0}, {0: 3})
     shutil.rmtree(table.uri)
-    anew = create_table(table.uri, SCHEMA, "id", PARTITIONED)
+    anew = create_table(table.uri, SCHEMA, primary_key="id", sharding=PARTITIONED)
     with pytest.raises(Fenced, match="another one was made in its place"):
         app.run(1, {0: 3}, {0: 5})
     with pytest.raises(InvalidInput, match="batches before 1 went elsewhere"):

@@ -179,7 +179,7 @@ def test_a_topic_becomes_a_table_with_updates_deletes_and_dead_letters(
 ) -> None:
     topic = make_topic(3)
     sharding = headgate.by_partition(key_is_partitioned=True)
-    table = headgate.create_table(str(tmp_path / "table"), SCHEMA, "id", sharding)
+    table = headgate.create_table(str(tmp_path / "table"), SCHEMA, primary_key="id", sharding=sharding)
     expected: dict[int, str] = {}
     for half in range(2):
         producer = Producer({"bootstrap.servers": kafka_servers, "enable.idempotence": True})

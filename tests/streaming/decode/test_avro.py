@@ -203,7 +203,7 @@ def registry() -> Iterator[str]:
 
 
 def test_a_registry_is_asked_once_per_schema_and_a_schema_it_lacks_is_a_bad_record(registry: str) -> None:
-    decoder = pickle.loads(pickle.dumps(headgate.decode.avro(COLUMNS, registry, auth="u:secret")))
+    decoder = pickle.loads(pickle.dumps(headgate.decode.avro(COLUMNS, registry=registry, auth="u:secret")))
     values = [wire(ORDER, order(1)), wire(ORDER, order(2), 99), b"\0\0\0\0\x08\x0a\0\0\0\0"]
     for _ in range(2):
         found = decoder.decode(pa.array(values, pa.binary()))
@@ -216,7 +216,7 @@ def test_a_registry_is_asked_once_per_schema_and_a_schema_it_lacks_is_a_bad_reco
 
 def test_a_registry_that_is_away_or_refuses_is_an_error_of_the_task_not_of_the_record(registry: str) -> None:
     def decode(number: int, auth: str) -> None:
-        headgate.decode.avro(COLUMNS, registry, auth=auth).decode(
+        headgate.decode.avro(COLUMNS, registry=registry, auth=auth).decode(
             pa.array([wire(ORDER, order(1), number)], pa.binary())
         )
 
@@ -226,6 +226,6 @@ def test_a_registry_that_is_away_or_refuses_is_an_error_of_the_task_not_of_the_r
         decode(501, "u:wrong")
     assert "wrong" not in str(refused.value)
     with pytest.raises(InvalidInput, match="credentials"):
-        headgate.decode.avro(COLUMNS, "http://u:secret@127.0.0.1:1")
+        headgate.decode.avro(COLUMNS, registry="http://u:secret@127.0.0.1:1")
     with pytest.raises(InvalidInput, match="schemas"):
         headgate.decode.avro(COLUMNS)

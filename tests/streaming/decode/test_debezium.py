@@ -114,16 +114,16 @@ def test_what_is_no_change_of_one_row_is_a_dead_letter_and_costs_no_other() -> N
 def test_a_decoder_without_a_key_is_refused() -> None:
     with pytest.raises(InvalidInput, match="key"):
         headgate.decode.debezium("id bigint, name string")
-    assert headgate.decode.debezium("id bigint, name string", "id").primary_key == ("id",)
+    assert headgate.decode.debezium("id bigint, name string", primary_key="id").primary_key == ("id",)
     with pytest.raises(InvalidInput, match="not among"):
-        headgate.decode.debezium("id bigint", ["other"])
+        headgate.decode.debezium("id bigint", primary_key=["other"])
 
 
 def test_raw_values_are_kept_as_they_are_and_text_must_be_text() -> None:
     values = pa.array([b"a", None, b"\xff", b""], pa.binary())
     kept = headgate.decode.raw().decode(values)
     assert (kept.rows.column(0).to_pylist(), kept.nulls.to_pylist()) == ([b"a", b"\xff", b""], [1])
-    text = headgate.decode.raw("line", pa.string()).decode(values)
+    text = headgate.decode.raw("line", kind=pa.string()).decode(values)
     assert (text.rows.to_pylist(), text.bad.indices.to_pylist()) == ([{"line": "a"}, {"line": ""}], [2])
     with pytest.raises(InvalidInput):
-        headgate.decode.raw("x", pa.int64())
+        headgate.decode.raw("x", kind=pa.int64())

@@ -22,7 +22,7 @@ def main(told: dict[str, Any]) -> None:
     small = {"spark.databricks.delta.snapshotPartitions": "2"}
     spark = local_session(2, log_file=Path(told["log"]), settings={**delta_settings(), **small})
     tell(pid=os.getpid())
-    source = headgate.kafka.source(told["servers"], told["topic"], told["max_offsets"])
+    source = headgate.kafka.source(told["servers"], told["topic"], max_offsets_per_trigger=told["max_offsets"])
     sink = headgate.ShardSink(
         told["table"], stream="s", decode=headgate.decode.json(SCHEMA), source=source, ledger=told["ledger"]
     )

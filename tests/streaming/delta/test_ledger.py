@@ -40,7 +40,7 @@ def test_sql_says_where_an_offset_lies_after_failures_crashes_and_over_buckets(
     monkeypatch: pytest.MonkeyPatch,
     rebuilt: bool,
 ) -> None:
-    headgate.configure_logs("json", "WARNING", said := io.StringIO())
+    headgate.configure_logs("json", level="WARNING", stream=(said := io.StringIO()))
     topic = Topic(kafka_servers, make_topic(4), 4)
     ledger = tmp_path / "place" / "ledger"
     ledger.parent.write_text("a file where a folder must be: the ledger cannot be written")
@@ -120,17 +120,19 @@ def test_sql_says_where_an_offset_lies_after_failures_crashes_and_over_buckets(
 
     # A rebuild brings back every row, whether somebody took out some of them, or the ledger is made elsewhere.
     spark.sql(f"DELETE FROM delta.`{ledger}` WHERE sequence % 2 = 0 AND table_uri = '{straight.table.uri}'")
-    dry = rebuild_ledger(spark, straight.table, "s", str(ledger))
+    dry = rebuild_ledger(spark, straight.table, stream="s", ledger=str(ledger))
     assert (dry.applied, dry.rows, dry.kept, dry.lost_upto) == (False, len(own), 0, 0)
     assert dry.replaced < len(own)
     with pytest.raises(AssertionError):
         check_ledger(spark, straight.table, ledger)
-    assert rebuild_ledger(spark, straight.table, "s", str(ledger), apply=True) == replace(dry, applied=True)
+    assert rebuild_ledger(spark, straight.table, stream="s", ledger=str(ledger), apply=True) == replace(
+        dry, applied=True
+    )
     assert _sorted(check_ledger(spark, straight.table, ledger)) == _sorted(own)
     check_ledger(spark, buckets.table, ledger)
     with catalog_name(spark) as name, monkeypatch.context() as patched:
         patched.setattr(streaming_ledger, "CHUNK", 5)
-        assert rebuild_ledger(spark, straight.table, "s", name, apply=True).rows == len(own)
+        assert rebuild_ledger(spark, straight.table, stream="s", ledger=name, apply=True).rows == len(own)
         assert _sorted([row.asDict() for row in spark.table(name).collect()]) == _sorted(own)
 
     # A collection that looked before the archive began takes a record that the ledger alone has then: it keeps its row.
@@ -145,7 +147,7 @@ def test_sql_says_where_an_offset_lies_after_failures_crashes_and_over_buckets(
     with monkeypatch.context() as patched:
         patched.setattr(LedgerFeed, "lost_upto", taken_meanwhile)
         with pytest.raises(Transient, match="last that has them"):
-            rebuild_ledger(spark, straight.table, "s", str(ledger), apply=True)
+            rebuild_ledger(spark, straight.table, stream="s", ledger=str(ledger), apply=True)
     taken.rename(record)
     assert _sorted(check_ledger(spark, straight.table, ledger)) == _sorted(own)
 
@@ -157,20 +159,20 @@ def test_sql_says_where_an_offset_lies_after_failures_crashes_and_over_buckets(
     lately = sum(row["sequence"] > gone for row in own)
     assert 0 < lately < len(own)
     spark.sql(f"DELETE FROM delta.`{ledger}` WHERE sequence > {gone} AND table_uri = '{straight.table.uri}'")
-    dry = rebuild_ledger(spark, straight.table, "s", str(ledger))
+    dry = rebuild_ledger(spark, straight.table, stream="s", ledger=str(ledger))
     assert (dry.applied, dry.rows, dry.replaced) == (False, lately, 0)
     with pytest.raises(AssertionError):
         check_ledger(spark, straight.table, ledger)
-    done = rebuild_ledger(spark, straight.table, "s", str(ledger), apply=True)
+    done = rebuild_ledger(spark, straight.table, stream="s", ledger=str(ledger), apply=True)
     assert (done.rows, done.kept, done.lost_upto) == (lately, len(own) - lately, 0)
     assert len(check_ledger(spark, straight.table, ledger)) == len(own)
     check_ledger(spark, buckets.table, ledger)
 
     # A ledger that is made anew elsewhere tells what was folded: a range per partition.
     with catalog_name(spark) as name:
-        first = rebuild_ledger(spark, straight.table, "s", name, apply=True)
+        first = rebuild_ledger(spark, straight.table, stream="s", ledger=name, apply=True)
         assert (first.rows, first.lost_upto) == (lately + 4, gone)
-        again = rebuild_ledger(spark, straight.table, "s", name, apply=True)
+        again = rebuild_ledger(spark, straight.table, stream="s", ledger=name, apply=True)
         assert (again.rows, again.replaced, again.kept) == (lately, lately, 4)
         assert spark.table(name).count() == lately + 4
         folded = spark.table(name).where("kind = 'folded'").collect()

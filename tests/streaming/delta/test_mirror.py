@@ -77,7 +77,7 @@ def test_a_mirror_begins_with_the_table_as_it_is_and_follows_updates_deletes_and
 
 
 def _refused(spark: SparkSession, table: Table, target: Path, place: str, tmp_path: Path) -> None:
-    other = headgate.create_table(str(tmp_path / "other"), table.schema, "id", headgate.single())
+    other = headgate.create_table(str(tmp_path / "other"), table.schema, primary_key="id", sharding=headgate.single())
     plain = tmp_path / "plain"
     spark.range(3).write.format("delta").save(str(plain))
     calls: dict[str, tuple[Any, Path, str]] = {

@@ -112,7 +112,7 @@ def test_what_a_compaction_takes_in_is_indexed_by_itself_and_searched(
     assert state.indexed >= 2
     assert (state.failures, state.running) == ((), ())
     assert ids(table) == rows_of(range(8))
-    text = table.scan(["note"]).read_all().column("note")[0].as_py()
+    text = table.scan(columns=["note"]).read_all().column("note")[0].as_py()
     assert text in table.search(text, k=1000).column("note").to_pylist()
 
 

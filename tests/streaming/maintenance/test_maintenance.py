@@ -486,7 +486,7 @@ def test_columns_that_somebody_changed_are_told_with_what_to_do_and_batches_go_o
     until(lambda: maintenance.state.unflushed_bytes == 0, "flushed")
     assert ids(changed) == rows_of(range(3))
     assert changed.schema.names == ["id", "more"]
-    assert changed.scan(["more"]).read_all().column("more").null_count == 3 * 2 * 18
+    assert changed.scan(columns=["more"]).read_all().column("more").null_count == 3 * 2 * 18
 
 
 def test_other_columns_are_for_the_next_batch_where_the_decoder_follows_the_table(

@@ -87,7 +87,7 @@ def test_a_stream_is_flushed_and_compacted_on_executors_and_shows_what_the_topic
 
 def check_search(table: Table) -> None:
     """A word of every row finds every row."""
-    assert table.search("order", k=10_000).num_rows == table.scan(["id"]).read_all().num_rows
+    assert table.search("order", k=10_000).num_rows == table.scan(columns=["id"]).read_all().num_rows
 
 
 @pytest.mark.spark

@@ -25,7 +25,7 @@ ORIGIN = ["_topic", "_partition", "_offset"]
 
 @pytest.fixture(scope="module")
 def keyed(tmp_path_factory: pytest.TempPathFactory) -> Table:
-    return headgate.create_table(str(tmp_path_factory.mktemp("tables") / "keyed"), SCHEMA, "id")
+    return headgate.create_table(str(tmp_path_factory.mktemp("tables") / "keyed"), SCHEMA, primary_key="id")
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ from headgate.streaming.spark.query import QueryFacts, query_facts, task_tries
 from headgate.table.table import Table
 from tests.support.runs import NOW, Stream, Topic, check_table, make_table, scanned, wait
 from tests.support.services import MakeTopic
+from tests.support.tables import claimed
 
 
 @pytest.mark.parametrize(
@@ -116,7 +117,7 @@ def test_a_setting_that_cannot_be_is_refused_before_anything_is_claimed(
     settings(onBadRecords="fail")
     with pytest.raises(InvalidInput, match=r"did you mean 'spark\.headgate\.onBadRecord'"):
         run(table)
-    assert table.shards() == []
+    assert claimed(table) == []
 
 
 @pytest.mark.spark
@@ -127,7 +128,7 @@ def test_a_checkpoint_of_another_query_is_refused_before_anything_is_claimed(
     table = make_table(tmp_path / "b", headgate.single())
     with pytest.raises(InvalidInput, match="The checkpoint location is another query's"):
         run(table, "second", checkpoint_location=str(tmp_path / "first"))
-    assert table.shards() == []
+    assert claimed(table) == []
     run(table, "second", checkpoint_location=str(tmp_path / "second"))
     assert len(scanned(table)) == 40
 

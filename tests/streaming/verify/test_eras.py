@@ -67,9 +67,9 @@ def test_a_decoder_of_somebody_s_own_is_recorded_by_name_and_never_made_again() 
 KEYED = pa.schema([pa.field("id", pa.int64(), False, {PRIMARY_KEY: b"true"}), pa.field("note", pa.string())])
 MADE = {
     "json": decode.json(KEYED),
-    "debezium": decode.debezium(KEYED, "id"),
-    "avro": decode.avro(KEYED, "http://registry:8081", schemas={7: '"long"'}),
-    "raw": decode.raw("payload", pa.string()),
+    "debezium": decode.debezium(KEYED, primary_key="id"),
+    "avro": decode.avro(KEYED, registry="http://registry:8081", schemas={7: '"long"'}),
+    "raw": decode.raw("payload", kind=pa.string()),
 }
 
 
