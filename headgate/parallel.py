@@ -38,9 +38,11 @@ class Pool(ThreadPoolExecutor):
 
 
 def each(name: str, call: Callable[..., R], *items: Iterable[Any], workers: int = WORKERS) -> list[R]:
-    """`list(map(call, *items))`, with many calls at once. Raises the first error in order, after all have ended."""
+    """`list(map(call, *items))`, with many calls at once. Raises the first error in order, after all have ended; with
+    one worker at once, and the rest is not called.
+    """
     calls = list(zip(*items, strict=True))
-    if len(calls) < 2:
+    if len(calls) < 2 or workers == 1:
         return [call(*one) for one in calls]
     with Pool(name, min(workers, len(calls))) as pool:
         return list(pool.map(lambda one: call(*one), calls))

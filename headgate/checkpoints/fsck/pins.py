@@ -65,7 +65,7 @@ def judge_pins(shard: Shard, pins: Mapping[str, PinnedShard], listing: WalListin
             yield finding("checkpoint-broken", f"{shard.wal_key(low)} (position {low})", what)
         for sstable in pin.manifest.sstables:
             key = sstable_key(shard, sstable.path)
-            if next(iter(shard.home.store.list(key + "/")), None) is None:
+            if not shard.home.store.any_below(key + "/"):
                 yield finding("checkpoint-broken", key, f"Checkpoint {name!r} needs this SSTable, and it is missing.")
 
 

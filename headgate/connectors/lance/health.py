@@ -81,7 +81,7 @@ def _own_indexes(dataset: Any) -> Iterator[tuple[str, list[str]]]:
 
 def _has_files(store: ObjectStore, key: str, index: str) -> bool:
     prefix = f"{key}/_indices/{index}/" if key else f"_indices/{index}/"
-    return next(iter(store.list(prefix)), None) is not None
+    return store.any_below(prefix)
 
 
 def _reason(error: BaseException) -> str:

@@ -12,6 +12,10 @@ _MOST_PARTS = min(os.sysconf("SC_IOV_MAX"), 1024) if "SC_IOV_MAX" in os.sysconf_
 """How many buffers one writev takes; POSIX promises 16."""
 _COPY_STEP = 8 << 20
 """Bytes a copy holds in memory at a time: large enough to stream, small beside an entry."""
+_KERNEL_STEP = 1 << 30
+"""Bytes the kernel is asked to copy at a time; it may do less."""
+_NO_KERNEL_COPY = frozenset((errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF, errno.EPERM))
+"""It does not copy between these: file systems of two kinds, or one that does not know how."""
 
 
 def open_folder(path: str) -> int:
@@ -70,10 +74,23 @@ def read(file: int, start: int, length: int) -> memoryview:
 
 
 def copy_all(source: int, target: int) -> None:
-    position = 0
+    """Every byte; by the kernel alone where both files lie in places that it can copy between."""
+    position = _copied_by_kernel(source, target) if hasattr(os, "copy_file_range") else 0
     while part := os.pread(source, _COPY_STEP, position):
         write(target, [memoryview(part)])
         position += len(part)
+
+
+def _copied_by_kernel(source: int, target: int) -> int:
+    """How many bytes it copied: all, or those before it refused."""
+    position = 0
+    try:
+        while copied := os.copy_file_range(source, target, _KERNEL_STEP, position):
+            position += copied
+    except OSError as error:
+        if error.errno not in _NO_KERNEL_COPY:
+            raise
+    return position
 
 
 def regular(status: os.stat_result) -> os.stat_result:

@@ -49,6 +49,10 @@ class FolderStore(ObjectStore):
         """As the inner store does, relative to the folder."""
         return (key.removeprefix(self._prefix) for key in self._inner.list_keys(self._prefix + checked_folder(prefix)))
 
+    def any_below(self, prefix: str) -> bool:
+        """As the inner store does."""
+        return self._inner.any_below(self._prefix + checked_folder(prefix))
+
     def list_folders(self, prefix: str) -> Iterator[str]:
         """As the inner store does."""
         return self._inner.list_folders(self._prefix + checked_folder(prefix))
@@ -69,6 +73,11 @@ class FolderStore(ObjectStore):
     def locate(self, key: str = "") -> tuple[str, dict[str, str]]:
         """As the inner store does."""
         return self._inner.locate(self._prefix + checked_key(key) if key else self._prefix.rstrip("/"))
+
+    @property
+    def is_near(self) -> bool:
+        """The inner store's."""
+        return self._inner.is_near
 
     @property
     def retry(self) -> Retry:

@@ -130,6 +130,11 @@ class LocalStore(ObjectStore):
         self._count("list")
         return (key for key, _ in self._walk(prefix))
 
+    @property
+    def is_near(self) -> bool:
+        """True."""
+        return True
+
     def list_folders(self, prefix: str) -> Iterator[str]:
         """Names of the folders right below that hold an object; an empty directory is no folder."""
         checked_folder(prefix)

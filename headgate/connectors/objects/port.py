@@ -93,6 +93,10 @@ class ObjectStore(ABC):
         """The keys that `list` shows, where nothing else of the objects is wanted: on a disk that is much cheaper."""
         return (info.key for info in self.list(prefix))
 
+    def any_below(self, prefix: str) -> bool:
+        """Whether the folder holds an object. One request, however many there are."""
+        return next(self.list_keys(prefix), None) is not None
+
     @abstractmethod
     def list_folders(self, prefix: str) -> Iterator[str]:
         """Names of the folders right below the folder `prefix`, without '/'."""
@@ -121,6 +125,11 @@ class ObjectStore(ABC):
     def places(self) -> Sequence[ObjectStore]:
         """The stores that hold what `list` shows: itself, unless it looks into several."""
         return (self,)
+
+    @property
+    def is_near(self) -> bool:
+        """Whether a request is answered at once: then a thread costs more than the request it would hide."""
+        return False
 
     # -- retrying ------------------------------------------------------------
 

@@ -39,6 +39,10 @@ class ReadOnlyStore(ObjectStore):
         """As the inner store does."""
         return self._inner.list_keys(prefix)
 
+    def any_below(self, prefix: str) -> bool:
+        """As the inner store does."""
+        return self._inner.any_below(prefix)
+
     def list_folders(self, prefix: str) -> Iterator[str]:
         """As the inner store does."""
         return self._inner.list_folders(prefix)
@@ -64,6 +68,11 @@ class ReadOnlyStore(ObjectStore):
         if dst_store is None or dst_store is self:
             self._refuse(dst)
         self._inner.copy(src, dst, dst_store)
+
+    @property
+    def is_near(self) -> bool:
+        """The inner store's."""
+        return self._inner.is_near
 
     @property
     def retry(self) -> Retry:

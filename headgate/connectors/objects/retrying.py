@@ -65,6 +65,10 @@ class RetryingStore(ObjectStore):
         """Repeated as a whole."""
         return iter(self._retry.run(lambda: [*self._inner.list_folders(prefix)]))
 
+    def any_below(self, prefix: str) -> bool:
+        """Repeated."""
+        return self._retry.run(lambda: self._inner.any_below(prefix))
+
     def delete(self, key: str) -> None:
         """Repeated."""
         self._retry.run(lambda: self._inner.delete(key))
@@ -92,6 +96,11 @@ class RetryingStore(ObjectStore):
     def places(self) -> Sequence[ObjectStore]:
         """The inner store's, under the same policy."""
         return tuple(place.retrying(self._retry) for place in self._inner.places)
+
+    @property
+    def is_near(self) -> bool:
+        """The inner store's."""
+        return self._inner.is_near
 
     @property
     def counting(self) -> ObjectStore:

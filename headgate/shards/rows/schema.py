@@ -116,27 +116,38 @@ class RowSchema:
         names = batch.schema.names
         if len(set(names)) != len(names):
             raise InvalidInput(f"Column names must be unique, got {names}.")
-        unknown = [name for name in names if name not in self.logical.names]
-        if unknown:
+        known = self._columns
+        if unknown := [name for name in names if name not in known]:
             near = nearest(unknown[0], self.logical.names)
             hint = f"; did you mean {near!r}?" if near else f"; the table has {self.logical.names}"
             raise InvalidInput(f"There is no column {unknown[0]!r} in this table{hint}.")
+        given = dict(zip(names, batch.columns, strict=True))
         columns: list[pa.Array] = []
-        for field in self.storage:
-            if field.name == TOMBSTONE:
-                columns.append(_constant(deleted, batch.num_rows))
-            elif field.name in names:
-                columns.append(_checked(batch.column(field.name), field, required=self._required(field.name, deleted)))
-            elif self._required(field.name, deleted):
-                raise InvalidInput(f"Column {field.name!r} may not be null and is missing.")
+        for name, column in known.items():
+            required = column.is_key or (column.required and not deleted)
+            if name in given:
+                columns.append(_checked(given[name], name, column.type, required=required))
+            elif required:
+                raise InvalidInput(f"Column {name!r} may not be null and is missing.")
             else:
-                columns.append(pa.nulls(batch.num_rows, field.type))
+                columns.append(pa.nulls(batch.num_rows, column.type))
+        columns.append(_constant(deleted, batch.num_rows))
         return pa.RecordBatch.from_arrays(columns, schema=self.storage)
 
-    def _required(self, name: str, deleted: bool) -> bool:
-        if deleted:
-            return name in self.primary_key
-        return name in self.primary_key or not self.logical.field(name).nullable
+    @cached_property
+    def _columns(self) -> dict[str, _Column]:
+        """What a batch is checked against, by name: asking Arrow for each field of each batch costs more than the rows
+        of a small one.
+        """
+        keys = set(self.primary_key)
+        return {f.name: _Column(f.type, f.name in keys, f.name in keys or not f.nullable) for f in self.logical}
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    type: pa.DataType
+    is_key: bool
+    required: bool
 
 
 def is_reserved(key: bytes) -> bool:
@@ -156,11 +167,11 @@ def as_batches(rows: Rows) -> Iterable[pa.RecordBatch]:
     raise InvalidInput(f"Rows come as a pyarrow RecordBatch, a Table or a list of batches, not {type(rows).__name__}.")
 
 
-def _checked(column: pa.Array, field: pa.Field, *, required: bool) -> pa.Array:
-    if column.type != field.type:
-        raise InvalidInput(f"Column {field.name!r} must be {field.type}, got {column.type}.")
+def _checked(column: pa.Array, name: str, kind: pa.DataType, *, required: bool) -> pa.Array:
+    if column.type != kind:
+        raise InvalidInput(f"Column {name!r} must be {kind}, got {column.type}.")
     if required and column.null_count:
-        raise InvalidInput(f"Column {field.name!r} may not be null and has {column.null_count} nulls.")
+        raise InvalidInput(f"Column {name!r} may not be null and has {column.null_count} nulls.")
     return column
 
 

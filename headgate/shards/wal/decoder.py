@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import xxhash
@@ -31,7 +32,6 @@ from headgate.shards.wal.entry import (
     HEADER_KEY,
     ID_KEY,
     OUR_KEYS,
-    ROWS_DIGITS,
     ROWS_KEY,
     SOURCES_KEY,
     Entry,
@@ -43,6 +43,7 @@ from headgate.shards.wal.entry import (
     header_length,
 )
 from headgate.shards.wal.ipc_bounds import check_lengths
+from headgate.shards.wal.template import ATTEMPT, BODY, CHECKSUM, ID, MOST, ROWS, SOURCES, Template
 
 
 def decode_header(data: memoryview) -> EntryHeader:
@@ -79,9 +80,9 @@ def decode_entry(data: memoryview) -> Entry:
 
 def _parse_header(data: memoryview) -> EntryHeader:
     raw = bytes(data)
-    template = _templates.get(len(raw))
-    known = template.read(raw) if template is not None else None
-    return known if known is not None else _parse_new_header(raw)
+    known = _known.get(len(raw))
+    header = known.read(raw) if known is not None else None
+    return header if header is not None else _parse_new_header(raw)
 
 
 def _parse_new_header(raw: bytes) -> EntryHeader:
@@ -101,9 +102,11 @@ def _parse_new_header(raw: bytes) -> EntryHeader:
     if not _is_ours(header, raw):
         return header
     header = _with_tags(header, raw)
-    if len(_templates) >= _MAX_TEMPLATES:
-        _templates.clear()
-    _templates[len(raw)] = _Template(raw, header, _header_checksum_of(schema))
+    if len(_known) >= MOST:
+        _known.clear()
+    own = schema.field(TOMBSTONE).metadata
+    template = Template(raw, {name: own[key] for name, key in _PLACES.items() if key in own})
+    _known[len(raw)] = _Known(template, header)
     return header
 
 
@@ -146,8 +149,7 @@ def _with_tags(header: EntryHeader, raw: bytes) -> EntryHeader:
         raise Corrupt("A WAL entry lacks its id or checksum.")
     try:
         entry_id, body_checksum = own[ID_KEY].decode(), own[BODY_KEY].decode()
-        attempt = own[ATTEMPT_KEY].decode() if ATTEMPT_KEY in own else None
-        sources = _sources(own.get(SOURCES_KEY, b"[]"))
+        tags = _tags(own.get(ATTEMPT_KEY), own.get(SOURCES_KEY))
     except (ValueError, TypeError, RecursionError) as error:
         raise Corrupt("The tags of a WAL entry cannot be read.") from error
     return EntryHeader(
@@ -157,7 +159,7 @@ def _with_tags(header: EntryHeader, raw: bytes) -> EntryHeader:
         generation=header.generation,
         entry_id=entry_id,
         rows=_number(own, ROWS_KEY),
-        tags=Tags(attempt, sources),
+        tags=tags,
         body_checksum=body_checksum,
         has_dictionaries=has_dictionaries(header.schema),
     )
@@ -170,56 +172,50 @@ def _rows_schema(schema: pa.Schema, tombstone: int) -> pa.Schema:
     return plain.with_metadata(table) if table else plain.remove_metadata()
 
 
-class _Template:
-    """A header of ours whose like was understood before: another one that differs only in its id, row count
-    and checksums need not be parsed again, which is most of what decoding a small entry costs.
+@dataclass(frozen=True)
+class _Known:
+    """A header of ours that was understood before: one that differs in the places of the template alone need not be
+    parsed again.
     """
 
-    def __init__(self, raw: bytes, header: EntryHeader, checksum: bytes) -> None:
-        assert header.entry_id is not None
-        assert header.body_checksum is not None
-        self._header = header
-        rows = f"{header.rows:0{ROWS_DIGITS}d}".encode()
-        values = {"id": header.entry_id.encode(), "rows": rows, "body": header.body_checksum.encode()}
-        values["header"] = checksum
-        self._spans = {name: (raw.find(value), len(value)) for name, value in values.items()}
-        # A value that stands twice, or of another width, could not be distinguished from its surroundings.
-        self._usable = all(raw.count(value) == 1 for value in values.values())
-        edges = [0, *(edge for start, size in sorted(self._spans.values()) for edge in (start, start + size)), len(raw)]
-        self._fixed = [slice(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True)]
-        self._like = [raw[part] for part in self._fixed]
+    template: Template
+    header: EntryHeader
 
     def read(self, raw: bytes) -> EntryHeader | None:
         """The header, or None: then it must be parsed, and what is wrong with it will be found."""
-        if not self._usable or [raw[part] for part in self._fixed] != self._like:
+        found = self.template.values(raw)
+        if found is None:
             return None
-        entry_id, rows, body, checksum = (
-            raw[start : start + size] for start, size in (self._spans[n] for n in ("id", "rows", "body", "header"))
-        )
-        if header_checksum(raw, self._spans["header"][0]) != checksum or not rows.isdigit():
+        if header_checksum(raw, self.template.at(CHECKSUM)) != found[CHECKSUM] or not found[ROWS].isdigit():
             return None
-        known = self._header
-        return EntryHeader(
-            epoch=known.epoch,
-            barrier=known.barrier,
-            schema=known.schema,
-            generation=known.generation,
-            entry_id=entry_id.decode("ascii", "replace"),
-            rows=int(rows),
-            tags=known.tags,
-            body_checksum=body.decode("ascii", "replace"),
-            has_dictionaries=known.has_dictionaries,
-        )
+        try:
+            return replace(
+                self.header,
+                entry_id=found[ID].decode(),
+                rows=int(found[ROWS]),
+                tags=_tags(found.get(ATTEMPT), found.get(SOURCES)),
+                body_checksum=found[BODY].decode(),
+            )
+        except (ValueError, TypeError, RecursionError):
+            return None
 
 
-def _header_checksum_of(schema: pa.Schema) -> bytes:
-    return bytes(schema.field(TOMBSTONE).metadata[HEADER_KEY])
+_PLACES = {
+    ID: ID_KEY,
+    ROWS: ROWS_KEY,
+    BODY: BODY_KEY,
+    CHECKSUM: HEADER_KEY,
+    ATTEMPT: ATTEMPT_KEY,
+    SOURCES: SOURCES_KEY,
+}
+
+_known: dict[int, _Known] = {}
+"""By length: most headers of one writer have one length, or few."""
 
 
-_templates: dict[int, _Template] = {}
-"""By length. A shard's entries come from one writer or few, and most headers of one have one length."""
-
-_MAX_TEMPLATES = 64
+def _tags(attempt: bytes | None, sources: bytes | None) -> Tags:
+    """Raises ValueError, TypeError."""
+    return Tags(None if attempt is None else attempt.decode(), _sources(sources) if sources is not None else ())
 
 
 def _sources(text: bytes) -> tuple[SourceRange, ...]:

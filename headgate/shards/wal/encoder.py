@@ -34,6 +34,9 @@ from headgate.shards.wal.entry import (
     header_checksum,
     header_length,
 )
+from headgate.shards.wal.template import ATTEMPT, BODY, CHECKSUM, ID, MOST, ROWS, SOURCES, Template
+
+_BARRIER = pa.schema([pa.field(TOMBSTONE, pa.bool_(), nullable=False)])
 
 
 def encode_rows(
@@ -77,8 +80,7 @@ def encode_entry(
 
 def encode_barrier(*, epoch: int, entry_id: str | None = None) -> EncodedEntry:
     """A fence barrier: no rows, only who came."""
-    schema = pa.schema([pa.field(TOMBSTONE, pa.bool_(), nullable=False)])
-    return _seal(schema, [], epoch, {BARRIER_KEY: b"true"}, Tags(), 0, entry_id)
+    return _seal(_BARRIER, [], epoch, {BARRIER_KEY: b"true"}, Tags(), 0, entry_id)
 
 
 def _seal(
@@ -95,28 +97,55 @@ def _seal(
     for buffer in body:
         digest.update(buffer)
     digest.update(EOS)
-    placeholder = secrets.token_hex(8).encode()
-    own = {
-        FORMAT_KEY: FORMAT,
-        ID_KEY: entry_id.encode(),
-        ROWS_KEY: f"{rows:0{ROWS_DIGITS}d}".encode(),
-        BODY_KEY: digest.hexdigest().encode(),
-        HEADER_KEY: placeholder,
+    values = {
+        ID: entry_id.encode(),
+        ROWS: f"{rows:0{ROWS_DIGITS}d}".encode(),
+        BODY: digest.hexdigest().encode(),
+        CHECKSUM: secrets.token_hex(8).encode(),
     }
     if tags.attempt_id is not None:
-        own[ATTEMPT_KEY] = tags.attempt_id.encode()
+        values[ATTEMPT] = tags.attempt_id.encode()
     if tags.sources:
         ranges = [[r.topic, r.partition, r.start, r.until] for r in tags.sources]
-        own[SOURCES_KEY] = json.dumps(ranges, separators=(",", ":")).encode()
-    index = schema.get_field_index(TOMBSTONE)
-    tagged = schema.set(index, schema.field(index).with_metadata(own))
-    header = tagged.with_metadata({**metadata, EPOCH_KEY: str(epoch).encode()}).serialize().to_pybytes()
-    if len(header) > MAX_HEADER:
-        raise InvalidInput(f"The schema and tags of an entry take {len(header)} bytes; {MAX_HEADER} is the most.")
-    at = header.index(placeholder)
-    header = header[:at] + header_checksum(header, at) + header[at + 16 :]
+        values[SOURCES] = json.dumps(ranges, separators=(",", ":")).encode()
+    header = _header(schema, epoch, metadata, values)
     nbytes = len(header) + sum(buffer.size for buffer in body) + len(EOS)
     return EncodedEntry(entry_id, (header, *body, EOS), rows, nbytes)
+
+
+def _header(schema: pa.Schema, epoch: int, metadata: dict[bytes, bytes], values: dict[str, bytes]) -> bytes:
+    """The schema message. What stands for the checksum is replaced by it."""
+    like = (id(schema), epoch, *((name, len(value)) for name, value in values.items()))
+    known = _templates.get(like)
+    template = known[1] if known is not None else None
+    if template is None or not template.usable:
+        index = schema.get_field_index(TOMBSTONE)
+        own = {FORMAT_KEY: FORMAT, **{_KEYS[name]: value for name, value in values.items()}}
+        tagged = schema.set(index, schema.field(index).with_metadata(own))
+        header = tagged.with_metadata({**metadata, EPOCH_KEY: str(epoch).encode()}).serialize().to_pybytes()
+        if len(header) > MAX_HEADER:
+            raise InvalidInput(f"The schema and tags of an entry take {len(header)} bytes; {MAX_HEADER} is the most.")
+        if len(_templates) >= MOST:
+            _templates.clear()
+        template = Template(header, values)
+        _templates[like] = (schema, template)
+    else:
+        header = template.filled(values)
+    at = header.index(values[CHECKSUM])
+    return header[:at] + header_checksum(header, at) + header[at + 16 :]
+
+
+_KEYS = {
+    ID: ID_KEY,
+    ROWS: ROWS_KEY,
+    BODY: BODY_KEY,
+    CHECKSUM: HEADER_KEY,
+    ATTEMPT: ATTEMPT_KEY,
+    SOURCES: SOURCES_KEY,
+}
+
+_templates: dict[tuple[object, ...], tuple[pa.Schema, Template]] = {}
+"""By the identity of the schema, which is therefore held, the epoch and the widths of the values."""
 
 
 def _own(batch: pa.RecordBatch) -> pa.RecordBatch:

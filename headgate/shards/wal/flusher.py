@@ -1,4 +1,7 @@
-"""WalFlusher: puts of many threads become entries, one after the other, on one thread.
+"""WalFlusher: puts of many threads become entries, one after the other.
+
+A thread of its own writes them. It starts with the first put, or, where every put is waited for and no MemTable takes
+part, with the first two at once: a lone putter writes its entries itself, which costs no change of threads.
 
 Promises:
 1. Puts become durable in the order they were queued; one put is never split.
@@ -16,7 +19,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -51,7 +54,7 @@ class FlusherStats:
 
 
 class WalFlusher:
-    """The pipeline between put and the appender. Its thread starts with the first put."""
+    """The pipeline between put and the appender."""
 
     def __init__(self, appender: WalAppender, config: WriterConfig, tables: MemTables | None = None) -> None:
         self._appender = appender
@@ -60,6 +63,10 @@ class WalFlusher:
         self._where = appender.shard.where()
         self._queue = PendingQueue()
         self._changed = threading.Condition()
+        self._may_write_alone = config.durable_write and tables is None
+        """Not beside a MemTable: its flush may fail while the store does not answer (promise 6)."""
+        self._alone = False
+        """A putter is writing an entry itself."""
         self._thread: threading.Thread | None = None
         self._stopping: HeadgateError | None = None
         """A MemTable's flush has failed: nothing begins any more, and what is under way is waited for."""
@@ -88,16 +95,24 @@ class WalFlusher:
             self._wait_for_room(chunk.nbytes)
             self._numbered += 1
             put = Put(self._numbered, chunk, tags, self.wait)
+            alone = self._may_write_alone and not len(self._queue)
             self._queue.push(put)
             if self._thread is None:
-                self._thread = parallel.thread("wal", self._run)
-                self._thread.start()
+                if not alone:
+                    self._start_thread()
             elif self._due():
                 self._changed.notify_all()
             return put
 
     def wait(self, put: Put, timeout: float | None = None) -> tuple[int, ...]:
         """Until the put is durable. Raises the stored error, or OutcomeUnknown."""
+        if self._writes_alone(put):
+            try:
+                self._guarded(self._write_entry)
+            finally:
+                with self._changed:
+                    self._alone = False
+                    self._changed.notify_all()
         with self._changed:
             if not put.done and self._error is None:
                 self._wanted = max(self._wanted, put.number)
@@ -111,6 +126,14 @@ class WalFlusher:
                 raise self._doubt
             assert self._error is not None
             raise self._error
+
+    def _writes_alone(self, put: Put) -> bool:
+        """Whether the caller is to write the entry of its put itself."""
+        with self._changed:
+            if put.done or self._alone or self._thread is not None or self._error is not None:
+                return False
+            self._alone = True
+            return True
 
     def flush(self) -> None:
         """Until every put queued before this call is durable. Raises the stored error."""
@@ -132,6 +155,8 @@ class WalFlusher:
         """
         with self._changed:
             self._closing = True
+            if self._thread is None and len(self._queue):
+                self._start_thread()
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._error is not None or (self._idle and self._stopping is None))
             if self._error is not None:
@@ -140,6 +165,10 @@ class WalFlusher:
     @property
     def _idle(self) -> bool:
         return self._thread is None or self._ended
+
+    def _start_thread(self) -> None:
+        self._thread = parallel.thread("wal", self._run)
+        self._thread.start()
 
     def take_unfinished(self) -> Unfinished:
         """What is not durable, and never will be by this pipeline; it forgets it. Empty after a clean close.
@@ -258,29 +287,39 @@ class WalFlusher:
                 **self._where,
             )
 
-    # -- the thread ----------------------------------------------------------
+    # -- writing ----------------------------------------------------------------
 
     def _run(self) -> None:
         try:
-            while True:
-                with self._changed:
-                    while self._stopping is None and not self._due():
-                        if self._closing and not len(self._queue):
-                            return
-                        self._changed.wait(self._time_left())
-                    if self._stopping is not None:
-                        return
-                self._write_entry()
-        except HeadgateError as error:
-            self._fail(error)
-        except BaseException as error:
-            poisoned = Poisoned(f"The WAL thread died: {error!r}.", **self._where)
-            poisoned.__cause__ = error
-            self._fail(poisoned)
+            self._guarded(self._write_all)
         finally:
             with self._changed:
                 self._ended = True
                 self._changed.notify_all()
+
+    def _guarded(self, write: Callable[[], None]) -> None:
+        """Whatever it raises is the pipeline's error."""
+        try:
+            write()
+        except HeadgateError as error:
+            self._fail(error)
+        except BaseException as error:
+            poisoned = Poisoned(f"Writing to the WAL was broken off: {error!r}.", **self._where)
+            poisoned.__cause__ = error
+            self._fail(poisoned)
+            if self._alone and not isinstance(error, Exception):
+                raise
+
+    def _write_all(self) -> None:
+        while True:
+            with self._changed:
+                while self._stopping is None and (self._alone or not self._due()):
+                    if self._closing and not len(self._queue):
+                        return
+                    self._changed.wait(None if self._alone else self._time_left())
+                if self._stopping is not None:
+                    return
+            self._write_entry()
 
     def _write_entry(self) -> None:
         """Make the oldest puts durable. A function of its own, so that an idle thread holds no rows."""

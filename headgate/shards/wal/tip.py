@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from headgate import parallel
 from headgate.errors import Corrupt, DataLoss
-from headgate.parallel import Pool
 from headgate.shards.manifest.decisions import replay_start, search_start
 from headgate.shards.manifest.model import Manifest
 from headgate.shards.shard import Shard
@@ -30,15 +30,16 @@ def find_tip(shard: Shard, start: int) -> int:
     Everything the search sees above a free position is proof of a hole, and a hole is
     DataLoss: a barrier put there would hide the entries above it from every replay.
     """
-    with Pool("tip", WINDOW) as pool:
-        for number in range(WINDOWS):
-            first = start + number * WINDOW
-            found = list(pool.map(lambda position: has_entry(shard, position), range(first, first + WINDOW)))
-            if not all(found):
-                free = found.index(False)
-                if True in found[free:]:
-                    break
-                return first + free
+    workers = 1 if shard.wal.is_near else WINDOW
+    for number in range(WINDOWS):
+        first = start + number * WINDOW
+        window = range(first, first + WINDOW)
+        found = parallel.each("tip", lambda position: has_entry(shard, position), window, workers=workers)
+        if not all(found):
+            free = found.index(False)
+            if True in found[free:]:
+                break
+            return first + free
     return listed_tip(shard, start)
 
 

@@ -199,6 +199,13 @@ class ObjectStoreSuite:
         store.copy("a/src", "b/dst")
         assert (bytes(store.get("a/src")), bytes(store.get("b/dst"))) == (b"body", b"body")
 
+    def test_a_folder_is_known_to_hold_something_by_one_request(self, store: ObjectStore) -> None:
+        store.put_if_absent("a/b/c", b"")
+        store.put_if_absent("ab", b"")
+        store.reset_operations()
+        assert [store.any_below(folder) for folder in ("", "a/", "a/b/", "b/", "a/b/c/")] == [True] * 3 + [False] * 2
+        assert store.operations() == {"list": 5}
+
     def test_copy_between_stores_of_one_kind(self, store: ObjectStore, other: ObjectStore) -> None:
         store.put_if_absent("src", b"body")
         store.copy("src", "deep/dst", other)

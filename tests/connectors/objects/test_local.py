@@ -336,3 +336,38 @@ def test_making_a_store_touches_nothing(tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path / "root"))
     assert list(store.list("")) == []
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("refused", [None, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP], ids=str)
+def test_a_copy_is_whole_where_the_kernel_copies_and_where_it_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: int | None
+) -> None:
+    data = os.urandom((1 << 20) + 7)
+    calls = []
+    real = os.copy_file_range
+
+    def some(source: int, target: int, count: int, start: int) -> int:
+        """A part at a time, then perhaps not at all."""
+        if calls and refused is not None:
+            raise OSError(refused, os.strerror(refused))
+        calls.append(start)
+        return real(source, target, min(count, 300_000), start)
+
+    monkeypatch.setattr(os, "copy_file_range", some)
+    store, other = LocalStore(str(tmp_path / "a")), LocalStore(str(tmp_path / "b"))
+    store.put_if_absent("x", data)
+    store.copy("x", "y", other)
+    assert bytes(other.get("y")) == data
+    assert len(calls) == (1 if refused else 5)
+
+
+def test_a_copy_for_which_the_disk_is_full_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: int) -> int:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "copy_file_range", full)
+    store = LocalStore(str(tmp_path))
+    store.put_if_absent("x", b"data")
+    with pytest.raises(StoreFull):
+        store.copy("x", "y")
+    assert [*store.list_keys("")] == ["x"]

@@ -16,6 +16,7 @@ import xxhash
 
 from headgate.errors import Corrupt, InvalidInput
 from headgate.shards.rows.schema import RowSchema
+from headgate.shards.wal import decoder, encoder
 from headgate.shards.wal.decoder import decode_entry, decode_header
 from headgate.shards.wal.encoder import encode_barrier, encode_entry, encode_rows
 from headgate.shards.wal.entry import (
@@ -435,3 +436,50 @@ def test_the_documented_guess_covers_an_ordinary_header() -> None:
     _, _, made = encoded("int8", "string", "struct", tags=TAGS)
     assert header_length(stored(made)) < HEADER_GUESS
     assert isinstance(decode_entry(stored(made)), Entry)
+
+
+# -- headers that are like another one ---------------------------------------------------
+
+
+def afresh(call: Callable[[], Any]) -> Any:
+    """What it gives where no header was seen before."""
+    encoder._templates.clear()
+    decoder._known.clear()
+    return call()
+
+
+TAGGED = [
+    Tags(),
+    *(Tags(f"{n:032x}", (SourceRange("topic", n, 100 + n, 200), SourceRange("ü", 0, n, 10))) for n in range(3)),
+    Tags("topic", (SourceRange("topic", 0, 1, 2),)),  # stands twice in the header
+    Tags("0" * 16, (SourceRange("0" * 16, 0, 1, 2),)),
+    Tags("b" * 32),
+    Tags("", ()),
+]
+
+
+@pytest.mark.parametrize("seen", TAGGED)
+@pytest.mark.parametrize("tags", TAGGED)
+def test_an_entry_has_the_same_bytes_and_header_whichever_was_seen_before(seen: Tags, tags: Tags) -> None:
+    schema = RowSchema.of(pa.schema([("x", pa.int64())]))
+    chunks = [encode_rows(schema.stored_rows(pa.record_batch({"x": [1, 2, 3]})))]
+
+    def made(tags: Tags) -> tuple[bytes, Any]:
+        data = stored(encode_entry(schema, chunks, epoch=7, tags=tags, entry_id="e" * 32))
+        return bytes(data), decode_entry(data).header
+
+    alone = afresh(lambda: made(tags))
+    afresh(lambda: made(seen))
+    assert made(tags) == alone
+    assert alone[1].tags == tags
+
+
+def test_a_header_that_was_damaged_is_found_beside_one_that_is_like_it() -> None:
+    schema = RowSchema.of(pa.schema([("x", pa.int64())]))
+    chunks = [encode_rows(schema.stored_rows(pa.record_batch({"x": [1]})))]
+    data = bytes(stored(encode_entry(schema, chunks, epoch=7, tags=TAGS)))
+    length = len(data) - chunks[0].nbytes - len(EOS)
+    for at in range(8, length):
+        decode_entry(memoryview(data))
+        with pytest.raises(Corrupt):
+            decode_entry(memoryview(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]))

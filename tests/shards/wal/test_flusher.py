@@ -271,3 +271,65 @@ def test_a_put_that_waits_for_room_learns_of_the_final_error(store: ObjectStore,
     with pytest.raises(Poisoned):
         blocked.handles[2].wait()
     closing_checks(store, shard_id, set(), range(5), [blocked.writer])
+
+
+# -- one putter alone ----------------------------------------------------------------------------
+
+
+def test_a_lone_putter_writes_its_entries_itself(store: ObjectStore, shard_id: uuid.UUID) -> None:
+    """No change of threads: what a task of a stream does for each of its shards."""
+    faulty = FaultyStore(store)
+    writer = open_writer(faulty, shard_id, WAL_ONLY)
+    seen: set[int] = set()
+
+    def note(op: Operation) -> Fault | None:
+        seen.add(threading.get_ident())
+        return None
+
+    faulty.plan = note
+    for row in range(3):
+        writer.put(rows(row))
+    writer.close()
+    assert seen == {threading.get_ident()}
+    assert visible(writer.shard) == [0, 1, 2]
+
+
+def test_what_comes_while_a_lone_putter_writes_waits_for_it(store: ObjectStore, shard_id: uuid.UUID) -> None:
+    faulty = FaultyStore(store)
+    writer = open_writer(faulty, shard_id, WAL_ONLY)
+    stall = faulty.stall("put_if_absent", "/wal/")
+    first = Background(lambda: writer.put(rows(0)))
+    stall.wait()
+    late = [Background(lambda: writer.put(rows(1))), Background(writer.flush)]
+    until(lambda: writer.stats().pipeline.pending_puts == 2)
+    time.sleep(0.02)
+    assert all(one.running for one in (first, *late))
+    closing = Background(writer.close)
+    stall.release()
+    for one in (first, *late, closing):
+        one.result()
+    assert visible(writer.shard) == [0, 1]
+    assert writer.stats().pipeline.entries == 2
+
+
+def test_a_lone_putter_that_is_interrupted_leaves_a_put_of_unknown_outcome(
+    store: ObjectStore, shard_id: uuid.UUID
+) -> None:
+    faulty = FaultyStore(store)
+    writer = open_writer(faulty, shard_id, WAL_ONLY)
+
+    def interrupt(op: Operation) -> Fault | None:
+        raise KeyboardInterrupt
+
+    writer.put(rows(0))
+    faulty.plan = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        writer.put(rows(1))
+    faulty.unscript()
+    with pytest.raises(Poisoned, match="broken off"):
+        writer.put(rows(2))
+    with pytest.raises(Poisoned):
+        writer.close()
+    left = writer.take_pending()
+    assert [put.number for entry in left.unknown for put in entry.puts] == [2]
+    assert visible(writer.shard) == [0]

@@ -29,6 +29,7 @@ Refuse: TypeAlias = Callable[[int, str], None]
 """Takes the position of a bad record and the reason."""
 
 _SPACE = " \t\r\n"
+_SPACES = np.isin(np.arange(256), list(_SPACE.encode()))
 _OPENING, _CLOSING = ord("{"), ord("}")
 _NULL_AFTER_OBJECT = re.compile(rb"\}[ \t\r\n]*null")
 
@@ -113,12 +114,24 @@ def _without_traps(
         for row in _rows_at(np.flatnonzero(whole == 0), offsets):
             keep[row] = False
             refuse(int(at[row]), "not JSON: a NUL byte")
-    found = [match.start() for match in _NULL_AFTER_OBJECT.finditer(whole.data)]
-    for row in _rows_at(np.array(found, np.int64), offsets):
+    for row in _rows_at(_nulls_after_objects(whole, len(texts)), offsets):
         if keep[row] and not is_document(texts[int(row)].as_py()):
             keep[row] = False
             refuse(int(at[row]), "not JSON: null after the object")
     return (texts, at) if keep.all() else (texts.filter(pa.array(keep)), at[keep])
+
+
+def _nulls_after_objects(data: npt.NDArray[np.uint8], texts: int) -> Positions:
+    """Where an object ends and `null` follows: a look at each closing brace, which are few among the bytes."""
+    closing = data == _CLOSING
+    if np.count_nonzero(closing) == texts:
+        return np.empty(0, np.int64)  # each text ends with its only one
+    ends = np.flatnonzero(closing[:-1])
+    after = data[ends + 1]
+    if _SPACES[after].any():
+        return np.array([match.start() for match in _NULL_AFTER_OBJECT.finditer(data.data)], np.int64)
+    found: Positions = ends[after == ord("n")].astype(np.int64)
+    return found
 
 
 def _rows_at(places: Positions, offsets: npt.NDArray[Any]) -> Positions:
