@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 VENV_PYTHON = VENV / "bin" / "python"
 STAMP = VENV / ".headgate-packages"
-EXTRAS = "kafka,spark,s3,delta,dev,docs"
+EXTRAS = "kafka,spark,s3,delta,ui,dev,docs"
 # Builds run inside the virtual environment, so that constraints.txt holds for what builds as well.
 # hatchling and editables build headgate; setuptools and wheel build pyspark, which comes as source only.
 BUILD_TOOLS = ["hatchling", "editables", "setuptools", "wheel"]

@@ -63,7 +63,7 @@ COMMANDS = {
     "recover": Lazy("headgate.cli.commands.recover:recover", "Compare Spark's checkpoint with the table, and mend it."),
     "rewind": Lazy("headgate.cli.commands.rewind:rewind", "Let a stream read again, or skip, deliberately."),
     "fsck": Lazy("headgate.cli.commands.fsck:fsck", "Check every object of a table."),
-    "doctor": Lazy("headgate.cli.doctor.command:doctor", "Whether this machine, a store and Kafka are fit."),
+    "doctor": Lazy("headgate.cli.commands.doctor:doctor", "Whether this machine, a store and Kafka are fit."),
     "cost": Lazy("headgate.cli.commands.cost:cost", "Requests and dollars per month of a stream on S3."),
     "jars": Lazy("headgate.cli.commands.jars:jars", "The jars that Spark and the local broker need."),
     "kafka": Lazy("headgate.cli.commands.kafka:kafka", "Run a broker on this machine, to try things out."),

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from headgate.cli.errors import exit_code
 from headgate.errors import HeadgateError
+from headgate.text import printable
 
 AN_ID = 36
 """Characters of the longest word that a table never folds: a UUID's."""
@@ -221,8 +222,3 @@ def _text(item: Any) -> str:
     if isinstance(item, list | tuple):
         return ", ".join(_text(part) for part in item)
     return printable(str(item))
-
-
-def printable(text: str) -> str:
-    """Names come from outside: what would move the cursor is shown as an escape."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

@@ -19,6 +19,8 @@ EXTRAS = {
     "s3fs": "s3",
     "prometheus_client": "metrics",
     "delta": "delta",
+    "starlette": "ui",
+    "uvicorn": "ui",
 }
 """Modules by the extra of pyproject.toml that brings them."""
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from headgate.checkpoints.jobs.state import MaintenanceState
 from headgate.checkpoints.log.records import BatchRecord
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.connectors.extras import needs
@@ -19,7 +20,6 @@ from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.shards.wal.entry import SourceRange
 from headgate.streaming.delta.ledger import Ledger
 from headgate.streaming.delta.tables import DeltaName, check_delta
-from headgate.streaming.maintenance.state import MaintenanceState
 from headgate.streaming.observe.group import KafkaProgress
 from headgate.streaming.observe.listener import listen
 from headgate.streaming.observe.metrics import StreamMetrics

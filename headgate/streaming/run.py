@@ -12,6 +12,7 @@ import structlog
 from headgate.checkpoints.gc.report import Collection
 from headgate.checkpoints.jobs.columns import gained, stream_schema
 from headgate.checkpoints.jobs.flush import Flushed, FlushJob, run_here
+from headgate.checkpoints.jobs.state import MaintenanceState
 from headgate.checkpoints.log.decisions import BatchSources, Skip, Write
 from headgate.checkpoints.log.records import Batch, BatchRecord
 from headgate.checkpoints.log.state import Head
@@ -24,7 +25,6 @@ from headgate.streaming.decode.contract import Decoder, TableDecoder
 from headgate.streaming.decode.provenance import provenance_value
 from headgate.streaming.maintenance.flush import flush
 from headgate.streaming.maintenance.spark import maintenance_on, tasks_on
-from headgate.streaming.maintenance.state import MaintenanceState
 from headgate.streaming.reporting import Reporting
 from headgate.streaming.setup import Setup
 from headgate.streaming.write import checks

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from structlog.contextvars import bound_contextvars
 
+from headgate.checkpoints.jobs.state import MaintenanceState
 from headgate.checkpoints.log.records import BatchRecord
 from headgate.checkpoints.snapshots.checkpoint import TableCheckpoint
 from headgate.checkpoints.spark.directory import SparkCheckpoint
@@ -16,7 +17,6 @@ from headgate.shards.home.stores import Place
 from headgate.steps import step
 from headgate.streaming.decode.contract import Decoder, TableDecoder
 from headgate.streaming.kafka.source import KafkaSource
-from headgate.streaming.maintenance.state import MaintenanceState
 from headgate.streaming.options import DEFAULT_STREAM, sink_options
 from headgate.streaming.reporting import Reporting
 from headgate.streaming.run import MicroBatch, Run

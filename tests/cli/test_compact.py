@@ -13,10 +13,10 @@ import lance
 import pyarrow as pa
 import pytest
 
+from headgate.checkpoints.jobs.state import Delayed, JobFailure, MaintenanceState, put_state
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.search.build.build import BUILD_STAGES
 from headgate.shards.sharding import by_partition
-from headgate.streaming.maintenance.state import Delayed, JobFailure, MaintenanceState, put_state
 from headgate.table.create import create_table
 from headgate.table.table import Table
 from tests.cli.calls import Headgate

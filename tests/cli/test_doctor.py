@@ -12,11 +12,11 @@ import pytest
 from click.testing import CliRunner
 
 from headgate.cli import main
-from headgate.cli.doctor.machine import Check, _wanted, check_packages, room_of
-from headgate.cli.doctor.store import PROBES, check_store
 from headgate.connectors.objects import open_store
 from headgate.connectors.objects.memory import MemoryStore
 from headgate.connectors.objects.port import Bytes, ObjectInfo
+from headgate.doctor.machine import Check, _wanted, check_packages, room_of
+from headgate.doctor.store import PROBES, check_store
 from headgate.errors import PermissionDenied
 from headgate.table.create import create_table
 from tests.cli.calls import Headgate, files_of
@@ -52,7 +52,7 @@ def test_a_machine_and_a_table_that_are_fit_are_told_so_and_nothing_is_left(head
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody listens there, and nobody will."""
-    monkeypatch.setattr("headgate.cli.doctor.store.KAFKA_SECONDS", 0.5)
+    monkeypatch.setattr("headgate.cli.commands.doctor.KAFKA_SECONDS", 0.5)
 
 
 def test_what_is_missing_is_bad_with_what_to_do(headgate: Headgate, tmp_path: Path, quick: None) -> None:

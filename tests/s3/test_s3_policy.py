@@ -24,8 +24,8 @@ from headgate.checkpoints.snapshots.splits import plan_read
 from headgate.checkpoints.spark.directory import SparkCheckpoint
 from headgate.checkpoints.spark.recover import rebuild
 from headgate.checkpoints.stream.checkpoint import checkpoint_stream
-from headgate.cli.doctor.store import check_store
 from headgate.connectors.objects import open_store
+from headgate.doctor.store import check_store
 from headgate.errors import DataLoss, HeadgateError
 from headgate.shards.wal.tailer import WalTailer
 from headgate.table.fsck import fsck

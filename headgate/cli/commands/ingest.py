@@ -33,11 +33,11 @@ from headgate.streaming.kafka.offsets import wait_for_topics
 from headgate.streaming.kafka.source import MAX_OFFSETS_PER_TRIGGER, KafkaSource, source
 from headgate.streaming.kafka.source import read as kafka_frame
 from headgate.streaming.observe.logs import Form, configure_logs
-from headgate.streaming.observe.status import batch_value
 from headgate.streaming.running import Done, RunningStream
 from headgate.streaming.signals import stop_signals
 from headgate.streaming.sink import ShardSink
 from headgate.streaming.spark.s3a import reaches
+from headgate.table.status import batch_value
 from headgate.table.table import Table, open_table
 
 if TYPE_CHECKING:

@@ -13,9 +13,10 @@ from rich.live import Live
 
 from headgate import clock
 from headgate.caches import cache_usage
+from headgate.checkpoints.jobs.state import read_state
 from headgate.checkpoints.log.pins import PinStore
 from headgate.checkpoints.log.state import Head
-from headgate.cli.commands.shard import Place, look_at
+from headgate.cli.commands.shard import code_of
 from headgate.cli.options.duration import Duration
 from headgate.cli.options.kafka import kafka_option, servers_option
 from headgate.cli.options.table import storage_option, table_argument
@@ -25,8 +26,8 @@ from headgate.cli.text.status import status_tables
 from headgate.errors import InvalidInput
 from headgate.records import plain
 from headgate.streaming.kafka.source import source
-from headgate.streaming.maintenance.state import read_state
-from headgate.streaming.observe.status import Consumer, StreamStatus, batch_value, stream_statuses
+from headgate.table.look import Place, look_at
+from headgate.table.status import Consumer, StreamStatus, batch_value, stream_statuses
 from headgate.table.table import Table, open_table
 
 
@@ -199,7 +200,7 @@ def _shards(table: Table, streams: tuple[StreamStatus, ...]) -> list[dict[str, A
                 "sstables": value["sstable_count"],
                 "native_safe": value["native_safe"],
                 "problems": [problem["what"] for problem in value["problems"]],
-                "exit_code": look.exit_code,
+                "exit_code": code_of(look),
             }
         )
     return found

@@ -14,7 +14,6 @@ import click
 
 from headgate import clock
 from headgate.cli.commands.expire import expire
-from headgate.cli.commands.shard import find_shard, open_place
 from headgate.cli.options.table import storage_option, table_argument
 from headgate.cli.output import Column, Output, output_option
 from headgate.errors import DataLoss, NotFound
@@ -22,6 +21,7 @@ from headgate.shards.shard import Shard
 from headgate.shards.wal.decoder import decode_entry
 from headgate.shards.wal.listing import has_entry, positions
 from headgate.shards.wal.tailer import WalEntry, WalTailer
+from headgate.table.look import find_shard, open_place
 
 POLL_SECONDS = 0.5
 """How long `--follow` sleeps at the tip. Each poll is one HEAD."""

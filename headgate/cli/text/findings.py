@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headgate.checkpoints.fsck.findings import Finding
-from headgate.cli.output import printable
+from headgate.text import printable
 
 
 def tell_findings(findings: Iterable[Finding]) -> None:

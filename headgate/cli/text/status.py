@@ -6,7 +6,6 @@ Takes the plain values that `--output json` prints.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -14,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from headgate.cli.output import printable
+from headgate.text import printable, runs
 
 Value = Mapping[str, Any]
 
@@ -71,15 +70,6 @@ def _shard_lines(batch: Value) -> Iterable[tuple[str, str, str]]:
         ranges = _ranges(own or ([] if shown else batch["offsets"]))
         shown = shown or not own
         yield shard, runs(positions), ranges
-
-
-def runs(positions: Sequence[int]) -> str:
-    """Positions in few characters: 4, 6-9."""
-    found = []
-    for _, group in groupby(enumerate(sorted(positions)), key=lambda pair: pair[1] - pair[0]):
-        run = [position for _, position in group]
-        found.append(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}")
-    return ", ".join(found)
 
 
 def _ranges(offsets: Sequence[Value]) -> str:

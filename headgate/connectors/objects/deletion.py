@@ -117,7 +117,7 @@ RULES: Mapping[Kind, Rule] = {
     ),
     "probe": Rule(
         "Its name is random, and who deletes it has just put it: to see what the store allows, or its time.",
-        ("checkpoints.gc.candidates", "cli.doctor.store", "streaming.running"),
+        ("checkpoints.gc.candidates", "doctor.store", "streaming.running"),
     ),
     "stray": Rule(
         "It lies among entries or manifests for long, and none has such a name.",

@@ -37,11 +37,11 @@ from headgate.shards.sharding import by_partition
 from headgate.shards.wal.tailer import WalTailer
 from headgate.streaming.decode.api import json as json_decoder
 from headgate.streaming.kafka.source import source
-from headgate.streaming.observe.status import batch_value, heads_of
 from headgate.streaming.verify.compare import Difference, Prints, compare
 from headgate.streaming.verify.verify import Verification, verify_table
 from headgate.table.create import create_table
 from headgate.table.ddl import arrow_schema
+from headgate.table.status import batch_value, heads_of
 from headgate.table.table import Table
 
 BATCHES = 10

@@ -10,9 +10,9 @@ import structlog
 
 from headgate import clock
 from headgate.caches import cache_usage
+from headgate.checkpoints.jobs.state import JobFailure, MaintenanceState, timestamp
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import Fenced
-from headgate.streaming.maintenance.state import JobFailure, MaintenanceState, timestamp
 
 _log = structlog.get_logger("headgate.streaming")
 

@@ -11,6 +11,7 @@ import structlog
 from headgate import clock
 from headgate.checkpoints.gc.base import tidy_base
 from headgate.checkpoints.jobs.columns import difference, stream_schema
+from headgate.checkpoints.jobs.state import Collected, seconds_since, timestamp
 from headgate.checkpoints.snapshots.checkpoint import TableCheckpoint
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import Fenced
@@ -23,7 +24,6 @@ from headgate.streaming.maintenance.cores import CalledOff
 from headgate.streaming.maintenance.loop import Chore
 from headgate.streaming.maintenance.rules import is_compaction_due, to_flush
 from headgate.streaming.maintenance.schedule import Collect, Jobs, Schedule
-from headgate.streaming.maintenance.state import Collected, seconds_since, timestamp
 
 _log = structlog.get_logger("headgate.streaming")
 

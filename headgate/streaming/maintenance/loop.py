@@ -9,12 +9,12 @@ import structlog
 from structlog.contextvars import bind_contextvars
 
 from headgate import clock
+from headgate.checkpoints.jobs.state import JobFailure, timestamp
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import Fenced, HeadgateError
 from headgate.streaming.maintenance.board import Board
 from headgate.streaming.maintenance.cores import CalledOff
 from headgate.streaming.maintenance.rules import pause_after
-from headgate.streaming.maintenance.state import JobFailure, timestamp
 
 IDLE_SECONDS = 1.0
 """How soon an age that has passed, the end of the query or a stop is noticed."""

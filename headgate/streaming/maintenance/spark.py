@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING
 
+from headgate.checkpoints.jobs.state import put_state, read_state
 from headgate.checkpoints.snapshots.checkpoint import TableCheckpoint
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.search.build.plan import Limits
@@ -18,7 +19,6 @@ from headgate.streaming.maintenance.cores import CoreTurns, at_once
 from headgate.streaming.maintenance.flush import flush
 from headgate.streaming.maintenance.rules import MaintenanceLimits, cores_beside, tasks_beside
 from headgate.streaming.maintenance.schedule import Collect, Jobs, Schedule
-from headgate.streaming.maintenance.state import put_state, read_state
 from headgate.streaming.maintenance.threads import Maintenance
 from headgate.streaming.options import SinkOptions
 from headgate.streaming.spark.jobs import named

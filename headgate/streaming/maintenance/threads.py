@@ -20,6 +20,7 @@ from collections.abc import Callable
 import structlog
 
 from headgate import clock, parallel
+from headgate.checkpoints.jobs.state import Delayed, MaintenanceState, seconds_since, timestamp
 from headgate.checkpoints.snapshots.checkpoint import TableCheckpoint
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import Transient
@@ -28,7 +29,6 @@ from headgate.streaming.maintenance.chores import BaseUpkeep, GarbageUpkeep, Sha
 from headgate.streaming.maintenance.loop import IDLE_SECONDS, Chore, Loop
 from headgate.streaming.maintenance.rules import Delay, delay
 from headgate.streaming.maintenance.schedule import Jobs, Schedule
-from headgate.streaming.maintenance.state import Delayed, MaintenanceState, seconds_since, timestamp
 
 COMPLAIN_SECONDS = 30.0
 """A batch that waits says so in the log, at once and then as often as this."""

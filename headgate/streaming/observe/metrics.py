@@ -17,12 +17,12 @@ from typing import Any, Literal, Protocol
 
 from headgate import clock
 from headgate.caches import cache_usage
+from headgate.checkpoints.jobs.state import MaintenanceState
 from headgate.checkpoints.log.records import BatchRecord
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import Fenced
 from headgate.retry import retries
 from headgate.shards.wal.entry import SourceRange
-from headgate.streaming.maintenance.state import MaintenanceState
 
 MetricKind = Literal["counter", "gauge", "histogram"]
 

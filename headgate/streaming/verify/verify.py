@@ -35,7 +35,6 @@ from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.connectors.kafka.reading import offsets
 from headgate.errors import InvalidInput, Transient
 from headgate.streaming.decode.contract import Decoder
-from headgate.streaming.observe.status import heads_of
 from headgate.streaming.verify.changes import Changes, ReadProgress
 from headgate.streaming.verify.compare import Difference, Prints, beside, compare
 from headgate.streaming.verify.differences import Differences
@@ -45,6 +44,7 @@ from headgate.streaming.verify.history import (
     committed_ranges,
 )
 from headgate.streaming.verify.streams import StreamLog
+from headgate.table.status import heads_of
 from headgate.table.table import Table
 
 TRIES = 10

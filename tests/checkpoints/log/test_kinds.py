@@ -16,6 +16,7 @@ import pytest
 
 from headgate.checkpoints.clone.intent import put_given_up, read_intent
 from headgate.checkpoints.feed.feed import LogFeed
+from headgate.checkpoints.jobs.state import JobFailure, MaintenanceState, put_state
 from headgate.checkpoints.log.archive.archive import LogArchive
 from headgate.checkpoints.log.records import OffsetMove
 from headgate.checkpoints.offline.retention import BeforePosition, expire
@@ -28,7 +29,6 @@ from headgate.search.finalize.segment import OURS, Built, Facts
 from headgate.shards.home.choice import put_choice
 from headgate.shards.home.record import TableRecord
 from headgate.shards.sharding import by_partition
-from headgate.streaming.maintenance.state import JobFailure, MaintenanceState, put_state
 from headgate.table.table import Table
 from tests.support import tables as checkpoint_tables
 from tests.support.histories import STREAM, make, open_stream, pin

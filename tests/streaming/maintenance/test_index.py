@@ -13,6 +13,7 @@ import pytest
 
 import headgate
 from headgate.checkpoints.jobs.flush import run_here
+from headgate.checkpoints.jobs.state import MaintenanceState
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import Transient
 from headgate.search.build.jobs import Job, in_process
@@ -22,7 +23,6 @@ from headgate.search.finalize.finalize import Report
 from headgate.search.finalize.segment import Segment
 from headgate.streaming.maintenance import rules
 from headgate.streaming.maintenance.schedule import Jobs
-from headgate.streaming.maintenance.state import MaintenanceState
 from headgate.streaming.maintenance.threads import Maintenance
 from headgate.table.table import Table
 from tests.streaming.maintenance.maintained import EAGER, KINDS, PATIENCE, HandClock, batch, schedule, until

@@ -22,6 +22,7 @@ from headgate.checkpoints.gc.report import Collection
 from headgate.checkpoints.jobs.columns import stream_schema
 from headgate.checkpoints.jobs.compact import CompactJob, CompactOutput, take_in
 from headgate.checkpoints.jobs.flush import Flushed, FlushJob, run_here
+from headgate.checkpoints.jobs.state import MaintenanceState, put_state, read_state
 from headgate.checkpoints.snapshots.snapshot import read_snapshot
 from headgate.checkpoints.stream.checkpoint import checkpoint_stream, stop_stream
 from headgate.checkpoints.stream.driver import StreamDriver
@@ -30,7 +31,6 @@ from headgate.steps import watching
 from headgate.streaming.maintenance import rules
 from headgate.streaming.maintenance.cores import CoreTurns
 from headgate.streaming.maintenance.schedule import Jobs, Schedule
-from headgate.streaming.maintenance.state import MaintenanceState, put_state, read_state
 from headgate.streaming.maintenance.threads import Maintenance
 from headgate.table.table import Table
 from tests.streaming.maintenance.maintained import EAGER, KINDS, PATIENCE, HandClock, batch, schedule, until

@@ -16,10 +16,10 @@ import structlog
 from pyspark.sql import SparkSession
 
 import headgate
+from headgate.checkpoints.jobs.state import read_state
 from headgate.errors import InvalidInput
 from headgate.search.build.upkeep import neglected
 from headgate.streaming.maintenance.rules import tasks_beside
-from headgate.streaming.maintenance.state import read_state
 from headgate.streaming.spark import jobs as spark_jobs
 from headgate.streaming.spark.jobs import POOL, named
 from headgate.table.table import Table

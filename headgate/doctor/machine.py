@@ -39,6 +39,7 @@ EXTRAS = {
     "botocore": ("s3", "profiles and roles of AWS"),
     "prometheus-client": ("metrics", "the metrics endpoint"),
     "delta-spark": ("delta", "the Delta ledger and mirror"),
+    "starlette": ("ui", "the console in the browser"),
 }
 """Packages that are not always needed: the extra that brings each, and what for."""
 

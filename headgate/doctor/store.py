@@ -1,5 +1,5 @@
-"""The checks of a table's store and of Kafka. A probe object is put, read, listed, put again and deleted; where writing
-is not allowed, reading alone is checked. Everything else is only read.
+"""The checks of a table's store. A probe object is put, read, listed, put again and deleted; where writing is not
+allowed, reading alone is checked. Everything else is only read.
 """
 
 from __future__ import annotations
@@ -9,18 +9,16 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial
+from typing import TypeVar
 
 from headgate import clock
-from headgate.cli.doctor.machine import Check, room_of
 from headgate.connectors.objects import ObjectStore, open_store
 from headgate.connectors.objects.deletion import delete
 from headgate.connectors.objects.local import LocalStore
+from headgate.doctor.machine import Check, room_of
 from headgate.errors import AlreadyExists, HeadgateError, NotFound, PermissionDenied
 from headgate.table.table import Table, open_table
-
-if TYPE_CHECKING:
-    from headgate.connectors.kafka.options import ConsumerConfig
 
 T = TypeVar("T")
 
@@ -29,9 +27,6 @@ PROBES = "doctor/"
 
 SKEW, MUCH_SKEW = timedelta(seconds=30), timedelta(minutes=10)
 """How far two clocks may be apart before it is told. S3 refuses requests that are 15 minutes off."""
-
-KAFKA_SECONDS = 10.0
-"""How long Kafka may take to answer."""
 
 
 def check_table(uri: str, options: dict[str, str]) -> Iterator[Check]:
@@ -47,6 +42,14 @@ def check_table(uri: str, options: dict[str, str]) -> Iterator[Check]:
     yield from check_store(home.records, "table's store")
     for store in home.places[1:]:
         yield from check_store(store, "WAL store")
+
+
+def look_at_table(table: Table) -> Iterator[Check]:
+    """The same of a table that is open already, by reading alone: no probe is put."""
+    yield _streams(table)
+    for number, store in enumerate(table.home.places):
+        area = "WAL store" if number else "table's store"
+        yield _Probe(store, area, "", b"").step("read and list", partial(_readable, store, area))
 
 
 def check_prefix(uri: str, options: dict[str, str]) -> Iterator[Check]:
@@ -177,33 +180,3 @@ def _readable(store: ObjectStore, area: str) -> Check:
 
 def _if(apart: timedelta, do: str) -> str:
     return do if apart > SKEW else ""
-
-
-# -- Kafka -----------------------------------------------------------------------------
-
-
-def check_kafka(servers: str, topics: tuple[str, ...], options: dict[str, str]) -> Iterator[Check]:
-    """Whether Kafka answers, and has the topics."""
-    try:
-        from headgate.connectors.kafka.reader import cluster, offsets
-        from headgate.streaming.kafka.source import source
-    except ImportError:
-        yield Check("kafka", "client", "bad", "confluent-kafka is not installed", "pip install 'headgate[kafka]'")
-        return
-    try:
-        consumer: ConsumerConfig = source(
-            servers, topics[0] if topics else "any", max_offsets_per_trigger=None, **options
-        ).consumer
-        brokers, known = cluster(consumer, deadline=KAFKA_SECONDS)
-    except HeadgateError as error:
-        yield Check("kafka", "reach", "bad", error.what, error.advice or error.next_step)
-        return
-    yield Check("kafka", "reach", "ok", f"{brokers} brokers, {known} topics at {consumer.servers}")
-    for topic in topics:
-        try:
-            found = offsets(consumer, topic, deadline=KAFKA_SECONDS)
-        except HeadgateError as error:
-            yield Check("kafka", topic, "bad", error.what, error.advice or error.next_step)
-            continue
-        total = sum(end - first for first, end in found.values())
-        yield Check("kafka", topic, "ok", f"{len(found)} partitions, {total:,} offsets")

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import click
 
-from headgate.cli.doctor.machine import Check, check_machine
 from headgate.cli.options.kafka import kafka_option, servers_option
 from headgate.cli.options.table import storage_option
 from headgate.cli.output import Column, Output, TextOutput, output_option
-from headgate.errors import InvalidInput
+from headgate.doctor.machine import Check, check_machine
+from headgate.errors import HeadgateError, InvalidInput
+
+if TYPE_CHECKING:
+    from headgate.connectors.kafka.options import ConsumerConfig
+
+KAFKA_SECONDS = 10.0
+"""How long Kafka may take to answer."""
 
 _COLUMNS = (Column("state", 5), Column("area", 13), Column("check", 20), Column("seen", 0))
 
@@ -82,7 +89,7 @@ def _checks(
     if uri is None and prefix is None and servers is None:
         return
     # Loads Lance and obstore, which must not be loaded before processes are made.
-    from headgate.cli.doctor.store import check_kafka, check_prefix, check_table
+    from headgate.doctor.store import check_prefix, check_table
 
     if uri is not None:
         yield from check_table(uri, storage_options)
@@ -90,3 +97,30 @@ def _checks(
         yield from check_prefix(prefix, storage_options)
     if servers is not None:
         yield from check_kafka(servers, topics, kafka_options)
+
+
+def check_kafka(servers: str, topics: tuple[str, ...], options: dict[str, str]) -> Iterator[Check]:
+    """Whether Kafka answers, and has the topics."""
+    try:
+        from headgate.connectors.kafka.reader import cluster, offsets
+        from headgate.streaming.kafka.source import source
+    except ImportError:
+        yield Check("kafka", "client", "bad", "confluent-kafka is not installed", "pip install 'headgate[kafka]'")
+        return
+    try:
+        consumer: ConsumerConfig = source(
+            servers, topics[0] if topics else "any", max_offsets_per_trigger=None, **options
+        ).consumer
+        brokers, known = cluster(consumer, deadline=KAFKA_SECONDS)
+    except HeadgateError as error:
+        yield Check("kafka", "reach", "bad", error.what, error.advice or error.next_step)
+        return
+    yield Check("kafka", "reach", "ok", f"{brokers} brokers, {known} topics at {consumer.servers}")
+    for topic in topics:
+        try:
+            found = offsets(consumer, topic, deadline=KAFKA_SECONDS)
+        except HeadgateError as error:
+            yield Check("kafka", topic, "bad", error.what, error.advice or error.next_step)
+            continue
+        total = sum(end - first for first, end in found.values())
+        yield Check("kafka", topic, "ok", f"{len(found)} partitions, {total:,} offsets")
