@@ -33,6 +33,7 @@ from headgate.checkpoints.stream.checkpoint import stop_stream
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import InvalidInput, Transient
 from headgate.shards.config import WriterConfig
+from headgate.shards.home.stores import Place
 from headgate.steps import step
 from headgate.streaming.decode.contract import Decoder
 from headgate.streaming.decode.provenance import provenance_value
@@ -40,7 +41,6 @@ from headgate.streaming.write.answers import Parts, shard_parts
 from headgate.streaming.write.checks import check_decoder
 from headgate.streaming.write.rows import MadeRows, RowMaker
 from headgate.streaming.write.task import Attempt, WritePlan
-from headgate.table.stores import Place
 from headgate.table.table import Table, as_table
 
 BATCH_BYTES = 64 << 20

@@ -122,7 +122,7 @@ def _header(schema: pa.Schema, epoch: int, metadata: dict[bytes, bytes], values:
         index = schema.get_field_index(TOMBSTONE)
         own = {FORMAT_KEY: FORMAT, **{_KEYS[name]: value for name, value in values.items()}}
         tagged = schema.set(index, schema.field(index).with_metadata(own))
-        header = tagged.with_metadata({**metadata, EPOCH_KEY: str(epoch).encode()}).serialize().to_pybytes()
+        header: bytes = tagged.with_metadata({**metadata, EPOCH_KEY: str(epoch).encode()}).serialize().to_pybytes()
         if len(header) > MAX_HEADER:
             raise InvalidInput(f"The schema and tags of an entry take {len(header)} bytes; {MAX_HEADER} is the most.")
         if len(_templates) >= MOST:

@@ -22,9 +22,9 @@ from headgate.checkpoints.spark.directory import SparkCheckpoint
 from headgate.checkpoints.spark.rebuild import write_files
 from headgate.connectors.objects import open_store
 from headgate.errors import InvalidInput, NotFound
+from headgate.shards.home.stores import Place
 from headgate.streaming.delta.mirror_batches import MirrorBatches
 from headgate.streaming.delta.tables import DeltaName, check_delta, quoted, sql_type, text
-from headgate.table.stores import Place
 from headgate.table.table import Table, as_table
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from headgate.connectors.lance.filters import Filter
 from headgate.search.query.ranking import Match
+from headgate.shards.home.stores import Place
 from headgate.table.reads import Columns
-from headgate.table.stores import Place
 from headgate.table.table import Table, as_table
 
 if TYPE_CHECKING:

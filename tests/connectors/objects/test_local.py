@@ -343,7 +343,7 @@ def test_a_copy_is_whole_where_the_kernel_copies_and_where_it_refuses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: int | None
 ) -> None:
     data = os.urandom((1 << 20) + 7)
-    calls = []
+    calls: list[int] = []
     real = os.copy_file_range
 
     def some(source: int, target: int, count: int, start: int) -> int:

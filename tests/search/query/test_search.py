@@ -29,6 +29,7 @@ from headgate.shards.wal.entry import Tags
 from headgate.table.create import create_table
 from headgate.table.table import Table, open_table
 from tests.search.query.histories import INDEX, SCHEMA, Oracle, check_searches, differ, make_table, rows, text, told
+from tests.support.tables import claimed
 
 
 def _keys(*ids: int) -> pa.RecordBatch:

@@ -182,7 +182,7 @@ def test_vectors_are_the_same_in_wal_sstables_and_base(tmp_path: Path) -> None:
         assert table.to_arrow() == wanted
         table.compact()
         assert table.to_arrow() == wanted
-        assert table.scan("id", "score = 0.25").read_all()["id"].to_pylist() == [1]
+        assert table.scan(columns="id", filter="score = 0.25").read_all()["id"].to_pylist() == [1]
 
 
 def test_nanoseconds_are_kept() -> None:
