@@ -33,9 +33,9 @@ from headgate.shards.shard import Claim, Shard, TableHome, TableLike
 from headgate.shards.wal.appender import WalAppender
 from headgate.shards.wal.encoder import decode_rows, encode_rows
 from headgate.shards.wal.entry import Tags
-from headgate.shards.wal.flusher import FlusherStats, WalFlusher
+from headgate.shards.wal.flusher import WalFlusher
 from headgate.shards.wal.pending import Pending, PendingPut, UnknownEntry, entry_name
-from headgate.shards.wal.puts import NoRows, Put
+from headgate.shards.wal.puts import FlusherStats, NoRows, Put
 from headgate.steps import step
 
 _log = structlog.get_logger("headgate.shards")

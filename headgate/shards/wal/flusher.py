@@ -21,7 +21,6 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import pyarrow as pa
 import structlog
@@ -34,23 +33,9 @@ from headgate.shards.memtable.memtables import MemTables
 from headgate.shards.wal.appender import Appended, WalAppender
 from headgate.shards.wal.entry import EncodedRows, Tags
 from headgate.shards.wal.pending import entry_name
-from headgate.shards.wal.puts import InFlight, PendingQueue, Put, Unfinished
+from headgate.shards.wal.puts import FlusherStats, InFlight, PendingQueue, Put, Unfinished
 
 _log = structlog.get_logger("headgate.shards")
-
-
-@dataclass(frozen=True, slots=True)
-class FlusherStats:
-    """Counts since the writer was made."""
-
-    puts: int
-    entries: int
-    rows: int
-    nbytes: int
-    pending_puts: int
-    pending_bytes: int
-    peak_pending_bytes: int
-    waits: int
 
 
 class WalFlusher:

@@ -14,6 +14,20 @@ from headgate.shards.wal.entry import EncodedRows, Tags
 Wait: TypeAlias = "Callable[[Put, float | None], tuple[int, ...]]"
 
 
+@dataclass(frozen=True, slots=True)
+class FlusherStats:
+    """Counts since the writer was made."""
+
+    puts: int
+    entries: int
+    rows: int
+    nbytes: int
+    pending_puts: int
+    pending_bytes: int
+    peak_pending_bytes: int
+    waits: int
+
+
 class Put:
     """What a put made. Done when its rows are durable."""
 
