@@ -25,11 +25,15 @@ if TYPE_CHECKING:
     from headgate.streaming.observe.logs import configure_logs
     from headgate.streaming.options import SinkOptions
     from headgate.streaming.replay import replay_dead_letters
+    from headgate.streaming.rewind import rewind
     from headgate.streaming.sink import ShardSink
     from headgate.streaming.spark.search import search_df
     from headgate.streaming.spark.session import session
+    from headgate.streaming.verify.verify import verify
     from headgate.streaming.wait import run
     from headgate.table.create import create_table
+    from headgate.table.fsck import fsck
+    from headgate.table.recover import recover
     from headgate.table.table import Table, open_table
 
 __all__ = [
@@ -48,17 +52,21 @@ __all__ = [
     "create_table",
     "decode",
     "errors",
+    "fsck",
     "kafka",
     "open_table",
     "read_log",
     "rebuild_ledger",
+    "recover",
     "register",
     "replay_dead_letters",
+    "rewind",
     "run",
     "search_df",
     "session",
     "set_cache_bytes",
     "single",
+    "verify",
 ]
 
 _PLACES = {
@@ -77,17 +85,21 @@ _PLACES = {
     "create_table": "headgate.table.create:create_table",
     "decode": "headgate.streaming.decode.api:",
     "errors": "headgate.errors:",
+    "fsck": "headgate.table.fsck:fsck",
     "kafka": "headgate.streaming.kafka.source:",
     "open_table": "headgate.table.table:open_table",
     "read_log": "headgate.streaming.datasource.log_reader:read_log",
     "rebuild_ledger": "headgate.streaming.delta.ledger:rebuild_ledger",
+    "recover": "headgate.table.recover:recover",
     "register": "headgate.streaming.datasource.source:register",
     "replay_dead_letters": "headgate.streaming.replay:replay_dead_letters",
+    "rewind": "headgate.streaming.rewind:rewind",
     "run": "headgate.streaming.wait:run",
     "search_df": "headgate.streaming.spark.search:search_df",
     "session": "headgate.streaming.spark.session:session",
     "set_cache_bytes": "headgate.caches:set_cache_bytes",
     "single": "headgate.shards.sharding:single",
+    "verify": "headgate.streaming.verify.verify:verify",
 }
 
 

@@ -7,6 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import polars
 import pyarrow as pa
 import pytest
 
@@ -166,6 +168,16 @@ def test_arrow_takes_the_table_as_it_is(notes: headgate.Table) -> None:
     assert pa.table(notes).equals(expected)
     assert pa.RecordBatchReader.from_stream(notes).read_all().equals(expected)
     assert sorted(expected["id"].to_pylist()) == list(range(10))
+
+
+def test_duckdb_and_polars_take_the_table_as_it_is(notes: headgate.Table) -> None:
+    expected = notes.to_arrow()
+    (found,) = duckdb.execute("SELECT count(*), sum(id) FROM notes WHERE id >= 4").fetchall()
+    assert found == (6, 39)
+    for frame in (polars.DataFrame(notes), polars.from_arrow(notes.to_arrow()), notes.to_polars()):
+        assert isinstance(frame, polars.DataFrame)
+        assert frame.to_arrow().cast(expected.schema).equals(expected)
+    assert notes.to_polars(columns="id", filter="id >= 4", limit=2).shape == (2, 1)
 
 
 def test_pandas_takes_it_where_it_is_installed(notes: headgate.Table) -> None:

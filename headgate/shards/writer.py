@@ -6,6 +6,7 @@ that somebody else holds. Both append through WalAppender, and nothing else does
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -75,7 +76,7 @@ class ShardWriter:
     @classmethod
     def open(
         cls,
-        table: TableLike | TableHome | str,
+        table: TableLike | TableHome | str | os.PathLike[str],
         shard: uuid.UUID | str,
         config: WriterConfig = WriterConfig(),  # noqa: B008
         *,
@@ -98,8 +99,8 @@ class ShardWriter:
         Raises InvalidInput, Fenced (another opener came later), DataLoss, Corrupt, Transient.
         """
         check_config(config)
-        if isinstance(table, str):
-            given = home_at(table, storage_options).known_shard(shard)
+        if isinstance(table, str | os.PathLike):
+            given = home_at(os.fspath(table), storage_options).known_shard(shard)
         else:
             given = table.shard(shard)
         place = given.retrying(config.retry)

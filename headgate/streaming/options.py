@@ -7,6 +7,7 @@ lower case, so they are looked up in any case; a name that is not here is refuse
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
@@ -378,7 +379,8 @@ def sink_options(given: Mapping[str, Any], defaults: Mapping[str, str] | None = 
     for argument in given:
         if argument not in known:
             raise _unknown(argument, {name: name for name in known}, "argument")
-    return SinkOptions(**{**parse_options({}, defaults), **given})
+    paths = {argument: os.fspath(value) for argument, value in given.items() if isinstance(value, os.PathLike)}
+    return SinkOptions(**{**parse_options({}, defaults), **given, **paths})
 
 
 def parse_options(

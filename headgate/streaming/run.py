@@ -310,7 +310,7 @@ class Run:
         )
 
     def _collect(self, progress: Callable[[int, int], None]) -> Collection:
-        return self.table.collect_garbage(apply=True, progress=progress)
+        return self.table.collect_garbage(apply=True, progress=lambda _, done, total: progress(done, total))
 
     def _flush_anyhow(self, jobs: Sequence[FlushJob]) -> Mapping[str, Flushed]:
         """On executors, or here where Spark has gone: a stop is a good time for that."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from structlog.contextvars import bound_contextvars
 
@@ -13,8 +13,9 @@ from headgate.checkpoints.snapshots.checkpoint import TableCheckpoint
 from headgate.checkpoints.spark.directory import SparkCheckpoint
 from headgate.checkpoints.spark.recover import check_startable
 from headgate.errors import HeadgateError, InvalidInput
-from headgate.shards.home.stores import Place
+from headgate.shards.home.stores import Place, place
 from headgate.steps import step
+from headgate.streaming.arguments import SinkArguments
 from headgate.streaming.decode.contract import Decoder, TableDecoder
 from headgate.streaming.kafka.source import KafkaSource
 from headgate.streaming.options import DEFAULT_STREAM, sink_options
@@ -42,7 +43,7 @@ class ShardSink:
         *,
         decode: Decoder | TableDecoder | None = None,
         source: KafkaSource | None = None,
-        **options: Any,
+        **options: Unpack[SinkArguments],
     ) -> None:
         """`table` is a Table or its place. `decode` turns Kafka's values into rows, `decode.json()` by the columns that
         the table has, also after somebody changed them while the stream runs; without it the frame's columns are the
@@ -102,7 +103,7 @@ class ShardSink:
                     self.error = error.with_context(batch=batch_id)
                 raise
 
-    def check(self, checkpoint: str, query_name: str | None = None) -> None:
+    def check(self, checkpoint: Place, query_name: str | None = None) -> None:
         """Whether Spark can start from this checkpointLocation and the stream go on where the table stands. Reads only.
 
         Call it before `start()`: a power cut may leave Spark's own files empty, and Spark reads them before it calls
@@ -110,7 +111,7 @@ class ShardSink:
         the command that rebuilds it.
         """
         stream = self.options.stream or query_name or DEFAULT_STREAM
-        check_startable(self.table.home, stream, SparkCheckpoint(checkpoint, self.options.storage_options))
+        check_startable(self.table.home, stream, SparkCheckpoint(place(checkpoint), self.options.storage_options))
 
     def checkpoint(self) -> TableCheckpoint | None:
         """Take a checkpoint of scope all now, between two batches, as the stream does by itself every

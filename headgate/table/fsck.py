@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
 
 from headgate import records
 from headgate.checkpoints.clone import intent as clone_intent
-from headgate.checkpoints.fsck.check import Checked, Progress, check_table
+from headgate.checkpoints.fsck.check import Checked, check_table
 from headgate.checkpoints.fsck.findings import Finding, finding
 from headgate.checkpoints.offline import retention as expiring
 from headgate.connectors.lance import health as dataset_health
@@ -22,16 +24,19 @@ from headgate.connectors.objects import ObjectStore, open_store
 from headgate.connectors.objects.folder import FolderStore
 from headgate.connectors.objects.wal_options import wal_options
 from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound, StoreError
+from headgate.progress import Progress, shown
+from headgate.results import Result
 from headgate.shards.home import choice as clone_wal
 from headgate.shards.home.record import TableRecord, record_ids, record_key, shard_folders
+from headgate.shards.home.stores import Place, place
 from headgate.shards.names import parse_uuid
 from headgate.shards.rows.schema import RowSchema
 from headgate.shards.shard import TABLE_ID, TableHome
-from headgate.table.table import open_table
+from headgate.table.table import Table, open_table
 
 
-@dataclass(frozen=True)
-class TableReport:
+@dataclass(frozen=True, repr=False)
+class TableReport(Result):
     """What fsck found."""
 
     uri: str
@@ -40,15 +45,35 @@ class TableReport:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """All that is told."""
+        """Up to a thousand; `untold` in `to_dict` counts the others."""
         return self.checked.findings
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing was found."""
+        return not self.checked.findings
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain values."""
+        checked = self.checked
+        return {
+            "uri": self.uri,
+            "table_id": None if self.table_id is None else str(self.table_id),
+            "holds": self.holds,
+            "errors": checked.errors,
+            "warnings": len(checked.findings) - checked.errors,
+            "untold": checked.untold,
+            "codes": dict(sorted(Counter(one.code for one in checked.findings).items())),
+            "checked": dict(checked.objects),
+            "findings": [one.value() for one in checked.findings],
+        }
 
 
 def fsck(
-    uri: str,
-    storage_options: Mapping[str, str] | None = None,
+    table: Table | Place,
     *,
-    progress: Progress = lambda what, done, total: None,
+    storage_options: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
 ) -> TableReport:
     """Check every object that the table's promises rest on. Needs neither base nor record to be whole.
 
@@ -58,7 +83,9 @@ def fsck(
 
     Raises NotFound where there is no table, InvalidInput where a dataset is none of headgate's, StoreError.
     """
-    store = open_store(uri, storage_options)
+    if isinstance(table, Table):
+        storage_options = storage_options or table.storage_options
+    store = open_store(table.uri if isinstance(table, Table) else place(table), storage_options)
     base, found = _base(store, storage_options)
     table_id = _table_id(store, base, record_ids(store), found)
     if table_id is None:
@@ -69,7 +96,8 @@ def fsck(
     shard_ids = shard_folders(store) | shard_folders(home.wal_store)
     if record is not None:
         shard_ids -= record.leftover_shards
-    checked = check_table(home, shard_ids, marks=_marks(store, base), adopts=base is not None, progress=progress)
+    with shown(progress) as report:
+        checked = check_table(home, shard_ids, marks=_marks(store, base), adopts=base is not None, progress=report)
     return TableReport(store.uri, table_id, replace(checked, findings=(*found, *checked.findings)))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, TypeAlias
 
@@ -69,6 +70,12 @@ class Reads:
         if find_spec("pandas") is None:
             raise InvalidInput("pandas is not installed.", advice="pip install pandas, or use to_arrow()")
         return self.to_arrow(columns=columns, filter=filter, limit=limit).to_pandas()
+
+    def to_polars(self, *, columns: Columns = None, filter: Filter | None = None, limit: int | None = None) -> Any:
+        """All rows of a scan as a polars DataFrame. Raises InvalidInput where polars is not installed."""
+        if find_spec("polars") is None:
+            raise InvalidInput("polars is not installed.", advice="pip install polars, or use to_arrow()")
+        return import_module("polars").from_arrow(self.to_arrow(columns=columns, filter=filter, limit=limit))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """A scan, for what takes Arrow streams: `pa.table(table)`, DuckDB, Polars."""

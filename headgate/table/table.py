@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from headgate import parallel
 from headgate.checkpoints.clone.clone import CloneSource, clone_table
-from headgate.checkpoints.clone.copy import Progress, no_progress
 from headgate.checkpoints.jobs.columns import add_column, current_home, drop_column, plain_schema, rename_column
 from headgate.checkpoints.offline.checkpoint import checkpoint_stopped
 from headgate.checkpoints.offline.compact import ShardBacklog, backlog
@@ -30,6 +29,7 @@ from headgate.connectors.lance import dataset as lance_connector
 from headgate.connectors.objects.wal_options import joined_options
 from headgate.durations import ALLOWED, seconds_of
 from headgate.errors import HeadgateError, InvalidInput, NotFound
+from headgate.progress import Progress, shown
 from headgate.retry import Retry
 from headgate.shards.config import WriterConfig
 from headgate.shards.home.home import recorded_home
@@ -255,7 +255,7 @@ class Table(Reads, Upkeep):
         wal_uri: Place | None = None,
         wal_storage_options: Mapping[str, str] | None = None,
         names: Sequence[str] = (),
-        progress: Progress = no_progress,
+        progress: Progress | None = None,
     ) -> Table:
         """Make a table of its own at `uri`, of a named checkpoint or of this table as it is; fresh rows included.
 
@@ -276,7 +276,8 @@ class Table(Reads, Upkeep):
         unlisted = bool(self.primary_key) and not self.sharding.known_names()
         source = CloneSource(self.home, self.shard_ids, (*self.sharding.known_names(), *names), unlisted)
         at = self.at.name if checkpoint is None and self.at is not None else checkpoint
-        clone_table(source, target, checkpoint=at, progress=progress)
+        with shown(progress) as report:
+            clone_table(source, target, checkpoint=at, progress=report)
         return open_table(uri, storage_options=options)
 
     def shard_ids(self) -> frozenset[uuid.UUID]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -16,11 +17,12 @@ from headgate.checkpoints.jobs.policy import BasePolicy, CompactLimits
 from headgate.checkpoints.offline.checkpoint import ToFlush, flush_stopped, to_flush
 from headgate.checkpoints.offline.compact import Compacted, compact_stopped
 from headgate.errors import HeadgateError
+from headgate.progress import Progress, shown
 from headgate.search.build.build import IndexBuild, build_index
 from headgate.search.build.plan import Limits
 from headgate.search.build.spark import limits_on, on_spark
 from headgate.search.build.upkeep import index_base
-from headgate.search.finalize.finalize import Report, no_report
+from headgate.search.finalize.finalize import Report
 from headgate.shards.home.base import full_text_index
 from headgate.shards.shard import TableHome
 from headgate.steps import step
@@ -63,11 +65,10 @@ class Upkeep:
         *,
         limits: CompactLimits = CompactLimits(),  # noqa: B008
         policy: BasePolicy = BasePolicy(),  # noqa: B008
-        progress: Callable[[int, int], None] = lambda done, total: None,
-        report: Report = no_report,
+        progress: Progress | None = None,
     ) -> Compacted:
         """Take all SSTables into the base, tidy it (small fragments merged, old versions removed by policy), and let
-        its full-text indexes cover what is new, in this process; `report` gets their stages.
+        its full-text indexes cover what is new, in this process.
 
         Of a table that nobody runs (a running stream does it by itself): IT FENCES THE WRITERS AND STREAMS of every
         shard that has SSTables. Rows in the WALs alone stay there; `flush` first. A crash anywhere, then again: the
@@ -75,17 +76,21 @@ class Upkeep:
         """
         self._check_now("be compacted")
         self.close()
-        done = compact_stopped(
-            self.home,
-            self.shard_ids(),
-            limits=limits,
-            policy=policy,
-            names=self._shard_names(),
-            progress=progress,
-        )
-        step("index")
+        with shown(progress) as report:
+            done = compact_stopped(
+                self.home,
+                self.shard_ids(),
+                limits=limits,
+                policy=policy,
+                names=self._shard_names(),
+                progress=partial(report, "compacting"),
+            )
+            step("index")
+            return replace(done, indexed=self._indexed(partial(_of_index, report)))
+
+    def _indexed(self, report: Report) -> int:
         try:
-            return replace(done, indexed=index_base(self.home.store, report=report).segments)
+            return index_base(self.home.store, report=report).segments
         except HeadgateError as error:
             compacted = "the SSTables are in the base, and its full-text index is not complete"
             error.with_context(
@@ -98,23 +103,25 @@ class Upkeep:
         *,
         min_age: timedelta = MIN_AGE,
         apply: bool = False,
-        progress: Callable[[int, int], None] = lambda done, total: None,
+        progress: Progress | None = None,
     ) -> Collection:
         """What no reader, checkpoint, fence or recovery can need any more; with `apply` it is deleted. See `collect`.
 
         A `min_age` below MIN_AGE may take what somebody who reads without a checkpoint still needs.
         """
-        return collect(self.home, self.shard_ids(), min_age=min_age, apply=apply, progress=progress)
+        with shown(progress) as report:
+            deleted = partial(report, "collecting")
+            return collect(self.home, self.shard_ids(), min_age=min_age, apply=apply, progress=deleted)
 
     def build_index(
         self,
         column: str,
-        spark: Any = None,
         *,
+        spark: Any = None,
         parameters: Mapping[str, Any] | None = None,
         rebuild: bool = False,
         limits: Limits | None = None,
-        report: Report = no_report,
+        progress: Progress | None = None,
     ) -> IndexBuild:
         """Cover the base's rows by the column's full-text index, in this process or on the executors of a SparkSession.
 
@@ -124,13 +131,18 @@ class Upkeep:
         runner = None
         if spark is not None:
             runner, limits = on_spark(spark, self.home.uri), limits or limits_on(spark)
-        return build_index(
-            self.home.store,
-            column,
-            full_text_index(column),
-            parameters=parameters,
-            rebuild=rebuild,
-            runner=runner,
-            limits=limits,
-            report=report,
-        )
+        with shown(progress, column) as report:
+            return build_index(
+                self.home.store,
+                column,
+                full_text_index(column),
+                parameters=parameters,
+                rebuild=rebuild,
+                runner=runner,
+                limits=limits,
+                report=report,
+            )
+
+
+def _of_index(report: Progress, stage: str, done: int, total: int) -> None:
+    report(f"full-text index: {stage}", done, total)

@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer
 
-from headgate.cli.commands.ingest import _has_read, default_checkpoint
+from headgate.checkpoints.spark.directory import default_checkpoint
+from headgate.cli.commands.ingest import _has_read
 from headgate.connectors.kafka.groups import group_offsets
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.shards.sharding import by_partition
@@ -140,7 +141,7 @@ def test_ingest_once_then_status_verify_and_dead_letters_tell_one_story(
     }
 
     send(topic, range(400, 500))
-    checkpoint = Path(default_checkpoint(open_table(uri), topic))
+    checkpoint = Path(default_checkpoint(open_table(uri).home, topic))
     for name in ("metadata", ".metadata.crc", f"offsets/{len(batches) - 1}", f"commits/{len(batches) - 1}"):
         (checkpoint / name).write_text("")  # as a power cut leaves what Spark has written
     code, more, err = Run(kafka_servers, topic, uri, *CREATE, "--once", "--no-direct", "--wal-only").end()

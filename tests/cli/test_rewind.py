@@ -11,7 +11,7 @@ import pytest
 import headgate as product
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.records import RewindRecord
-from headgate.cli.commands.ingest import default_checkpoint
+from headgate.checkpoints.spark.directory import default_checkpoint
 from headgate.shards.sharding import by_partition
 from headgate.table.create import create_table
 from headgate.table.table import Table
@@ -92,7 +92,7 @@ def test_without_a_checkpoint_directory_it_says_what_to_start_with(headgate: Hea
     done = told(headgate, table, "--to-offsets", BACK, "--apply")
     assert done["rebuilt"] is None
     assert f".option('startingOffsets', '{BACK}')" in done["next"]
-    own = Path(default_checkpoint(table, "orders"))
+    own = Path(default_checkpoint(table.home, "orders"))
     own.mkdir(parents=True)
     (own / "metadata").write_text("{}")
     assert f"--spark-checkpoint {own}" in told(headgate, table, "--to-offsets", BACK)["next"]

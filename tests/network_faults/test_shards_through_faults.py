@@ -167,7 +167,7 @@ def test_a_commit_whose_answer_is_lost_is_one_record_and_one_batch(
     assert log.sequences() == {*sequences, record.sequence}
     run_batch(driver, 4, ranges_of(4))
     assert sum(content(before)[0].values()) == wanted + 2 * 36
-    assert fsck(uri, s3_options).findings == ()
+    assert fsck(uri, storage_options=s3_options).findings == ()
 
 
 @pytest.mark.parametrize("fault", [RESET, LOST], ids=lambda fault: fault.name)

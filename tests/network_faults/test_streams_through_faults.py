@@ -84,7 +84,7 @@ class Fired:
 
     def check(self) -> None:
         check_table(self.direct, self.topic)
-        assert fsck(self.direct.uri, self.direct.storage_options).findings == ()
+        assert fsck(self.direct.uri, storage_options=self.direct.storage_options).findings == ()
         for error in self.errors:
             readable(error)
 

@@ -101,7 +101,7 @@ def checkpoint(table: Table, written: Written) -> None:
 
 
 def checked(table: Table, written: Written) -> None:
-    findings = fsck(table.uri, table.storage_options).findings
+    findings = fsck(table.uri, storage_options=table.storage_options).findings
     assert findings == (), [(one.code, one) for one in findings]
 
 

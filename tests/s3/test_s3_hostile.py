@@ -72,7 +72,7 @@ def test_streams_topics_checkpoints_and_columns_of_any_name_work_or_are_refused(
     again = open_table(uri, storage_options=s3_options)
     assert list_streams(again.home.records) == (name,)
     assert sorted(again.scan(columns=["id"]).read_all()["id"].to_pylist()) == sorted(expected_rows(ranges))
-    assert [str(one) for one in fsck(uri, s3_options).findings] == []
+    assert [str(one) for one in fsck(uri, storage_options=s3_options).findings] == []
     check_keys(bucket, s3_options, LONGEST)
 
 

@@ -157,7 +157,7 @@ def read(life: Life) -> None:
         claimed(table)
         plan_read(table.home, table.shard_ids(), None)
         content(headgate.open_table(table.uri, storage_options=life.options, checkpoint="then"))
-        fsck(table.uri, life.options)
+        fsck(table.uri, storage_options=life.options)
     with life.by(orders="Spark reader", wal="Spark reader"):
         table = opened(life)
         for hold in (0.001, 60):

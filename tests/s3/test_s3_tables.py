@@ -34,7 +34,7 @@ AT_ONCE = timedelta(0)
 
 
 def clean(table: Table, options: dict[str, str]) -> None:
-    report = fsck(table.uri, options)
+    report = fsck(table.uri, storage_options=options)
     assert [str(one) for one in report.findings] == []
 
 

@@ -57,7 +57,7 @@ def wipe(uri: str, options: dict[str, str]) -> None:
 
 
 def findings(table: Table, options: dict[str, str]) -> list[str]:
-    return [one.code for one in fsck(table.uri, options).findings]
+    return [one.code for one in fsck(table.uri, storage_options=options).findings]
 
 
 def test_the_wal_lies_where_it_was_said_and_nowhere_else(places: tuple[str, str], s3_options: dict[str, str]) -> None:
@@ -153,7 +153,7 @@ def test_base_and_wal_lie_on_two_servers_with_credentials_of_their_own(
         assert content(one) == wanted
         with one.writer(DIRECT, WAL_ONLY) as writer:
             writer.put(rows(-4))
-        assert [str(found) for found in fsck(one.uri, one.storage_options).findings] == []
+        assert [str(found) for found in fsck(one.uri, storage_options=one.storage_options).findings] == []
     # The whole life of a table, and after a full flush the WALs' server may be wiped.
     run_batch(open_stream(opened), 3, ranges_of(3))
     opened.flush()

@@ -200,7 +200,7 @@ class Soak:
             records=sum(ends.values()),
             rows=len(found),
             dead_letters=dead.total(),
-            fsck=[f"{one.code}" for one in fsck(self.world.uri, self.world.options).findings],
+            fsck=[f"{one.code}" for one in fsck(self.world.uri, storage_options=self.world.options).findings],
             growths=growths,
             failures=failures,
             **off,

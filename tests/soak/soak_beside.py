@@ -129,7 +129,7 @@ class Beside:
         head = CommitLog(clone.home.records, STREAM, clone.uri).read().head
         ends = {partition: end for (_, partition), end in head.ends.items()}
         self._compare("clone", cursor, ends, clone.scan().read_all().to_batches())
-        if findings := fsck(uri, self._world.options).findings:
+        if findings := fsck(uri, storage_options=self._world.options).findings:
             self.failures.append(f"fsck of a clone: {[one.code for one in findings]}")
         store = open_store(uri, self._world.options)
         for info in [*store.list("")]:

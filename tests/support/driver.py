@@ -55,15 +55,14 @@ def main(told: dict[str, Any]) -> None:
             wal = standing_store(table.home.wal_store.uri, Path(told["armed"]))
         table = replace(table, home=replace(table.home, store=store, wal_store=wal))
     source = headgate.kafka.source(told["servers"], told["topic"], max_offsets_per_trigger=told.get("max_offsets", 500))
-    direct = {"source": source} if told.get("path", "direct") == "direct" else {}
     stand = Stand(told.get("step"), told.get("batch", 0), told.get("go"))
     sink = headgate.ShardSink(
         table,
+        source=source if told.get("path", "direct") == "direct" else None,
         stream="s",
         decode=headgate.decode.json(SCHEMA),
         enable_memtable=told.get("memtable", False),
         max_memtable_size=told.get("max_memtable_size", 16 << 10),
-        **direct,
     )
 
     def batch(frame: Any, number: int) -> None:

@@ -18,14 +18,17 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import unquote
 
 from headgate.checkpoints.log.decisions import BatchSources, Earliest, NewPartition
+from headgate.checkpoints.log.names import ROOT, stream_folder
 from headgate.checkpoints.log.records import OpaqueRange
 from headgate.connectors.objects import redact
 from headgate.connectors.objects.s3.options import S3FS, plain_name
 from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound, PermissionDenied, StoreError, Transient
+from headgate.shards.shard import TableHome
 from headgate.shards.wal.entry import SourceRange
 
 KafkaOffsets: TypeAlias = Mapping[tuple[str, int], int]
@@ -325,3 +328,17 @@ def _for_s3fs(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _S3FS_OWN = frozenset({"key", "secret", "anon", "profile", "use_ssl", "config_kwargs", "s3_additional_kwargs"})
+
+
+def default_checkpoint(home: TableHome, stream: str) -> str:
+    """Where Spark's checkpoint is unless one is named: below the table's id, so that a table that is made
+    anew never meets an old one. Raises InvalidInput for a table that is not on local disk.
+    """
+    if "://" in home.uri:
+        raise InvalidInput(
+            "The table is not on local disk, so Spark's checkpoint needs a place of its own.",
+            table=home.uri,
+            advice="name it with --spark-checkpoint: a local directory, or s3a://… (see docs/operations/s3.md)",
+        )
+    folder = stream_folder(stream).removeprefix(ROOT)
+    return str(Path(home.uri) / "_headgate" / str(home.table_id) / "spark" / folder)

@@ -16,7 +16,7 @@ from headgate.checkpoints.log.names import list_streams, no_stream
 from headgate.checkpoints.log.records import OffsetMove, RewindRecord
 from headgate.checkpoints.log.state import Head
 from headgate.checkpoints.spark.compare import SparkLook
-from headgate.checkpoints.spark.rewind_plan import Place, is_there, plan_adoption, plan_rewind
+from headgate.checkpoints.spark.rewind_plan import Partition, is_there, plan_adoption, plan_rewind
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.shards.shard import TableHome
 from headgate.steps import step
@@ -43,7 +43,7 @@ def stream_head(home: TableHome, stream: str) -> Head:
 def rewind(
     home: TableHome,
     stream: str,
-    wanted: Mapping[Place, int],
+    wanted: Mapping[Partition, int],
     *,
     by: str = "",
     reason: str = "",

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from headgate.checkpoints.log.records import OffsetMove, OpenRecord, RewindRecord
 from headgate.checkpoints.log.state import Head
 from headgate.checkpoints.spark.compare import SparkLook
 from headgate.errors import InvalidInput
 
-Place: TypeAlias = tuple[str, int]
+Partition: TypeAlias = tuple[str, int]
 """Topic and partition."""
 
 EARLIEST, LATEST = -2, -1
@@ -26,12 +26,12 @@ EARLIEST, LATEST = -2, -1
 _FORM = """write them as Spark does, such as {"orders":{"0":1200,"1":980}}; nothing was written"""
 
 
-def parse_offsets(text: str) -> dict[Place, int]:
-    """Offsets as Spark writes them in `startingOffsets`. Raises InvalidInput."""
+def parse_offsets(given: str | Mapping[str, Mapping[int, int]]) -> dict[Partition, int]:
+    """Offsets as Spark writes them in `startingOffsets`, or the same as a dict. Raises InvalidInput."""
     try:
-        topics = json.loads(text)
+        topics = json.loads(given) if isinstance(given, str) else given
         found = {(topic, int(number)): at for topic, parts in topics.items() for number, at in parts.items()}
-    except (ValueError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidInput("The offsets to go to cannot be read.", advice=_FORM) from error
     for (topic, number), at in found.items():
         if number < 0 or type(at) is not int or at < EARLIEST:
@@ -41,7 +41,7 @@ def parse_offsets(text: str) -> dict[Place, int]:
     return found
 
 
-def plan_rewind(head: Head, wanted: Mapping[Place, int]) -> tuple[OffsetMove, ...]:
+def plan_rewind(head: Head, wanted: Mapping[Partition, int]) -> tuple[OffsetMove, ...]:
     """Every partition that the stream reads, with where it stands and where it would go on.
 
     A partition that the stream has not read yet may be named if its topic is one of the stream's (R17: a jump needs an
@@ -114,7 +114,7 @@ def is_there(head: Head, moves: Iterable[OffsetMove]) -> bool:
     return not moving(moves) and (head.last is not None or head.rewound is not None)
 
 
-def check_held(moves: Iterable[OffsetMove], there: Mapping[Place, tuple[int, int]]) -> None:
+def check_held(moves: Iterable[OffsetMove], there: Mapping[Partition, tuple[int, int]]) -> None:
     """Whether Kafka has what the stream would go on with. `there` is per partition the earliest offset and the end.
 
     Raises InvalidInput: a stream that is sent to an offset that is gone, or not there yet, would only stop.
@@ -144,3 +144,32 @@ def head_after(head: Head, moves: tuple[OffsetMove, ...]) -> Head:
         offsets=moves,
     )
     return head.after(record)
+
+
+def rewind_value(record: RewindRecord) -> dict[str, Any]:
+    """The record, as it is in the log."""
+    return {
+        "stream": record.stream,
+        "record": record.sequence,
+        "rewound_at": record.rewound_at,
+        "by": record.by,
+        "reason": record.reason,
+        "offsets_again": sum(one.again for one in record.offsets),
+        "offsets_skipped": sum(one.skipped for one in record.offsets),
+        "offsets": moves_value(record.offsets),
+    }
+
+
+def moves_value(moves: Iterable[OffsetMove]) -> list[dict[str, Any]]:
+    """Per partition where it stood and goes on, and the ranges that come again or are left out."""
+    return [
+        {
+            "topic": one.topic,
+            "partition": one.partition,
+            "before": one.before,
+            "after": one.after,
+            "again": f"[{one.after}, {one.before})" if one.again else None,
+            "skipped": f"[{one.before}, {one.after})" if one.skipped else None,
+        }
+        for one in moves
+    ]

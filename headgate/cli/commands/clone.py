@@ -8,7 +8,6 @@ import click
 
 from headgate.cli.options.table import storage_option
 from headgate.cli.output import Output, output_option
-from headgate.cli.progress import bars, stages_on
 from headgate.table.table import Table, open_table
 
 
@@ -53,15 +52,7 @@ def clone(
     the clone. A clone that is not deep needs TABLE's files: a tag on TABLE holds them for as long as it is there.
     """
     table = open_table(source, storage_options=storage_options or None)
-    with bars() as progress:
-        made = table.clone(
-            target,
-            checkpoint=checkpoint,
-            deep=deep,
-            wal_uri=wal_uri,
-            names=shard_names,
-            progress=stages_on(progress),
-        )
+    made = table.clone(target, checkpoint=checkpoint, deep=deep, wal_uri=wal_uri, names=shard_names)
     output.record(f"Cloned {table.uri}", _described(table, made, checkpoint, deep))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import click
@@ -15,7 +14,6 @@ from headgate.cli.options.age import check_age, nothing_else_runs_option
 from headgate.cli.options.duration import DURATION
 from headgate.cli.options.table import apply_option, storage_option, table_argument
 from headgate.cli.output import Output, not_applied, output_option
-from headgate.cli.progress import bars, stages_on
 from headgate.table.table import open_table
 
 
@@ -70,12 +68,7 @@ def compact(
         output.record(not_applied(table.uri, what), value)
         return
     note = table.flush() if flush else ""
-    with bars() as progress:
-        done = table.compact(
-            policy=BasePolicy(keep_versions=keep_versions),
-            progress=partial(stages_on(progress), "Compacting"),
-            report=stages_on(progress, "Full-text index"),
-        )
+    done = table.compact(policy=BasePolicy(keep_versions=keep_versions))
     output.record(f"Compacted {table.uri}", {"applied": True, **_value(done), "note": note or None})
 
 

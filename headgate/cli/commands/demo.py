@@ -14,10 +14,10 @@ from rich.progress import Progress, TaskID
 
 from headgate.cli.errors import exit_code
 from headgate.cli.output import Output, TextOutput, output_option
-from headgate.cli.progress import bars
 from headgate.dev.demo.demo import Result, clean, run_demo
 from headgate.dev.demo.orders import TOPIC, WORD
 from headgate.errors import DataLoss
+from headgate.progress import bars
 from headgate.streaming.verify.compare import Difference
 
 

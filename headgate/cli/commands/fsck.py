@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import Any
-
 import click
 
 from headgate.cli.errors import exit_code
 from headgate.cli.options.table import storage_option, table_argument
 from headgate.cli.output import Output, TextOutput, output_option
-from headgate.cli.progress import bars, stages_on
 from headgate.cli.text.findings import tell_findings
 from headgate.errors import DataLoss, HeadgateError
 from headgate.table.fsck import TableReport
@@ -36,9 +32,8 @@ def fsck(uri: str, storage_options: dict[str, str], output: Output) -> None:
     That nothing committed is missing or there twice, that no WAL has a gap, that every fence stands. Each finding
     has a code, says what is lost by it, and what to do. Streams may go on meanwhile. Nothing is written.
     """
-    with bars() as progress:
-        report = check(uri, storage_options or None, progress=stages_on(progress))
-    value = report_value(report)
+    report = check(uri, storage_options=storage_options or None)
+    value = report.to_dict()
     if isinstance(output, TextOutput) and report.findings:
         tell_findings(report.findings)
         value = {key: item for key, item in value.items() if key != "findings"}
@@ -51,19 +46,3 @@ def code_of(report: TableReport) -> int:
     if not report.findings:
         return 0
     return exit_code(DataLoss if report.checked.errors else HeadgateError)
-
-
-def report_value(report: TableReport) -> dict[str, Any]:
-    """The report as plain values."""
-    checked = report.checked
-    return {
-        "uri": report.uri,
-        "table_id": None if report.table_id is None else str(report.table_id),
-        "holds": not report.findings,
-        "errors": checked.errors,
-        "warnings": len(checked.findings) - checked.errors,
-        "untold": checked.untold,
-        "codes": dict(sorted(Counter(one.code for one in checked.findings).items())),
-        "checked": dict(checked.objects),
-        "findings": [one.value() for one in checked.findings],
-    }

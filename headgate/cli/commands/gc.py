@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import timedelta
-from functools import partial
 
 import click
 
@@ -13,7 +12,6 @@ from headgate.cli.options.age import check_age, nothing_else_runs_option
 from headgate.cli.options.duration import DURATION
 from headgate.cli.options.table import apply_option, storage_option, table_argument
 from headgate.cli.output import Output, not_applied, output_option
-from headgate.cli.progress import bars, stages_on
 from headgate.table.table import open_table
 
 SHOWN = 1000
@@ -50,9 +48,7 @@ def gc(
     """
     check_age("--min-age", min_age, nothing_else_runs)
     table = open_table(uri, storage_options=storage_options)
-    with bars() as progress:
-        report = partial(stages_on(progress), "Collecting")
-        done = table.collect_garbage(min_age=min_age, apply=apply, progress=report)
+    done = table.collect_garbage(min_age=min_age, apply=apply)
     title = f"{'Deleted from' if apply else 'Garbage of'} {table.uri}"
     output.record(title if apply else not_applied(title, "deleted"), _value(done))
 

@@ -14,7 +14,6 @@ import click
 from headgate.cli.options.table import storage_option, table_argument
 from headgate.cli.options.text import parameter_option, parse_parameters
 from headgate.cli.output import Column, Output, output_option
-from headgate.cli.progress import bars, stages_on
 from headgate.cli.signals import quiet_logs
 from headgate.connectors.lance.index import look_index
 from headgate.errors import InvalidInput
@@ -107,11 +106,7 @@ def build(
 
         def built() -> Iterator[dict[str, Any]]:
             for column in wanted:
-                with bars() as progress:
-                    report = stages_on(progress, column)
-                    done = table.build_index(
-                        column, spark, parameters=chosen or None, rebuild=rebuild, limits=limits, report=report
-                    )
+                done = table.build_index(column, spark=spark, parameters=chosen or None, rebuild=rebuild, limits=limits)
                 yield asdict(done)
 
         output.rows(_BUILT, built())

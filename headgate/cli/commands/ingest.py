@@ -6,15 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 import structlog
 
 from headgate.checkpoints.log.commit_log import read_head
-from headgate.checkpoints.log.names import ROOT, stream_folder
-from headgate.checkpoints.spark.directory import SparkCheckpoint
+from headgate.checkpoints.spark.directory import SparkCheckpoint, default_checkpoint
 from headgate.checkpoints.spark.recover import mend
 from headgate.cli.commands.table import open_or_create
 from headgate.cli.options.decoder import decoder_options, following_decoder
@@ -199,7 +197,7 @@ def ingest(
     compact_on_stop: bool,
     stop_timeout: str,
     max_offsets: int,
-    on_bad_record: str,
+    on_bad_record: Literal["dead_letter", "fail"],
     commit_to_kafka: str | None,
     ledger: str | None,
     metrics_port: int | None,
@@ -256,7 +254,7 @@ def ingest(
                 metrics_host=metrics_host,
                 storage_options=options,
             )
-            place = spark_checkpoint or default_checkpoint(table, name)
+            place = spark_checkpoint or default_checkpoint(table.home, name)
             schedule = {"availableNow": True} if once else {"processingTime": _interval(trigger or timedelta(0))}
             settings = {**reaches(place, options), **for_ledger}
             _mend(table, name, place, options)
@@ -279,20 +277,6 @@ def _waits_for(base: str | None) -> str:
 def _interval(trigger: timedelta) -> str:
     """As Spark reads it: exact, whatever fraction of a second it has."""
     return f"{round(trigger.total_seconds() * 1000)} milliseconds"
-
-
-def default_checkpoint(table: Table, stream: str) -> str:
-    """Where Spark's checkpoint is unless one is named: below the table's id, so that a table that is made
-    anew never meets an old one. Raises InvalidInput for a table that is not on local disk.
-    """
-    if "://" in table.uri:
-        raise InvalidInput(
-            "The table is not on local disk, so Spark's checkpoint needs a place of its own.",
-            table=table.uri,
-            advice="name it with --spark-checkpoint: a local directory, or s3a://… (see docs/operations/s3.md)",
-        )
-    folder = stream_folder(stream).removeprefix(ROOT)
-    return str(Path(table.uri) / "_headgate" / str(table.table_id) / "spark" / folder)
 
 
 def _mend(table: Table, stream: str, place: str, storage_options: Mapping[str, str] | None) -> None:

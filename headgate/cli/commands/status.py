@@ -16,12 +16,12 @@ from headgate.caches import cache_usage
 from headgate.checkpoints.jobs.state import read_state
 from headgate.checkpoints.log.pins import PinStore
 from headgate.checkpoints.log.state import Head
+from headgate.checkpoints.spark.rewind_plan import rewind_value
 from headgate.cli.commands.shard import code_of
 from headgate.cli.options.duration import Duration
 from headgate.cli.options.kafka import kafka_option, servers_option
 from headgate.cli.options.table import storage_option, table_argument
 from headgate.cli.output import Output, TextOutput, output_option
-from headgate.cli.text.rewind import rewind_value
 from headgate.cli.text.status import status_tables
 from headgate.errors import InvalidInput
 from headgate.records import plain

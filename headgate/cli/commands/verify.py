@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from headgate.cli.errors import exit_code
@@ -11,13 +9,10 @@ from headgate.cli.options.decoder import decoder_for, recorded_decoder_options
 from headgate.cli.options.kafka import kafka_option, servers_option
 from headgate.cli.options.table import storage_option, table_argument
 from headgate.cli.output import Output, output_option
-from headgate.cli.progress import bars, stages_on
-from headgate.cli.text.rewind import rewind_value
 from headgate.errors import DataLoss, InvalidInput
-from headgate.streaming.decode.contract import Decoder
-from headgate.streaming.kafka.source import source
-from headgate.streaming.verify.verify import Verification, verify_table
-from headgate.table.table import Table, open_table
+from headgate.streaming.verify.verify import Verification
+from headgate.streaming.verify.verify import verify as check
+from headgate.table.table import open_table
 
 
 @click.command(
@@ -63,8 +58,10 @@ def verify(
     decode = None if decode_as is None else decoder_for(table, decode_as, registry, registry_auth)
     if registry is not None and decode is None:
         raise InvalidInput("--registry needs --decode; a recorded registry is known.")
-    report = run_verify(table, servers, topics, kafka_options, decode, registry_auth)
-    output.record(_title(report), report_value(report))
+    report = check(
+        table, servers=servers, topic=topics, decode=decode, registry_auth=registry_auth, kafka_options=kafka_options
+    )
+    output.record(_title(report), report.to_dict())
     unsure = report.may_be_expired or report.doubts
     click.get_current_context().exit(0 if report.holds else 1 if unsure else exit_code(DataLoss))
 
@@ -80,58 +77,3 @@ def _title(report: Verification) -> str:
     if report.doubts:
         return "Table and topic differ, and that need not be a loss: " + " ".join(report.doubts)
     return "NOT as committed"
-
-
-def run_verify(
-    table: Table,
-    servers: str,
-    topics: tuple[str, ...],
-    kafka_options: dict[str, str] | None = None,
-    decode: Decoder | None = None,
-    registry_auth: str | None = None,
-) -> Verification:
-    """Compare, with progress bars on a terminal."""
-    options = {
-        topic: source(servers, topic, max_offsets_per_trigger=None, **(kafka_options or {})).consumer
-        for topic in topics
-    }
-    with bars() as progress:
-        return verify_table(table, options, decode, stages_on(progress), registry_auth)
-
-
-def report_value(report: Verification) -> dict[str, Any]:
-    """The report as plain values."""
-    return {
-        "holds": report.holds,
-        "unjudged": list(report.unjudged),
-        "doubts": list(report.doubts),
-        "records": report.records,
-        "expected_rows": report.expected,
-        "rows": report.rows,
-        "duplicates": report.difference.duplicates,
-        "lost": report.difference.lost,
-        "wrong": report.difference.wrong,
-        "expired_entries": report.expired,
-        "dead_letters": report.dead_letters,
-        "dead_letters_lost": report.dead_letters_lost,
-        "dead_letters_extra": report.dead_letters_extra,
-        "ranges": [
-            {
-                "stream": part.stream,
-                "topic": part.topic,
-                "partition": part.partition,
-                "from": part.start,
-                "until": part.until,
-                "start_known": part.start_known,
-                "ended_by_rewind": part.ended_by,
-                "decoded_by": [
-                    {"from": era.start, "until": era.until, "decoder": era.made.kind, "assumed": era.assumed}
-                    for era in eras
-                ],
-            }
-            for part, eras in zip(report.ranges, report.eras, strict=True)
-        ],
-        "begins_late": list(report.late),
-        "rewinds": [rewind_value(one) for one in report.rewinds],
-        "examples": list(report.examples),
-    }

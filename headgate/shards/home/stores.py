@@ -15,7 +15,7 @@ from headgate.shards.home.choice import UndecidedWal, choose, mismatch, read_cho
 from headgate.shards.home.record import TableRecord
 from headgate.shards.wal.moved import MovedWal
 
-Place: TypeAlias = "str | os.PathLike[str]"
+Place: TypeAlias = str | os.PathLike[str]
 """A path or a URI."""
 
 

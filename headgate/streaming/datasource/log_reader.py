@@ -27,9 +27,11 @@ from headgate.checkpoints.feed.feed import HOLD, LogFeed, Start
 from headgate.checkpoints.feed.offsets import Limit, Offsets
 from headgate.checkpoints.feed.rows import log_batches, log_schema
 from headgate.errors import InvalidInput
+from headgate.shards.home.stores import Place, place
 from headgate.streaming.datasource.reader import opened, refuse
 from headgate.streaming.datasource.types import as_spark, check_columns
 from headgate.streaming.options import ReadOptions
+from headgate.table.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -117,10 +119,13 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return as_spark(log_batches(self._home, partition.value), self._schema)
 
 
-def read_log(spark: SparkSession, uri: str, **options: Any) -> DataFrame:
+def read_log(spark: SparkSession, table: Table | Place, **options: Any) -> DataFrame:
     """The commit logs of a table as a streaming frame, with `_stream`, `_sequence`, `_shard`, `_position`, `_row` and
     `_deleted`; `options` as `readStream.option` takes them. Call `headgate.register(spark)` before.
     """
+    if isinstance(table, Table):
+        options = {**{f"storage.{name}": text for name, text in (table.storage_options or {}).items()}, **options}
+    uri = table.uri if isinstance(table, Table) else place(table)
     return spark.readStream.format("headgate").option("log", "true").options(**options).load(uri)
 
 

@@ -13,6 +13,7 @@ Not in it: rows that a ShardWriter puts without a stream, and what others write 
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from collections.abc import Mapping
 from datetime import timedelta
@@ -46,7 +47,7 @@ class DeltaMirror:
     def __init__(
         self,
         table: Table | Place,
-        target: str,
+        target: Place,
         *,
         mode: MirrorMode | None = None,
         storage_options: Mapping[str, str] | None = None,
@@ -58,11 +59,13 @@ class DeltaMirror:
         """
         self._table = as_table(table, storage_options)
         self._storage = dict(storage_options or self._table.storage_options or {})
-        self._name = DeltaName(target)
+        self._name = DeltaName(os.fspath(target))
         self._options = {name: str(value) for name, value in options.items()}
         self.mode = checked_mode(mode, self._table)
 
-    def start(self, spark: SparkSession, checkpoint: str, trigger: Mapping[str, Any] | None = None) -> StreamingQuery:
+    def start(
+        self, spark: SparkSession, *, checkpoint: Place, trigger: Mapping[str, Any] | None = None
+    ) -> StreamingQuery:
         """Keep the mirror up to date until the query is stopped. THIS WRITES.
 
         1. The checkpoint location gets the query's id, if it has none.
@@ -74,6 +77,7 @@ class DeltaMirror:
         """
         check_delta(spark, "A DeltaMirror")
         self._table = self._table.refreshed()
+        checkpoint = os.fspath(checkpoint)
         place = SparkCheckpoint(checkpoint, self._storage)
         query_id = _query_of(place, self._storage)
         start = f"mirror-{query_id}"
@@ -98,9 +102,9 @@ class DeltaMirror:
         writer = log.writeStream.foreachBatch(apply).option("checkpointLocation", checkpoint)
         return (writer if trigger is None else writer.trigger(**trigger)).start()
 
-    def run_once(self, spark: SparkSession, checkpoint: str) -> None:
+    def run_once(self, spark: SparkSession, *, checkpoint: Place) -> None:
         """Bring the mirror up to what is there now. Raises as `start` does, and what Spark raises where it fails."""
-        self.start(spark, checkpoint, {"availableNow": True}).awaitTermination()
+        self.start(spark, checkpoint=checkpoint, trigger={"availableNow": True}).awaitTermination()
 
     # -- the beginning ------------------------------------------------------------------
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from headgate import parallel
 from headgate.checkpoints.log.commit_log import CommitLog
@@ -15,6 +16,17 @@ from headgate.connectors.kafka.reading import offsets
 from headgate.errors import NotFound
 from headgate.streaming.decode.provenance import Provenance
 from headgate.table.table import Table
+
+
+@dataclass(frozen=True)
+class Era:
+    """Part of a range whose records were decoded in one way."""
+
+    start: int
+    until: int
+    made: Provenance
+    assumed: bool
+    """The log does not say how, and nobody else did."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +48,22 @@ class CommittedRange:
     def is_of(self, sequence: int) -> bool:
         """Whether a record is of this pass."""
         return self.after < sequence and (self.ended_by is None or sequence < self.ended_by)
+
+    def value(self, eras: Iterable[Era]) -> dict[str, Any]:
+        """As plain values, with how its records were decoded."""
+        return {
+            "stream": self.stream,
+            "topic": self.topic,
+            "partition": self.partition,
+            "from": self.start,
+            "until": self.until,
+            "start_known": self.start_known,
+            "ended_by_rewind": self.ended_by,
+            "decoded_by": [
+                {"from": era.start, "until": era.until, "decoder": era.made.kind, "assumed": era.assumed}
+                for era in eras
+            ],
+        }
 
 
 @dataclass(frozen=True)
@@ -65,17 +93,6 @@ def history_of(table: Table, head: Head) -> History:
     batches = tuple(one for one in found if isinstance(one, BatchRecord))
     opens = tuple(one for one in found if isinstance(one, OpenRecord) and one.decoder is not None)
     return History(batches, None not in found, late_beginning(log.beginning(), head), opens)
-
-
-@dataclass(frozen=True)
-class Era:
-    """Part of a range whose records were decoded in one way."""
-
-    start: int
-    until: int
-    made: Provenance
-    assumed: bool
-    """The log does not say how, and nobody else did."""
 
 
 def eras_of(part: CommittedRange, said: Sequence[tuple[OpenRecord, Provenance]], otherwise: Era) -> tuple[Era, ...]:

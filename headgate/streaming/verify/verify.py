@@ -31,10 +31,15 @@ from headgate.checkpoints.log.names import no_stream
 from headgate.checkpoints.log.records import RewindRecord
 from headgate.checkpoints.log.state import Head
 from headgate.checkpoints.offline.retention import read_expired
+from headgate.checkpoints.spark.rewind_plan import rewind_value
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.connectors.kafka.reading import offsets
 from headgate.errors import InvalidInput, Transient
+from headgate.progress import Progress, shown
+from headgate.results import Result
+from headgate.shards.home.stores import Place
 from headgate.streaming.decode.contract import Decoder
+from headgate.streaming.kafka.source import Topics, source
 from headgate.streaming.verify.changes import Changes, ReadProgress
 from headgate.streaming.verify.compare import Difference, Prints, beside, compare
 from headgate.streaming.verify.differences import Differences
@@ -45,14 +50,14 @@ from headgate.streaming.verify.history import (
 )
 from headgate.streaming.verify.streams import StreamLog
 from headgate.table.status import heads_of
-from headgate.table.table import Table
+from headgate.table.table import Table, as_table
 
 TRIES = 10
 """A commit between the two readings of the logs means once more."""
 
 
-@dataclass(frozen=True)
-class Verification:
+@dataclass(frozen=True, repr=False)
+class Verification(Result):
     """What was compared, and what is off."""
 
     ranges: tuple[CommittedRange, ...]
@@ -94,6 +99,53 @@ class Verification:
     def holds(self) -> bool:
         """True if nothing that can be judged is off."""
         return not (self.difference or self.dead_letters_lost or self.dead_letters_extra or self.late)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain values."""
+        return {
+            "holds": self.holds,
+            "unjudged": list(self.unjudged),
+            "doubts": list(self.doubts),
+            "records": self.records,
+            "expected_rows": self.expected,
+            "rows": self.rows,
+            "duplicates": self.difference.duplicates,
+            "lost": self.difference.lost,
+            "wrong": self.difference.wrong,
+            "expired_entries": self.expired,
+            "dead_letters": self.dead_letters,
+            "dead_letters_lost": self.dead_letters_lost,
+            "dead_letters_extra": self.dead_letters_extra,
+            "ranges": [part.value(eras) for part, eras in zip(self.ranges, self.eras, strict=True)],
+            "begins_late": list(self.late),
+            "rewinds": [rewind_value(one) for one in self.rewinds],
+            "examples": list(self.examples),
+        }
+
+
+def verify(
+    table: Table | Place,
+    *,
+    servers: str,
+    topic: Topics,
+    decode: Decoder | None = None,
+    registry_auth: str | None = None,
+    kafka_options: Mapping[str, str] | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> Verification:
+    """Read the topics of a table's streams again, and compare them with the table row by row: `if not
+    headgate.verify(table, servers=…, topic=…).holds: …`. Reads only, fences nobody; streams may go on meanwhile.
+
+    `topic` are all topics that its streams read. `decode` is for what the streams did not record, `registry_auth` for
+    a schema registry, `kafka_options` are those of Spark's Kafka source. See `verify_table`.
+    """
+    table = as_table(table, storage_options)
+    options = kafka_options or {}
+    names = [name.strip() for name in topic.split(",")] if isinstance(topic, str) else topic
+    topics = {name: source(servers, name, max_offsets_per_trigger=None, **options).consumer for name in names}
+    with shown(progress) as report:
+        return verify_table(table, topics, decode, report, registry_auth)
 
 
 def verify_table(

@@ -63,10 +63,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 def test_sstables_go_into_the_base_and_the_table_stays_the_same(tmp_path: Path, kind: str) -> None:
     table = make_table(tmp_path / "t", kind)
     expected = layered(table, kind)
-    told: list[tuple[int, int]] = []
+    told: list[tuple[str, int, int]] = []
     done = table.compact(progress=lambda *counts: told.append(counts))
     assert (done.sstables, done.rounds) == (3, 1)
-    assert told == [(0, 3), (3, 3)]
+    assert [counts for counts in told if counts[0] == "compacting"] == [("compacting", 0, 3), ("compacting", 3, 3)]
     assert manifest_of(table).sstables == ()
     assert scanned(table) == expected
     assert in_base(table) == [pair for pair in expected if pair[1] != "tail"], "all but the tail of the WAL"

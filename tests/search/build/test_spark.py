@@ -71,7 +71,7 @@ def check(table: Table, tmp_path: Path) -> None:
 
 def test_tasks_build_and_finalize_and_the_driver_commits(spark: SparkSession, table: Table, tmp_path: Path) -> None:
     told: list[tuple[str, int, int]] = []
-    built = table.build_index("note", spark, limits=TWO, report=lambda *one: told.append(one))
+    built = table.build_index("note", spark=spark, limits=TWO, progress=lambda *one: told.append(one))
     assert (built.segments, built.fragments, built.rows) == (2, 4, 160)
     assert list(dict.fromkeys(stage for stage, _, _ in told)) == list(BUILD_STAGES)
     assert {stage: (done, total) for stage, done, total in told if stage != "discover"} == {
@@ -79,9 +79,9 @@ def test_tasks_build_and_finalize_and_the_driver_commits(spark: SparkSession, ta
         "commit": (1, 1),
     }
     assert limits_on(spark).tasks == 2
-    assert table.build_index("note", spark).rounds == 0
+    assert table.build_index("note", spark=spark).rounds == 0
     append(table.uri, 50, 700)
-    assert table.build_index("note", spark).fragments == 5
+    assert table.build_index("note", spark=spark).fragments == 5
     check(table, tmp_path)
 
 
@@ -100,7 +100,7 @@ def test_on_s3_tasks_build_and_finalize_also_where_one_dies_and_the_driver_commi
     build_index(table.home.store, "note", NAME, runner=runner, limits=TWO)
     assert (flags / "first").exists(), "a task died"
     append(table.uri, 50, 700)
-    assert table.build_index("note", spark).fragments == 5
+    assert table.build_index("note", spark=spark).fragments == 5
     assert coverage(table.uri) == fragments_of(table.uri)
     assert answers(table.uri) == reference(table.uri, tmp_path)
     lance.dataset(table.uri).cleanup_old_versions(older_than=timedelta(0), delete_unverified=False)
@@ -163,7 +163,7 @@ def test_a_driver_killed_between_build_and_commit_leaves_nothing_but_garbage(
     assert coverage(table.uri) == []
     orphans = folders(table) - in_use(table)
     assert len(orphans) == 2, "built, finalized, and named by nobody"
-    table.build_index("note", spark, limits=TWO)
+    table.build_index("note", spark=spark, limits=TWO)
     assert not orphans & in_use(table)
     check(table, tmp_path)
 

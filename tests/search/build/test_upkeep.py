@@ -88,7 +88,7 @@ def check(table: Table, expected: Counter[tuple[int, str]], hits: Hits) -> None:
 def test_what_a_compaction_takes_in_is_indexed_and_again_is_nothing(tmp_path: Path, key: str | None) -> None:
     table = make(tmp_path, key)
     before, told = rows(table), list[str]()
-    done = table.compact(report=lambda stage, count, total: told.append(stage))
+    done = table.compact(progress=lambda stage, count, total: told.append(stage))
     assert (done.sstables, done.indexed) == (2, 1)
     assert list(dict.fromkeys(told)) == list(BUILD_STAGES)
     check(table, before, hits_of(reference(table.uri, tmp_path)))

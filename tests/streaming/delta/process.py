@@ -34,7 +34,7 @@ def main(told: dict[str, Any]) -> None:
     writer = source.read(spark).writeStream.foreachBatch(batch).option("checkpointLocation", told["checkpoint"])
     query = writer.trigger(processingTime="0 seconds").start()
     mirror = headgate.DeltaMirror(told["table"], told["mirror"], maxBatchesPerTrigger=2)
-    mirror.start(spark, told["mirror_checkpoint"])
+    mirror.start(spark, checkpoint=told["mirror_checkpoint"])
     query.awaitTermination()
 
 

@@ -42,7 +42,7 @@ def test_a_mirror_begins_with_the_table_as_it_is_and_follows_updates_deletes_and
     (target / "part-00000.snappy.parquet").write_bytes(b"left by a start that was killed")
     mirror = headgate.DeltaMirror(table.uri, str(target), maxBatchesPerTrigger=4)
     assert mirror.mode == "merge"
-    mirror.run_once(spark, place)
+    mirror.run_once(spark, checkpoint=place)
     check_mirror(spark, table, target)
 
     # Within one micro-batch: a key changed often, deleted and put again, put and deleted, deleted without being there.
@@ -52,7 +52,7 @@ def test_a_mirror_begins_with_the_table_as_it_is_and_follows_updates_deletes_and
         commit_changes(
             table, driver, [(key, None if chance.random() < 0.4 else f"n {chance.random()}") for key in keys]
         )
-    mirror.run_once(spark, place)
+    mirror.run_once(spark, checkpoint=place)
     check_mirror(spark, table, target)
     assert [one.checkpoint.name for one in table.checkpoints() if one.checkpoint.name.startswith("mirror-")] == []
 
@@ -68,7 +68,7 @@ def test_a_mirror_begins_with_the_table_as_it_is_and_follows_updates_deletes_and
     deep = pa.struct([("x`y", pa.int64()), ("many", pa.list_(pa.struct([inner])))])
     table = table.add_column(pa.field("extra", pa.int64())).add_column(pa.field("deep", deep))
     for _ in range(2):  # the second start finds the columns that the first one added
-        mirror.run_once(spark, place)
+        mirror.run_once(spark, checkpoint=place)
         check_mirror(spark, table, target)
     found: Any = spark.read.format("delta").load(str(target)).schema["deep"].dataType
     assert found.fieldNames() == ["x`y", "many"]
@@ -88,7 +88,7 @@ def _refused(spark: SparkSession, table: Table, target: Path, place: str, tmp_pa
     }
     for why, (of, into, at) in calls.items():
         with pytest.raises(InvalidInput, match=why):
-            headgate.DeltaMirror(of, str(into)).start(spark, at)
+            headgate.DeltaMirror(of, str(into)).start(spark, checkpoint=at)
     assert not (tmp_path / "nowhere").exists()
 
 
@@ -111,20 +111,20 @@ def test_a_table_without_a_key_is_mirrored_by_appending(spark: SparkSession, tmp
     place = str(tmp_path / "c")
     with catalog_name(spark) as target:
         mirror = headgate.DeltaMirror(table, target, mode="append")
-        mirror.run_once(spark, place)
+        mirror.run_once(spark, checkpoint=place)
         for number in range(1, 4):
             run_batch(driver, number)
-        mirror.run_once(spark, place)
+        mirror.run_once(spark, checkpoint=place)
         check_mirror(spark, table, target)
         # Spark forgets that it was done with the last batch: as after a crash between Delta's commit and its own.
         last = max(int(path.name) for path in Path(place, "commits").iterdir() if path.name.isdigit())
         Path(place, "commits", str(last)).unlink()
         Path(place, "commits", f".{last}.crc").unlink(missing_ok=True)
-        mirror.run_once(spark, place)
+        mirror.run_once(spark, checkpoint=place)
         check_mirror(spark, table, target)
         shutil.rmtree(place)
         with pytest.raises(InvalidInput, match="another checkpoint"):
-            mirror.start(spark, place)
+            mirror.start(spark, checkpoint=place)
 
 
 class Killed:
@@ -163,7 +163,9 @@ class Killed:
         options = {"ledger": self.told["ledger"]}
         place = Path(self.told["checkpoint"])
         Stream(self.spark, self.table, [self.topic], place, max_offsets=1000, options=options).run().close()
-        headgate.DeltaMirror(self.table, self.told["mirror"]).run_once(self.spark, self.told["mirror_checkpoint"])
+        headgate.DeltaMirror(self.table, self.told["mirror"]).run_once(
+            self.spark, checkpoint=self.told["mirror_checkpoint"]
+        )
         check_mirror(self.spark, self.table, self.told["mirror"])
         rows = check_ledger(self.spark, self.table, self.told["ledger"])
         for partition in range(self.topic.partitions):

@@ -322,7 +322,9 @@ def test_a_collection_that_fails_fails_nothing_else_and_one_that_is_called_off_e
 
 
 def collect_at_once(table: Table, progress: Callable[[int, int], None]) -> Collection:
-    return table.collect_garbage(min_age=timedelta(0), apply=True, progress=progress)
+    return table.collect_garbage(
+        min_age=timedelta(0), apply=True, progress=lambda _, done, total: progress(done, total)
+    )
 
 
 # -- failures --------------------------------------------------------------------------------

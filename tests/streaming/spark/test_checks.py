@@ -141,17 +141,17 @@ def test_a_column_that_the_table_lacks_is_refused_in_the_words_of_the_caller(
 
 def test_a_sink_refuses_unknown_options_and_a_source_without_a_decoder(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"Unknown argument 'max_entry'.*did you mean 'max_entry_bytes'"):
-        headgate.ShardSink(str(tmp_path), max_entry=3)
+        headgate.ShardSink(str(tmp_path), max_entry=3)  # type: ignore[call-arg]
     with pytest.raises(InvalidInput, match="needs a decoder"):
         headgate.ShardSink(str(tmp_path), source=source("host:1", "t"))
     with pytest.raises(InvalidInput, match="delete_when= is for rows that Spark made"):
         headgate.ShardSink(str(tmp_path), decode=json_decoder(SCHEMA), delete_when="id = 1")
     with pytest.raises(InvalidInput, match="on_bad_record must be dead_letter or fail, got 'ignore'"):
-        headgate.ShardSink(str(tmp_path), on_bad_record="ignore")
+        headgate.ShardSink(str(tmp_path), on_bad_record="ignore")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="enable_memtable must be true or false, got 'false'"):
-        headgate.ShardSink(str(tmp_path), enable_memtable="false")
+        headgate.ShardSink(str(tmp_path), enable_memtable="false")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="storage_options must be a mapping") as error:
-        headgate.ShardSink(str(tmp_path), storage_options=["secret"])
+        headgate.ShardSink(str(tmp_path), storage_options=["secret"])  # type: ignore[arg-type]
     assert "secret" not in str(error.value)
 
 

@@ -1,0 +1,105 @@
+"""How far a long call is: bars on a terminal, a line in a notebook, on stderr; in a pipe nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, TextIO, TypeAlias
+
+from headgate import clock
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Gets what is done, how much of it, and how much there is; a total of 0 is not known yet."""
+
+NOTEBOOK_SECONDS = 0.2
+"""Between two lines in a notebook: each is a message to a browser."""
+
+
+@contextmanager
+def shown(given: Progress | None, what: str = "") -> Iterator[Progress]:
+    """Where a long call reports to: what its caller gave, else what the user sees. At the end it is gone."""
+    if given is not None:
+        yield partial(_titled, given, what)
+    elif is_notebook(sys.stderr):
+        line = _Line(sys.stderr)
+        yield partial(_titled, line.show, what)
+        line.clear()
+    else:
+        with bars() as drawn:
+            yield stages_on(drawn, what)
+
+
+def bars() -> Bars:
+    """A context manager that draws on a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
+
+    console = Console(stderr=True)
+    return Bars(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
+def stages_on(drawn: Bars, what: str = "") -> Progress:
+    """Draws one bar per stage; stages of one kind ("entries of …") share theirs."""
+    tasks: dict[str, TaskID] = {}
+
+    def report(stage: str, done: int, total: int) -> None:
+        kind, said = stage.partition(" of ")[0], _title(what, stage)
+        if kind not in tasks:
+            tasks[kind] = drawn.add_task(said)
+        drawn.update(tasks[kind], description=said, completed=done, total=total or None)
+
+    return report
+
+
+def is_notebook(stream: TextIO) -> bool:
+    """Whether what is written goes to a cell of Jupyter: its kernel puts a stream of its own there."""
+    return type(stream).__module__.partition(".")[0] == "ipykernel"
+
+
+class _Line:
+    """One line that is written over: a notebook knows carriage returns, and needs no widgets for them."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._width = 0
+        self._next = 0.0
+
+    def show(self, stage: str, done: int, total: int) -> None:
+        now = clock.monotonic()
+        if now < self._next and done != total:
+            return
+        self._next = now + NOTEBOOK_SECONDS
+        self._write(f"{stage} {done:,}/{total:,}" if total else f"{stage} {done:,}")
+
+    def clear(self) -> None:
+        if self._width:
+            self._write("")
+
+    def _write(self, text: str) -> None:
+        self._stream.write(f"\r{text.ljust(self._width)}" if text else f"\r{' ' * self._width}\r")
+        self._stream.flush()
+        self._width = max(self._width, len(text))
+
+
+def _titled(report: Progress, what: str, stage: str, done: int, total: int) -> None:
+    report(_title(what, stage), done, total)
+
+
+def _title(what: str, stage: str) -> str:
+    return ": ".join(filter(None, (what, stage.replace("_", " "))))

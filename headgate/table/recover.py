@@ -1,0 +1,148 @@
+"""`recover`: how Spark's checkpoint stands to a table's stream, and a new one where it is lost or damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headgate.checkpoints.spark.compare import look_at_spark
+from headgate.checkpoints.spark.directory import SparkCheckpoint
+from headgate.checkpoints.spark.recover import Diagnosis, Rebuilt, choose_stream, diagnose, rebuild
+from headgate.connectors.lance.base.damage import Damaged, damage, settle_base
+from headgate.connectors.objects import open_store
+from headgate.results import Result
+from headgate.shards.home.stores import Place, place
+from headgate.table.table import Table, as_table, open_table
+
+
+@dataclass(frozen=True, repr=False)
+class Recovery(Result):
+    """What was found, and what was mended."""
+
+    uri: str
+    applied: bool
+    damaged: tuple[Damaged, ...]
+    """Versions of the base that a power cut left damaged; with `apply` they were set aside."""
+    found: Diagnosis | None
+    """How the stream stands to Spark's checkpoint; None: no checkpoint was named."""
+    rebuilt: Rebuilt | None
+    """The checkpoint that was made anew."""
+
+    @property
+    def state(self) -> str | None:
+        """aligned, log ahead, spark ahead, lost or foreign; None: no checkpoint was named."""
+        return None if self.found is None else self.found.standing.state
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain values: Spark's batch, the commit record, WAL positions, Kafka's offsets."""
+        told = {} if self.found is None else _diagnosis(self.found, self.rebuilt, self.applied)
+        return {**told, "base": [_damaged(one, self.applied) for one in self.damaged]}
+
+
+def recover(
+    table: Table | Place,
+    *,
+    spark_checkpoint: Place | None = None,
+    stream: str | None = None,
+    sources: Sequence[Iterable[str]] = (),
+    apply: bool = False,
+    storage_options: Mapping[str, str] | None = None,
+) -> Recovery:
+    """Say how Spark's checkpoint directory and a stream's commit log stand to each other, and what a start would do.
+
+    Without `apply` nothing is written. With it a directory that is lost or damaged is moved aside and made anew, so
+    that the query goes on exactly where the table stands: THIS FENCES A DRIVER THAT STILL RUNS THE STREAM. Damaged
+    versions of the base are shown, and with `apply` set aside; without `spark_checkpoint` that is all.
+
+    `stream` is needed where the table has several; `sources` are the topics of each Kafka source of the query, where it
+    has several. Raises as `checkpoints.spark.recover.diagnose` and `rebuild` do.
+    """
+    table = as_table(table, storage_options)
+    options = table.storage_options
+    store = table.home.store
+    damaged = settle_base(store) if apply else damage(store)
+    if spark_checkpoint is None:
+        return Recovery(table.uri, apply, damaged, None, None)
+    home = (open_table(table.uri, storage_options=options) if damaged else table).home
+    spark = SparkCheckpoint(place(spark_checkpoint), options)
+    found = diagnose(home, choose_stream(home, look_at_spark(spark), stream), spark)
+    rebuilt = None
+    if apply and found.standing.needs_rebuild:
+        target = open_store(spark.location, options)
+        rebuilt = rebuild(home, found.head.stream, spark, target, sources=sources)
+    return Recovery(table.uri, apply, damaged, found, rebuilt)
+
+
+def _damaged(one: Damaged, applied: bool) -> dict[str, Any]:
+    done = "set aside, and kept under _headgate/" if applied else "run this with --apply to set it aside"
+    return {"name": one.name, "what": one.what, "next": done}
+
+
+def _diagnosis(found: Diagnosis, done: Rebuilt | None, applied: bool) -> dict[str, Any]:
+    head, spark = found.head, found.spark
+    last = head.last
+    theirs = spark.kafka_ends()
+    ours = head.next_starts()
+    logged = found.standing.upcoming
+    return {
+        "state": found.standing.state,
+        "means": found.standing.why,
+        "needs_rebuild": found.standing.needs_rebuild,
+        "next": _next(found, done, applied),
+        "stream": head.stream,
+        "checkpoint": spark.uri,
+        "spark": {"query": spark.query_id, "logged_batch": spark.planned, "done_batch": spark.done},
+        "log": {
+            "record": head.sequence,
+            "query": last and last.query_id,
+            "batch": last and last.batch_id,
+            "batch_record": last and last.sequence,
+            "rows": last and last.rows,
+            "opened_by": head.opened and head.opened.query_id,
+            "opened_at": head.opened and head.opened.opened_at,
+        },
+        "rebuilt": done and {"query": done.query_id, "open_record": done.head.sequence, "old_directory": done.moved_to},
+        "offsets": [
+            {
+                "topic": topic,
+                "partition": partition,
+                "table": ours.get((topic, partition)),
+                "spark": theirs.get((topic, partition)),
+                "logged": None if (topic, partition) not in logged else list(logged[topic, partition]),
+            }
+            for topic, partition in sorted({*ours, *theirs, *logged})
+        ],
+        "positions": [
+            {
+                "shard": one.name,
+                "last_batch": None if last is None else _positions(last.shards.get(one.name)),
+                "listed": one.listed,
+                "tip": one.tip,
+                "replay_after": one.replay_after,
+                "epoch": one.epoch,
+            }
+            for one in found.shards
+        ],
+        "findings": [one.value() for one in found.findings],
+    }
+
+
+def _positions(part: Any) -> list[int] | None:
+    return None if part is None else list(part.positions)
+
+
+def _next(found: Diagnosis, done: Rebuilt | None, apply: bool) -> str:
+    if done is not None:
+        old = "" if done.moved_to is None else f" The old directory is {done.moved_to}."
+        return f"start the query with this checkpoint directory; it goes on with its next batch.{old}"
+    if found.findings and any(one.is_error for one in found.findings):
+        return "mend what the findings name first, and look at the whole table with `headgate fsck`"
+    if found.standing.state == "foreign":
+        return (
+            "start the query with an empty checkpoint directory, so that this table gets all rows; or, where those "
+            "are not wanted here, accept the checkpoint with `headgate rewind … --adopt`; see docs/guides/rewind.md"
+        )
+    if found.standing.needs_rebuild:
+        return "run this again with --apply; it fences a query that still runs the stream, so stop that first"
+    return "start the query; there is nothing to do" + (", and nothing was written" if apply else "")
