@@ -21,7 +21,8 @@ class Stop:
     """Whether somebody wants the command to end, and by which signal."""
 
     def __init__(self, waits_for: str = "") -> None:
-        self._said = f"Stopping: {waits_for}\n".encode() if waits_for else b""
+        self.waits_for = waits_for
+        """What the first signal is answered with; may change while the command runs."""
         self._signal: int | None = None
         self._since = 0.0
 
@@ -42,9 +43,10 @@ class Stop:
     def _came(self, number: int, _frame: FrameType | None) -> None:
         if self._signal is None:
             self._signal, self._since = number, clock.monotonic()
+            said = f"Stopping: {self.waits_for}\n".encode() if self.waits_for else b""
             with suppress(OSError):
                 # Past the streams of Python: the signal may have come in the middle of a line to them.
-                os.write(STDERR, self._said)
+                os.write(STDERR, said)
         elif clock.monotonic() - self._since > ONE_STOP:
             # Asked again: no more patience.
             raise KeyboardInterrupt

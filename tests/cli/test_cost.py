@@ -20,6 +20,6 @@ def test_the_command_prints_both_ways_to_shard_and_takes_other_prices() -> None:
     assert [(one["sharding"], one["shards"]) for one in plain["scenarios"]] == [("by_partition", 32), ("bucket", 8)]
     assert (by_partition["puts_per_batch"], bucket["puts_per_batch"]) == (33, 9)
     assert bucket["put"] == pytest.approx(sum(line["put"] for line in bucket["lines"]), abs=10)
-    free = ["--put-price", "0", "--get-price", "0", "--list-price", "0", "--storage-price", "1", "--keep-days", "1"]
+    free = ["--put-price", "0", "--get-price", "0", "--list-price", "0", "--storage-price", "1", "--keep", "1d"]
     priced = json.loads(CliRunner().invoke(main, [*words, *free, "--output", "json"]).stdout)
     assert [one["dollars"] for one in priced["scenarios"]] == [10.0, 10.0], "50 million rows of 200 bytes are 10 GB"

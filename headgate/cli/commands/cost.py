@@ -8,11 +8,12 @@ from typing import Any
 
 import click
 
-from headgate.cli.options.duration import DURATION
+from headgate.cli.options.duration import DURATION, Duration
 from headgate.cli.output import Output, TextOutput, output_option
 from headgate.cli.text.cost import MONTH, Prices, Requests, Workload, monthly, stored_gb
 
-_ABOVE = click.FloatRange(min=0, min_open=True)
+_DAY = timedelta(days=1)
+_LENGTH = Duration(least=timedelta(milliseconds=1))
 _COUNT = click.IntRange(min=1)
 
 
@@ -30,23 +31,18 @@ Example:
 @click.option("--row-bytes", type=_COUNT, default=Workload.row_bytes, show_default=True, help="Of a stored row.")
 @click.option("--memtable/--wal-only", default=True, show_default=True, help="Whether shards are flushed.")
 @click.option("--flush-bytes", type=_COUNT, default=Workload.flush_bytes, show_default=True, help="maxMemtableSize.")
-@click.option("--flush-seconds", type=_ABOVE, default=Workload.flush_seconds, show_default=True, help="maxMemtableAge.")
+@click.option("--flush-age", type=_LENGTH, default="5m", show_default=True, metavar="TIME", help="maxMemtableAge.")
 @click.option(
-    "--checkpoint-seconds",
-    type=_ABOVE,
-    default=Workload.checkpoint_seconds,
+    "--checkpoint-interval",
+    type=_LENGTH,
+    default="10m",
     show_default=True,
+    metavar="TIME",
     help="checkpointInterval.",
 )
+@click.option("--gc-interval", type=_LENGTH, default="1h", show_default=True, metavar="TIME", help="gcInterval.")
 @click.option(
-    "--gc-per-day", type=click.FloatRange(min=0), default=Workload.gc_per_day, show_default=True, help="gcInterval."
-)
-@click.option(
-    "--keep-days",
-    type=click.FloatRange(min=0),
-    default=Workload.keep_days,
-    show_default=True,
-    help="Days of rows that are stored.",
+    "--keep", type=DURATION, default="30d", show_default=True, metavar="TIME", help="How long rows are stored."
 )
 @click.option("--put-price", type=float, default=Prices.put_per_1000, show_default=True, help="$ per 1,000 PUTs.")
 @click.option("--get-price", type=float, default=Prices.get_per_1000, show_default=True, help="$ per 1,000 GETs.")
@@ -61,10 +57,10 @@ def cost(
     row_bytes: int,
     memtable: bool,
     flush_bytes: int,
-    flush_seconds: float,
-    checkpoint_seconds: float,
-    gc_per_day: float,
-    keep_days: float,
+    flush_age: timedelta,
+    checkpoint_interval: timedelta,
+    gc_interval: timedelta,
+    keep: timedelta,
     put_price: float,
     get_price: float,
     list_price: float,
@@ -85,10 +81,10 @@ def cost(
         row_bytes=row_bytes,
         memtable=memtable,
         flush_bytes=flush_bytes,
-        flush_seconds=flush_seconds,
-        checkpoint_seconds=checkpoint_seconds,
-        gc_per_day=gc_per_day,
-        keep_days=keep_days,
+        flush_seconds=flush_age.total_seconds(),
+        checkpoint_seconds=checkpoint_interval.total_seconds(),
+        gc_per_day=_DAY / gc_interval,
+        keep_days=keep / _DAY,
     )
     prices = Prices(put_price, get_price, list_price, storage_price)
     ways = {"by_partition": replace(work, shards=partitions), "bucket": work}

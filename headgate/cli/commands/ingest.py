@@ -230,7 +230,8 @@ def ingest(
     else:
         configure_logs(log_form)
     base = stop_timeout if memtable and compact_on_stop else None
-    with stop_signals(_waits_for(base) if isinstance(output, TextOutput) else "") as stop:
+    tells = isinstance(output, TextOutput)
+    with stop_signals(_NOT_BEGUN if tells else "") as stop:
         kafka = _source(wanted, direct)
         options = storage_options or None
         if kafka is not None:
@@ -261,10 +262,14 @@ def ingest(
             with own_spark(cores, settings, stop.listen) as (spark, log_file):
                 if not stop.asked():
                     frame = wanted.frame(spark)
+                    stop.waits_for = _waits_for(base) if tells else ""
                     running = RunningStream.start(sink, kafka, frame, place, schedule, log_file)
                     output.rows(_COLUMNS, (batch_row(done) for done in running.batches(stop.asked)))
     if stop.interrupted:
         raise click.Abort
+
+
+_NOT_BEGUN = "no batch has begun, so nothing is lost. Ctrl-C again ends it at once."
 
 
 def _waits_for(base: str | None) -> str:

@@ -10,7 +10,7 @@ import ctypes
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -52,6 +52,8 @@ class Lent:
 
     consumer: Consumer
     errors: list[KafkaError] = field(default_factory=list)
+    is_over: Callable[[], bool] = lambda: False
+    """Whether nobody waits for its answer any more."""
 
     def refused(self) -> bool:
         """The broker did not accept the credentials, or its certificate is not trusted."""
@@ -68,13 +70,14 @@ os.register_at_fork(after_in_child=lambda: globals().__setitem__("_lock", thread
 
 
 @contextmanager
-def lend(config: ConsumerConfig) -> Iterator[Lent]:
+def lend(config: ConsumerConfig, is_over: Callable[[], bool] = lambda: False) -> Iterator[Lent]:
     """A consumer of this process for the configuration, without an assignment. Raises InvalidInput."""
     key = (os.getpid(), config)
     with _lock:
         lent = _idle[key].pop() if _idle[key] else None
     lent = lent or _make(config)
     lent.errors.clear()
+    lent.is_over = is_over
     try:
         yield lent
     except GeneratorExit:

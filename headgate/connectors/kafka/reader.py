@@ -106,13 +106,15 @@ def cluster(config: ConsumerConfig, *, deadline: float = DEADLINE) -> tuple[int,
         return len(found.brokers), len(found.topics)
 
 
-def offsets(config: ConsumerConfig, topic: str, *, deadline: float = DEADLINE) -> dict[int, tuple[int, int]]:
+def offsets(
+    config: ConsumerConfig, topic: str, *, deadline: float = DEADLINE, is_over: Callable[[], bool] = lambda: False
+) -> dict[int, tuple[int, int]]:
     """Per partition the earliest offset and the one after the last that this isolation level may read.
 
-    Raises NotFound, Transient, PermissionDenied.
+    Raises NotFound, Transient (early where `is_over`), PermissionDenied.
     """
     until = clock.monotonic() + deadline
-    with lend(config) as lent:
+    with lend(config, is_over) as lent:
         return {
             partition: _watermarks(lent, config, topic, partition, until)
             for partition in _partitions(lent, config, topic, until)
@@ -373,7 +375,12 @@ def _ask(lent: Lent, config: ConsumerConfig, topic: str, until: float, question:
         except KafkaException as error:
             lent.consumer.poll(0)  # serves what the client has to say
             reason = error.args[0]
-            if lent.refused() or reason.code() in (*_NO_TOPIC, *_FORBIDDEN) or clock.monotonic() > until:
+            if (
+                lent.refused()
+                or reason.code() in (*_NO_TOPIC, *_FORBIDDEN)
+                or clock.monotonic() > until
+                or lent.is_over()
+            ):
                 _raise_for(reason, lent, config, topic)
 
 

@@ -5,7 +5,7 @@ So whoever streams from elsewhere, or only looks at a table, needs no `headgate[
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -13,11 +13,13 @@ from headgate.connectors.extras import needs
 from headgate.connectors.kafka.options import ConsumerConfig
 
 
-def offsets(config: ConsumerConfig, topic: str, *, deadline: float | None = None) -> dict[int, tuple[int, int]]:
+def offsets(
+    config: ConsumerConfig, topic: str, *, deadline: float | None = None, is_over: Callable[[], bool] = lambda: False
+) -> dict[int, tuple[int, int]]:
     """The offsets [first, end) of every partition; see `reader.offsets`. Raises MissingExtra as well."""
     with needs():
         from headgate.connectors.kafka import reader
-    return reader.offsets(config, topic, deadline=reader.DEADLINE if deadline is None else deadline)
+    return reader.offsets(config, topic, deadline=reader.DEADLINE if deadline is None else deadline, is_over=is_over)
 
 
 def read_range(

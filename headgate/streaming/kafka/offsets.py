@@ -47,7 +47,7 @@ def wait_for_topics(
     is_over: Callable[[], bool] = lambda: False,
     patience: float = LOSS_SECONDS,
 ) -> None:
-    """Until Kafka says where each topic ends. Returns early where it is over.
+    """Until Kafka says where each topic ends. Returns soon where it is over.
 
     That there is no such topic is believed at once, unless `is_known`: a broker that has just come back may not know
     what it had. Raises NotFound, Transient, PermissionDenied, and what `is_known` raises.
@@ -56,8 +56,11 @@ def wait_for_topics(
         until: float | None = None
         while not is_over():
             try:
-                offsets(consumer, topic)
+                offsets(consumer, topic, is_over=is_over)
                 break
+            except Transient:
+                if not is_over():
+                    raise
             except NotFound:
                 if until is None:
                     until = clock.monotonic() + (patience if is_known(topic) else 0.0)
