@@ -19,6 +19,7 @@ from headgate.retry import Retry
 from headgate.shards.config import WriterConfig
 from headgate.shards.wal.entry import Compression
 from headgate.streaming.decode.kinds import KINDS
+from headgate.streaming.decode.metadata import KAFKA
 from headgate.streaming.values import (
     COUNT,
     FLAG,
@@ -287,6 +288,15 @@ OPTIONS: tuple[Option, ...] = (
         one_of(*(kind.name for kind in KINDS.values() if kind.in_format)),
         None,
         "How Kafka's values become rows of the table's columns; without it the frame's columns are the table's.",
+        "query",
+    ),
+    Option(
+        "metadata",
+        "metadata",
+        TEXT,
+        None,
+        f"With decode: columns that are Kafka's own ({', '.join(KAFKA.names)}), by commas; COLUMN=FIELD where the "
+        "column has another name.",
         "query",
     ),
     *SINK_OPTIONS,

@@ -121,7 +121,7 @@ def replay_dead_letters(
     table = as_table(table)
     check_decoder(decode, table)
     check_stream(table.home.records, stream, table.uri)
-    maker = RowMaker(schema=table.home.schema, sharding=table.sharding, decode=decode)
+    maker = RowMaker(schema=table.home.schema, sharding=table.sharding, decode=decode, of_letters=True)
     state = CommitLog(table.home.records, stream, table.uri).read()
     looked = _looked(table, maker, state)
     if not apply or not looked.rows:

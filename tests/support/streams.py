@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from headgate.shards.config import WriterConfig
 from headgate.shards.wal.entry import SourceRange
 from headgate.streaming.decode.api import json as json_decoder
 from headgate.streaming.decode.contract import Decoder
+from headgate.streaming.decode.metadata import KAFKA
 from headgate.streaming.write.routing import shards_of
 from headgate.streaming.write.rows import RowMaker
 from headgate.streaming.write.task import Attempt, WritePlan
@@ -32,6 +34,8 @@ class Record:
     offset: int
     value: bytes | None
     key: bytes | None = None
+    timestamp: datetime | None = None
+    headers: Sequence[Mapping[str, Any]] | None = None
 
 
 class Stream:
@@ -103,5 +107,16 @@ def _as_kafka_gives(records: Iterable[Record]) -> pa.RecordBatch:
             "value": pa.array([row.value for row in rows], pa.binary()),
             "partition": pa.array([row.partition for row in rows], pa.int32()),
             "offset": pa.array([row.offset for row in rows], pa.int64()),
+            **_beside(rows),
         }
     )
+
+
+def _beside(rows: Sequence[Record]) -> dict[str, pa.Array]:
+    """What few streams read."""
+    if all(row.timestamp is None for row in rows):
+        return {}
+    return {
+        name: pa.array([getattr(row, name) for row in rows], KAFKA.field(name).type)
+        for name in ("timestamp", "headers")
+    }

@@ -1,5 +1,5 @@
 """Dead letters: records that could not become rows, exactly once as well: value, error and place,
-and the key where the table has one.
+the key where the table has one, and what else its stream read of it.
 
 Each stream has one log per shard below `dead_letters/` in the table's records, in the format of a WAL.
 An entry counts only where a commit record lists it, so it needs no fence of its own.
@@ -37,6 +37,8 @@ SCHEMA = RowSchema.of(
             pa.field("error", pa.string()),
             pa.field("key", pa.binary()),
             pa.field("value", pa.binary()),
+            pa.field("timestamp", pa.timestamp("us", "UTC")),
+            pa.field("headers", pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))),
         ]
     )
 )

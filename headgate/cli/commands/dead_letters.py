@@ -91,6 +91,7 @@ def replay(
     decode_as: str,
     registry: str | None,
     registry_auth: str | None,
+    metadata: tuple[str, ...],
     overwrite: bool,
     apply: bool,
     storage_options: dict[str, str],
@@ -103,7 +104,7 @@ def replay(
     it: one that still runs is fenced and stops; start it again afterwards, it goes on where it was.
     """
     table = open_table(uri, storage_options=storage_options or None)
-    decoder = decoder_for(table, decode_as, registry, registry_auth)
+    decoder = decoder_for(table, decode_as, registry, registry_auth, metadata)
     report = replay_dead_letters(table, stream=stream, decode=decoder, apply=apply, overwrite=overwrite)
     title = f"{'Replayed' if report.applied else 'Would replay'} dead letters of stream {stream} of {table.uri}"
     title = title if report.applied or apply else not_applied(title)
@@ -124,6 +125,9 @@ def _letters(
                 "key": _escaped(row["key"], most),
                 "value": _escaped(value, most),
                 "value_bytes": None if value is None else len(value),
+                "timestamp": row["timestamp"] and row["timestamp"].isoformat(),
+                "headers": row["headers"]
+                and [{**one, "value": _escaped(one["value"], most)} for one in row["headers"]],
             }
         if left is not None:
             left -= chosen.num_rows

@@ -206,6 +206,7 @@ def ingest(
     decode_as: str,
     registry: str | None,
     registry_auth: str | None,
+    metadata: tuple[str, ...],
     cores: int | None,
     kafka_options: dict[str, str],
     storage_options: dict[str, str],
@@ -241,7 +242,7 @@ def ingest(
             table = open_or_create(uri, options, ddl, primary_key, sharding, full_text_of(full_text, parameters))
             sink = ShardSink(
                 table,
-                decode=following_decoder(table, decode_as, registry, registry_auth),
+                decode=following_decoder(table, decode_as, registry, registry_auth, metadata),
                 source=kafka if direct else None,
                 stream=name,
                 enable_memtable=memtable,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -10,6 +11,7 @@ import click
 from headgate.errors import InvalidInput
 from headgate.streaming.decode.contract import Decoder, TableDecoder
 from headgate.streaming.decode.kinds import DEFAULT, KINDS
+from headgate.streaming.decode.metadata import KAFKA, parse_metadata, with_metadata
 from headgate.table.table import Table
 
 F = TypeVar("F")
@@ -18,8 +20,15 @@ _WITH_REGISTRY = " or ".join(kind.name for kind in KINDS.values() if kind.takes_
 
 
 def decoder_options(command: F) -> F:
-    """The command gets `decode_as`, `registry` and `registry_auth`; see `decoder_for`."""
-    return _with_options(command, DEFAULT.name, "What the values are. raw keeps them in the table's one column.")
+    """The command gets `decode_as`, `registry`, `registry_auth` and `metadata`; see `decoder_for`."""
+    metadata = click.option(
+        "--metadata",
+        multiple=True,
+        metavar="[COLUMN=]FIELD",
+        help=f"A column that is Kafka's own: {', '.join(KAFKA.names)}; may be repeated.",
+    )
+    command = _with_options(command, DEFAULT.name, "What the values are. raw keeps them in one column.")
+    return metadata(command)  # type: ignore[type-var]
 
 
 def recorded_decoder_options(command: F) -> F:
@@ -53,18 +62,24 @@ def _with_options(command: F, default: str | None, help: str) -> F:
 
 
 def following_decoder(
-    table: Table, decode_as: str, registry: str | None, registry_auth: str | None
+    table: Table, decode_as: str, registry: str | None, registry_auth: str | None, metadata: Sequence[str]
 ) -> Decoder | TableDecoder:
     """The same for a stream: its columns are the table's, also after somebody changed them (R22)."""
-    decoder = decoder_for(table, decode_as, registry, registry_auth)
+    decoder = decoder_for(table, decode_as, registry, registry_auth, metadata)
     if not KINDS[decode_as].follows_table:
         return decoder
-    return TableDecoder(partial(decoder_for, decode_as=decode_as, registry=registry, registry_auth=registry_auth))
+    return TableDecoder(
+        partial(decoder_for, decode_as=decode_as, registry=registry, registry_auth=registry_auth, metadata=metadata)
+    )
 
 
-def decoder_for(table: Table, decode_as: str, registry: str | None, registry_auth: str | None) -> Decoder:
+def decoder_for(
+    table: Table, decode_as: str, registry: str | None, registry_auth: str | None, metadata: Sequence[str] = ()
+) -> Decoder:
     """The decoder that makes rows of the table. Raises InvalidInput."""
     kind = KINDS[decode_as]
     if registry is not None and not kind.takes_registry:
         raise InvalidInput(f"--registry belongs to --decode {_WITH_REGISTRY}.")
-    return kind.for_table(table, registry, registry_auth)
+    return with_metadata(
+        table.schema, parse_metadata(metadata), lambda columns: kind.for_columns(columns, registry, registry_auth)
+    )

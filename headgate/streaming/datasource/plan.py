@@ -28,6 +28,7 @@ from headgate.streaming.datasource.memory import HeldStream, Hold
 from headgate.streaming.datasource.settings import Settings
 from headgate.streaming.decode.contract import Decoder
 from headgate.streaming.decode.kinds import KINDS
+from headgate.streaming.decode.metadata import with_metadata
 from headgate.streaming.decode.provenance import provenance_value
 from headgate.streaming.kafka import offsets as topic_offsets
 from headgate.streaming.options import as_option
@@ -204,7 +205,10 @@ def commit_batch(results: Sequence[TaskResult], batch_id: int) -> BatchRecord | 
 
 
 def _decoder(settings: Settings, table: Table) -> Decoder | None:
-    return None if settings.decode is None else KINDS[settings.decode].for_table(table, None, None)
+    if settings.decode is None:
+        return None
+    kind = KINDS[settings.decode]
+    return with_metadata(table.schema, settings.metadata, lambda columns: kind.for_columns(columns, None, None))
 
 
 def _held(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headgate.errors import InvalidInput
+from headgate.streaming.decode.metadata import parse_metadata
 from headgate.streaming.options import DEFAULT_STREAM, SinkOptions, parse_options
 
 
@@ -20,6 +21,8 @@ class Settings:
     options: SinkOptions
     decode: str | None
     """The kind of decoder; None: the frame's columns are the table's."""
+    metadata: Mapping[str, str]
+    """Columns that are Kafka's own."""
     kafka: Mapping[str, str] = field(repr=False)
 
     @classmethod
@@ -45,7 +48,9 @@ class Settings:
             )
         table, checkpoint = known.pop("table", None), known.pop("checkpoint_location", None)
         query_name, kafka = known.pop("query_name", None), known.pop("kafka", {})
-        decode = known.pop("decode", None)
+        decode, metadata = known.pop("decode", None), known.pop("metadata", None)
+        if metadata is not None and decode is None:
+            raise InvalidInput("The option metadata needs a decoder.", advice="set the option decode (json) as well")
         stream = known.get("stream") or query_name or DEFAULT_STREAM
         options = SinkOptions(**{**known, "enable_memtable": False, "checkpoint_location": checkpoint})
         return cls(
@@ -54,6 +59,7 @@ class Settings:
             stream,
             options,
             decode,
+            parse_metadata((metadata or "").split(",") if metadata else ()),
             {f"kafka.{name}": value for name, value in kafka.items()},
         )
 

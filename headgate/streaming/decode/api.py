@@ -42,6 +42,7 @@ schema registry: see `raw`, `debezium` and `avro`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
@@ -50,6 +51,7 @@ from headgate.streaming.decode.avro.decoder import AvroDecoder, WriterSchemas
 from headgate.streaming.decode.contract import BadRecords, Decoded, Decoder, KeyDecoder, TableDecoder
 from headgate.streaming.decode.debezium import DebeziumDecoder, key_of
 from headgate.streaming.decode.json.decoder import JsonDecoder
+from headgate.streaming.decode.metadata import Metadata, metadata_columns, with_metadata
 from headgate.streaming.decode.raw import RawDecoder
 from headgate.table.ddl import arrow_schema
 
@@ -71,10 +73,10 @@ __all__ = [
 
 
 @overload
-def json(schema: None = None) -> TableDecoder: ...
+def json(schema: None = None, *, metadata: Metadata = ()) -> TableDecoder: ...
 @overload
-def json(schema: Any) -> JsonDecoder: ...
-def json(schema: Any = None) -> JsonDecoder | TableDecoder:
+def json(schema: Any, *, metadata: Metadata = ()) -> Decoder: ...
+def json(schema: Any = None, *, metadata: Metadata = ()) -> Decoder | TableDecoder:
     """A decoder for JSON objects.
 
     `schema` is a pyarrow Schema, a pyspark StructType or a Spark DDL string
@@ -83,39 +85,54 @@ def json(schema: Any = None) -> JsonDecoder | TableDecoder:
 
     Without a schema, for ShardSink, it follows the table: a column that is added while the stream runs is filled from
     the next batch on that commits, and nobody need restart the query.
+
+    `metadata`, of every decoder, names columns that are Kafka's own: ("key", "timestamp"), or {"at": "timestamp"} where
+    the column has another name. Those that the schema leaves out are added. See `decode.metadata`.
     """
-    return TableDecoder(_json_of) if schema is None else JsonDecoder(arrow_schema(schema))
+    if schema is None:
+        return TableDecoder(partial(_json_of, metadata=metadata_columns(metadata)))
+    return with_metadata(arrow_schema(schema), metadata, JsonDecoder)
 
 
-def _json_of(table: Table) -> JsonDecoder:
-    return JsonDecoder(table.schema)
+def _json_of(table: Table, metadata: Metadata) -> Decoder:
+    return with_metadata(table.schema, metadata, JsonDecoder)
 
 
-def raw(column: str = "value", *, kind: pa.DataType | None = None) -> RawDecoder:
+def raw(column: str = "value", *, kind: pa.DataType | None = None, metadata: Metadata = ()) -> Decoder:
     """A decoder that keeps each value as it is, in one column: binary, or text that must be UTF-8 (`kind`).
 
-    For tables whose other columns may all be null. Raises InvalidInput for another kind.
+    For tables whose other columns are Kafka's own or may all be null. Raises InvalidInput for another kind.
     """
-    return RawDecoder(column, pa.binary() if kind is None else kind)
+    decoder = RawDecoder(column, pa.binary() if kind is None else kind)
+    return with_metadata(pa.schema([]), metadata, lambda none: decoder)
 
 
-def debezium(schema: Any, *, primary_key: str | Sequence[str] | None = None) -> DebeziumDecoder:
+def debezium(schema: Any, *, primary_key: str | Sequence[str] | None = None, metadata: Metadata = ()) -> Decoder:
     """A decoder for Debezium's change events in JSON, for tables with a key.
 
     `schema` is as for `json`: the columns of `after`. `primary_key` are the key columns; without it, those that the
     schema itself names, as `table.schema` does. Raises InvalidInput where there is no key.
     """
-    columns = arrow_schema(schema)
     given = (primary_key,) if isinstance(primary_key, str) else primary_key
-    return DebeziumDecoder(columns, key_of(columns) if given is None else tuple(given))
+
+    def make(columns: pa.Schema) -> DebeziumDecoder:
+        return DebeziumDecoder(columns, key_of(columns) if given is None else tuple(given))
+
+    return with_metadata(arrow_schema(schema), metadata, make)
 
 
 def avro(
-    schema: Any, *, registry: str | None = None, schemas: Mapping[int, str] | None = None, auth: str | None = None
-) -> AvroDecoder:
+    schema: Any,
+    *,
+    registry: str | None = None,
+    schemas: Mapping[int, str] | None = None,
+    auth: str | None = None,
+    metadata: Metadata = (),
+) -> Decoder:
     """A decoder for Avro in the wire format of a schema registry: a zero byte, the schema's id, the value.
 
     `schema` are the columns wanted, as for `json`. Writers' schemas come from `registry` (its URL; `auth` is
     "user:password") or are given by id. Needs no further package. Raises InvalidInput where neither is given.
     """
-    return AvroDecoder(arrow_schema(schema), WriterSchemas.of(registry, schemas, auth))
+    writers = WriterSchemas.of(registry, schemas, auth)
+    return with_metadata(arrow_schema(schema), metadata, lambda columns: AvroDecoder(columns, writers))

@@ -72,8 +72,8 @@ class DecoderKind:
 
     name: str
     decoder: type
-    for_table: Callable[[Table, str | None, str | None], Decoder]
-    """Takes the table, the URL of a schema registry and its credentials. Raises InvalidInput."""
+    for_columns: Callable[[pa.Schema, str | None, str | None], Decoder]
+    """Takes columns of a table, the URL of a schema registry and its credentials. Raises InvalidInput."""
     remake: Callable[[pa.Schema, Mapping[str, Any], str | None], Decoder]
     """Takes the decoder's columns, what `options` gave, and a registry's credentials."""
     options: Callable[[Any], dict[str, Any]] = lambda decoder: {}

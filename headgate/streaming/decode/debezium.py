@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,9 +35,6 @@ from headgate.shards.rows.schema import PRIMARY_KEY, RowSchema
 from headgate.streaming.decode.contract import Decoded, DecoderKind, as_bytes, bad_records
 from headgate.streaming.decode.json.decoder import JsonDecoder
 from headgate.streaming.decode.keys import decode_keys as plain_keys
-
-if TYPE_CHECKING:
-    from headgate.table.table import Table
 
 UNAVAILABLE = "__debezium_unavailable_value"
 """Debezium's default for `unavailable.value.placeholder`."""
@@ -179,15 +176,10 @@ def _no_change(op: str | None) -> str:
     return f"op {op[:_SHOWN]!r} says nothing of one row"
 
 
-def _for_table(table: Table, registry: str | None, auth: str | None) -> DebeziumDecoder:
-    columns = table.home.schema.logical
-    return DebeziumDecoder(columns, key_of(columns))
-
-
 KIND = DecoderKind(
     "debezium",
     DebeziumDecoder,
-    for_table=_for_table,
+    for_columns=lambda columns, registry, auth: DebeziumDecoder(columns, key_of(columns)),
     remake=lambda schema, options, auth: DebeziumDecoder(schema, tuple(options["primary_key"])),
     options=lambda decoder: {"primary_key": list(decoder.primary_key)},
 )

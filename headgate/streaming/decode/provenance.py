@@ -19,6 +19,7 @@ from headgate.errors import Corrupt, HeadgateError
 from headgate.shards.rows.schema import RowSchema
 from headgate.streaming.decode.contract import Decoder
 from headgate.streaming.decode.kinds import KINDS, kind_of
+from headgate.streaming.decode.metadata import WithMetadata
 
 SPARK = "spark"
 """The kind where there is no decoder: the frame's columns are the table's."""
@@ -52,6 +53,9 @@ class Provenance:
 def provenance_value(decode: Decoder | None, columns: RowSchema, *, changed: bool | None) -> dict[str, Any]:
     """For the open record: JSON values, equal whenever the rows would be."""
     value: dict[str, Any] = {"kind": SPARK, "spark_made_rows": True if decode is None else changed}
+    if isinstance(decode, WithMetadata):
+        value["metadata"] = {"columns": _schema_text(decode.columns), "sources": list(decode.sources)}
+        decode = decode.decoder
     if decode is not None:
         kind, own = kind_of(decode), type(decode)
         value["kind"] = f"{own.__module__}.{own.__qualname__}" if kind is None else kind.name
@@ -67,6 +71,8 @@ def provenance_of(value: Mapping[str, Any], registry_auth: str | None = None) ->
         columns = RowSchema(_schema(value["columns"]), tuple(int(one) for one in value["field_ids"]))
         kind = KINDS.get(name)
         decoder = None if kind is None else kind.remake(_schema(value["schema"]), value["options"], registry_auth)
+        if decoder is not None and (beside := value.get("metadata")) is not None:
+            decoder = WithMetadata(decoder, _schema(beside["columns"]), tuple(beside["sources"]))
     except (KeyError, TypeError, ValueError, binascii.Error, pa.ArrowException, HeadgateError) as error:
         raise Corrupt(f"The decoder in an open record is invalid: {error!r:.200}.") from error
     return Provenance(name, columns, decoder, None if changed is None else bool(changed))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -12,9 +11,6 @@ from headgate.errors import InvalidInput
 from headgate.streaming.decode.cast import cast_each
 from headgate.streaming.decode.contract import Decoded, DecoderKind, as_bytes, bad_records
 from headgate.table.ddl import check_unicode
-
-if TYPE_CHECKING:
-    from headgate.table.table import Table
 
 _KINDS = (pa.binary(), pa.large_binary(), pa.string(), pa.large_string())
 
@@ -49,10 +45,13 @@ class RawDecoder:
         )
 
 
-def _for_table(table: Table, registry: str | None, auth: str | None) -> RawDecoder:
-    if len(table.schema) != 1:
-        raise InvalidInput(f"The decoder raw is for a table of one column; this has {table.schema.names}.")
-    return _of_column(table.schema)
+def _for_columns(columns: pa.Schema, registry: str | None, auth: str | None) -> RawDecoder:
+    if len(columns) != 1:
+        raise InvalidInput(
+            f"The decoder raw fills one column; the table has {columns.names}.",
+            advice="name those that are Kafka's own as metadata, such as timestamp",
+        )
+    return _of_column(columns)
 
 
 def _of_column(schema: pa.Schema) -> RawDecoder:
@@ -62,7 +61,7 @@ def _of_column(schema: pa.Schema) -> RawDecoder:
 KIND = DecoderKind(
     "raw",
     RawDecoder,
-    for_table=_for_table,
+    for_columns=_for_columns,
     remake=lambda schema, options, auth: _of_column(schema),
     follows_table=False,
 )

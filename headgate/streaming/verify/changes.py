@@ -14,6 +14,7 @@ from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.connectors.kafka.reading import read_range
 from headgate.shards.rows.schema import TOMBSTONE
 from headgate.shards.sharding import ByPartition, single
+from headgate.streaming.decode.metadata import WithMetadata
 from headgate.streaming.verify.compare import Prints, newest
 from headgate.streaming.verify.history import CommittedRange, Era
 from headgate.streaming.verify.streams import StreamLog
@@ -92,7 +93,9 @@ class Changes:
         cuts = self._cuts(part)
         what = f"{part.topic}/{part.partition}"
         place = {"stream": part.stream, "topic": part.topic, "partition": part.partition}
-        read = read_range(self.topics[part.topic], part.topic, part.partition, era.start, era.until, columns=_COLUMNS)
+        beside = era.made.decoder.reads if isinstance(era.made.decoder, WithMetadata) else ()
+        columns = (*_COLUMNS, *(name for name in ("timestamp", "headers") if name in beside))
+        read = read_range(self.topics[part.topic], part.topic, part.partition, era.start, era.until, columns=columns)
         for batch in read:
             for sequence, piece in _pieces(batch, cuts, part.after):
                 for routed in maker.from_kafka(piece):
@@ -110,7 +113,7 @@ class Changes:
             left = entry.rows.filter(pa.array(~entry.waiting)).combine_chunks()
             for sequence, made in ways:
                 for batch in left.to_batches():
-                    done = RowMaker(made.columns, single(), made.decoder).make(batch)
+                    done = RowMaker(made.columns, single(), made.decoder, of_letters=True).make(batch)
                     for routed in done.parts:
                         assert routed.order is not None
                         rows = self.table.home.schema.adopted(routed.rows)

@@ -75,6 +75,6 @@ class StreamLog:
 
 def _json_of(table: Table) -> Provenance:
     try:
-        return Provenance(DEFAULT.name, table.home.schema, DEFAULT.for_table(table, None, None))
+        return Provenance(DEFAULT.name, table.home.schema, DEFAULT.for_columns(table.schema, None, None))
     except InvalidInput:
         return Provenance("(not recorded)", table.home.schema, None)

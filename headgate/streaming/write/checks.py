@@ -7,6 +7,7 @@ from typing import NoReturn
 
 from headgate.errors import InvalidInput
 from headgate.streaming.decode.contract import Decoder
+from headgate.streaming.decode.metadata import WithMetadata
 from headgate.streaming.kafka.source import KafkaSource
 from headgate.streaming.options import Spelling, as_argument
 from headgate.streaming.spark.query import KAFKA_COLUMNS, QueryFacts
@@ -85,7 +86,13 @@ def check_columns(
     if decode is None:
         _check_typed(columns, sequence_by, table, spelled, delete_when)
         return
-    missing = [name for name in _DECODED if name not in columns]
+    beside = decode.reads if isinstance(decode, WithMetadata) else ()
+    if "headers" in beside and "headers" not in columns:
+        raise InvalidInput(
+            "The frame has no column 'headers', which metadata names.",
+            advice="read Kafka with the option includeHeaders=true, or pass source= so that the tasks read it",
+        )
+    missing = [name for name in (*_DECODED, *beside) if name not in columns]
     if missing:
         raise InvalidInput(
             f"A decoder takes the frame of Spark's Kafka source, and this one lacks {missing}.",

@@ -12,6 +12,7 @@ from headgate.errors import InvalidInput
 from headgate.shards.config import WriterConfig
 from headgate.shards.sharding import ByPartition, Sharding
 from headgate.streaming.decode.contract import Decoder
+from headgate.streaming.decode.metadata import WithMetadata
 from headgate.streaming.options import SinkOptions
 from headgate.streaming.write.routing import Ranges, check_routing
 from headgate.streaming.write.rows import RowMaker
@@ -59,6 +60,7 @@ def write_plan(
 ) -> WritePlan:
     """The batch as its tasks see it."""
     topics = {part.topic for part in ranges}
+    beside = decode.reads if isinstance(decode, WithMetadata) else frozenset()
     maker = RowMaker(
         schema=table.home.schema,
         sharding=table.sharding,
@@ -77,8 +79,9 @@ def write_plan(
             "value",
             "partition",
             "offset",
-            *(("key",) if table.primary_key else ()),
+            *(("key",) if table.primary_key or "key" in beside else ()),
             *(("topic",) if maker.topic is None else ()),
+            *(name for name in ("timestamp", "headers") if name in beside),
         ),
         fail_on_bad_record=options.on_bad_record == "fail",
         consumer=consumer,

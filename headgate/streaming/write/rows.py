@@ -23,6 +23,7 @@ from headgate.shards.sharding import Bucket, ByPartition, Sharding
 from headgate.streaming.decode.cast import cast_column
 from headgate.streaming.decode.contract import Decoded, Decoder, KeyDecoder
 from headgate.streaming.decode.keys import decode_keys
+from headgate.streaming.decode.metadata import WithMetadata
 from headgate.streaming.write.deletes import are_gone, column_of
 from headgate.streaming.write.ordering import ORDER, SEQUENCE, STAYS
 
@@ -58,6 +59,8 @@ class RowMaker:
     sequence_by: str | None = None
     topic: str | None = None
     """The one topic of the batch, where the frame leaves the column out."""
+    of_letters: bool = False
+    """The records are dead letters, which may lack what Kafka said of them."""
 
     def from_kafka(self, batch: pa.RecordBatch) -> Iterator[Routed]:
         """Records as Kafka has them: value, partition, offset, and key and topic where they matter."""
@@ -70,6 +73,9 @@ class RowMaker:
         """The same with bad records named and not yet routed."""
         assert self.decode is not None
         decoded = self.decode.decode(batch.column("value"))
+        if isinstance(own := self.decode, WithMetadata):
+            missing = own.not_kept(batch, has_keys=bool(self.schema.primary_key)) if self.of_letters else None
+            decoded = own.filled(decoded, batch, self.topic, missing)
         rows, indices, bad = self._without_null_keys(decoded)
         parts = [(stored, indices) for stored in self.schema.stored_rows(rows)]
         if decoded.deletes is not None and decoded.deleted is not None and decoded.deletes.num_rows:
@@ -136,7 +142,7 @@ class RowMaker:
         if not self.schema.primary_key:
             return [], at[:0], [(int(i), "the record has no value, and the table no key to delete by") for i in at]
         named = batch.column("key").take(nulls)
-        own = self.decode
+        own = self.decode.decoder if isinstance(self.decode, WithMetadata) else self.decode
         keys = own.decode_keys(named, self.schema) if isinstance(own, KeyDecoder) else decode_keys(named, self.schema)
         bad = zip(keys.bad.indices.to_pylist(), keys.bad.errors.to_pylist(), strict=True)
         stored = self.schema.stored_deletes(keys.rows)
@@ -161,18 +167,11 @@ class RowMaker:
         at = np.array(sorted(errors), np.int64)
         where = pa.array(at)
         origin = source.at(at)
-        missing = pa.nulls(len(at), pa.binary())
-        rows = pa.RecordBatch.from_arrays(
-            [
-                origin.topic_column(),
-                batch.column("partition").take(where).cast(pa.int32()),
-                batch.column("offset").take(where),
-                pa.array([errors[int(i)] for i in at], pa.string()),
-                batch.column("key").take(where).cast(pa.binary()) if "key" in batch.schema.names else missing,
-                batch.column("value").take(where).cast(pa.binary()),
-            ],
-            names=DEAD_LETTERS.logical.names,
-        )
+        found = {"topic": origin.topic_column(), "error": pa.array([errors[int(i)] for i in at], pa.string())}
+        for field in DEAD_LETTERS.logical:
+            if field.name not in found and field.name in batch.schema.names:
+                found[field.name] = batch.column(field.name).take(where).cast(field.type)
+        rows = pa.RecordBatch.from_pydict(found)
         (stored,) = DEAD_LETTERS.stored_rows(rows)
         if isinstance(self.sharding, ByPartition):
             ids, names = origin.shards(self.sharding)

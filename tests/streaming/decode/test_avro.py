@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import headgate
 from headgate.errors import InvalidInput, PermissionDenied, Transient
 from headgate.shards.rows.schema import RowSchema
-from headgate.streaming.decode.contract import Decoded
+from headgate.streaming.decode.contract import Decoded, KeyDecoder
 from tests.support.registry import Registry, serving, wire
 
 ORDER: dict[str, Any] = {
@@ -173,6 +173,7 @@ def test_keys_of_tombstones_are_read_in_the_same_format_bare_or_as_a_record() ->
     decoder = headgate.decode.avro(COLUMNS, schemas={1: json.dumps(record), 2: '"long"'})
     metadata = {b"lance-schema:unenforced-primary-key": b"true"}
     schema = RowSchema.of(pa.schema([pa.field("id", pa.int64(), False, metadata)]))
+    assert isinstance(decoder, KeyDecoder)
     found = decoder.decode_keys(pa.array(keys, pa.binary()), schema)
     assert found.rows.column(0).to_pylist() == [4, 5, 6, 7]
     assert found.bad.indices.to_pylist() == [4]

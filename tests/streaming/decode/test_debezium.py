@@ -11,7 +11,7 @@ import headgate
 from headgate.errors import InvalidInput
 from headgate.shards.rows.schema import PRIMARY_KEY, RowSchema
 from headgate.shards.sharding import single
-from headgate.streaming.decode.debezium import UNAVAILABLE
+from headgate.streaming.decode.debezium import UNAVAILABLE, DebeziumDecoder
 from headgate.streaming.write.rows import Routed, RowMaker
 
 COLUMNS = pa.schema(
@@ -114,7 +114,9 @@ def test_what_is_no_change_of_one_row_is_a_dead_letter_and_costs_no_other() -> N
 def test_a_decoder_without_a_key_is_refused() -> None:
     with pytest.raises(InvalidInput, match="key"):
         headgate.decode.debezium("id bigint, name string")
-    assert headgate.decode.debezium("id bigint, name string", primary_key="id").primary_key == ("id",)
+    made = headgate.decode.debezium("id bigint, name string", primary_key="id")
+    assert isinstance(made, DebeziumDecoder)
+    assert made.primary_key == ("id",)
     with pytest.raises(InvalidInput, match="not among"):
         headgate.decode.debezium("id bigint", primary_key=["other"])
 

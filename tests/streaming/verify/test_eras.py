@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 import pyarrow as pa
 import pytest
@@ -11,6 +12,7 @@ from headgate.checkpoints.log.records import OpenRecord
 from headgate.errors import Corrupt
 from headgate.shards.rows.schema import PRIMARY_KEY, RowSchema
 from headgate.streaming.decode import api as decode
+from headgate.streaming.decode.contract import Decoder
 from headgate.streaming.decode.kinds import KINDS
 from headgate.streaming.decode.provenance import Provenance, provenance_of, provenance_value
 from headgate.streaming.verify.compare import Prints, beside, compare
@@ -71,13 +73,21 @@ MADE = {
     "avro": decode.avro(KEYED, registry="http://registry:8081", schemas={7: '"long"'}),
     "raw": decode.raw("payload", kind=pa.string()),
 }
+BESIDE = {"at": "timestamp", "key": "key"}
+WITH_KAFKA = {
+    "json": decode.json(KEYED, metadata=BESIDE),
+    "debezium": decode.debezium(KEYED, primary_key="id", metadata=BESIDE),
+    "avro": decode.avro(KEYED, registry="http://registry:8081", metadata=BESIDE),
+    "raw": decode.raw("payload", kind=pa.string(), metadata=BESIDE),
+}
 
 
+@pytest.mark.parametrize("made", [MADE, WITH_KAFKA], ids=["values", "with Kafka's columns"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_decoder_of_headgate_is_made_again_from_its_record(kind: str) -> None:
-    value = json.loads(json.dumps(provenance_value(MADE[kind], COLUMNS, changed=False)))
+def test_every_decoder_of_headgate_is_made_again_from_its_record(kind: str, made: Mapping[str, Decoder]) -> None:
+    value = json.loads(json.dumps(provenance_value(made[kind], COLUMNS, changed=False)))
     found = provenance_of(value)
-    assert (found.kind, found.decoder, found.columns) == (kind, MADE[kind], COLUMNS)
+    assert (found.kind, found.decoder, found.columns) == (kind, made[kind], COLUMNS)
 
 
 @pytest.mark.parametrize(

@@ -171,7 +171,7 @@ def _remake(schema: pa.Schema, options: Mapping[str, Any], auth: str | None) -> 
 KIND = DecoderKind(
     "avro",
     AvroDecoder,
-    for_table=lambda table, registry, auth: AvroDecoder(table.schema, WriterSchemas.of(registry, None, auth)),
+    for_columns=lambda columns, registry, auth: AvroDecoder(columns, WriterSchemas.of(registry, None, auth)),
     remake=_remake,
     options=_options,
     takes_registry=True,

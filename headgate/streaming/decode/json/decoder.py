@@ -43,7 +43,7 @@ class JsonDecoder:
 KIND = DecoderKind(
     "json",
     JsonDecoder,
-    for_table=lambda table, registry, auth: JsonDecoder(table.schema),
+    for_columns=lambda columns, registry, auth: JsonDecoder(columns),
     remake=lambda schema, options, auth: JsonDecoder(schema),
     in_format=True,
 )

@@ -1,0 +1,172 @@
+"""Kafka's own columns of a record as columns of the table, beside what its value holds.
+
+| Kafka | type |
+|---|---|
+| key | binary; or string, where every key must be UTF-8 |
+| topic | string |
+| partition | int32, or a wider number |
+| offset | int64 |
+| timestamp | timestamp in UTC; Kafka counts milliseconds |
+| headers | a list of structs of key (string) and value (binary); null where a record has none |
+
+What a column cannot hold is a bad record, as everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.errors import InvalidInput, nearest
+from headgate.streaming.decode.cast import cast_each, keeps_values
+from headgate.streaming.decode.contract import Decoded, Decoder, bad_records
+
+KAFKA = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.timestamp("us", "UTC")),
+        pa.field("headers", pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))),
+    ]
+)
+"""What Kafka says of a record beside its value."""
+
+Metadata: TypeAlias = "Sequence[str] | Mapping[str, str]"
+"""Kafka's names, which are the columns' too, or columns and which of Kafka's each is."""
+
+D = TypeVar("D", bound=Decoder)
+
+_KEPT = frozenset({"key", "timestamp", "headers"})
+"""What a dead letter has only where its stream read it. The timestamp is read with each, and says that they were."""
+
+
+@dataclass(frozen=True)
+class WithMetadata:
+    """A decoder, and the columns that are Kafka's own. Picklable where the decoder is."""
+
+    decoder: Decoder
+    columns: pa.Schema
+    sources: tuple[str, ...]
+    """For each of them which of Kafka's it is."""
+
+    def __post_init__(self) -> None:
+        for field, source in zip(self.columns, self.sources, strict=True):
+            kind = KAFKA.field(source).type
+            if not _can_hold(field.type, kind, source):
+                raise InvalidInput(
+                    f"Column {field.name!r} is {field.type}, and Kafka's {source} is {kind}.",
+                    advice=f"declare the column as {kind}, or leave it out of metadata",
+                )
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The decoder's columns, then Kafka's."""
+        return pa.schema([*self.decoder.schema, *self.columns])
+
+    @property
+    def primary_key(self) -> tuple[str, ...] | None:
+        """As the decoder has it, where it has one."""
+        return getattr(self.decoder, "primary_key", None)
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """What of Kafka's is read of each record."""
+        return frozenset(self.sources) | ({"timestamp"} if _KEPT & set(self.sources) else set())
+
+    def decode(self, values: pa.Array) -> Decoded:
+        """The rows of the values, without Kafka's columns: `filled` adds them."""
+        return self.decoder.decode(values)
+
+    def filled(self, decoded: Decoded, records: pa.RecordBatch, topic: str | None, missing: pa.Array | None) -> Decoded:
+        """What `decode` made of the records, with Kafka's columns.
+
+        `topic` is that of all of them, where they have no such column; `missing` says per record whether what
+        Kafka said of it is not there any more.
+        """
+        rows, at = decoded.rows, decoded.indices
+        errors = dict(zip(decoded.bad.indices.to_pylist(), decoded.bad.errors.to_pylist(), strict=True))
+        fits = np.ones(len(at), bool)
+        if missing is not None:
+            gone = missing.take(at).to_numpy(zero_copy_only=False)
+            fits &= ~gone
+            why = "the letter was kept without Kafka's columns: its stream did not read them then"
+            errors.update(dict.fromkeys(at.filter(pa.array(gone)).to_pylist(), why))
+        found = [_taken(records, source, topic, at) for source in self.sources]
+        for field, source, column in zip(self.columns, self.sources, found, strict=True):
+            try:
+                column.cast(field.type)
+            except pa.ArrowInvalid:
+                _, held = cast_each(column, field.type)
+                fits &= held
+                why = f"column {field.name!r}: {field.type} cannot hold the record's {source}"
+                errors.update(dict.fromkeys(at.filter(pa.array(~held)).to_pylist(), why))
+        if not fits.all():
+            keep = pa.array(fits)
+            rows, at, found = rows.filter(keep), at.filter(keep), [column.filter(keep) for column in found]
+        columns = [column.cast(field.type) for field, column in zip(self.columns, found, strict=True)]
+        whole = pa.RecordBatch.from_arrays([*rows.columns, *columns], schema=pa.schema([*rows.schema, *self.columns]))
+        return Decoded(whole, at, bad_records(errors), decoded.nulls, decoded.deletes, decoded.deleted)
+
+    def not_kept(self, letters: pa.RecordBatch, *, has_keys: bool) -> pa.Array | None:
+        """For each dead letter whether it lacks what Kafka said of the record. `has_keys`: letters always have keys."""
+        wanted = _KEPT & set(self.sources) - ({"key"} if has_keys else set())
+        return letters.column("timestamp").is_null() if wanted else None
+
+
+def with_metadata(columns: pa.Schema, metadata: Metadata, make: Callable[[pa.Schema], D]) -> D | WithMetadata:
+    """The decoder that `make` gives for the columns that are not Kafka's, and those.
+
+    One of Kafka's that is not among `columns` is added in Kafka's own type. Raises InvalidInput.
+    """
+    sources = metadata_columns(metadata)
+    if not sources:
+        return make(columns)
+    own = pa.schema([field for field in columns if field.name not in sources], columns.metadata)
+    fields = [
+        columns.field(name) if name in columns.names else KAFKA.field(source).with_name(name)
+        for name, source in sources.items()
+    ]
+    return WithMetadata(make(own), pa.schema(fields), tuple(sources.values()))
+
+
+def metadata_columns(metadata: Metadata) -> dict[str, str]:
+    """Per column which of Kafka's it is. Raises InvalidInput."""
+    if isinstance(metadata, str):
+        raise InvalidInput(f"metadata must be several names, got the text {metadata[:40]!r}.", advice="pass a list")
+    named = dict(metadata) if isinstance(metadata, Mapping) else {name: name for name in metadata}
+    for source in named.values():
+        if source not in KAFKA.names:
+            near = nearest(str(source), KAFKA.names)
+            advice = f"did you mean {near!r}?" if near else f"Kafka has {', '.join(KAFKA.names)}"
+            raise InvalidInput(f"A record of Kafka has no {str(source)[:40]!r}.", advice=advice)
+    return named
+
+
+def parse_metadata(texts: Sequence[str]) -> dict[str, str]:
+    """The same of texts `FIELD` or `COLUMN=FIELD`. Raises InvalidInput."""
+    pairs = (text.strip().partition("=") for text in texts)
+    return metadata_columns({column: field or column for column, _, field in pairs})
+
+
+def _taken(records: pa.RecordBatch, source: str, topic: str | None, at: pa.Array) -> pa.Array:
+    if source == "topic" and "topic" not in records.schema.names:
+        return pa.repeat(pa.scalar(topic, pa.string()), len(at))
+    return records.column(source).take(at)
+
+
+def _can_hold(column: pa.DataType, kind: pa.DataType, source: str) -> bool:
+    if source == "key" and _is_text(column):
+        return True
+    # A narrower number would hold the first offsets and refuse the later ones.
+    return keeps_values(kind, column) and not (pa.types.is_integer(kind) and column.bit_width < kind.bit_width)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
