@@ -132,7 +132,7 @@ def _header(schema: pa.Schema, epoch: int, metadata: dict[bytes, bytes], values:
     else:
         header = template.filled(values)
     at = header.index(values[CHECKSUM])
-    return header[:at] + header_checksum(header, at) + header[at + 16 :]
+    return bytes(header[:at] + header_checksum(header, at) + header[at + 16 :])
 
 
 _KEYS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from headgate.errors import Poisoned, from_json
 from headgate.shards.sharding import Bucket, ByPartition, Single
 from headgate.spark import FINAL, RESULT
+from headgate.streaming.spark.jobs import run_tasks
 from headgate.streaming.write import task
 from headgate.streaming.write.answers import Parts, shard_parts
 from headgate.streaming.write.routing import Ranges, balance, shards_of, size, task_count
@@ -72,30 +73,55 @@ class BatchJob:
         Raises the error that a task met, and what Spark raises.
         """
         if not shuffled and not isinstance(self.plan.maker.sharding, Bucket):
-            frame, write, _ = self._tasks()
-            return _written(frame.mapInArrow(write, _type(RESULT)))
+            return _written(self._answers())
         tasks = task_count(self._rows or self._unknown, self.cores, len(self.plan.claims))
         numbers = {name: index % tasks for index, name in enumerate(sorted(self.plan.claims))}
         job = replace(self, plan=replace(self.plan, tasks=numbers))
-        frame, _, prepare = job._tasks()
-        prepared = frame.mapInArrow(prepare, _type(PAYLOAD)).repartitionById(tasks, "task")
-        return _written(prepared.mapInArrow(partial(task.write_payloads, job.plan), _type(RESULT)))
+        prepared = job._prepared().repartitionById(tasks, "task")
+        return _written(_collected(prepared, partial(task.write_payloads, job.plan)))
 
-    def _tasks(self) -> tuple[DataFrame, Callable[[Any], Any], Callable[[Any], Any]]:
-        """The frame of the first stage, cut into few tasks, and what these do: write, or prepare for the shuffle."""
-        plan, groups = self.plan, self._groups
-        tasks = 1
-        if not isinstance(plan.maker.sharding, Single):
-            tasks = task_count(self._rows or self._unknown, self.cores, len(groups) or self.cores)
+    def _answers(self) -> list[str]:
+        """Of the tasks, each of which writes what it has."""
+        plan = self.plan
         if plan.consumer is not None:
-            shares = balance(groups, tasks)
-            numbers = self.frame.sparkSession.range(0, len(shares), 1, len(shares))
-            return numbers, partial(task.write_ranges, plan, shares), partial(task.prepare_ranges, plan, shares)
+            shares = self._shares
+            write = partial(task.write_share, plan, shares)
+            return run_tasks(self.frame.sparkSession, len(shares), len(shares), write)
         if plan.maker.decode is not None:
-            frame = self.frame.select(*plan.columns).coalesce(tasks)
-            return frame, partial(task.write_kafka, plan), partial(task.prepare_kafka, plan)
-        frame = self.frame.coalesce(1) if isinstance(plan.maker.sharding, Single) else self.frame
-        return frame, partial(task.write_typed, plan), partial(task.prepare_typed, plan)
+            return _collected(self._records, partial(task.write_kafka, plan))
+        return _collected(self._rows_made, partial(task.write_typed, plan))
+
+    def _prepared(self) -> DataFrame:
+        """The rows on their way to the tasks of their shards."""
+        plan, payload = self.plan, _type(PAYLOAD)
+        if plan.consumer is not None:
+            shares = self._shares
+            numbers = self.frame.sparkSession.range(0, len(shares), 1, len(shares))
+            return numbers.mapInArrow(partial(task.prepare_shares, plan, shares), payload)
+        if plan.maker.decode is not None:
+            return self._records.mapInArrow(partial(task.prepare_kafka, plan), payload)
+        return self._rows_made.mapInArrow(partial(task.prepare_typed, plan), payload)
+
+    @property
+    def _records(self) -> DataFrame:
+        """What Spark's Kafka source gives, cut into few tasks."""
+        return self.frame.select(*self.plan.columns).coalesce(self._task_count)
+
+    @property
+    def _rows_made(self) -> DataFrame:
+        """What the query makes of its source."""
+        return self.frame.coalesce(1) if isinstance(self.plan.maker.sharding, Single) else self.frame
+
+    @property
+    def _task_count(self) -> int:
+        if isinstance(self.plan.maker.sharding, Single):
+            return 1
+        return task_count(self._rows or self._unknown, self.cores, len(self._groups) or self.cores)
+
+    @property
+    def _shares(self) -> tuple[Ranges, ...]:
+        """What each task reads."""
+        return balance(self._groups, self._task_count)
 
     @property
     def _groups(self) -> Mapping[str, Ranges]:
@@ -123,9 +149,14 @@ def _type(ddl: str) -> StructType:
     return parsed
 
 
-def _written(frame: DataFrame) -> Written:
-    """Runs the job. Raises an error that one of its tasks met: rather what is final than what another try may mend."""
-    lines = [json.loads(row[0]) for row in frame.collect()]
+def _collected(frame: DataFrame, write: Callable[[Any], Any]) -> list[str]:
+    """What the tasks answer that write the frame."""
+    return [row[0] for row in frame.mapInArrow(write, _type(RESULT)).collect()]
+
+
+def _written(answers: Iterable[str]) -> Written:
+    """Raises an error that one of the tasks met: rather what is final than what another try may mend."""
+    lines = list(map(json.loads, answers))
     errors = [from_json(line["error"]) for line in lines if "error" in line]
     if errors:
         raise next((error for error in errors if isinstance(error, FINAL)), errors[0])

@@ -192,24 +192,22 @@ class Attempt:
         return dict(sum((Counter(store.operations()) for store in stores.values()), Counter()))
 
 
-# -- tasks, as mapInArrow calls them -----------------------------------------------
+# -- tasks, as Spark calls them -----------------------------------------------
 
 
 def write_kafka(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Records of Spark's Kafka source, written."""
-    yield from _write(plan, (part for batch in batches for part in plan.maker.from_kafka(batch)))
+    yield _lines(_write(plan, (part for batch in batches for part in plan.maker.from_kafka(batch))))
 
 
 def write_typed(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Rows that Spark made, written."""
-    yield from _write(plan, (part for batch in batches for part in plan.maker.from_typed(batch)))
+    yield _lines(_write(plan, (part for batch in batches for part in plan.maker.from_typed(batch))))
 
 
-def write_ranges(
-    plan: WritePlan, groups: tuple[tuple[SourceRange, ...], ...], batches: Iterable[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """Records that this task reads from Kafka itself, written. The frame only carries the numbers of the groups."""
-    yield from _write(plan, (part for batch in _read(plan, groups, batches) for part in plan.maker.from_kafka(batch)))
+def write_share(plan: WritePlan, shares: tuple[tuple[SourceRange, ...], ...], number: int) -> Iterator[str]:
+    """Records that this task reads from Kafka itself, written. `shares` are all tasks' ranges."""
+    yield from _write(plan, (part for batch in _read(plan, shares[number]) for part in plan.maker.from_kafka(batch)))
 
 
 def prepare_kafka(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -222,11 +220,13 @@ def prepare_typed(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Iterato
     yield from _payloads(plan, (part for batch in batches for part in plan.maker.from_typed(batch)))
 
 
-def prepare_ranges(
-    plan: WritePlan, groups: tuple[tuple[SourceRange, ...], ...], batches: Iterable[pa.RecordBatch]
+def prepare_shares(
+    plan: WritePlan, shares: tuple[tuple[SourceRange, ...], ...], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Records that this task reads from Kafka itself, decoded and routed, for the shuffle."""
-    read = _read(plan, groups, batches)
+    """Records that this task reads from Kafka itself, decoded and routed, for the shuffle. The frame only carries the
+    numbers of the shares.
+    """
+    read = (read for batch in batches for number in batch.column(0).to_pylist() for read in _read(plan, shares[number]))
     yield from _payloads(plan, (part for batch in read for part in plan.maker.from_kafka(batch)))
 
 
@@ -236,27 +236,24 @@ def write_payloads(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Iterat
     if error is not None:
         yield _lines([error])
     else:
-        yield from _write(plan, place(payloads), seconds)
+        yield _lines(_write(plan, place(payloads), seconds))
 
 
 # -- what they are made of ---------------------------------------------------------
 
 
-def _write(
-    plan: WritePlan, parts: Iterable[Routed], earlier: Mapping[str, float] | None = None
-) -> Iterator[pa.RecordBatch]:
-    """`earlier` is what an earlier stage took, by phase."""
+def _write(plan: WritePlan, parts: Iterable[Routed], earlier: Mapping[str, float] | None = None) -> list[str]:
+    """What the task answers. `earlier` is what an earlier stage took, by phase."""
     try:
         with Attempt(plan) as attempt:
             for part in attempt.phases.over("decode", parts):
                 attempt.add(part)
             attempt.phases.add(earlier)
-            lines = [json.dumps(result) for result in attempt.finish()]
+            return [json.dumps(result) for result in attempt.finish()]
     except HeadgateError as error:
         if not _ends_here(error, plan):
             raise
-        lines = [_error_line(error)]
-    yield _lines(lines)
+        return [_error_line(error)]
 
 
 def _lines(lines: list[str]) -> pa.RecordBatch:
@@ -290,22 +287,16 @@ def _earlier_tries() -> int:
     return 0 if context is None else context.attemptNumber()
 
 
-def _read(
-    plan: WritePlan, groups: tuple[tuple[SourceRange, ...], ...], batches: Iterable[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """The records of the groups. Short ranges are put together: decoding costs per batch as well as per row."""
+def _read(plan: WritePlan, share: tuple[SourceRange, ...]) -> Iterator[pa.RecordBatch]:
+    """The records of the ranges. Short ranges are put together: decoding costs per batch as well as per row."""
     assert plan.consumer is not None
     waiting: list[pa.RecordBatch] = []
-    for batch in batches:
-        for number in batch.column(0).to_pylist():
-            for part in groups[number]:
-                for read in read_range(
-                    plan.consumer, part.topic, part.partition, part.start, part.until, columns=plan.columns
-                ):
-                    waiting.append(read)
-                    if _is_enough(waiting):
-                        yield _joined(waiting)
-                        waiting = []
+    for part in share:
+        for read in read_range(plan.consumer, part.topic, part.partition, part.start, part.until, columns=plan.columns):
+            waiting.append(read)
+            if _is_enough(waiting):
+                yield _joined(waiting)
+                waiting = []
     if waiting:
         yield _joined(waiting)
 

@@ -300,14 +300,18 @@ def test_what_comes_while_a_lone_putter_writes_waits_for_it(store: ObjectStore, 
     stall = faulty.stall("put_if_absent", "/wal/")
     first = Background(lambda: writer.put(rows(0)))
     stall.wait()
-    late: list[Background[Any]] = [Background(lambda: writer.put(rows(1))), Background(writer.flush)]
+    late, flushing = Background(lambda: writer.put(rows(1))), Background(writer.flush)
     until(lambda: writer.stats().pipeline.pending_puts == 2)
     time.sleep(0.02)
-    assert all(one.running for one in (first, *late))
+    assert first.running
+    assert late.running
+    assert flushing.running
     closing = Background(writer.close)
     stall.release()
-    for one in (first, *late, closing):
-        one.result()
+    first.result()
+    late.result()
+    flushing.result()
+    closing.result()
     assert visible(writer.shard) == [0, 1]
     assert writer.stats().pipeline.entries == 2
 
