@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, TypeAlias
 
@@ -75,7 +74,9 @@ class Reads:
         """All rows of a scan as a polars DataFrame. Raises InvalidInput where polars is not installed."""
         if find_spec("polars") is None:
             raise InvalidInput("polars is not installed.", advice="pip install polars, or use to_arrow()")
-        return import_module("polars").from_arrow(self.to_arrow(columns=columns, filter=filter, limit=limit))
+        import polars
+
+        return polars.from_arrow(self.to_arrow(columns=columns, filter=filter, limit=limit))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """A scan, for what takes Arrow streams: `pa.table(table)`, DuckDB, Polars."""
