@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headgate.checkpoints.jobs.policy import BasePolicy, CompactLimits
     from headgate.shards.config import WriterConfig
     from headgate.shards.sharding import bucket, by_partition, single
+    from headgate.shards.vectors import vector
     from headgate.shards.writer import ShardWriter
     from headgate.streaming.datasource.log_reader import read_log
     from headgate.streaming.datasource.source import HeadgateDataSource, register
@@ -67,6 +68,7 @@ __all__ = [
     "set_cache_bytes",
     "single",
     "verify",
+    "vector",
 ]
 
 _PLACES = {
@@ -100,6 +102,7 @@ _PLACES = {
     "set_cache_bytes": "headgate.caches:set_cache_bytes",
     "single": "headgate.shards.sharding:single",
     "verify": "headgate.streaming.verify.verify:verify",
+    "vector": "headgate.shards.vectors:vector",
 }
 
 

@@ -15,6 +15,7 @@ from headgate.shards import names
 from headgate.shards.manifest.store import ManifestStore
 from headgate.shards.rows.schema import RowSchema
 from headgate.shards.sharding import Sharding
+from headgate.shards.vectors import VectorColumn
 
 TABLE_ID = "headgate.table_id"
 """The base's configuration key that names the table. Empty: an overwritten base is being made a table again."""
@@ -36,6 +37,8 @@ class TableHome:
     """Native's number of the sharding spec, for the manifests of new shards."""
     sharding: Sharding | None = None
     """How rows are spread over shards; None for a table that headgate did not make."""
+    vectors: tuple[VectorColumn, ...] = ()
+    """Its vector columns."""
 
     def __post_init__(self) -> None:
         store = self.store.retrying()

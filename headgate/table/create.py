@@ -22,6 +22,7 @@ from headgate.shards.home.stores import Place, place, table_store, wal_store_of
 from headgate.shards.rows.schema import PRIMARY_KEY, RESERVED_METADATA, RowSchema
 from headgate.shards.shard import TABLE_ID
 from headgate.shards.sharding import Sharding, check_columns, single
+from headgate.shards.vectors import Vector, VectorColumn
 from headgate.steps import step
 from headgate.table.ddl import arrow_schema
 from headgate.table.definition import check_parameters, check_same, columns_text
@@ -45,15 +46,17 @@ def create_table(
     wal_uri: Place | None = None,
     storage_options: Mapping[str, str] | None = None,
     wal_storage_options: Mapping[str, str] | None = None,
+    vector: Mapping[str, Vector] | None = None,
     exist_ok: bool = False,
 ) -> Table:
     """Make a table. `schema` is a pyarrow Schema, a pyspark StructType or DDL text. Key columns become non-null;
     `sharding` is single() unless given. The store at `wal_uri` is reached with `wal_storage_options`, else with
     `storage_options`; neither is kept anywhere. `full_text` names columns, or maps them to the parameters of their
-    indexes: `{"note": {"with_position": True, "base_tokenizer": "ngram"}}`.
+    indexes: `{"note": {"with_position": True, "base_tokenizer": "ngram"}}`. `vector` names columns of vectors and how
+    far two of them are apart: `{"embedding": headgate.vector("cosine")}`, see `nearest`.
 
     With `exist_ok` the table that is there is returned if it has the same definition: columns, key, sharding, full text
-    with the parameters that are given, and WAL store. Else InvalidInput names the first difference.
+    with the parameters that are given, vector columns, and WAL store. Else InvalidInput names the first difference.
 
     1. check the definition, and rehearse it in memory; nothing is written.
     2. look: a table, a dataset that is none of ours, or other columns are refused.
@@ -71,7 +74,8 @@ def create_table(
     storage_options = joined_options(storage_options, wal_storage_options)
     store = table_store(place(uri), storage_options)
     wal_store = wal_store_of(store, wal_uri, storage_options)
-    schema = _with_key(arrow_schema(schema), _names(primary_key))
+    schema, vectors = with_vectors(arrow_schema(schema), vector or {})
+    schema = _with_key(schema, _names(primary_key))
     rows, sharding, indexes = RowSchema.of(schema), sharding or single(), _indexes(full_text)
     sharding.validate(rows)
     check_columns([index.column for index in indexes], rows, "full_text")
@@ -85,7 +89,7 @@ def create_table(
 
     def there() -> Table:
         table = open_table(store.uri, storage_options=storage_options)
-        check_same(table, schema, rows.primary_key, sharding, indexes, wal)
+        check_same(table, schema, rows.primary_key, sharding, indexes, vectors, wal)
         return table
 
     if exist_ok and base is not None and base.mem_wal is not None and base.config.get(TABLE_ID):
@@ -98,6 +102,7 @@ def create_table(
         full_text=tuple(index.column for index in indexes),
         wal_uri=wal,
         leftover_shards=shard_folders(store),
+        vectors=vectors,
     )
     step("looked")
     put_record(store, record)
@@ -134,6 +139,20 @@ def _indexes(full_text: FullText) -> list[TextIndex]:
                 advice=f'write full_text={{{column!r}: {{"with_position": True}}}}, or full_text={column!r}',
             )
     return [TextIndex(full_text_index(column), column, dict(parameters)) for column, parameters in given.items()]
+
+
+def with_vectors(schema: pa.Schema, vector: Mapping[str, Vector]) -> tuple[pa.Schema, tuple[VectorColumn, ...]]:
+    """The schema with columns that can hold vectors, and what the record says of them. Raises InvalidInput."""
+    check_columns(list(vector), RowSchema.of(schema), "vector")
+    columns = list(schema)
+    for number, column in enumerate(columns):
+        if column.name in vector:
+            if not isinstance(vector[column.name], Vector):
+                what = f"vector maps a column to headgate.vector(…), and {column.name!r} to {vector[column.name]!r}."
+                raise InvalidInput(what, advice=f'write vector={{{column.name!r}: headgate.vector("cosine")}}')
+            columns[number] = vector[column.name].field(column)
+    kept = tuple(VectorColumn(name, one.metric, one.index) for name, one in sorted(vector.items()))
+    return pa.schema(columns, metadata=schema.metadata), kept
 
 
 def _check_free(store: ObjectStore, base: Base | None, wanted: pa.Schema, mem_wal: MemWal) -> str | None:

@@ -11,6 +11,7 @@ from headgate.connectors.objects import ObjectStore
 from headgate.errors import InvalidInput
 from headgate.search.build.build import index_of, other_parameter
 from headgate.shards.sharding import Sharding
+from headgate.shards.vectors import VectorColumn
 from headgate.table.table import Table
 
 
@@ -20,6 +21,7 @@ def check_same(
     primary_key: tuple[str, ...],
     sharding: Sharding,
     indexes: Sequence[TextIndex],
+    vectors: Sequence[VectorColumn],
     wal_uri: str | None,
 ) -> None:
     """Raises InvalidInput with the first thing that the table has otherwise. Of the parameters of an index only those
@@ -31,6 +33,7 @@ def check_same(
         ("list of columns", columns_text(table.schema), columns_text(schema)),
         ("sharding", table.sharding, sharding),
         ("full text", sorted(table.full_text), full_text),
+        ("list of vector columns", vectors_text(table.vectors), vectors_text(vectors)),
         ("WAL store", table.record.wal_uri, wal_uri),
     ):
         if there != asked:
@@ -52,6 +55,11 @@ def check_parameters(store: ObjectStore, index: TextIndex) -> None:
         raise InvalidInput(
             difference, table=store.uri, advice="leave the parameters out, or change them with `headgate index build`"
         )
+
+
+def vectors_text(vectors: Sequence[VectorColumn]) -> str:
+    """Vector columns as messages show them."""
+    return ", ".join(sorted(f"{one.column} {one.metric} {one.index}" for one in vectors)) or "none"
 
 
 def columns_text(schema: pa.Schema) -> str:

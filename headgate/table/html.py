@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from html import escape
 
 import pyarrow as pa
 
 
-def as_html(
-    uri: str, schema: pa.Schema, primary_key: Collection[str], full_text: Collection[str], sharding: str
-) -> str:
-    """Its place, its routing, and a row per column."""
+def as_html(uri: str, schema: pa.Schema, roles: Mapping[str, Collection[str]], sharding: str) -> str:
+    """Its place, its routing, and a row per column; `roles` name the columns that have them."""
     rows = [
         (
             column.name,
             f"{column.type}{'' if column.nullable else ' not null'}",
-            ", ".join(role for role, names in (("key", primary_key), ("full text", full_text)) if column.name in names),
+            ", ".join(role for role, names in roles.items() if column.name in names),
         )
         for column in schema
     ]

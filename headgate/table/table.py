@@ -40,6 +40,7 @@ from headgate.shards.rows.schema import Rows
 from headgate.shards.rows.view import TableView
 from headgate.shards.shard import Shard, TableHome
 from headgate.shards.sharding import Sharding
+from headgate.shards.vectors import VectorColumn
 from headgate.shards.wal.pending import landed
 from headgate.shards.writer import ShardWriter
 from headgate.table.html import as_html
@@ -93,6 +94,11 @@ class Table(Reads, Upkeep):
     def full_text(self) -> tuple[str, ...]:
         """Columns with a full-text index, see `full_text_index`."""
         return self.record.full_text
+
+    @property
+    def vectors(self) -> tuple[VectorColumn, ...]:
+        """Columns of vectors, see `nearest`."""
+        return self.record.vectors
 
     def shards(self, *, names: Sequence[str] = ()) -> list[ShardInfo]:
         """Every shard that the sharding defines, claimed or not, and every other one that was claimed, by name. Reads
@@ -203,7 +209,7 @@ class Table(Reads, Upkeep):
 
     def _bound_columns(self) -> set[str]:
         routed = getattr(self.sharding, "column", None)
-        return {*self.full_text, *([routed] if routed else [])}
+        return {*self.full_text, *(one.column for one in self.vectors), *([routed] if routed else [])}
 
     def checkpoint(
         self,
@@ -306,13 +312,15 @@ class Table(Reads, Upkeep):
     def __repr__(self) -> str:
         columns = [f"{one.name} {one.type}{'' if one.nullable else ' not null'}" for one in self.schema]
         text = f", full_text={list(self.full_text)}" if self.full_text else ""
+        text += f", vector={ {one.column: one.metric for one in self.vectors} }" if self.vectors else ""
         key = f", primary_key={list(self.primary_key)}" if self.primary_key else ""
         at = f", checkpoint={self.at.name!r}" if self.at is not None else ""
         return f"Table({self.uri!r}, {columns}{key}, sharding={self.sharding}{text}{at})"
 
     def _repr_html_(self) -> str:
         """Its columns, for a notebook. Reads nothing."""
-        return as_html(self.uri, self.schema, self.primary_key, self.full_text, str(self.sharding))
+        roles = {"key": self.primary_key, "full text": self.full_text, "vector": [one.column for one in self.vectors]}
+        return as_html(self.uri, self.schema, roles, str(self.sharding))
 
 
 def open_table(

@@ -21,6 +21,7 @@ from headgate.cli.options.kafka import kafka_option, servers_option
 from headgate.cli.options.sharding import SHARDING
 from headgate.cli.options.table import storage_option
 from headgate.cli.options.text import full_text_of, full_text_option
+from headgate.cli.options.vectors import vector_option, vectors_of
 from headgate.cli.output import Column, Output, TextOutput, output_option
 from headgate.cli.signals import quiet_logs
 from headgate.cli.spark import ledger_settings, own_spark
@@ -88,6 +89,7 @@ Example:
     help='With --create, as Python writes it: "by_partition()" (the default), "bucket(id, 4)" or "single()".',
 )
 @full_text_option("With --create: ")
+@vector_option("With --create: ")
 @click.option(
     "--spark-checkpoint",
     metavar="DIR",
@@ -188,6 +190,7 @@ def ingest(
     sharding: Sharding | None,
     full_text: tuple[str, ...],
     parameters: tuple[str, ...],
+    vectors: tuple[str, ...],
     spark_checkpoint: str | None,
     once: bool,
     trigger: timedelta | None,
@@ -239,7 +242,8 @@ def ingest(
             # A topic or broker that is not there is reported before anything is written.
             wait_for_topics(kafka.consumer, kafka.topics, partial(_has_read, uri, options, name), stop.asked)
         if not stop.asked():
-            table = open_or_create(uri, options, ddl, primary_key, sharding, full_text_of(full_text, parameters))
+            text = full_text_of(full_text, parameters)
+            table = open_or_create(uri, options, ddl, primary_key, sharding, text, vectors_of(vectors))
             sink = ShardSink(
                 table,
                 decode=following_decoder(table, decode_as, registry, registry_auth, metadata),

@@ -12,12 +12,14 @@ from headgate.cli.commands.rows import count, get, scan
 from headgate.cli.options.sharding import EXAMPLES, SHARDING
 from headgate.cli.options.table import storage_option, table_argument
 from headgate.cli.options.text import full_text_of, full_text_option
+from headgate.cli.options.vectors import vector_option, vectors_of
 from headgate.cli.output import Output, output_option
 from headgate.errors import InvalidInput, NotFound
 from headgate.records import plain
 from headgate.shards.rows.schema import RowSchema
 from headgate.shards.sharding import Sharding, by_partition
-from headgate.table.create import create_table
+from headgate.shards.vectors import Vector
+from headgate.table.create import create_table, with_vectors
 from headgate.table.ddl import arrow_schema
 from headgate.table.table import Table, open_table
 
@@ -39,6 +41,8 @@ for _command in (scan, get, count):
 Example:
   headgate table create ./orders --schema "id bigint not null, note string, amount double" \\
       --primary-key id --sharding "bucket(id, 4)" --full-text note --parameter with_position=true
+  headgate table create ./reviews --schema "id bigint not null, review string, embedding array<float>" \\
+      --primary-key id --full-text review --vector embedding=cosine,384
 """
 )
 @table_argument
@@ -53,6 +57,7 @@ Example:
     help=f"As Python writes it: {EXAMPLES}.",
 )
 @full_text_option()
+@vector_option()
 @click.option("--wal-uri", metavar="URI", help="A separate store for the write-ahead logs.")
 @click.option("--exist-ok", is_flag=True, help="A table that is there already will do, if it has the same definition.")
 @storage_option
@@ -64,6 +69,7 @@ def create(
     sharding: Sharding,
     full_text: tuple[str, ...],
     parameters: tuple[str, ...],
+    vectors: tuple[str, ...],
     wal_uri: str | None,
     exist_ok: bool,
     storage_options: dict[str, str],
@@ -78,6 +84,7 @@ def create(
         primary_key=primary_key,
         sharding=sharding,
         full_text=full_text_of(full_text, parameters),
+        vector=vectors_of(vectors),
         wal_uri=wal_uri,
         storage_options=storage_options,
         exist_ok=exist_ok,
@@ -109,6 +116,7 @@ def _described(table: Table) -> dict[str, Any]:
         "sharding": plain(table.sharding),
         "primary_key": list(table.primary_key),
         "full_text": list(table.full_text),
+        "vectors": plain_vectors(table),
         "wal_uri": table.record.wal_uri,
         "columns": [_column(table, column) for column in table.schema],
     }
@@ -124,6 +132,11 @@ def _column(table: Table, column: pa.Field) -> dict[str, Any]:
     }
 
 
+def plain_vectors(table: Table) -> dict[str, Any]:
+    """The vector columns of a table, and what is measured between two vectors of each."""
+    return {one.column: {"metric": one.metric, "index": one.index} for one in table.vectors}
+
+
 def open_or_create(
     uri: str,
     storage_options: Mapping[str, str] | None,
@@ -131,11 +144,12 @@ def open_or_create(
     primary_key: tuple[str, ...],
     sharding: Sharding | None,
     full_text: Mapping[str, Mapping[str, Any]],
+    vector: Mapping[str, Vector],
 ) -> Table:
     """The table that is there; with --create one that is made, so that the same command starts and restarts."""
     if ddl is None:
-        if primary_key or sharding is not None or full_text:
-            raise InvalidInput("--primary-key, --sharding and --full-text belong to --create.")
+        if primary_key or sharding is not None or full_text or vector:
+            raise InvalidInput("--primary-key, --sharding, --full-text and --vector belong to --create.")
         return open_table(uri, storage_options=storage_options)
     wanted = arrow_schema(ddl)
     try:
@@ -143,14 +157,23 @@ def open_or_create(
     except NotFound:
         how = sharding or by_partition()
         return create_table(
-            uri, wanted, primary_key=primary_key, sharding=how, full_text=full_text, storage_options=storage_options
+            uri,
+            wanted,
+            primary_key=primary_key,
+            sharding=how,
+            full_text=full_text,
+            vector=vector,
+            storage_options=storage_options,
         )
     there = [(field.name, field.type) for field in table.schema]
+    wanted, vectors = with_vectors(wanted, vector)
     asked = [(field.name, field.type) for field in RowSchema.of(wanted).logical]
     other_text = full_text and set(full_text) != set(table.full_text)
-    if there != asked or set(primary_key) != set(table.primary_key) or other_text:
+    other_vectors = vector and set(vectors) != set(table.vectors)
+    if there != asked or set(primary_key) != set(table.primary_key) or other_text or other_vectors:
         raise InvalidInput(
-            "The table is there already, with other columns, another key or other full text than --create names.",
+            "The table is there already, with other columns, another key, other full text or vectors than --create "
+            "names.",
             table=table.uri,
             advice=f"leave --create out; `headgate table show {table.uri}` shows what it has",
         )

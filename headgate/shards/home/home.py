@@ -40,7 +40,8 @@ def recorded_home(
     check_own_mem_wal(store, base, record)
     record, wal_store = open_wal(store, record, storage_options, wal_uri)
     rows = RowSchema.of(base.schema, base.field_ids)
-    return TableHome(rows, store, wal_store, record.table_id, _spec_id(base), record.sharding), record
+    spec_id = _spec_id(base)
+    return TableHome(rows, store, wal_store, record.table_id, spec_id, record.sharding, record.vectors), record
 
 
 def _spec_id(base: Base) -> int:

@@ -12,6 +12,7 @@ from headgate.errors import AlreadyExists, Corrupt, InvalidInput, NotFound
 from headgate.records import LEFT_OUT, decode, encode
 from headgate.shards.names import parse_uuid
 from headgate.shards.sharding import Sharding
+from headgate.shards.vectors import VectorColumn
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class TableRecord:
     wal_undecided: bool = field(default=False, metadata=LEFT_OUT)
     """A clone without a WAL store: its first writer chooses, see `shards.home.choice`. False once it is
     known."""
+    vectors: tuple[VectorColumn, ...] = field(default=(), metadata=LEFT_OUT)
 
 
 def record_key(table_id: uuid.UUID) -> str:

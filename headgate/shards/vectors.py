@@ -1,0 +1,88 @@
+"""Vector columns of a table: which there are, how far two vectors are from each other, how the base indexes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+import pyarrow as pa
+
+from headgate.errors import InvalidInput
+
+Metric: TypeAlias = Literal["l2", "cosine", "dot"]
+"""Distances as Lance measures them: the squared Euclidean one, 1 - cosine, 1 - dot product. Less is nearer."""
+
+IndexKind: TypeAlias = Literal["IVF_PQ", "IVF_HNSW_SQ"]
+
+MAX_DIMENSION = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class VectorColumn:
+    """A column of vectors, as the table's record keeps it."""
+
+    column: str
+    metric: Metric
+    index: IndexKind = "IVF_PQ"
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """What `create_table` is told of a vector column. Made by `vector`."""
+
+    metric: Metric = "l2"
+    index: IndexKind = "IVF_PQ"
+    dimension: int | None = None
+    """Makes vectors of a column of arrays, which is all that DDL can say."""
+    half: bool = False
+    """With a dimension: numbers of 16 bits instead of 32."""
+
+    def __post_init__(self) -> None:
+        if self.metric not in get_args(Metric):
+            raise InvalidInput(f"metric must be one of {', '.join(get_args(Metric))}, got {self.metric!r}.")
+        if self.index not in get_args(IndexKind):
+            raise InvalidInput(f"index must be one of {', '.join(get_args(IndexKind))}, got {self.index!r}.")
+        number = self.dimension
+        is_number = isinstance(number, int) and not isinstance(number, bool)
+        if number is not None and not (is_number and 1 <= number <= MAX_DIMENSION):
+            raise InvalidInput(f"dimension must be a number from 1 to {MAX_DIMENSION}, got {number!r}.")
+        if self.half and number is None:
+            raise InvalidInput("half is for a column that is made by its dimension; in a pyarrow schema say float16.")
+
+    def field(self, field: pa.Field) -> pa.Field:
+        """The column as it will be. Raises InvalidInput where it cannot hold vectors."""
+        kind = field.type
+        is_array = pa.types.is_list(kind) and pa.types.is_floating(kind.value_type)
+        if self.dimension is not None and is_array:
+            return field.with_type(pa.list_(pa.float16() if self.half else pa.float32(), self.dimension))
+        if not is_vector(kind):
+            advice = 'write its dimension: vector("cosine", dimension=384)' if is_array else None
+            raise InvalidInput(
+                f"Column {field.name!r} is {kind}; a vector column is a fixed-size list of float16 or float32.",
+                advice=advice,
+            )
+        if self.dimension not in (None, kind.list_size):
+            raise InvalidInput(
+                f"Column {field.name!r} has vectors of {kind.list_size} numbers, and {self.dimension} were asked for."
+            )
+        return field
+
+
+def vector(
+    metric: Metric = "l2", *, index: IndexKind = "IVF_PQ", dimension: int | None = None, half: bool = False
+) -> Vector:
+    """A vector column for `create_table(vector={"embedding": vector("cosine")})`. Raises InvalidInput.
+
+    `index` is what the base gets once it has enough rows to train one. `dimension` is for a schema in DDL, whose
+    `array<float>` becomes vectors of so many numbers, of 16 bits each with `half`.
+    """
+    return Vector(metric, index, dimension, half)
+
+
+def is_vector(kind: pa.DataType) -> bool:
+    """Whether a column of this type can hold vectors."""
+    return bool(
+        pa.types.is_fixed_size_list(kind)
+        and kind.value_type in (pa.float16(), pa.float32())
+        and 1 <= kind.list_size <= MAX_DIMENSION
+    )
