@@ -28,6 +28,14 @@ def arrow_schema(schema: Any) -> pa.Schema:
     )
 
 
+def arrow_field(column: str) -> pa.Field:
+    """The one column that a DDL string names. Raises InvalidInput."""
+    columns = arrow_schema(column)
+    if len(columns) != 1:
+        raise InvalidInput(f"One column is added at a time, and {column!r} names {len(columns)}.")
+    return columns.field(0)
+
+
 def check_unicode(name: str) -> None:
     """Raises InvalidInput for text that no store and no Arrow schema can hold: a lone surrogate."""
     try:

@@ -43,6 +43,7 @@ from headgate.shards.sharding import Sharding
 from headgate.shards.vectors import VectorColumn
 from headgate.shards.wal.pending import landed
 from headgate.shards.writer import ShardWriter
+from headgate.table.ddl import arrow_field
 from headgate.table.html import as_html
 from headgate.table.keys import Keys, key_rows
 from headgate.table.reads import Reads
@@ -189,10 +190,13 @@ class Table(Reads, Upkeep):
         """The same table, its stores under another policy."""
         return replace(self, home=self.home.retrying(retry))
 
-    def add_column(self, column: pa.Field) -> Table:
-        """Add a column that may be null, also while streams and writers run; the table with it. See `columns`."""
+    def add_column(self, column: pa.Field | str) -> Table:
+        """Add a column that may be null, also while streams and writers run; the table with it. See `columns`.
+
+        `column` is a pyarrow Field, or as Spark writes it: "channel string".
+        """
         self._check_now("be changed")
-        add_column(self.home, column)
+        add_column(self.home, arrow_field(column) if isinstance(column, str) else column)
         return self.refreshed()
 
     def rename_column(self, name: str, to: str) -> Table:

@@ -118,3 +118,18 @@ def test_a_table_without_a_key_has_no_row_to_get(headgate: Headgate, tmp_path: P
     result = headgate("table", "get", table.uri, "1")
     assert result.exit_code == 2
     assert "headgate table scan" in result.stderr
+
+
+def test_columns_are_added_renamed_and_dropped_and_another_type_is_refused(headgate: Headgate, orders: Table) -> None:
+    def columns(*arguments: str) -> list[str]:
+        result = headgate("table", arguments[0], orders.uri, *arguments[1:], "--output", "json")
+        assert result.exit_code == 0, result.stderr
+        return [one["name"] for one in json.loads(result.stdout)["columns"]]
+
+    assert columns("add-column", "channel string") == ["order_id", "note", "placed_at", "channel"]
+    assert columns("rename-column", "channel", "source") == ["order_id", "note", "placed_at", "source"]
+    assert columns("drop-column", "source") == ["order_id", "note", "placed_at"]
+    refused = headgate("table", "add-column", orders.uri, "note bigint")
+    assert refused.exit_code == 2
+    assert "add a column under another name, fill it" in refused.stderr
+    assert columns("show") == ["order_id", "note", "placed_at"]

@@ -27,6 +27,7 @@ from headgate.checkpoints.snapshots.checkpoint import TableCheckpoint
 from headgate.connectors.lance import dataset as lance_connector
 from headgate.connectors.lance.base import clone as lance_clone
 from headgate.connectors.lance.base.files import FOLDERS
+from headgate.connectors.lance.base.notes import COLUMNS
 from headgate.connectors.lance.base.tags import held_versions, hold_version
 from headgate.connectors.objects import ObjectStore
 from headgate.connectors.objects.deletion import delete, delete_all
@@ -131,7 +132,8 @@ def flip(target: CloneTarget, intent: CloneIntent) -> None:
     """
     uri, options = target.store.locate()
     stored, base = read_intent(target.store), lance_connector.look(uri, options)
-    notes = () if base is None else [key for key in base.config if key.startswith(NOTES) and key != target.id_key]
+    kept = (target.id_key, COLUMNS)
+    notes = () if base is None else [key for key in base.config if key.startswith(NOTES) and key not in kept]
     own = stored is not None and stored.table_id == intent.table_id
     source_id, table_id = str(intent.source_id), str(intent.table_id)
     if (

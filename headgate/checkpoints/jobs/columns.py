@@ -8,17 +8,19 @@ Promises:
    well while the table has its MemWAL; nothing goes into a base that somebody overwrote, whatever columns it has.
 3. A stream whose decoder follows the table loses no value of a batch that commits after the call has returned (R22).
    Others go on with the columns they began with; a restart picks the new ones up.
-4. A crash after any step leaves a table that reads as before or after the change. The same `add_column` completes it,
-   and so does, for its own stream, the next look of maintenance.
+4. A crash after any step leaves a table that reads as before or after the change. The same call completes it, and so
+   does, for its own stream, the next look of maintenance.
+5. An added column never shows values of a dropped one: its field id was not given before (`fields.add_numbered`).
 
-Each change takes these steps: rehearse; (1) change the base, and sync it; (2) list the streams; (3, 4) per stream put a
-schema record and prove that drivers come to it, see `CommitLog.put_schema_record`. A column that was added already:
-2 to 4 all the same.
+Each change takes these steps: rehearse; note the change and the highest field id in the base's configuration; (1)
+change the base, and sync it; (2) list the streams; (3, 4) per stream put a schema record and prove that drivers come to
+it, see `CommitLog.put_schema_record`. A change that stands already: sync and 2 to 4 all the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,12 +30,14 @@ from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.decisions import is_another_table
 from headgate.checkpoints.log.names import list_streams
 from headgate.connectors.lance.base.damage import settle_base
+from headgate.connectors.lance.base.notes import COLUMNS, TRIES, write_notes
 from headgate.connectors.lance.base.synced import sync_base
 from headgate.connectors.lance.dataset import rehearse_change
 from headgate.connectors.lance.datasets import field_ids, open_dataset
 from headgate.connectors.lance.errors import native_error
+from headgate.connectors.lance.fields import add_numbered, highest_field_id
 from headgate.connectors.objects import without_secrets
-from headgate.errors import Fenced, InvalidInput, Transient
+from headgate.errors import Corrupt, Fenced, InvalidInput, Transient
 from headgate.shards.rows.base import check_own
 from headgate.shards.rows.schema import PRIMARY_KEY, TOMBSTONE, RowSchema
 from headgate.shards.shard import TABLE_ID, TableHome
@@ -92,38 +96,52 @@ def add_column(home: TableHome, column: pa.Field) -> None:
     """Add a column, null in all rows that are there. Twice equals once. Raises InvalidInput, Transient, Poisoned."""
     rows = current_schema(home)
     if is_added(rows, column):
-        announce(home)
+        _finish(home)
         return
     check_added(rows, column)
     _change(
         home,
+        {"change": "add", "name": column.name},
         lambda dataset: dataset.add_columns(column),
-        lambda names: column.name in names,
         [*rows.logical.names, column.name],
+        # Rehearsed by Lance's own call: the commit of a numbered schema judges no names.
+        lambda dataset: add_numbered(dataset, column, _highest(home, dataset)),
     )
 
 
 def rename_column(home: TableHome, name: str, to: str, bound: Collection[str] = ()) -> None:
-    """Rename a column; its values stay. `bound` are columns that rows are routed or indexed by. Raises as above."""
+    """Rename a column; its values stay. `bound` are columns that rows are routed or indexed by. The same call again
+    completes it, as long as it is the last change. Raises as above.
+    """
     rows = current_schema(home)
+    note = {"change": "rename", "name": name, "to": to}
+    if name not in rows.logical.names and to in rows.logical.names and _is_last(home, note):
+        _finish(home)
+        return
     check_bound(rows, name, bound, "renamed")
     check_free(rows, to)
     _change(
         home,
+        note,
         lambda dataset: dataset.alter_columns({"path": name, "name": to}),
-        lambda names: to in names and name not in names,
         [to if one == name else one for one in rows.logical.names],
     )
 
 
 def drop_column(home: TableHome, name: str, bound: Collection[str] = ()) -> None:
-    """Drop a column and its values. `bound` are columns that rows are routed or indexed by. Raises as above."""
+    """Drop a column and its values. `bound` are columns that rows are routed or indexed by. The same call again
+    completes it, as long as it is the last change. Raises as above.
+    """
     rows = current_schema(home)
+    note = {"change": "drop", "name": name}
+    if name not in rows.logical.names and _is_last(home, note):
+        _finish(home)
+        return
     check_bound(rows, name, bound, "dropped")
     _change(
         home,
+        note,
         lambda dataset: dataset.drop_columns([name]),
-        lambda names: name not in names,
         [one for one in rows.logical.names if one != name],
     )
 
@@ -156,7 +174,8 @@ def check_added(rows: RowSchema, column: pa.Field) -> None:
             raise InvalidInput(
                 f"Column {column.name!r} is {there}, and a change to {column.type} is refused: "
                 "what is stored could no longer be read.",
-                advice="add a column under another name, fill it, then drop this one; nothing was written",
+                advice=f"add a column under another name, fill it from this one, drop {column.name!r}, and rename the "
+                "new one to it; nothing was written",
             )
     check_free(rows, column.name)
     if not column.nullable or (column.metadata or {}).get(PRIMARY_KEY):
@@ -217,21 +236,62 @@ def _numbered(rows: RowSchema) -> list[tuple[int, pa.Field]]:
 
 def _change(
     home: TableHome,
-    change: Callable[[Any], Any],
-    stands: Callable[[list[str]], bool],
+    note: Mapping[str, str],
+    rehearsed: Callable[[Any], Any],
     names: Sequence[str],
+    change: Callable[[Any], Any] | None = None,
 ) -> None:
     """Rehearsed in memory first: Lance takes names that it cannot find again. `names` are what the columns are then.
 
     After an error it is looked whether the change stands: a lost response and a rival's equal change look alike.
     """
     settle_base(home.store)
-    rehearse_change(plain_schema(home), change, names)
+    rehearse_change(plain_schema(home), rehearsed, names)
+    step("note")
+    _write_note(home, note)
+    step("change")
     try:
-        change(open_dataset(home.store))
+        (change or rehearsed)(open_dataset(home.store))
     except (OSError, ValueError, RuntimeError) as error:
-        if not stands(open_dataset(home.store).schema.names):
+        if open_dataset(home.store).schema.names != list(names):
             what = "The base's columns could not be changed."
             raise native_error(what, error, Transient, table=home.uri) from without_secrets(error)
+    _finish(home)
+
+
+def _finish(home: TableHome) -> None:
+    step("sync")
     sync_base(home.store)
     announce(home)
+
+
+# -- what the base's configuration says of its columns ---------------------------------
+
+
+def _write_note(home: TableHome, note: Mapping[str, str]) -> None:
+    """Say what is about to be changed, and which field ids were given until now. Raises Transient."""
+    for _ in range(TRIES):
+        dataset = open_dataset(home.store)
+        known = {"table_id": str(home.table_id), "highest_id": _highest(home, dataset)}
+        if write_notes(home.store, dataset, {COLUMNS: json.dumps({**known, **note})}):
+            return
+    raise Transient(f"A note of the base could not be written in {TRIES} tries.", table=home.uri)
+
+
+def _is_last(home: TableHome, note: Mapping[str, str]) -> bool:
+    """Whether this change was the last that was begun, and not in a table that this one was cloned from."""
+    found = _note(home, open_dataset(home.store))
+    keys = ("table_id", "change", "name", "to")
+    return {key: found.get(key) for key in keys} == {"table_id": str(home.table_id), "to": None, **note}
+
+
+def _highest(home: TableHome, dataset: Any) -> int:
+    """The highest field id that a column ever had, here or in a table that this one was cloned from."""
+    return max(int(_note(home, dataset).get("highest_id", -1)), highest_field_id(dataset))
+
+
+def _note(home: TableHome, dataset: Any) -> dict[str, Any]:
+    try:
+        return dict(json.loads(dataset.config().get(COLUMNS, "{}")))
+    except ValueError as error:
+        raise Corrupt("The base's note of its last change of columns cannot be read.", table=home.uri) from error

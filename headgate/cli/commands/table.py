@@ -1,4 +1,4 @@
-"""`headgate table`: make a table, see what it is, and read it."""
+"""`headgate table`: make a table, see what it is, change its columns, and read it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OF_A_SHARD = ("name", "id", "claimed", "owner")
 
 @click.group()
 def table() -> None:
-    """Make tables, see what they are, and read their rows."""
+    """Make tables, see what they are, change their columns, and read their rows."""
 
 
 for _command in (scan, get, count):
@@ -107,6 +107,58 @@ def show(uri: str, storage_options: dict[str, str], output: Output) -> None:
     found = open_table(uri, storage_options=storage_options)
     shards = [{key: getattr(shard, key) for key in _OF_A_SHARD} for shard in found.shards()]
     output.record(found.uri, {**_described(found), "shards": shards})
+
+
+@table.command(
+    "add-column",
+    epilog="""\b
+Example:
+  headgate table add-column ./orders "channel string"
+""",
+)
+@table_argument
+@click.argument("column", metavar="DDL")
+@storage_option
+@output_option
+def add_column(uri: str, column: str, storage_options: dict[str, str], output: Output) -> None:
+    """Add a column that may be null to the TABLE, as Spark writes it: "channel string". Streams may run."""
+    changed = open_table(uri, storage_options=storage_options).add_column(column)
+    output.record(f"Added the column to {changed.uri}", _described(changed))
+
+
+@table.command(
+    "rename-column",
+    epilog="""\b
+Example:
+  headgate table rename-column ./orders channel source
+""",
+)
+@table_argument
+@click.argument("name")
+@click.argument("to")
+@storage_option
+@output_option
+def rename_column(uri: str, name: str, to: str, storage_options: dict[str, str], output: Output) -> None:
+    """Rename the column NAME of the TABLE; its values stay. Streams may run."""
+    changed = open_table(uri, storage_options=storage_options).rename_column(name, to)
+    output.record(f"Renamed {name} to {to} in {changed.uri}", _described(changed))
+
+
+@table.command(
+    "drop-column",
+    epilog="""\b
+Example:
+  headgate table drop-column ./orders source
+""",
+)
+@table_argument
+@click.argument("name")
+@storage_option
+@output_option
+def drop_column(uri: str, name: str, storage_options: dict[str, str], output: Output) -> None:
+    """Drop the column NAME of the TABLE and its values. Streams may run. THIS CANNOT BE UNDONE."""
+    changed = open_table(uri, storage_options=storage_options).drop_column(name)
+    output.record(f"Dropped {name} from {changed.uri}", _described(changed))
 
 
 def _described(table: Table) -> dict[str, Any]:

@@ -2,11 +2,12 @@
 
 Lance numbers the columns of a new dataset 0, 1, 2 …; a table that had columns dropped
 or added has other numbers, and whoever reads by number must find the same ones beside it.
+A number that was given once is never given again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -19,15 +20,47 @@ def numbered_schema(schema: pa.Schema, field_ids: Sequence[int]) -> Any:
     from lance.schema import LanceSchema
 
     plain = pa.schema([field.remove_metadata() if _is_id_alone(field) else field for field in schema], schema.metadata)
-    parts: tuple[Any, ...] = LanceSchema.from_pyarrow(plain).__reduce__()[1]  # type: ignore[assignment]
-    renumbered = []
-    for data in parts[1:]:
+    metadata, *fields = _parts(LanceSchema.from_pyarrow(plain))
+    return LanceSchema._from_protos(metadata, *_renumbered(fields, field_ids))
+
+
+def highest_field_id(dataset: Any) -> int:
+    """The highest number that Lance knows of, in its columns or data files: what it would go on counting from."""
+    columns = (_Field.FromString(data).id for data in _parts(dataset.lance_schema)[1:])
+    files = (max(file.fields, default=-1) for one in dataset.get_fragments() for file in one.metadata.files)
+    return int(max([-1, *columns, *files]))
+
+
+def add_numbered(dataset: Any, column: pa.Field, above: int) -> None:
+    """Add a column, null in all rows, whose numbers are above `above` and above those that Lance knows of.
+
+    Lance by itself gives a dropped column's number to the next one, unless a data file of the base has it: entries and
+    SSTables that carry values under that number would show them in the new column.
+    """
+    import lance
+    from lance.schema import LanceSchema
+
+    metadata, *fields = _parts(dataset.lance_schema)
+    _, *added = _parts(LanceSchema.from_pyarrow(pa.schema([column])))
+    first = max(above, highest_field_id(dataset)) + 1
+    added = list(_renumbered(added, range(first, first + len(added))))
+    operation = lance.LanceOperation.Project(LanceSchema._from_protos(metadata, *fields, *added))
+    lance.LanceDataset.commit(dataset, operation, read_version=dataset.version)
+
+
+def _parts(schema: Any) -> tuple[Any, ...]:
+    """What Lance pickles of a schema: its metadata, then each field as a message, depth first."""
+    parts: tuple[Any, ...] = schema.__reduce__()[1]
+    return parts
+
+
+def _renumbered(fields: Sequence[bytes], field_ids: Sequence[int]) -> Iterator[bytes]:
+    for data in fields:
         field = _Field.FromString(data)
         field.id = field_ids[field.id]
         if field.parent_id >= 0:
             field.parent_id = field_ids[field.parent_id]
-        renumbered.append(field.SerializeToString())
-    return LanceSchema._from_protos(parts[0], *renumbered)
+        yield field.SerializeToString()
 
 
 def _is_id_alone(field: pa.Field) -> bool:

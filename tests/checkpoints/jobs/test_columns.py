@@ -15,8 +15,12 @@ import headgate
 from headgate.checkpoints.jobs.columns import check_added, current_schema, difference
 from headgate.checkpoints.jobs.flush import run_here
 from headgate.checkpoints.jobs.policy import CompactLimits
+from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.connectors.lance.datasets import field_ids
+from headgate.connectors.lance.fields import add_numbered
 from headgate.errors import InvalidInput
 from headgate.shards.rows.schema import RowSchema
+from headgate.steps import watching
 from headgate.table.create import create_table
 from headgate.table.table import Table, open_table
 from tests.support.compactions import CONFIG, KINDS, append_native, keys, make_table, open_writer, rows, scanned
@@ -218,6 +222,80 @@ def test_deletes_of_before_the_change_still_count(tmp_path: Path) -> None:
     assert lance.dataset(table.uri).count_rows() == 0
 
 
+# -- field ids, and calls that died ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "kind"), [("note", pa.string()), ("other", pa.list_(pa.float32()))])
+def test_an_added_column_never_shows_values_of_a_dropped_one(tmp_path: Path, name: str, kind: pa.DataType) -> None:
+    """The rows are in the WAL alone: no data file of the base keeps the number of the dropped column."""
+    table = make_table(tmp_path / "t", "key")
+    with open_writer(table) as writer:
+        writer.put(rows((1, "old")))
+    changed = table.drop_column("note").add_column(pa.field(name, kind))
+    assert found(changed) == [{"id": 1, name: None}]
+    again = changed.drop_column(name).add_column("more int").drop_column("more").add_column(pa.field(name, kind))
+    assert found(again) == [{"id": 1, name: None}]
+    clone = again.drop_column(name).clone(str(tmp_path / "clone")).add_column(pa.field(name, kind))
+    assert found(clone) == [{"id": 1, name: None}]
+    again.flush()
+    again.compact()
+    assert lance.dataset(table.uri).schema.names == ["id"]
+    assert found(open_table(table.uri)) == [{"id": 1}]
+
+
+def test_canary_lance_gives_the_number_of_a_dropped_column_to_the_next_one(tmp_path: Path) -> None:
+    """When this fails, `add_numbered` is not needed any more."""
+    dataset = lance.write_dataset(pa.schema([("a", pa.int64()), ("b", pa.int64())]).empty_table(), tmp_path / "t")
+    dataset.drop_columns(["b"])
+    dataset.add_columns(pa.field("c", pa.string()))
+    assert field_ids(dataset) == [0, 1]
+
+
+def test_of_two_columns_that_are_added_at_once_none_is_lost(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", "key")
+    stale = lance.dataset(table.uri)
+    table.add_column("first string")
+    with pytest.raises(OSError, match="onflict"):
+        add_numbered(stale, pa.field("second", pa.string()), 0)
+    assert table.add_column("second string").schema.names == ["id", "note", "first", "second"]
+
+
+HALVES: dict[str, tuple[Callable[[Table], Table], list[str]]] = {
+    "add": (lambda table: table.add_column("more int"), ["id", "note", "more"]),
+    "rename": (lambda table: table.rename_column("note", "text"), ["id", "text"]),
+    "drop": (lambda table: table.drop_column("note"), ["id"]),
+}
+
+
+@pytest.mark.parametrize("at", ["change", "streams"])
+@pytest.mark.parametrize("change", HALVES)
+def test_a_change_that_died_is_finished_by_the_same_call(tmp_path: Path, change: str, at: str) -> None:
+    """Finished means that the stream was told as well (R22)."""
+    apply, columns = HALVES[change]
+    table = make_streamed(tmp_path)
+    driver = open_stream(table)
+    run_batch(driver, 0)
+
+    def die(step: str) -> None:
+        if step == at:
+            raise Died
+
+    with watching(die), pytest.raises(Died):
+        apply(table)
+    log = CommitLog(table.home.records, "s", table.uri)
+    assert not log.read().head.changed, "nobody was told"
+    changed = apply(open_table(table.uri))
+    assert changed.schema.names == columns
+    assert log.read().head.changed
+    run_batch(driver, 1)
+    assert apply(changed).schema.names == columns, "twice equals once"
+    assert Counter(changed.scan(columns=["id"]).read_all().column("id").to_pylist()) == of_batches(range(2))
+
+
+class Died(BaseException):
+    """The process."""
+
+
 # -- what is refused -----------------------------------------------------------------------
 
 
@@ -246,6 +324,8 @@ REFUSED: dict[str, Callable[[Table], object]] = {
     "dropped key": lambda table: table.drop_column("id"),
     "dropped text": lambda table: table.drop_column("note"),
     "dropped missing": lambda table: table.drop_column("nothing"),
+    "two at once": lambda table: table.add_column("a int, b int"),
+    "no type": lambda table: table.add_column("a"),
 }
 
 

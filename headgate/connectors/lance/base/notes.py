@@ -16,6 +16,10 @@ from headgate.errors import Corrupt, Transient
 STARTED = "headgate.compacting."
 """With a shard's id, the key of the generation whose deletes may be in the base before its rows are."""
 
+COLUMNS = "headgate.columns"
+"""Of the last change of columns: {"table_id", "highest_id", "change", "name", "to"}. A clone keeps it, since its
+entries carry the source's field ids."""
+
 TRIES = 8
 """Each lost try means that somebody else wrote the same note in between; more would be a war."""
 
