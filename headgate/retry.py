@@ -78,15 +78,17 @@ class Retry:
         return self._run(operation, clock.monotonic() + sum(self._longest()) * (1 - JITTER))
 
     def _run(self, operation: Callable[[], T], until: float) -> T:
-        for delay in self.delays():
+        delays: Iterator[float] | None = None
+        while True:
             try:
                 return operation()
             except Transient:
-                if clock.monotonic() > until:
+                delays = delays or self.delays()
+                delay = next(delays, None)
+                if delay is None or clock.monotonic() > until:
                     raise
-                note_retry()
-                clock.sleep(delay)
-        return operation()
+            note_retry()
+            clock.sleep(delay)
 
     def _longest(self) -> Iterator[float]:
         delay = self.base

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -69,29 +69,31 @@ class TableBytes:
 
     shards: dict[UUID, ShardBytes] = field(default_factory=lambda: defaultdict(ShardBytes))
     logs: dict[str, LogBytes] = field(default_factory=lambda: defaultdict(LogBytes))
-    pins: list[Mapping[str, Any]] = field(default_factory=list)
+    pins: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By key."""
     sstables: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """By shard and folder."""
 
-    @classmethod
-    def read(cls, stored: Mapping[str, tuple[bytes, object]]) -> TableBytes:
-        """All objects of a table."""
-        table = cls()
-        for key, (data, _) in stored.items():
-            kind, place, number = _place(key)
-            if kind == "wal":
-                table.shards[place].entries[number] = entry(data)
-            elif kind == "manifest":
-                table.shards[place].versions[number] = manifest(data)
-            elif kind == "sstable":
-                table.sstables[place] = _ids(data)
-            elif kind == "log":
-                table.logs[place].records[number] = record(data)
-            elif kind == "folds":
-                table.logs[place].folds[number] = record(data)
-            elif kind == "pin":
-                table.pins.append(record(data))
-        return table
+    def changed(self, key: str, data: bytes | None) -> bool:
+        """An object was put, replaced or deleted (None). Whether it counts for anything."""
+        kind, place, number = _place(key)
+        if kind == "other":
+            return False
+        objects, name = self._objects(kind, place), {"sstable": place, "pin": key}.get(kind, number)
+        if data is None:
+            objects.pop(name, None)
+        else:
+            objects[name] = _DECODERS[kind](data)
+        return True
+
+    def _objects(self, kind: str, place: Any) -> dict[Any, Any]:
+        if kind in ("wal", "manifest"):
+            shard = self.shards[place]
+            return shard.entries if kind == "wal" else shard.versions
+        if kind in ("log", "folds"):
+            log = self.logs[place]
+            return log.records if kind == "log" else log.folds
+        return self.sstables if kind == "sstable" else self.pins
 
     def listed(self) -> dict[UUID, dict[int, str | None]]:
         """Per shard the positions that commit records list, with their attempts; None: only a fold knows it."""
@@ -211,3 +213,13 @@ def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
             at += length
         else:
             raise ValueError(f"wire type {tag & 7}")
+
+
+_DECODERS: Mapping[str, Callable[[bytes], Any]] = {
+    "wal": entry,
+    "manifest": manifest,
+    "sstable": _ids,
+    "log": record,
+    "folds": record,
+    "pin": record,
+}

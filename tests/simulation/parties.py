@@ -32,7 +32,6 @@ from headgate.shards.config import WriterConfig
 from headgate.shards.shard import Claim, TableHome
 from headgate.shards.wal.entry import SourceRange, Tags
 from headgate.shards.writer import ShardWriter
-from tests.simulation.codec import TableBytes
 from tests.simulation.patches import rows_key
 from tests.simulation.promises import row_id
 from tests.simulation.scheduler import Violation, current
@@ -233,9 +232,9 @@ def reader(world: World, chance: random.Random) -> None:
     """Reads the table: at least what was visible when it began, at most what is when it ends."""
     for _ in range(chance.randint(1, 2)):
         clock.sleep(chance.choice((0.05, 1.0)))
-        before = set(TableBytes.read(world.objects.stored).visible())
+        before = set(world.table.visible())
         found = read(world.home, world.shard_ids())
-        after = set(TableBytes.read(world.objects.stored).visible())
+        after = set(world.table.visible())
         compare(found, before, after)
 
 

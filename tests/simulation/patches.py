@@ -13,8 +13,8 @@ import secrets
 import sys
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
+from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -23,16 +23,19 @@ from headgate import parallel
 from headgate.checkpoints.gc import collect as gc_collect
 from headgate.checkpoints.gc import shards as gc_shards
 from headgate.checkpoints.jobs import flush as flush_job
+from headgate.checkpoints.log import codec as log_codec
 from headgate.checkpoints.snapshots import take
 from headgate.checkpoints.snapshots.cache import TableCache
-from headgate.connectors.objects import ObjectStore
+from headgate.connectors.objects import ObjectStore, port
 from headgate.connectors.objects.deletion import delete
 from headgate.errors import NotFound
 from headgate.shards import names, writer
+from headgate.shards.manifest import model as manifest_model
 from headgate.shards.manifest.model import Manifest, SsTable
 from headgate.shards.memtable.memtable import MemTable
 from headgate.shards.rows.base import CompactedMarks
 from headgate.shards.shard import Claim, Shard, TableHome
+from headgate.shards.wal import tip
 from tests.simulation.scheduler import Locks, current
 
 LOCKED = (
@@ -70,23 +73,72 @@ def simulated() -> Iterator[None]:
     with ExitStack() as stack:
         for name in LOCKED:
             stack.enter_context(patch.object(sys.modules[name], "threading", Locks()))
-        for owner, name, value in _REPLACED:
+        for owner, name, value in (*_REPLACED, *_everywhere()):
             stack.enter_context(patch.object(owner, name, value))
         yield
+
+
+def _everywhere() -> Iterator[tuple[Any, str, Any]]:
+    """What modules have imported by its name; and pure functions, which remember what they answered."""
+    modules = [module for name, module in sorted(sys.modules.items()) if name.startswith("headgate.")]
+    instead = {_real_pool: SimPool, **{one: lru_cache(50_000)(one) for one in _PURE}}
+    for module in modules:
+        for name, value in vars(module).items():
+            if callable(value) and getattr(value, "__hash__", None) is not None and value in instead:
+                yield module, name, instead[value]
 
 
 # -- threads -----------------------------------------------------------------------------
 
 
-def _submit(self: parallel.Pool, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-    if current() is None:
-        return _real_submit(self, call, *args, **kwargs)
-    done: Future[Any] = Future()
-    try:
-        done.set_result(call(*args, **kwargs))
-    except Exception as error:
-        done.set_exception(error)
-    return done
+class Done:
+    """A future whose call has ended."""
+
+    __slots__ = ("_error", "_result")
+
+    def __init__(self, call: Callable[..., Any], args: Any, kwargs: Any) -> None:
+        self._error: Exception | None = None
+        try:
+            self._result = call(*args, **kwargs)
+        except Exception as error:
+            self._error = error
+
+    def result(self, timeout: float | None = None) -> Any:
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def exception(self, timeout: float | None = None) -> Exception | None:
+        return self._error
+
+    def done(self) -> bool:
+        return True
+
+    def cancel(self) -> bool:
+        return False
+
+
+class SimPool:
+    """`parallel.Pool` inside of a simulation; the real one elsewhere."""
+
+    def __new__(cls, name: str, workers: int = parallel.WORKERS) -> Any:
+        return _real_pool(name, workers) if current() is None else super().__new__(cls)
+
+    def submit(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Done:
+        return Done(call, args, kwargs)
+
+    def map(self, call: Callable[..., Any], *items: Any, **_: Any) -> Iterator[Any]:
+        calls = [Done(call, one, {}) for one in zip(*items, strict=False)]
+        return (one.result() for one in calls)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        pass
+
+    def __enter__(self) -> SimPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
 
 def _thread(name: str, call: Callable[..., object], *args: Any) -> Any:
@@ -96,7 +148,7 @@ def _thread(name: str, call: Callable[..., object], *args: Any) -> Any:
     return me.scheduler.thread(f"{me.name}.{name}", me.process, lambda: call(*args))
 
 
-_real_submit, _real_thread = parallel.Pool.submit, parallel.thread
+_real_pool, _real_thread = parallel.Pool, parallel.thread
 
 
 # -- SSTables and the base -----------------------------------------------------------------
@@ -154,8 +206,25 @@ def _held_versions(store: ObjectStore) -> dict[str, int]:
     return {info.key.removeprefix("_refs/tags/").removesuffix(".json"): 1 for info in store.list("_refs/tags/")}
 
 
+_PURE: tuple[Any, ...] = (
+    manifest_model.decode_manifest,
+    log_codec.decode_record,
+    log_codec.decode_fold,
+    names.shard_folder,
+    names.wal_folder,
+    names.manifest_folder,
+    names.wal_key,
+    names.manifest_key,
+    names.wal_position,
+    names.manifest_version,
+    names.parse_uuid,
+    port.checked_key,
+    port.checked_folder,
+)
+
 _REPLACED: tuple[tuple[Any, str, Any], ...] = (
-    (parallel.Pool, "submit", _submit),
+    # A window that WALs of a few entries fill, so that its edges are met.
+    (tip, "WINDOW", 3),
     (parallel, "thread", _thread),
     (uuid, "uuid4", CHANCE.uuid4),
     (secrets, "token_hex", CHANCE.token_hex),

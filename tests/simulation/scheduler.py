@@ -11,15 +11,16 @@ pause of a thread. So a history is replayed by its deviations, and shrunk by lea
 
 from __future__ import annotations
 
-import _thread
 import random
 import re
 import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any
+
+from greenlet import getcurrent, greenlet
 
 from headgate import clock, steps
 
@@ -90,7 +91,8 @@ class SimThread:
     name: str
     process: Process
     call: Callable[[], object]
-    baton: Any = field(default_factory=_thread.allocate_lock)
+    stack: greenlet = field(init=False)
+    """Its own: a change of threads is a change of stacks, which costs less than the machine's threads do."""
     ready: Callable[[], bool] | None = None
     """None: it may run. Otherwise it waits until this is true."""
     until: float | None = None
@@ -102,9 +104,8 @@ class SimThread:
 
     def start(self) -> None:
         """It may run from now on."""
-        self.baton.acquire()
+        self.stack = greenlet(self._run, self.scheduler.hub)
         self.scheduler.threads.append(self)
-        _Workers.run(self._run)
 
     def join(self, timeout: float | None = None) -> None:
         self.scheduler.block(lambda: self.ended, timeout, f"join {self.name}")
@@ -117,9 +118,7 @@ class SimThread:
         return self.ready is None or self.process.dead or self.ready()
 
     def _run(self) -> None:
-        self.baton.acquire()
         scheduler = self.scheduler
-        _current.thread = self
         try:
             with clock.using(SimClock(scheduler)), steps.watching(scheduler.pause):
                 if not self.process.dead:
@@ -129,42 +128,22 @@ class SimThread:
         except BaseException as error:
             scheduler.fail(error)
         finally:
-            del _current.thread
             self.ended = True
             scheduler.threads.remove(self)
-            scheduler.leave()
 
 
-class _Workers:
-    """Threads of the machine, used again: to start one costs as much as many steps."""
+class _Running:
+    """Who runs now."""
 
-    _idle: ClassVar[deque[tuple[Any, list[Callable[[], object]]]]] = deque()
-
-    @classmethod
-    def run(cls, call: Callable[[], object]) -> None:
-        try:
-            wake, work = cls._idle.pop()
-            work.append(call)
-            wake.release()
-        except IndexError:
-            wake = _thread.allocate_lock()
-            wake.acquire()
-            threading.Thread(target=cls._loop, args=(wake, [call]), daemon=True).start()
-
-    @classmethod
-    def _loop(cls, wake: Any, work: list[Callable[[], object]]) -> None:
-        while True:
-            work.pop()()
-            cls._idle.append((wake, work))
-            wake.acquire()
+    thread: Any = None
 
 
-_current = threading.local()
+_current = _Running()
 
 
 def current() -> SimThread | None:
     """The simulated thread that runs here; None outside of simulations."""
-    found: SimThread | None = getattr(_current, "thread", None)
+    found: SimThread | None = _current.thread
     return found
 
 
@@ -198,6 +177,7 @@ class Scheduler:
     def __init__(self, seed: int, deviations: list[Deviation] | None = None) -> None:
         self.chance = random.Random(f"schedule {seed}")
         self.chances = Chances.drawn(self.chance)
+        self._rare = self.chances.crash + self.chances.cut + self.chances.sleep * 1.25 + self.chances.late
         self.now = 0.0
         self.threads: list[SimThread] = []
         self.history: list[Event] = []
@@ -214,8 +194,8 @@ class Scheduler:
         self._processes_of: Counter[str] = Counter()
         self._threads_of: Counter[str] = Counter()
         self._replayed = None if deviations is None else {(one.thread, one.pause): one for one in deviations}
-        self._main = _thread.allocate_lock()
-        self._main.acquire()
+        self.hub = getcurrent()
+        """Whoever calls `run`: where a thread goes that has ended."""
         self._processes: list[Process] = []
 
     # -- threads -------------------------------------------------------------------------
@@ -234,8 +214,11 @@ class Scheduler:
 
     def run(self) -> None:
         """Until every thread has ended. Raises the first violation, or what a thread raised."""
-        self._hand_on(None)
-        self._main.acquire()
+        try:
+            while (other := self._next()) is not None:
+                self._let_go(other)
+        finally:
+            _current.thread = None
         if self.error is not None:
             raise self.error
 
@@ -283,7 +266,7 @@ class Scheduler:
             other = next((one for one in self.threads if one.name == deviation.value and one is not me), None)
             if other is not None and (other.can_run or other.until is not None):
                 self.pairs.add((kind(me.point), kind(other.point)))
-                self._switch(me, other)
+                self._let_go(other)
         elif what == "sleep":
             self.history.append(Event(me.name, f"* sleeps {deviation.value:.0f} s"))
             self.block(lambda: False, deviation.value, me.point)
@@ -316,7 +299,14 @@ class Scheduler:
             fresh = [one for one in others if (kind(me.point), kind(one.point)) not in self.pairs]
             other = chance.choice(fresh if fresh and chance.random() < 0.5 else others)
             return Deviation(me.name, me.pauses, "switch", other.name)
-        drawn = chance.random()
+        drawn -= chances.switch
+        # Reads are many, and repeated: a fault of a write is worth more.
+        fault = chances.fault * (1.5 if len(faults) > 1 else 0.2) if faults else 0.0
+        if drawn >= self._rare + fault:
+            return None
+        if drawn < fault:
+            return Deviation(me.name, me.pauses, chance.choice(faults))
+        drawn -= fault
         for what, odds in (
             ("crash", chances.crash),
             ("cut", chances.cut),
@@ -332,9 +322,6 @@ class Scheduler:
                     value = chance.choice((-7200.0, 7200.0))
                 return Deviation(me.name, me.pauses, what, value)
             drawn -= odds
-        # Reads are many, and repeated: a fault of a write is worth more.
-        if faults and drawn < chances.fault * (1.5 if len(faults) > 1 else 0.2):
-            return Deviation(me.name, me.pauses, chance.choice(faults))
         return None
 
     # -- waiting -------------------------------------------------------------------------
@@ -347,31 +334,22 @@ class Scheduler:
         if ready():
             return True
         me.ready, me.until, me.point = ready, None if timeout is None else self.now + timeout, what
-        self._switch(me, None)
+        other = self._next()
+        assert other is not None
+        self._let_go(other)
         me.ready = me.until = None
         if me.process.dead:
             raise Crash
         return ready()
 
-    def _switch(self, me: SimThread, other: SimThread | None) -> None:
-        """Let another go, and wait for the baton."""
-        self._hand_on(other)
-        me.baton.acquire()
-
-    def leave(self) -> None:
-        """The running thread has ended."""
-        self._hand_on(None)
-
-    def _hand_on(self, other: SimThread | None) -> None:
-        if other is None:
-            other = self._next()
-        if other is None:
-            self._main.release()
-            return
+    def _let_go(self, other: SimThread) -> None:
+        """Until somebody lets the running thread go again."""
         if not other.can_run and other.until is not None:
             # A little later: what is left of a time may be too small to be added.
             self.now = max(self.now, other.until) + TICK
-        other.baton.release()
+        me, _current.thread = _current.thread, other
+        other.stack.switch()
+        _current.thread = me
 
     def _next(self) -> SimThread | None:
         """Who goes on where the running one cannot: the first that was started, else who waits least."""

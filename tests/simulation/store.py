@@ -8,19 +8,16 @@ client's own second try is refused. late: it raises, and is done some time later
 from __future__ import annotations
 
 import random
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, TypeVar
 
-from headgate.connectors.objects.memory import MemoryStore
-from headgate.connectors.objects.port import Bytes, ObjectInfo, as_buffers
-from headgate.errors import AlreadyExists, Transient
+from headgate.connectors.objects.port import Bytes, ObjectInfo, ObjectStore, as_buffers, checked_range
+from headgate.errors import AlreadyExists, NotFound, Transient
 from headgate.shards import names
 from tests.simulation.scheduler import EPOCH, Crash, Event, Scheduler, Violation, current
-
-T = TypeVar("T")
 
 READ_FAULTS = ("fail",)
 PUT_FAULTS = ("fail", "lost", "exists", "late")
@@ -32,6 +29,8 @@ class Objects:
 
     def __init__(self, scheduler: Scheduler, seed: int) -> None:
         self.stored: dict[str, tuple[bytes, datetime]] = {}
+        self._keys: list[str] = []
+        """In order."""
         self.late: list[tuple[str, bytes | None, bool]] = []
         """Requests under way: key, bytes (None: a delete), and whether only if absent."""
         self.unsynced: list[tuple[str, tuple[bytes, datetime]]] = []
@@ -55,13 +54,24 @@ class Objects:
             if absent:
                 raise AlreadyExists("An object of that name exists.", key=key)
             self.unsynced.append((key, before))
-        self.stored[key] = (data, self.now())
+        self._set(key, (data, self.now()))
         self._changed(key)
 
     def delete(self, key: str) -> None:
         if (before := self.stored.pop(key, None)) is not None:
+            del self._keys[bisect_left(self._keys, key)]
             self.unsynced.append((key, before))
             self._changed(key)
+
+    def below(self, prefix: str) -> list[str]:
+        """The keys that start so."""
+        first = bisect_left(self._keys, prefix)
+        return self._keys[first : bisect_left(self._keys, f"{prefix}\U0010ffff", first)]
+
+    def _set(self, key: str, what: tuple[bytes, datetime]) -> None:
+        if key not in self.stored:
+            insort(self._keys, key)
+        self.stored[key] = what
 
     def deliver(self) -> None:
         """What was late arrives: some of it, in any order."""
@@ -79,10 +89,10 @@ class Objects:
         """Of what was deleted some is there again; of what is under way some never arrives."""
         for key, before in reversed(self.unsynced):
             if key not in self.stored and self._chance.random() < 0.5:
-                self.stored[key] = before
+                self._set(key, before)
+                self._changed(key)
         self.unsynced.clear()
         self.late = [one for one in self.late if self._chance.random() < 0.5]
-        self._changed("")
 
     def _step_clock(self, seconds: float) -> None:
         self.skew += seconds
@@ -97,7 +107,7 @@ class Objects:
                 raise Crash from violation
 
 
-class SimStore(MemoryStore):
+class SimStore(ObjectStore):
     """Every process' way to the objects."""
 
     def __init__(self, objects: Objects, scheduler: Scheduler) -> None:
@@ -106,8 +116,7 @@ class SimStore(MemoryStore):
         self._scheduler = scheduler
 
     def put_if_absent(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
-        stored = b"".join(as_buffers(data))
-        self._write("put", key, stored, PUT_FAULTS, absent=True)
+        self._write("put", key, b"".join(as_buffers(data)), PUT_FAULTS, absent=True)
 
     def put_overwrite(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
         self._write("overwrite", key, b"".join(as_buffers(data)), WRITE_FAULTS, absent=False)
@@ -117,19 +126,39 @@ class SimStore(MemoryStore):
 
     def get(self, key: str) -> memoryview:
         self._read("get", key)
-        return super().get(key)
+        return memoryview(self._found(key)[0])
+
+    def get_range(self, key: str, start: int, length: int) -> memoryview:
+        checked_range(start, length)
+        return self.get(key)[start : start + length]
 
     def head(self, key: str) -> ObjectInfo:
         self._read("head", key)
-        return super().head(key)
+        data, modified = self._found(key)
+        return ObjectInfo(key, len(data), modified)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         self._read("list", prefix)
-        return super().list(prefix)
+        stored = self.objects.stored
+        return iter([ObjectInfo(key, len(stored[key][0]), stored[key][1]) for key in self.objects.below(prefix)])
+
+    def list_keys(self, prefix: str) -> Iterator[str]:
+        self._read("list", prefix)
+        return iter(self.objects.below(prefix))
 
     def list_folders(self, prefix: str) -> Iterator[str]:
         self._read("list", prefix)
-        return super().list_folders(prefix)
+        rests = [key.removeprefix(prefix).partition("/") for key in self.objects.below(prefix)]
+        return iter(sorted({folder for folder, below, _ in rests if below}))
+
+    def copy(self, src: str, dst: str, dst_store: ObjectStore | None = None) -> None:
+        (dst_store or self).put_overwrite(dst, self.get(src))
+
+    def _found(self, key: str) -> tuple[bytes, datetime]:
+        try:
+            return self.objects.stored[key]
+        except KeyError as error:
+            raise NotFound("There is no such object.", store=self.uri, key=key) from error
 
     def _read(self, verb: str, key: str) -> None:
         if current() is not None and self._scheduler.pause(f"{verb} {short(key)}", READ_FAULTS) is not None:
@@ -151,39 +180,6 @@ class SimStore(MemoryStore):
             raise Transient("The store's answer was lost.", key=key)
         if what == "exists":
             raise AlreadyExists("An object of that name exists.", key=key)
-
-    # What MemoryStore reads from.
-
-    @property
-    def _contents(self) -> Any:
-        return _View(self.objects)
-
-
-class _View:
-    """The objects as MemoryStore looks at them."""
-
-    def __init__(self, objects: Objects) -> None:
-        self.objects = _Stored(objects)
-        self.lock = nullcontext()
-
-
-class _Stored:
-    def __init__(self, objects: Objects) -> None:
-        self._stored = objects.stored
-
-    def __getitem__(self, key: str) -> _One:
-        return _One(*self._stored[key])
-
-    def items(self) -> list[tuple[str, _One]]:
-        return [(key, _One(*one)) for key, one in self._stored.items()]
-
-
-class _One:
-    __slots__ = ("data", "modified")
-
-    def __init__(self, data: bytes, modified: datetime) -> None:
-        self.data = data
-        self.modified = modified
 
 
 @lru_cache(10_000)

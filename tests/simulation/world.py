@@ -67,7 +67,7 @@ class World:
         self.partitions = self._chance.choice((1, 1, 2))
         self.cast = self._chance.choice(CASTS)
         self.without = without
-        self.ledger = Ledger()
+        self.ledger, self.table = Ledger(), TableBytes()
         self.spark = parties.SparkCheckpoint()
         self._rows = 0
 
@@ -170,12 +170,20 @@ class World:
 
     def check(self) -> None:
         """The promises, now."""
-        self.objects._changed("")
+        try:
+            self._promised()
+        except Violation as violation:
+            self.scheduler.fail(violation)
+            raise Crash from violation
 
     def _changed(self, key: str) -> None:
-        table = TableBytes.read(self.objects.stored)
+        stored = self.objects.stored.get(key)
+        if self.table.changed(key, None if stored is None else stored[0]):
+            self._promised()
+
+    def _promised(self) -> None:
         for promise in PROMISES:
-            promise(table, self.ledger)
+            promise(self.table, self.ledger)
 
     # -- the end -----------------------------------------------------------------------------
 
@@ -205,5 +213,5 @@ class World:
 
     def _reads_the_same(self) -> None:
         """The product's reader against the codec."""
-        truth = set(TableBytes.read(self.objects.stored).visible())
+        truth = set(self.table.visible())
         parties.compare(parties.read(self.home, self.shard_ids()), truth, truth)
