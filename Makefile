@@ -44,6 +44,9 @@ test: setup ## Run the tests
 	@$(BIN)/python -m tests.support.classes
 	@$(RUN_TESTS)
 
+# Long tests write result files here; `make figures` renders docs/evidence.md from them.
+RESULTS ?= tests/results
+
 # Measuring branches takes half as long again, so it is done here. The gate is silent when it holds.
 test-deep: setup ## Run the tests with branch coverage, and those that take minutes
 	@$(BIN)/python -m tests.support.servers versitygw minio toxiproxy prometheus compose
@@ -53,16 +56,16 @@ test-deep: setup ## Run the tests with branch coverage, and those that take minu
 	@$(BIN)/coverage report --include='$(GATED)' --fail-under=$(GATE) >/dev/null || { \
 		$(BIN)/coverage report --include='$(GATED)'; \
 		echo "Branch coverage of $(GATED) is below $(GATE) %."; exit 1; }
-	@$(TEST_ENV) $(BIN)/pytest -m deep
+	@$(TEST_ENV) HEADGATE_RESULTS=$(RESULTS) $(BIN)/pytest -m deep
 
 SCHEDULES ?= 100000
 simulate: setup ## Run SCHEDULES=100000 seeded schedules of the product's own code against faults; HEADGATE_SEED replays
-	@SCHEDULES=$(SCHEDULES) $(BIN)/pytest -q -s tests/simulation -k no_schedule_breaks
+	@SCHEDULES=$(SCHEDULES) HEADGATE_RESULTS=$(RESULTS) $(BIN)/pytest -q -s tests/simulation -k no_schedule_breaks
 
 MINUTES ?= 30
 soak: setup ## Kill and cut off every part of a stream for MINUTES=30; in the end the table is the topic
 	@$(BIN)/python -m tests.support.servers versitygw toxiproxy
-	@$(BIN)/python -m tests.soak --minutes $(MINUTES)
+	@HEADGATE_RESULTS=$(RESULTS) $(BIN)/python -m tests.soak --minutes $(MINUTES)
 
 check: setup ## Check style, types and the direction of imports
 	@$(BIN)/ruff check .

@@ -102,47 +102,37 @@ def _where(result: Result) -> str:
 
 def benchmarks_page(found: Mapping[str, Result]) -> str:
     """Every result: what, where, when, how."""
-    lines = [
+    head = (
         "# Benchmarks",
-        "",
         "After this page you know what was measured, on which machine, and by which command. "
         "Compare ratios of one run; rates belong to one machine. `make figures` writes this page from "
         "`benchmarks/results/`.",
-        "",
-    ]
-    for name, result in found.items():
-        machine = ", ".join(f"{key} {value}" for key, value in result["machine"].items())
-        lines += [
-            f"## {name}",
-            "",
-            f"`{result['command']}`, {result['date']}, load before {result['load before']}.",
-            "",
-        ]
-        for table in result["tables"]:
-            lines += [f"**{table['title']}**", "", *_markdown(table["rows"]), ""]
-        lines += [f"Machine: {machine}.", ""]
-    if not found:
-        lines += ["Nothing has been measured yet.", ""]
-    return "\n".join(lines)
+    )
+    return _page(head, found, "Nothing has been measured yet.")
 
 
 def evidence_page(found: Mapping[str, Result]) -> str:
     """What long tests and soaks showed last."""
-    lines = [
+    head = (
         "# Evidence",
-        "",
         "After this page you know which long tests ran last, when, and how they ended. `make test`, which every change "
-        "passes, is not listed. `make figures` writes this page from `tests/results/`.",
-        "",
-    ]
+        "passes, is not listed. `make test-deep`, `make simulate` and `make soak` write `tests/results/`, from which "
+        "`make figures` writes this page; [Faults](internals/faults.md) says what these tests break on purpose.",
+    )
+    return _page(head, found, "No long test has written a result file yet.")
+
+
+def _page(head: Sequence[str], found: Mapping[str, Result], empty: str) -> str:
+    lines = [line for text in head for line in (text, "")]
     for name, result in found.items():
         machine = ", ".join(f"{key} {value}" for key, value in result["machine"].items())
-        lines += [f"## {name}", "", f"`{result['command']}`, {result['date']}.", ""]
+        said = f"`{result['command']}`, {result['date']}, load before {result['load before']}."
+        lines += [f"## {name}", "", said, ""]
         for table in result["tables"]:
             lines += [f"**{table['title']}**", "", *_markdown(table["rows"]), ""]
         lines += [f"Machine: {machine}.", ""]
     if not found:
-        lines += ["No long test has written a result file yet.", ""]
+        lines += [empty, ""]
     return "\n".join(lines)
 
 

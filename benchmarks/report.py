@@ -1,4 +1,5 @@
-"""How every benchmark shows its numbers: a table for people, JSON for machines, and a result file for the docs.
+"""How every benchmark shows its numbers: a table for people, JSON for machines, and a result file for the docs. Long
+tests write their result files here too (`tests/support/evidence.py`).
 
 A result file says on which machine, when, how busy and by which command it was measured. `make figures` renders them.
 """
@@ -62,7 +63,9 @@ def show_all(tables: Sequence[tuple[str, Rows]], output: str) -> None:
         {"title": title, "rows": [dict(row) for row in rows]} for title, rows in tables if rows
     ]
     if _folder is not None:
-        _keep(_folder, there)
+        name = Path(sys.argv[0]).stem
+        arguments = [word for word in sys.argv[1:] if not word.startswith("--results")]
+        keep(_folder, name, shlex.join(["python", "-m", f"benchmarks.{name}", *arguments]), there, load=_load)
     if output == "json":
         click.echo(json.dumps(there[0] if len(there) == 1 else there, indent=2))
         return
@@ -70,14 +73,13 @@ def show_all(tables: Sequence[tuple[str, Rows]], output: str) -> None:
         _print(str(one["title"]), one["rows"])
 
 
-def _keep(folder: Path, tables: Sequence[Mapping[str, Any]]) -> None:
-    name = Path(sys.argv[0]).stem
-    arguments = [word for word in sys.argv[1:] if not word.startswith("--results")]
+def keep(folder: Path, name: str, command: str, tables: Sequence[Mapping[str, Any]], *, load: float) -> None:
+    """Write the result file; `load` is that of the machine before the command began."""
     result = {
-        "command": shlex.join(["python", "-m", f"benchmarks.{name}", *arguments]),
+        "command": command,
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "machine": machine(),
-        "load before": round(_load, 2),
+        "load before": round(load, 2),
         "tables": tables,
     }
     folder.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,12 @@ if (options := java_options()) not in (given := os.environ.get("JAVA_TOOL_OPTION
 hypothesis.settings.register_profile("headgate", deadline=None)
 hypothesis.settings.load_profile("headgate")
 
-pytest_plugins = ["tests.support.services", "tests.support.spark", "tests.support.network"]
+pytest_plugins = [
+    "tests.support.services",
+    "tests.support.spark",
+    "tests.support.network",
+    "tests.support.evidence",
+]
 
 
 @pytest.fixture

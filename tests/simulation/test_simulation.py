@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
@@ -39,8 +39,8 @@ def _simulated() -> Iterator[None]:
     structlog.configure(**before)
 
 
-def run_schedules(schedules: int, seconds: float) -> str:
-    """From the seed of the run on: so many, or as many as fit. What was covered, in words. Fails with the history."""
+def run_schedules(schedules: int, seconds: float, record_property: Callable[[str, object], None]) -> None:
+    """From the seed of the run on: so many, or as many as fit. Tells what was covered. Fails with the history."""
     first, start, done = seed_of_run(os.environ.get("HEADGATE_SEED")), time.monotonic(), 0
     pairs: set[tuple[str, str]] = set()
     print(f"HEADGATE_SEED={first}")
@@ -54,7 +54,9 @@ def run_schedules(schedules: int, seconds: float) -> str:
             break
     rate = done / (time.monotonic() - start)
     points = {point for pair in pairs for point in pair}
-    return (
+    row = {"first seed": str(first), "schedules": done, "pause points": len(points), "pairs of them": len(pairs)}
+    record_property("found", ["Schedules without a broken promise", row])
+    print(
         f"{done} schedules from seed {first}, {rate:.0f} a second; "
         f"{len(pairs)} pairs of {len(points)} pause points were seen"
     )
@@ -69,14 +71,14 @@ def first_broken(ablation: Ablation, schedules: int) -> Outcome:
     pytest.fail(f"{ablation.rule}: no promise breaks within {schedules} schedules")
 
 
-def test_no_schedule_breaks_a_promise() -> None:
+def test_no_schedule_breaks_a_promise(record_property: Callable[[str, object], None]) -> None:
     asked = os.environ.get("SCHEDULES")
-    print(run_schedules(int(asked or IN_CI), SECONDS_IN_CI if asked is None else float("inf")))
+    run_schedules(int(asked or IN_CI), SECONDS_IN_CI if asked is None else float("inf"), record_property)
 
 
 @pytest.mark.deep
-def test_no_schedule_of_many_breaks_a_promise() -> None:
-    print(run_schedules(IN_DEEP, float("inf")))
+def test_no_schedule_of_many_breaks_a_promise(record_property: Callable[[str, object], None]) -> None:
+    run_schedules(IN_DEEP, float("inf"), record_property)
 
 
 @pytest.mark.parametrize("ablation", [one for one in ABLATIONS if one.rule.startswith(QUICK)], ids=lambda one: one.rule)

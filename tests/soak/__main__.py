@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def main() -> int:
     """Run, print the page, keep it."""
     from tests.soak.soak import soak
+    from tests.support.evidence import RESULTS, write
     from tests.support.network import seed_of_run, why_no_toxiproxy
     from tests.support.servers import SOURCES
 
@@ -23,6 +24,7 @@ def main() -> int:
     parser.add_argument("--rate", type=int, default=400, help="records a second")
     parser.add_argument("--table", choices=["keyed", "append"], help="else the seed decides")
     parser.add_argument("--report", type=Path, default=ROOT / "build" / "soak", help="where the page goes")
+    parser.add_argument("--results", type=Path, default=os.environ.get(RESULTS), help="where the result file goes")
     given = parser.parse_args()
     reason = why_no_toxiproxy()
     if SOURCES["versitygw"].binary is None:
@@ -42,6 +44,9 @@ def main() -> int:
     given.report.mkdir(parents=True, exist_ok=True)
     for name in ("soak.md", "soak.json", "memory.svg"):
         shutil.copy(folder / name, given.report / name)
+    if given.results is not None:
+        command = f"HEADGATE_SEED={seed} make soak MINUTES={given.minutes:g}"
+        write(given.results, "soak", command, {report.title: report.facts()})
     print(report.page())
     print(f"The report is in {given.report}.")
     if not report.holds or report.growing:

@@ -75,10 +75,28 @@ class Report:
         (folder / "soak.json").write_text(json.dumps({**data, "samples": [asdict(one) for one in samples]}) + "\n")
         (folder / "soak.md").write_text(self.page())
 
-    def page(self) -> str:
-        """For people."""
+    @property
+    def title(self) -> str:
+        """Of its rows in the result file: one soak of each kind of table is kept."""
+        return f"A stream under fire: a table {self.table}"
+
+    def facts(self) -> list[dict[str, object]]:
+        """What the page begins with, what was done beside the stream, and whether our processes grew."""
+        rows: list[dict[str, object]] = [{"what": what, "seen": seen} for what, seen in self._facts().items()]
+        rows += [{"what": f"beside it: {what}", "seen": count} for what, count in sorted(self.beside.items())]
+        rows += [
+            {
+                "what": f"{one.part} over {one.minutes} warm minutes",
+                "seen": f"{_change(one.megabytes)} MB, {_change(one.descriptors)} descriptors",
+            }
+            for one in self.growths
+            if one.part in FLAT
+        ]
+        return rows
+
+    def _facts(self) -> dict[str, object]:
         killed = sum(count for what, count in self.fire.items() if what.startswith(("kill", "pause", "zombie")))
-        facts = {
+        return {
             "result": "every promise was kept" if self.holds else "FAILED",
             "seed": f"`HEADGATE_SEED={self.seed}`",
             "table": self.table,
@@ -95,7 +113,11 @@ class Report:
             "fsck": "clean" if not self.fsck else ", ".join(self.fsck),
             "batches": f"{self.batches}; {_list(self.batch_seconds)} (seconds)",
         }
-        lines = ["# Soak", "", "| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in facts.items())]
+
+    def page(self) -> str:
+        """For people."""
+        lines = ["# Soak", "", "| | |", "|---|---|"]
+        lines += [f"| {name} | {value} |" for name, value in self._facts().items()]
         lines += ["", "## Done to it", "", "| what | times |", "|---|---|"]
         lines += [f"| {what} | {count} |" for what, count in sorted(self.fire.items())]
         lines += ["", "## Beside it", "", "| what | times |", "|---|---|"]

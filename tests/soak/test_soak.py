@@ -25,6 +25,8 @@ def run(folder: Path, seconds: float, record_property: Callable[[str, object], N
     seed = seed_of_run(os.environ.get("HEADGATE_SEED"))
     print(f"HEADGATE_SEED={seed}")
     report = soak(folder, seconds, seed, keyed=keyed, tell=print)
+    for row in report.facts():
+        record_property("found", [report.title, row])
     record_property("told", f"soak, seed {seed}: {sum(report.fire.values())} blows, {report.batches} batches")
     assert report.holds, f"replay with HEADGATE_SEED={seed}; logs are in {folder}\n{report.page()}"
     assert report.records > 0
