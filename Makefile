@@ -60,7 +60,7 @@ test-deep: setup ## Run the tests with branch coverage, and those that take minu
 
 SCHEDULES ?= 100000
 simulate: setup ## Run SCHEDULES=100000 seeded schedules of the product's own code against faults; HEADGATE_SEED replays
-	@SCHEDULES=$(SCHEDULES) HEADGATE_RESULTS=$(RESULTS) $(BIN)/pytest -q -s tests/simulation -k no_schedule_breaks
+	@SCHEDULES=$(SCHEDULES) HEADGATE_RESULTS=$(RESULTS) $(BIN)/pytest -q -s -o faulthandler_timeout=0 tests/simulation -k no_schedule_breaks
 
 MINUTES ?= 30
 soak: setup ## Kill and cut off every part of a stream for MINUTES=30; in the end the table is the topic
