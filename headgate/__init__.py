@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from headgate.shards.vectors import vector
     from headgate.shards.writer import ShardWriter
     from headgate.streaming.datasource.log_reader import read_log
+    from headgate.streaming.datasource.search import nearest_df, search_df
     from headgate.streaming.datasource.source import HeadgateDataSource, register
     from headgate.streaming.decode import api as decode
     from headgate.streaming.delta.ledger import rebuild_ledger
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from headgate.streaming.replay import replay_dead_letters
     from headgate.streaming.rewind import rewind
     from headgate.streaming.sink import ShardSink
-    from headgate.streaming.spark.search import search_df
     from headgate.streaming.spark.session import session
     from headgate.streaming.verify.verify import verify
     from headgate.streaming.wait import run
@@ -55,6 +55,7 @@ __all__ = [
     "errors",
     "fsck",
     "kafka",
+    "nearest_df",
     "open_table",
     "read_log",
     "rebuild_ledger",
@@ -89,6 +90,7 @@ _PLACES = {
     "errors": "headgate.errors:",
     "fsck": "headgate.table.fsck:fsck",
     "kafka": "headgate.streaming.kafka.source:",
+    "nearest_df": "headgate.streaming.datasource.search:nearest_df",
     "open_table": "headgate.table.table:open_table",
     "read_log": "headgate.streaming.datasource.log_reader:read_log",
     "rebuild_ledger": "headgate.streaming.delta.ledger:rebuild_ledger",
@@ -97,7 +99,7 @@ _PLACES = {
     "replay_dead_letters": "headgate.streaming.replay:replay_dead_letters",
     "rewind": "headgate.streaming.rewind:rewind",
     "run": "headgate.streaming.wait:run",
-    "search_df": "headgate.streaming.spark.search:search_df",
+    "search_df": "headgate.streaming.datasource.search:search_df",
     "session": "headgate.streaming.spark.session:session",
     "set_cache_bytes": "headgate.caches:set_cache_bytes",
     "single": "headgate.shards.sharding:single",

@@ -13,6 +13,7 @@ from headgate.connectors.lance.filters import Filter
 from headgate.errors import InvalidInput
 from headgate.search.query.ranking import Match
 from headgate.search.query.searcher import Searcher, searcher_of
+from headgate.search.vectors.searcher import VectorSearcher
 from headgate.shards.rows.view import TableView
 from headgate.shards.shard import TableHome
 from headgate.table.keys import Keys, key_rows
@@ -101,6 +102,33 @@ class Reads:
         Writes nothing. Raises InvalidInput for what cannot be, DataLoss, Corrupt, Transient.
         """
         return self.searcher().search(text, column, k, match=match, filter=filter, columns=_names(columns))
+
+    def nearest(
+        self,
+        vector: Any,
+        *,
+        column: str | None = None,
+        columns: Columns = None,
+        filter: Filter | None = None,
+        k: int = 10,
+        nprobes: int | None = None,
+        refine: int | None = None,
+    ) -> pa.Table:
+        """The k rows whose vectors are nearest to one, nearest first, with `_distance`: over base, SSTables and the
+        visible tail.
+
+        Distances are exact, and Lance's: the squared Euclidean one for l2, 1 - cosine, 1 - dot product. The rows are
+        those of a brute force over what a scan shows now; where the base has an index, nearly so: `nprobes` is how many
+        of its partitions are read at least, and `refine` times k of its candidates are measured by the stored
+        numbers. More of both is slower and finds more. `column` may be left out where there is one vector column.
+        `filter`, as in `scan`, is applied before the nearest are taken.
+
+        Writes nothing. Raises InvalidInput for what cannot be, DataLoss, Corrupt, Transient.
+        """
+        searcher = VectorSearcher(self._snapshot())
+        return searcher.nearest(
+            vector, column, k, filter=filter, columns=_names(columns), nprobes=nprobes, refine=refine
+        )
 
     def searcher(self) -> Searcher:
         """The table as it is now, for many searches of the same instant. See `search`."""

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.caches import Cache
@@ -125,10 +126,17 @@ def part_of(partition: Partition, source: Source, hidden: RowIds) -> TextPart:
 
 def rows_of(parts: Sequence[TextPart], hits: Hits, columns: Sequence[str]) -> pa.Table:
     """The values of the hits, in their order."""
+    return rows_from([part.source for part in parts], hits.parts, hits.rows, columns)
+
+
+def rows_from(
+    sources: Sequence[Source], numbers: npt.NDArray[np.int64], rows: RowIds, columns: Sequence[str]
+) -> pa.Table:
+    """The values of rows, in their order; of each the number of its source is told."""
     found, places = [], []
-    for number in np.unique(hits.parts):
-        here = np.flatnonzero(hits.parts == number)
-        found.append(plain(parts[number].source.take(hits.rows[here], columns)))
+    for number in np.unique(numbers):
+        here = np.flatnonzero(numbers == number)
+        found.append(plain(sources[number].take(rows[here], columns)))
         places.append(here)
     return pa.concat_tables(found).take(pa.array(np.argsort(np.concatenate(places))))
 

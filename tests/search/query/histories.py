@@ -143,13 +143,16 @@ class History:
 
     def _put(self) -> None:
         names = self.table.sharding.known_names()
-        taken: dict[str, list[tuple[int, str | None]]] = {name: [] for name in names}
+        taken: dict[str, list[int]] = {name: [] for name in names}
         for _ in range(self.chance.choice([1, 3, 20])):
             number = self.chance.randrange(40) if self.table.primary_key else self._new()
-            taken[self._shard(number)].append((number, text(self.chance)))
-        for name, pairs in taken.items():
-            if pairs:
-                self._writer(name).put(rows(pairs))
+            taken[self._shard(number)].append(number)
+        for name, numbers in taken.items():
+            if numbers:
+                self._writer(name).put(self._rows(numbers))
+
+    def _rows(self, numbers: list[int]) -> pa.Table:
+        return rows([(number, text(self.chance)) for number in numbers])
 
     def _delete(self) -> None:
         if self.table.primary_key:
@@ -167,8 +170,8 @@ class History:
         self.table.build_index("note")
 
     def _native_append(self) -> None:
-        added = [(self._new(), text(self.chance)) for _ in range(self.chance.choice([1, 30]))]
-        lance.write_dataset(rows(added).cast(self.table.schema), self.table.uri, mode="append")
+        added = [self._new() for _ in range(self.chance.choice([1, 30]))]
+        lance.write_dataset(self._rows(added).cast(self.table.schema), self.table.uri, mode="append")
 
     def _native_put(self) -> None:
         """Native's own writer, which flushes when it is closed; newer rows of one flush delete older ones there."""
@@ -176,7 +179,7 @@ class History:
         number = self.chance.randrange(40) if self.table.primary_key else self._new()
         native = lance.dataset(self.table.uri).mem_wal_writer(str(self.table.shard(self._shard(number)).id))
         for _ in range(self.chance.choice([1, 3])):
-            native.put(rows([(number, text(self.chance))]).to_batches()[0])
+            native.put(self._rows([number]).to_batches()[0])
         if self.table.primary_key and self.chance.random() < 0.3:
             native.delete(pa.record_batch({"id": pa.array([number], pa.int64())}))
         native.close()

@@ -1,0 +1,122 @@
+"""How far vectors are from one, as native Lance measures it, and which of them are nearest. Pure, on Arrow buffers.
+
+Promises:
+1. Every distance is exact, computed in 32 bits from the stored numbers: no index, no quantization.
+2. Memory beside the vectors: one block of them, and a number for each row of a run.
+3. Nulls are left out, and so is what has no distance: vectors of zeros by cosine, NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headgate.errors import InvalidInput
+from headgate.shards.vectors import Metric
+
+Floats = npt.NDArray[np.float32]
+Places = npt.NDArray[np.int64]
+Shown = npt.NDArray[np.bool_]
+
+BLOCK_BYTES = 1 << 20
+"""Numbers that are worked on together: they stay in a core's cache from one step to the next."""
+
+
+def query_of(vector: Any, kind: pa.DataType, metric: Metric) -> Floats:
+    """A vector to search by, as the column would hold it. Raises InvalidInput."""
+    try:
+        found = np.asarray(vector, np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput("A search is by one vector: a list or an array of numbers.") from error
+    if found.shape != (kind.list_size,):
+        shape = "×".join(map(str, found.shape)) or "no"
+        raise InvalidInput(f"The column has vectors of {kind.list_size} numbers, and one of {shape} was given.")
+    with np.errstate(over="ignore"):
+        # Native rounds it to 32 bits first, wherever it is rounded to 16.
+        query = found.astype(np.float32).astype(kind.value_type.to_pandas_dtype()).astype(np.float32)
+    if not np.isfinite(query).all():
+        raise InvalidInput(f"A search is by a vector of finite numbers that are {kind.value_type}.")
+    if metric == "cosine" and not query.any():
+        raise InvalidInput("A vector of zeros has no direction, and the column's metric is cosine.")
+    return query
+
+
+def distances(vectors: npt.NDArray[Any], query: Floats, metric: Metric) -> Floats:
+    """Of each row of a matrix; NaN where there is none."""
+    found = np.empty(len(vectors), np.float32)
+    rows = max(1, BLOCK_BYTES // (query.nbytes or 1))
+    length = np.sqrt(np.dot(query, query))
+    with np.errstate(all="ignore"):
+        for start in range(0, len(vectors), rows):
+            block = vectors[start : start + rows].astype(np.float32, copy=False)
+            here = found[start : start + rows]
+            if metric == "l2":
+                apart = block - query
+                np.einsum("ij,ij->i", apart, apart, out=here)
+                continue
+            np.dot(block, query, out=here)
+            if metric == "cosine":
+                here /= np.sqrt(np.einsum("ij,ij->i", block, block)) * length
+            np.subtract(1, here, out=here)
+    return found
+
+
+def nearest(
+    runs: Iterable[pa.FixedSizeListArray], query: Floats, metric: Metric, k: int, shown: Shown | None = None
+) -> tuple[Places, Floats]:
+    """The k nearest of all runs, nearest first: their places, counted over all, and distances. `shown` says which
+    places count.
+    """
+    places, found, first = np.zeros(0, np.int64), np.zeros(0, np.float32), 0
+    for run in _blocks(runs):
+        measured = distances(matrix(run), query, metric)
+        if run.null_count:
+            measured[run.is_null().to_numpy(zero_copy_only=False)] = np.nan
+        if shown is not None:
+            measured[~shown[first : first + len(run)]] = np.nan
+        here = np.flatnonzero(~np.isnan(measured))
+        here = here[_best(measured[here], k)]
+        places, found = np.concatenate([places, here + first]), np.concatenate([found, measured[here]])
+        kept = _best(found, k)
+        places, found = places[kept], found[kept]
+        first += len(run)
+    return places, found
+
+
+def matrix(vectors: pa.FixedSizeListArray) -> npt.NDArray[Any]:
+    """The numbers, without a copy; those of a null are anything, and a null among numbers is 0."""
+    width = vectors.type.list_size
+    values = vectors.values.slice(vectors.offset * width, len(vectors) * width)
+    numbers: npt.NDArray[Any] = (values.fill_null(0) if values.null_count else values).to_numpy()
+    return numbers.reshape(len(vectors), width)
+
+
+def _best(measured: Floats, k: int) -> npt.NDArray[np.int64]:
+    """The places of the k least, in order; of equal ones the first."""
+    if len(measured) > k:
+        bound = np.partition(measured, k - 1)[k - 1]
+        among = np.flatnonzero(measured <= bound)
+        return among[np.argsort(measured[among], kind="stable")[:k]]
+    return np.argsort(measured, kind="stable")
+
+
+def _blocks(runs: Iterable[pa.FixedSizeListArray]) -> Iterator[pa.FixedSizeListArray]:
+    """The same rows; short runs, such as those of single puts, are joined."""
+    short: list[pa.FixedSizeListArray] = []
+    held = 0
+    for run in runs:
+        short.append(run)
+        held += len(run) * run.type.list_size * run.type.value_type.bit_width // 8
+        if held >= BLOCK_BYTES:
+            yield _joined(short)
+            short, held = [], 0
+    if short:
+        yield _joined(short)
+
+
+def _joined(runs: Sequence[pa.FixedSizeListArray]) -> pa.FixedSizeListArray:
+    return runs[0] if len(runs) == 1 else pa.concat_arrays(runs)

@@ -1,0 +1,212 @@
+"""The rows of a table's layers that count: which of an SSTable, of a tail, and which of the base do not any more.
+
+Promises:
+1. A row that counts is in exactly one layer; overwritten and deleted ones are hidden there, as a scan hides them.
+2. What was found out is held with what it was found out of, and is found out again only when that has changed.
+3. Vectors of SSTables are held in memory as far as the budget of the process goes, and else read anew, block by block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.caches import Cache, cache_bytes
+from headgate.connectors.lance import rows as row_ids
+from headgate.connectors.lance.filters import Filter
+from headgate.connectors.lance.rows import ROW_ID, RowIds
+from headgate.search.query.parts import FreshSource, Source, StoredSource
+from headgate.search.query.superseded import superseded_rows
+from headgate.search.vectors.distances import Shown
+from headgate.shards.manifest.model import SsTable
+from headgate.shards.rows.dedup import KeySet, living, newest_rows
+from headgate.shards.rows.keys import plain, sstable_keys
+from headgate.shards.rows.schema import TOMBSTONE
+from headgate.shards.rows.sstable import sstable_key
+from headgate.shards.rows.view import ShardDelta, TableView
+from headgate.shards.vectors import is_vector
+
+HELD_SHARE = 4
+"""The part of the budget that the vectors of one SSTable may take; larger ones are read each time."""
+
+_vectors: Cache[pa.ChunkedArray] = Cache("sstable_vectors", lambda held: int(held.nbytes))
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """An SSTable or the fresh rows of a shard: all its rows in order, and which of them count."""
+
+    source: Source
+    rows: RowIds
+    counts: Shown
+
+    def vectors(self, column: str) -> Iterator[pa.FixedSizeListArray]:
+        """Of all its rows, in order."""
+        raise NotImplementedError
+
+    def passing(self, filter: Filter) -> Shown:
+        """Which rows count that a filter lets through."""
+        return self.counts & np.isin(self.rows, self.source.passing(filter))
+
+
+@dataclass(frozen=True, eq=False)
+class FreshLayer(Layer):
+    """Rows in memory."""
+
+    table: pa.Table
+
+    def vectors(self, column: str) -> Iterator[pa.FixedSizeListArray]:
+        yield from self.table.column(column).chunks
+
+    def passing(self, filter: Filter) -> Shown:
+        # Lance judges a copy of the rows: without the vectors, unless the filter may name them.
+        told = str(filter).casefold()
+        wanted = [one.name for one in self.table.schema if not is_vector(one.type) or one.name.casefold() in told]
+        found = np.zeros(len(self.rows), np.bool_)
+        found[FreshSource(self.table.select(wanted)).passing(filter).astype(np.int64)] = True
+        return self.counts & found
+
+
+@dataclass(frozen=True, eq=False)
+class SsTableLayer(Layer):
+    """An SSTable with the columns of today."""
+
+    dataset: Any
+    place: str
+    """It never changes, and its place is not used again."""
+
+    def vectors(self, column: str) -> Iterator[pa.FixedSizeListArray]:
+        identity = (self.place, column)
+        kind = self.dataset.schema.field(column).type
+        held = _vectors.get(identity)
+        if held is None:
+            nbytes = len(self.rows) * kind.list_size * kind.value_type.bit_width // 8
+            if nbytes > cache_bytes() // HELD_SHARE:
+                yield from self._read(column)
+                return
+            held = pa.chunked_array(list(self._read(column)), kind)
+            _vectors.put(identity, held)
+        yield from held.chunks
+
+    def _read(self, column: str) -> Iterator[pa.FixedSizeListArray]:
+        for batch in row_ids.numbered_batches(self.dataset, [column]):
+            yield batch.column(0)
+
+
+@dataclass(frozen=True, eq=False)
+class ShardLayers:
+    """What one shard adds, and every key that it has a row or a delete of, once; None for a table without keys."""
+
+    delta: ShardDelta
+    layers: tuple[Layer, ...]
+    keys: pa.Table | None
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes in memory beside the rows."""
+        rows = sum(int(layer.rows.nbytes + layer.counts.nbytes) for layer in self.layers)
+        return 1_000 + rows + (int(self.keys.nbytes) if self.keys is not None else 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Layers:
+    """The same of a whole table, and the rows of its base that do not count any more."""
+
+    shards: tuple[ShardLayers, ...]
+    version: int
+    superseded: RowIds
+
+    @cached_property
+    def fresh(self) -> tuple[Layer, ...]:
+        """All but the base."""
+        return tuple(layer for shard in self.shards for layer in shard.layers)
+
+
+_shards: Cache[ShardLayers] = Cache(
+    "shard_layers",
+    lambda shard: shard.nbytes,
+    lambda shard: ((table, int(table.nbytes)) for table in shard.delta.tables),
+)
+_layers: Cache[Layers] = Cache("table_layers", lambda layers: 1_000 + int(layers.superseded.nbytes))
+
+
+def layers_of(view: TableView) -> Layers:
+    """Of a view; what is held of it, or of another with the same shards, is not found out again."""
+    home = view.home
+    shards = tuple(map(_shard_layers, view.deltas))
+    version = int(view.base.dataset.version)
+    identity = (home.uri, home.table_id, home.schema.logical.names)
+    held = _layers.get(identity[:2])
+    if held is not None and held.version == version and _same(held.shards, shards):
+        return held
+    keys = [shard.keys for shard in shards if shard.keys is not None and shard.keys.num_rows]
+    superseded = np.zeros(0, np.uint64)
+    if keys:
+        # A key lives in one shard, so that each is in here once.
+        key = home.schema.primary_key
+        superseded = superseded_rows(identity[:2], view.base.dataset, key, pa.concat_tables(keys))
+    made = Layers(shards, version, superseded)
+    _layers.put(identity[:2], made)
+    return made
+
+
+def _same(some: Sequence[ShardLayers], others: Sequence[ShardLayers]) -> bool:
+    return len(some) == len(others) and all(one is other for one, other in zip(some, others, strict=True))
+
+
+def _shard_layers(delta: ShardDelta) -> ShardLayers:
+    identity = (delta.shard.home.uri, delta.shard.home.table_id, delta.shard.id)
+    held = _shards.get(identity)
+    # A shard that has not changed since the last read is the same object.
+    if held is not None and held.delta is delta:
+        return held
+    made = _made(delta)
+    _shards.put(identity, made)
+    return made
+
+
+def _made(delta: ShardDelta) -> ShardLayers:
+    """Newest first, as a scan reads them."""
+    schema = delta.shard.home.schema
+    hidden, keys, layers = KeySet(schema.primary_key), [], []
+    for layer, rows in _newest_first(delta):
+        left = hidden.unseen(newest_rows(rows, hidden.key))
+        hidden.add(left)
+        keys.append(left.select(hidden.key))
+        counting = living(left.select([TOMBSTONE, ROW_ID])).column(ROW_ID).to_numpy()
+        layer.counts[:] = np.isin(layer.rows, counting)
+        layers.append(layer)
+    return ShardLayers(delta, tuple(layers), pa.concat_tables(keys) if hidden.key and keys else None)
+
+
+def _newest_first(delta: ShardDelta) -> Iterator[tuple[Layer, pa.Table]]:
+    """Each layer, and its keys with tombstones and row ids."""
+    if delta.rows.num_rows:
+        yield _fresh(delta, delta.rows)
+    for sstable in reversed(delta.sstables):
+        yield _stored(delta, sstable)
+
+
+def _fresh(delta: ShardDelta, rows: pa.Table) -> tuple[Layer, pa.Table]:
+    every = np.arange(rows.num_rows, dtype=np.uint64)
+    shown = rows.drop_columns([TOMBSTONE])
+    keys = rows.select([*delta.shard.home.schema.primary_key, TOMBSTONE])
+    layer = FreshLayer(FreshSource(shown), every, np.zeros(len(every), np.bool_), shown)
+    return layer, plain(keys.append_column(ROW_ID, pa.array(every)))
+
+
+def _stored(delta: ShardDelta, sstable: SsTable) -> tuple[Layer, pa.Table]:
+    stored, storage = delta.stored(sstable), delta.shard.home.schema.storage
+    if not stored.as_today:
+        # From before a column was renamed, added or dropped: its rows are read as they are today.
+        return _fresh(delta, pa.Table.from_batches(stored.batches(storage.names, None), storage))
+    keys = sstable_keys(delta.shard, sstable, stored)
+    rows: RowIds = keys.column(ROW_ID).to_numpy()
+    place = f"{delta.shard.home.uri}/{sstable_key(delta.shard, sstable.path)}"
+    counts = np.zeros(len(rows), np.bool_)
+    return SsTableLayer(StoredSource(stored.dataset), rows, counts, stored.dataset, place), keys

@@ -1,0 +1,113 @@
+"""One search by vector over everything that counts: base, SSTables and the visible tail of the WALs.
+
+Promises:
+1. The rows are the nearest of those that a scan at the same instant shows, and the distances are exact. Where no index
+   of the base is asked, they are exactly the nearest.
+2. A filter is applied before the nearest are taken: k rows come wherever so many pass it.
+3. Memory beside what is held within the budget: one block of vectors at a time, and a few numbers for each fresh row.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headgate import parallel
+from headgate.connectors.lance.filters import Filter
+from headgate.connectors.lance.rows import RowIds
+from headgate.errors import InvalidInput
+from headgate.search.query.parts import Source, StoredSource, rows_from
+from headgate.search.vectors.base import DISTANCE, nearest_in_base
+from headgate.search.vectors.distances import Floats, nearest, query_of
+from headgate.search.vectors.layers import Layer, layers_of
+from headgate.shards.rows.view import TableView
+from headgate.shards.vectors import VectorColumn
+
+AT_ONCE = min(os.cpu_count() or 1, 4)
+"""Layers searched together; each may hold the vectors of an SSTable meanwhile."""
+
+
+class VectorSearcher:
+    """Searches a table as it was at one instant by vectors. Thread-safe."""
+
+    def __init__(self, view: TableView) -> None:
+        """Raises InvalidInput where the base's columns have changed since the table was opened."""
+        if not view.base.as_today:
+            what = "The table's columns have changed since it was opened."
+            raise InvalidInput(what, table=view.home.uri, advice="open the table again")
+        self._view = view
+
+    def nearest(
+        self,
+        vector: Any,
+        column: str | None = None,
+        k: int = 10,
+        *,
+        filter: Filter | None = None,
+        columns: Sequence[str] | None = None,
+        nprobes: int | None = None,
+        refine: int | None = None,
+    ) -> pa.Table:
+        """The k nearest rows, nearest first: the columns, and `_distance`. See `Table.nearest`."""
+        result = self._view.scan(columns, filter).schema
+        chosen = self.column(column)
+        for name, number in (("k", k), ("nprobes", nprobes), ("refine", refine)):
+            if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 1):
+                raise InvalidInput(f"{name} must be a number of at least 1, got {number!r}.")
+        query = query_of(vector, self._view.home.schema.logical.field(chosen.column).type, chosen.metric)
+        sources, places, rows, found = self._best(chosen, query, k, filter, nprobes, refine)
+        names = result.names or [chosen.column]
+        values = rows_from(sources, places, rows, names) if len(rows) else result.empty_table()
+        shown = [values.column(field.name).cast(field.type) for field in result]
+        return pa.Table.from_arrays([*shown, pa.array(found)], schema=result.append(pa.field(DISTANCE, pa.float32())))
+
+    def column(self, name: str | None) -> VectorColumn:
+        """The vector column of that name, or the only one. Raises InvalidInput."""
+        home = self._view.home
+        known = {one.column: one for one in home.vectors}
+        if name is None and len(known) == 1:
+            return next(iter(known.values()))
+        if name is None:
+            what = f"The table has {len(known)} vector columns, and none was named."
+            raise InvalidInput(what, table=home.uri, known=sorted(known) or None)
+        if name not in known:
+            raise InvalidInput(
+                f"Column {name!r} is not a vector column of the table.",
+                table=home.uri,
+                known=sorted(known) or None,
+                advice='name it when the table is made: create_table(vector={"embedding": vector("cosine")})',
+            )
+        return known[name]
+
+    def _best(
+        self,
+        column: VectorColumn,
+        query: Floats,
+        k: int,
+        filter: Filter | None,
+        nprobes: int | None,
+        refine: int | None,
+    ) -> tuple[list[Source], npt.NDArray[np.int64], RowIds, Floats]:
+        """Sources, and of the k nearest rows the place of theirs, their row there, and their distance."""
+        layers, dataset = layers_of(self._view), self._view.base.dataset
+
+        def search(layer: Layer | None) -> tuple[RowIds, Floats]:
+            if layer is None:
+                return nearest_in_base(
+                    dataset, column, query, k, layers.superseded, filter=filter, nprobes=nprobes, refine=refine
+                )
+            shown = layer.counts if filter is None else layer.passing(filter)
+            places, found = nearest(layer.vectors(column.column), query, column.metric, k, shown)
+            return layer.rows[places], found
+
+        answers = parallel.each("nearest", search, [None, *layers.fresh], workers=AT_ONCE)
+        found = np.concatenate([distances for _, distances in answers])
+        order = np.argsort(found, kind="stable")[:k]
+        places = np.repeat(np.arange(len(answers)), [len(rows) for rows, _ in answers])[order]
+        sources = [StoredSource(dataset), *(layer.source for layer in layers.fresh)]
+        return sources, places, np.concatenate([rows for rows, _ in answers])[order], found[order]
