@@ -13,6 +13,8 @@ from headgate.connectors.lance.filters import Filter
 from headgate.errors import InvalidInput
 from headgate.search.query.ranking import Match
 from headgate.search.query.searcher import Searcher, searcher_of
+from headgate.search.vectors.fusion import Fuse
+from headgate.search.vectors.hybrid import search_both
 from headgate.search.vectors.searcher import VectorSearcher
 from headgate.shards.rows.view import TableView
 from headgate.shards.shard import TableHome
@@ -128,6 +130,47 @@ class Reads:
         searcher = VectorSearcher(self._snapshot())
         return searcher.nearest(
             vector, column, k, filter=filter, columns=_names(columns), nprobes=nprobes, refine=refine
+        )
+
+    def hybrid(
+        self,
+        text: str,
+        vector: Any,
+        *,
+        column: str | None = None,
+        vector_column: str | None = None,
+        columns: Columns = None,
+        filter: Filter | None = None,
+        k: int = 10,
+        match: Match = "any",
+        fuse: Fuse = "rrf",
+        weight: float = 0.5,
+        nprobes: int | None = None,
+        refine: int | None = None,
+    ) -> pa.Table:
+        """The k rows that fit a text and a vector best, best first, with `_score`, `_distance` and `_relevance`.
+
+        Of one instant, the best of `search` and of `nearest` are taken, 100 of each or 4 k, and ranked together: by
+        "rrf", 1 / (60 + rank) in the one plus the same in the other, or "weighted", `weight` times the score beside the
+        best score, and the rest of 1 times how far the distance lies from the farthest to the nearest. A row that does
+        not match the text has no `_score`, one without a vector no `_distance`; for what is missing a row gets nothing.
+
+        The other arguments are those of `search` and `nearest`. Writes nothing, raises what they raise.
+        """
+        return search_both(
+            self._snapshot(),
+            text,
+            vector,
+            column=column,
+            vector_column=vector_column,
+            columns=_names(columns),
+            filter=filter,
+            k=k,
+            match=match,
+            fuse=fuse,
+            weight=weight,
+            nprobes=nprobes,
+            refine=refine,
         )
 
     def searcher(self) -> Searcher:

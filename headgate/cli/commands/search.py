@@ -1,8 +1,8 @@
-"""`headgate search`: find rows by their words, or by a vector."""
+"""`headgate search`: find rows by their words, by a vector, or by both."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import click
 import pyarrow as pa
@@ -14,8 +14,12 @@ from headgate.errors import InvalidInput
 from headgate.search.query.parts import SCORE
 from headgate.search.query.searcher import Marker
 from headgate.search.vectors.base import DISTANCE
+from headgate.search.vectors.fusion import Fuse
+from headgate.search.vectors.hybrid import RELEVANCE
 from headgate.shards.vectors import is_vector
 from headgate.table.table import open_table
+
+DIGITS = {SCORE: 4, DISTANCE: 6, RELEVANCE: 6}
 
 
 @click.command(
@@ -25,15 +29,27 @@ Example:
   headgate search ./orders "late delivery" --match all --filter "amount > 100" --show id,note -k 3
   headgate search s3://bucket/orders refund --column note --output json
   headgate search ./reviews --vector @question.npy --filter "stars < 3" --show id,text
+  headgate search ./reviews "late delivery" --vector @question.npy --fuse weighted --weight 0.3
 """
 )
 @table_argument
 @click.argument("text", required=False)
-@click.option("--column", help="The column to search. Default: the one that has a full-text index, or holds vectors.")
+@click.option("--column", help="The column to search for TEXT. Default: the one that has a full-text index.")
 @click.option(
     "--vector",
     metavar="@FILE|JSON",
     help="Find the rows whose vectors are nearest to this one: @FILE.npy as numpy.save writes it, or numbers in JSON.",
+)
+@click.option("--vector-column", help="The column to search for the vector. Default: the one that holds vectors.")
+@click.option(
+    "--fuse",
+    type=click.Choice(get_args(Fuse)),
+    default="rrf",
+    show_default=True,
+    help="With TEXT and --vector: by ranks in both, or by a weighted sum of score and closeness.",
+)
+@click.option(
+    "--weight", type=click.FloatRange(0, 1), default=0.5, show_default=True, help="The part of TEXT in that sum."
 )
 @click.option("--nprobes", type=click.IntRange(min=1), help="Partitions of a vector index to read at least.")
 @click.option("--refine", type=click.IntRange(min=1), help="So many times k candidates of it are measured exactly.")
@@ -54,6 +70,9 @@ def search(
     text: str | None,
     column: str | None,
     vector: str | None,
+    vector_column: str | None,
+    fuse: Any,
+    weight: float,
     nprobes: int | None,
     refine: int | None,
     k: int,
@@ -63,39 +82,49 @@ def search(
     storage_options: dict[str, str],
     output: Output,
 ) -> None:
-    """Find the rows of the TABLE that fit TEXT best, or those nearest to a vector, fresh ones included.
+    """Find the rows of the TABLE that fit TEXT best, those nearest to a vector, or the best of both together.
 
     Texts are ranked by BM25, vectors by their exact distance, over everything that counts: base, SSTables and what is
     committed in the WALs. Writes nothing.
     """
-    if (text is None) == (vector is None):
-        raise InvalidInput("A search is by TEXT or by --vector.", advice="give one of the two")
+    if text is None and vector is None:
+        raise InvalidInput("A search is by TEXT, by --vector, or by both, and none was given.")
     query = None if vector is None else query_vector(vector)
     table = open_table(uri, storage_options=storage_options)
     plain = [field.name for field in table.schema if not is_vector(field.type)]
-    columns = [name.strip() for name in show.split(",")] if show is not None else plain
-    what: dict[str, Any] = {"table": table.uri, "column": column, "filter": filter}
+    shared: dict[str, Any] = {"columns": _names(show) if show is not None else plain, "filter": filter}
+    what: dict[str, Any] = {"table": table.uri, "filter": filter}
     if text is None:
-        found = table.nearest(query, column=column, columns=columns, filter=filter, k=k, nprobes=nprobes, refine=refine)
-        output.record(f"{found.num_rows} nearest in {table.uri}", {**what, "hits": _nearest(found)})
+        found = table.nearest(query, column=vector_column, k=k, nprobes=nprobes, refine=refine, **shared)
+        hits = _hits(found)
+        output.record(f"{len(hits)} nearest in {table.uri}", {**what, "vector_column": vector_column, "hits": hits})
         return
     searcher = table.searcher()
     column = column or searcher.only_column()
-    found = searcher.search(text, column, k, match=match, filter=filter, columns=columns)
-    hits = _hits(found, column, searcher.marker(text, column))
     what |= {"column": column, "text": text, "match": match}
+    if query is None:
+        found = searcher.search(text, column, k, match=match, **shared)
+    else:
+        both = {"fuse": fuse, "weight": weight, "nprobes": nprobes, "refine": refine}
+        found = table.hybrid(
+            text, query, column=column, vector_column=vector_column, k=k, match=match, **both, **shared
+        )
+        what |= {"vector_column": vector_column, "fuse": fuse}
+    hits = _hits(found, column, searcher.marker(text, column))
     output.record(f"{len(hits)} hits for {text!r} in {table.uri}", {**what, "hits": hits})
 
 
-def _nearest(found: pa.Table) -> list[dict[str, Any]]:
-    return [{"distance": round(row.pop(DISTANCE), 6), **row} for row in found.to_pylist()]
+def _names(show: str) -> list[str]:
+    return [name.strip() for name in show.split(",")]
 
 
-def _hits(found: pa.Table, column: str, marked: Marker) -> list[dict[str, Any]]:
+def _hits(found: pa.Table, column: str | None = None, marked: Marker | None = None) -> list[dict[str, Any]]:
+    """What was measured comes first."""
     rows = []
     for row in found.to_pylist():
-        score = round(row.pop(SCORE), 4)
-        if isinstance(row.get(column), str):
+        measured = {name: row.pop(name) for name in (RELEVANCE, SCORE, DISTANCE) if name in row}
+        if column is not None and marked is not None and isinstance(row.get(column), str):
             row[column] = Marked(marked(row[column]))
-        rows.append({"score": score, **row})
+        told = {name[1:]: None if one is None else round(one, DIGITS[name]) for name, one in measured.items()}
+        rows.append({**told, **row})
     return rows

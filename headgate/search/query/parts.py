@@ -26,6 +26,7 @@ from headgate.search.query.ranking import Documents, Hits
 from headgate.search.query.tail_index import TextBlock, tail_segments
 from headgate.shards.rows.chunks import ChunkedRows
 from headgate.shards.rows.keys import plain
+from headgate.shards.shard import Shard
 
 SCORE = "_score"
 PLACE = "__headgate_place"
@@ -37,6 +38,11 @@ _indexes: Cache[OpenIndex] = Cache("indexes", lambda index: 0, lambda index: ind
 
 class Source(Protocol):
     """Where the rows of a part are."""
+
+    @property
+    def place(self) -> str:
+        """Of its rows: sources of one instant that have the same rows have the same place, and their row ids too."""
+        ...
 
     def take(self, rows: RowIds, columns: Sequence[str]) -> pa.Table:
         """These rows, in this order."""
@@ -53,6 +59,11 @@ class StoredSource:
 
     dataset: Any
 
+    @property
+    def place(self) -> str:
+        """Of the dataset."""
+        return str(self.dataset.uri)
+
     def take(self, rows: RowIds, columns: Sequence[str]) -> pa.Table:
         """These rows, in this order."""
         return row_ids.take_rows(self.dataset, rows, columns)
@@ -65,9 +76,10 @@ class StoredSource:
 
 @dataclass(frozen=True, eq=False)
 class FreshSource:
-    """Rows in memory; a row's id is its place."""
+    """Rows in memory; a row's id is its place among them."""
 
     rows: pa.Table
+    place: str
 
     def take(self, rows: RowIds, columns: Sequence[str]) -> pa.Table:
         """These rows, in this order."""
@@ -82,6 +94,11 @@ class FreshSource:
     @cached_property
     def _chunks(self) -> ChunkedRows:
         return ChunkedRows(self.rows)
+
+
+def tail_place(shard: Shard) -> str:
+    """The place of a shard's fresh rows."""
+    return f"{shard.id}:tail"
 
 
 @dataclass(frozen=True, eq=False)

@@ -95,13 +95,26 @@ class Searcher:
         if prepared.only_base and prepared.base.exact and filter is None:
             found = full_text.best_matches(prepared.base.dataset, text, column, match, result.names, k)
             return _as(result, found, found.column(SCORE))
-        words = full_text.query_words(text, prepared.base.column.parameters)
-        ranking = rank([part.documents for part in prepared.parts], words, match)
-        hits = ranking.best(k) if filter is None else self._passing(prepared.parts, ranking, filter, k)
+        hits = self._ranked(prepared, text, match, filter, k)[1]
         if not len(hits):
             return _as(result, result.empty_table(), pa.array([], pa.float32()))
         found = rows_of(prepared.parts, hits, result.names or [column])
         return _as(result, found, pa.array(hits.scores, pa.float32()))
+
+    def ranked(
+        self, text: str, column: str, k: int, match: Match = "any", filter: Filter | None = None
+    ) -> tuple[Sequence[TextPart], Ranking, Hits]:
+        """The parts, every row in them that matches, whatever the filter, and the k best that it lets through."""
+        prepared = self._prepare(column)
+        check_match(prepared.base.column, match, k)
+        return prepared.parts, *self._ranked(prepared, text, match, filter, k)
+
+    def _ranked(
+        self, prepared: _Prepared, text: str, match: Match, filter: Filter | None, k: int
+    ) -> tuple[Ranking, Hits]:
+        words = full_text.query_words(text, prepared.base.column.parameters)
+        ranking = rank([part.documents for part in prepared.parts], words, match)
+        return ranking, ranking.best(k) if filter is None else self._passing(prepared.parts, ranking, filter, k)
 
     def only_column(self) -> str:
         """The one column with a full-text index. Raises InvalidInput where there are none or several."""

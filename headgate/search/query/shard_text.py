@@ -22,7 +22,16 @@ from headgate.connectors.lance.fts.partition import Partition
 from headgate.connectors.lance.rows import ROW_ID, RowIds
 from headgate.connectors.objects import ObjectStore
 from headgate.errors import InvalidInput
-from headgate.search.query.parts import FreshSource, StoredSource, TextColumn, TextPart, opened, part_of, tail_parts
+from headgate.search.query.parts import (
+    FreshSource,
+    StoredSource,
+    TextColumn,
+    TextPart,
+    opened,
+    part_of,
+    tail_parts,
+    tail_place,
+)
 from headgate.search.query.tail_index import TextBlock, identity_of
 from headgate.shards.manifest.model import SsTable
 from headgate.shards.rows.dedup import living, newest_rows
@@ -48,7 +57,7 @@ def shard_parts(delta: ShardDelta, column: TextColumn) -> ShardParts:
     pieces = [_sstable_piece(delta, sstable, column) for sstable in delta.sstables]
     tail = pa.concat_tables([delta.shard.home.schema.storage.empty_table(), *delta.tables])
     if tail.num_rows:
-        pieces.append(_fresh_piece(tail, key, column))
+        pieces.append(_fresh_piece(tail, key, column, tail_place(delta.shard)))
     if not key or not pieces:
         nothing = np.zeros(0, np.uint64)
         return ShardParts([part for piece in pieces for part in piece.parts(nothing)], None)
@@ -74,21 +83,21 @@ def _of_piece(piece: _Piece, number: int) -> pa.Table:
     return piece.keys.append_column(_PIECE, pa.array(np.full(piece.keys.num_rows, number, np.int32)))
 
 
-def _fresh_piece(rows: pa.Table, key: tuple[str, ...], column: TextColumn) -> _Piece:
+def _fresh_piece(rows: pa.Table, key: tuple[str, ...], column: TextColumn, place: str) -> _Piece:
     every = np.arange(rows.num_rows, dtype=np.uint64)
     blocks = [TextBlock(identity_of([chunk]), len(chunk), partial(list, [chunk])) for chunk in _texts(rows, column)]
-    source = FreshSource(rows.drop_columns([TOMBSTONE]))
+    source = FreshSource(rows.drop_columns([TOMBSTONE]), place)
     keys = plain(rows.select([*key, TOMBSTONE]).append_column(ROW_ID, pa.array(every)))
     return _Piece(keys, lambda hidden: tail_parts(source, blocks, every, column, hidden))
 
 
 def _sstable_piece(delta: ShardDelta, sstable: SsTable, column: TextColumn) -> _Piece:
     stored, schema = delta.stored(sstable), delta.shard.home.schema
+    store, place = delta.shard.home.store, sstable_key(delta.shard, sstable.path)
     if not stored.as_today:
         # From before a column was renamed, added or dropped: its rows are read as they are today.
         batches = list(stored.batches(schema.storage.names, None))
-        return _fresh_piece(pa.Table.from_batches(batches, schema.storage), schema.primary_key, column)
-    store, place = delta.shard.home.store, sstable_key(delta.shard, sstable.path)
+        return _fresh_piece(pa.Table.from_batches(batches, schema.storage), schema.primary_key, column, place)
     identity = f"{delta.shard.home.uri}/{place}"
     keys = sstable_keys(delta.shard, sstable, stored)
     source = StoredSource(stored.dataset)

@@ -20,7 +20,7 @@ from headgate.caches import Cache, cache_bytes
 from headgate.connectors.lance import rows as row_ids
 from headgate.connectors.lance.filters import Filter
 from headgate.connectors.lance.rows import ROW_ID, RowIds
-from headgate.search.query.parts import FreshSource, Source, StoredSource
+from headgate.search.query.parts import FreshSource, Source, StoredSource, tail_place
 from headgate.search.query.superseded import superseded_rows
 from headgate.search.vectors.distances import Shown
 from headgate.shards.manifest.model import SsTable
@@ -68,7 +68,7 @@ class FreshLayer(Layer):
         told = str(filter).casefold()
         wanted = [one.name for one in self.table.schema if not is_vector(one.type) or one.name.casefold() in told]
         found = np.zeros(len(self.rows), np.bool_)
-        found[FreshSource(self.table.select(wanted)).passing(filter).astype(np.int64)] = True
+        found[FreshSource(self.table.select(wanted), self.source.place).passing(filter).astype(np.int64)] = True
         return self.counts & found
 
 
@@ -77,11 +77,10 @@ class SsTableLayer(Layer):
     """An SSTable with the columns of today."""
 
     dataset: Any
-    place: str
-    """It never changes, and its place is not used again."""
 
     def vectors(self, column: str) -> Iterator[pa.FixedSizeListArray]:
-        identity = (self.place, column)
+        # It never changes, and its place is not used again.
+        identity = (self.source.place, column)
         kind = self.dataset.schema.field(column).type
         held = _vectors.get(identity)
         if held is None:
@@ -187,26 +186,26 @@ def _made(delta: ShardDelta) -> ShardLayers:
 def _newest_first(delta: ShardDelta) -> Iterator[tuple[Layer, pa.Table]]:
     """Each layer, and its keys with tombstones and row ids."""
     if delta.rows.num_rows:
-        yield _fresh(delta, delta.rows)
+        yield _fresh(delta, delta.rows, tail_place(delta.shard))
     for sstable in reversed(delta.sstables):
         yield _stored(delta, sstable)
 
 
-def _fresh(delta: ShardDelta, rows: pa.Table) -> tuple[Layer, pa.Table]:
+def _fresh(delta: ShardDelta, rows: pa.Table, place: str) -> tuple[Layer, pa.Table]:
     every = np.arange(rows.num_rows, dtype=np.uint64)
     shown = rows.drop_columns([TOMBSTONE])
     keys = rows.select([*delta.shard.home.schema.primary_key, TOMBSTONE])
-    layer = FreshLayer(FreshSource(shown), every, np.zeros(len(every), np.bool_), shown)
+    layer = FreshLayer(FreshSource(shown, place), every, np.zeros(len(every), np.bool_), shown)
     return layer, plain(keys.append_column(ROW_ID, pa.array(every)))
 
 
 def _stored(delta: ShardDelta, sstable: SsTable) -> tuple[Layer, pa.Table]:
     stored, storage = delta.stored(sstable), delta.shard.home.schema.storage
+    place = sstable_key(delta.shard, sstable.path)
     if not stored.as_today:
         # From before a column was renamed, added or dropped: its rows are read as they are today.
-        return _fresh(delta, pa.Table.from_batches(stored.batches(storage.names, None), storage))
+        return _fresh(delta, pa.Table.from_batches(stored.batches(storage.names, None), storage), place)
     keys = sstable_keys(delta.shard, sstable, stored)
     rows: RowIds = keys.column(ROW_ID).to_numpy()
-    place = f"{delta.shard.home.uri}/{sstable_key(delta.shard, sstable.path)}"
     counts = np.zeros(len(rows), np.bool_)
-    return SsTableLayer(StoredSource(stored.dataset), rows, counts, stored.dataset, place), keys
+    return SsTableLayer(StoredSource(stored.dataset), rows, counts, stored.dataset), keys

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from headgate import parallel
@@ -22,6 +21,7 @@ from headgate.connectors.lance.filters import Filter
 from headgate.connectors.lance.rows import RowIds
 from headgate.errors import InvalidInput
 from headgate.search.query.parts import Source, StoredSource, rows_from
+from headgate.search.query.ranking import Hits
 from headgate.search.vectors.base import DISTANCE, nearest_in_base
 from headgate.search.vectors.distances import Floats, nearest, query_of
 from headgate.search.vectors.layers import Layer, layers_of
@@ -56,15 +56,18 @@ class VectorSearcher:
         """The k nearest rows, nearest first: the columns, and `_distance`. See `Table.nearest`."""
         result = self._view.scan(columns, filter).schema
         chosen = self.column(column)
-        for name, number in (("k", k), ("nprobes", nprobes), ("refine", refine)):
-            if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 1):
-                raise InvalidInput(f"{name} must be a number of at least 1, got {number!r}.")
-        query = query_of(vector, self._view.home.schema.logical.field(chosen.column).type, chosen.metric)
-        sources, places, rows, found = self._best(chosen, query, k, filter, nprobes, refine)
-        names = result.names or [chosen.column]
-        values = rows_from(sources, places, rows, names) if len(rows) else result.empty_table()
+        query = self.query(vector, chosen)
+        sources, hits = self.find(chosen, query, k, filter=filter, nprobes=nprobes, refine=refine)
+        values = result.empty_table()
+        if len(hits):
+            values = rows_from(sources, hits.parts, hits.rows, result.names or [chosen.column])
         shown = [values.column(field.name).cast(field.type) for field in result]
-        return pa.Table.from_arrays([*shown, pa.array(found)], schema=result.append(pa.field(DISTANCE, pa.float32())))
+        distance = pa.array(hits.scores, pa.float32())
+        return pa.Table.from_arrays([*shown, distance], schema=result.append(pa.field(DISTANCE, pa.float32())))
+
+    def query(self, vector: Any, column: VectorColumn) -> Floats:
+        """A vector to search the column by. Raises InvalidInput."""
+        return query_of(vector, self._view.home.schema.logical.field(column.column).type, column.metric)
 
     def column(self, name: str | None) -> VectorColumn:
         """The vector column of that name, or the only one. Raises InvalidInput."""
@@ -84,16 +87,20 @@ class VectorSearcher:
             )
         return known[name]
 
-    def _best(
+    def find(
         self,
         column: VectorColumn,
         query: Floats,
         k: int,
-        filter: Filter | None,
-        nprobes: int | None,
-        refine: int | None,
-    ) -> tuple[list[Source], npt.NDArray[np.int64], RowIds, Floats]:
-        """Sources, and of the k nearest rows the place of theirs, their row there, and their distance."""
+        *,
+        filter: Filter | None = None,
+        nprobes: int | None = None,
+        refine: int | None = None,
+    ) -> tuple[list[Source], Hits]:
+        """Sources, and where in them the k nearest rows are; their scores are distances."""
+        for name, number in (("k", k), ("nprobes", nprobes), ("refine", refine)):
+            if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 1):
+                raise InvalidInput(f"{name} must be a number of at least 1, got {number!r}.")
         layers, dataset = layers_of(self._view), self._view.base.dataset
 
         def search(layer: Layer | None) -> tuple[RowIds, Floats]:
@@ -108,6 +115,7 @@ class VectorSearcher:
         answers = parallel.each("nearest", search, [None, *layers.fresh], workers=AT_ONCE)
         found = np.concatenate([distances for _, distances in answers])
         order = np.argsort(found, kind="stable")[:k]
-        places = np.repeat(np.arange(len(answers)), [len(rows) for rows, _ in answers])[order]
+        numbers = np.repeat(np.arange(len(answers)), [len(rows) for rows, _ in answers])
+        rows = np.concatenate([rows for rows, _ in answers])
         sources = [StoredSource(dataset), *(layer.source for layer in layers.fresh)]
-        return sources, places, np.concatenate([rows for rows, _ in answers])[order], found[order]
+        return sources, Hits(numbers[order], rows[order], found[order])

@@ -180,6 +180,7 @@ class History:
         native = lance.dataset(self.table.uri).mem_wal_writer(str(self.table.shard(self._shard(number)).id))
         for _ in range(self.chance.choice([1, 3])):
             native.put(self._rows([number]).to_batches()[0])
+            number = number if self.table.primary_key else self._new()
         if self.table.primary_key and self.chance.random() < 0.3:
             native.delete(pa.record_batch({"id": pa.array([number], pa.int64())}))
         native.close()

@@ -5,18 +5,20 @@ from __future__ import annotations
 import random
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import lance
 import numpy as np
 import pyarrow as pa
 
 import headgate
+from headgate.search.vectors.fusion import Fuse
 from headgate.shards.rows.view import TableView
 from headgate.shards.sharding import Sharding, bucket, single
 from headgate.shards.vectors import Metric
 from headgate.table.table import Table
-from tests.search.query.histories import History
+from tests.search.query.histories import SAME, History, query, text
+from tests.search.query.histories import Oracle as TextOracle
 
 Hit = tuple[float, int, Any]
 """Distance, id, vector."""
@@ -28,12 +30,20 @@ def schema_of(kind: pa.DataType, dimension: int) -> pa.Schema:
             pa.field("id", pa.int64(), False),
             pa.field("embedding", pa.list_(kind, dimension)),
             pa.field("size", pa.int32()),
+            pa.field("note", pa.string()),
         ]
     )
 
 
 def make_table(
-    path: Path, metric: Metric = "l2", *, keyed: bool = True, shards: int = 1, half: bool = False, dimension: int = 6
+    path: Path,
+    metric: Metric = "l2",
+    *,
+    keyed: bool = True,
+    shards: int = 1,
+    half: bool = False,
+    dimension: int = 6,
+    full_text: str | tuple[()] = (),
 ) -> Table:
     sharding: Sharding = single() if shards == 1 else bucket("id", shards)
     return headgate.create_table(
@@ -41,6 +51,7 @@ def make_table(
         schema_of(pa.float16() if half else pa.float32(), dimension),
         primary_key="id" if keyed else None,
         sharding=sharding,
+        full_text=full_text,
         vector={"embedding": headgate.vector(metric)},
     )
 
@@ -72,7 +83,8 @@ class VectorHistory(History):
             )
         column = pa.array(vectors, pa.list_(pa.float64(), width)).cast(schema.field("embedding").type)
         plain = pa.schema([field.remove_metadata() for field in schema])
-        return pa.table([numbers, column, [number % 7 for number in numbers]], schema=plain)
+        notes = [text(self.chance) if self.table.full_text else None for _ in numbers]
+        return pa.table([numbers, column, [number % 7 for number in numbers], notes], schema=plain)
 
     def _index(self) -> None:
         """There is none while the base has few rows."""
@@ -130,3 +142,59 @@ def check_nearest(table: Table, oracle: Oracle, chance: random.Random, count: in
         ours = told(table.nearest(query, k=k, filter=filter))
         wrong = differ(ours, oracle.answer(np.array(query, np.float32), filter=filter), k)
         assert wrong is None, f"{query} filter={filter} k={k}: {wrong}"
+
+
+def check_hybrid(table: Table, metric: Metric, chance: random.Random, count: int) -> None:
+    """So many random queries by words and a vector, compared with what native's answers to both make together."""
+    texts, vectors = TextOracle(table), Oracle(table, metric)
+    width = table.schema.field("embedding").type.list_size
+    for _ in range(count):
+        words, vector = query(chance), [chance.gauss(0, 1) for _ in range(width)]
+        filter = chance.choice([None, None, "size > 1 AND id % 2 = 0"])
+        fuse: Fuse = chance.choice(get_args(Fuse))
+        weight = chance.choice([0.0, 0.3, 1.0])
+        scores = {number: score for score, number, _ in texts.answer(words, "any", filter)}
+        away = {number: one for one, number, _ in vectors.answer(np.array(vector, np.float32), filter=filter)}
+        expected = fused(scores, away, weight if fuse == "weighted" else None)
+        found = table.hybrid(words, vector, k=1000, fuse=fuse, weight=weight, filter=filter).to_pylist()
+        told = f"{words!r} {vector} {filter=} {fuse=} {weight=}"
+        assert {row["id"] for row in found} == set(expected), told
+        assert len(found) == len(expected), told
+        for row in found:
+            number = row["id"]
+            assert (row["_score"] is None) == (number not in scores), told
+            assert (row["_distance"] is None) == (number not in away), told
+            assert abs((row["_score"] or 0) - scores.get(number, 0)) <= SAME, told
+            assert same(row["_distance"] or 0, away.get(number, 0)), told
+            least, most = expected[number]
+            assert least - SAME <= row["_relevance"] <= most + SAME, told
+        order = [row["_relevance"] for row in found]
+        assert order == sorted(order, reverse=True), told
+        if table.count() <= 100:
+            few = table.hybrid(words, vector, k=3, fuse=fuse, weight=weight, filter=filter)
+            assert few.column("_relevance").to_pylist() == order[:3], told
+
+
+def fused(scores: dict[int, float], away: dict[int, float], weight: float | None) -> dict[int, tuple[float, float]]:
+    """Row by row, as it is told to users; from the least to the most, where others are as good up to the last bits."""
+    if weight is None:
+        text, vector = _ranked({number: -score for number, score in scores.items()}), _ranked(away)
+        none = (0.0, 0.0)
+        pairs = {number: (text.get(number, none), vector.get(number, none)) for number in {*scores, *away}}
+        return {number: (one[0] + two[0], one[1] + two[1]) for number, (one, two) in pairs.items()}
+    found = {}
+    for number in {*scores, *away}:
+        span = max(away.values()) - min(away.values()) if away else 0
+        closeness = (max(away.values()) - away[number]) / span if number in away and span else float(number in away)
+        sum_of_both = weight * scores.get(number, 0) / max(scores.values(), default=1) + (1 - weight) * closeness
+        found[number] = (sum_of_both, sum_of_both)
+    return found
+
+
+def _ranked(numbers: dict[int, float]) -> dict[int, tuple[float, float]]:
+    found = {}
+    for number, one in numbers.items():
+        near = sum(abs(other - one) <= SAME for other in numbers.values())
+        before = sum(other < one - SAME for other in numbers.values())
+        found[number] = (1 / (60 + before + near), 1 / (61 + before))
+    return found

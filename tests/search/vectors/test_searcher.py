@@ -25,7 +25,9 @@ from tests.search.vectors.histories import Oracle, check_nearest, differ, make_t
 
 def rows(table: Table, vectors: dict[int, Any]) -> pa.Table:
     plain = pa.schema([field.remove_metadata() for field in table.schema])
-    return pa.table([list(vectors), list(vectors.values()), [i % 7 for i in vectors]], schema=plain)
+    return pa.table(
+        [list(vectors), list(vectors.values()), [i % 7 for i in vectors], [None] * len(vectors)], schema=plain
+    )
 
 
 @pytest.fixture
@@ -48,7 +50,7 @@ def test_every_layer_is_searched_and_older_versions_and_deletes_are_hidden(table
     found = table.nearest([0, 0], k=10)
     assert found.column("id").to_pylist() == [1, 2, 3]
     assert found.column("_distance").to_pylist() == [1.0, 4.0, 9.0]
-    assert found.schema.names == ["id", "embedding", "size", "_distance"]
+    assert found.schema.names == ["id", "embedding", "size", "note", "_distance"]
     assert table.nearest([0, 0], k=1, columns="id").to_pydict() == {"id": [1], "_distance": [1.0]}
     assert table.nearest([0, 0], k=1, columns=[]).to_pydict() == {"_distance": [1.0]}
 
@@ -112,10 +114,10 @@ def test_vectors_that_are_not_held_are_read_and_the_answer_is_the_same(
 
 
 def test_rows_from_before_a_column_change_are_searched(table: Table) -> None:
-    table.add_column("note string")
+    table.add_column("colour string")
     table = headgate.open_table(table.uri)
-    found = table.nearest([0, 0], columns=["id", "note"])
-    assert found.to_pydict() == {"id": [1, 2, 3], "note": [None] * 3, "_distance": [1.0, 4.0, 9.0]}
+    found = table.nearest([0, 0], columns=["id", "colour"])
+    assert found.to_pydict() == {"id": [1, 2, 3], "colour": [None] * 3, "_distance": [1.0, 4.0, 9.0]}
 
 
 def test_long_runs_and_short_ones_are_measured_alike(tmp_path: Path) -> None:
@@ -125,7 +127,7 @@ def test_long_runs_and_short_ones_are_measured_alike(tmp_path: Path) -> None:
     schema = schema_of(pa.float32(), 64)
     table = make_table(tmp_path / "t", "l2", keyed=False, dimension=64)
     column = pa.FixedSizeListArray.from_arrays(vectors.ravel(), 64)
-    every = pa.table([np.arange(9_000), column, np.zeros(9_000, np.int32)], schema=schema)
+    every = pa.table([np.arange(9_000), column, np.zeros(9_000, np.int32), [None] * 9_000], schema=schema)
     with table.writer("single") as writer:
         writer.put(every.slice(0, 8_990))
         for number in range(8_990, 9_000):
@@ -166,6 +168,19 @@ def test_what_cannot_be_is_refused(table: Table, arguments: dict[str, Any], said
     given = {"vector": [0, 0], **arguments}
     with pytest.raises(InvalidInput, match=said):
         table.nearest(given.pop("vector"), **given)
+
+
+def test_what_cannot_be_fused_is_refused(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", dimension=2, full_text="note")
+    assert table.hybrid("late", [0, 0]).num_rows == 0
+    for arguments, said in (
+        ({"fuse": "sum"}, "fuse must be one of rrf, weighted"),
+        ({"weight": 2}, "weight must be"),
+        ({"k": 0}, "at least one row"),
+        ({"match": "some"}, "any word, all words or a phrase"),
+    ):
+        with pytest.raises(InvalidInput, match=said):
+            table.hybrid("late", [0, 0], **arguments)
 
 
 def test_a_vector_without_direction_is_refused_where_the_metric_is_cosine(tmp_path: Path) -> None:
