@@ -191,7 +191,7 @@ def test_uv_makes_the_environment_and_installs_where_it_is_there(tmp_path: Path,
     assert asked == [
         ["venv", "--quiet", "--python", sys.executable, str(uv.venv)],
         [*install, "hatchling", "editables", "setuptools", "wheel"],
-        [*install, "--no-build-isolation", "-e", ".[kafka,spark,s3,delta,dev,docs]"],
+        [*install, "--no-build-isolation", "-e", ".[kafka,spark,s3,delta,ui,dev,docs]"],
     ]
     assert not (uv.venv / "left over").exists()
     assert old == uv.venv or (old / "left over").exists(), "what a link points to is somebody else's"
