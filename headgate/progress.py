@@ -23,9 +23,9 @@ NOTEBOOK_SECONDS = 0.2
 
 @contextmanager
 def shown(given: Progress | None, what: str = "") -> Iterator[Progress]:
-    """Where a long call reports to: what its caller gave, else what the user sees. At the end it is gone."""
+    """Where a long call reports to: what its caller gave, by the stages' own names, else what the user sees."""
     if given is not None:
-        yield partial(_titled, given, what)
+        yield given
     elif is_notebook(sys.stderr):
         line = _Line(sys.stderr)
         yield partial(_titled, line.show, what)
