@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -119,7 +120,10 @@ class Toxiproxy:
     def _ask(self, method: str, path: str, body: Any = None) -> None:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.server.endpoint + path, data, method=method)
-        urllib.request.urlopen(request, timeout=30).close()
+        try:
+            urllib.request.urlopen(request, timeout=30).close()
+        except urllib.error.HTTPError as error:
+            raise OSError(f"toxiproxy refused {method} {path} {body}: {error.read().decode()}") from error
 
 
 @dataclass(frozen=True)
