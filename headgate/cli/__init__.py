@@ -48,6 +48,7 @@ COMMANDS = {
     "demo": Lazy("headgate.cli.commands.demo:demo", "See a topic flow into a table, on this machine."),
     "ingest": Lazy("headgate.cli.commands.ingest:ingest", "Run a stream from a Kafka topic into a table."),
     "status": Lazy("headgate.cli.commands.status:status", "How a table, its shards and its streams stand."),
+    "ui": Lazy("headgate.cli.commands.ui:ui", "Tables and streams in the browser."),
     "verify": Lazy("headgate.cli.commands.verify:verify", "Prove that every committed row is there, once."),
     "table": Lazy("headgate.cli.commands.table:table", "Make tables, and read them."),
     "shard": Lazy("headgate.cli.commands.shard:shard", "Look at shards: who owns them, and what they hold."),

@@ -19,6 +19,8 @@ EXTRAS = {
     "s3fs": "s3",
     "prometheus_client": "metrics",
     "delta": "delta",
+    "jinja2": "ui",
+    "markupsafe": "ui",
     "starlette": "ui",
     "uvicorn": "ui",
 }

@@ -17,7 +17,17 @@ import pytest
 from tests.project.installed import ROOT, built_wheel, clean_environment, outside
 from tests.support.pages import blocks_run_by
 
-BLOCKED = ("confluent_kafka", "pyspark", "botocore", "s3fs", "prometheus_client", "delta")
+BLOCKED = (
+    "confluent_kafka",
+    "pyspark",
+    "botocore",
+    "s3fs",
+    "prometheus_client",
+    "delta",
+    "starlette",
+    "uvicorn",
+    "jinja2",
+)
 
 WITHOUT_EXTRAS = """
 import json, sys
@@ -62,6 +72,7 @@ print(json.dumps({
     "ingest": command("ingest", "--servers", "127.0.0.1:1", "--topic", "t", "--table", "t"),
     "demo": command("demo"),
     "kafka": command("kafka", "start", "--dir", "broker"),
+    "ui": command("ui", "t"),
     "register": used(lambda: headgate.register(None)),
     "session": used(local_session),
     "offsets": used(lambda: earliest(source.consumer, "topic", 0)),
@@ -83,11 +94,13 @@ def test_the_wheel_owns_one_name_and_has_all_of_it(wheel: Path) -> None:
     version = wheel.name.split("-")[1]
     assert {name.partition("/")[0] for name in names} == {"headgate", f"headgate-{version}.dist-info"}
     package = ROOT / "headgate"
-    sources = {path.relative_to(ROOT).as_posix() for path in package.rglob("*") if path.suffix in (".py", ".xml")}
-    assert sources - names == set()
+    files = (path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    assert {path.relative_to(ROOT).as_posix() for path in files} - names == set()
     assert {
         "headgate/connectors/jars/jar_lists/lines/spark-4.2.xml",
         "headgate/connectors/jars/jar_lists/kafka.xml",
+        "headgate/console/static/console.css",
+        "headgate/console/templates/base.html",
     } <= names
     assert [name for name in names if "__pycache__" in name or "/tests/" in name] == []
 
@@ -97,7 +110,7 @@ def test_the_wheel_names_its_extras_and_its_command(wheel: Path) -> None:
         folder = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA")).rpartition("/")[0]
         metadata = email.message_from_bytes(archive.read(f"{folder}/METADATA"))
         commands = archive.read(f"{folder}/entry_points.txt").decode()
-    assert {"kafka", "spark", "s3", "delta", "metrics"} <= set(metadata.get_all("Provides-Extra") or [])
+    assert {"kafka", "spark", "s3", "delta", "metrics", "ui"} <= set(metadata.get_all("Provides-Extra") or [])
     needed = [line for line in metadata.get_all("Requires-Dist") or [] if "extra ==" not in line]
     assert [line for line in needed if line.startswith(("confluent", "pyspark", "delta", "s3fs"))] == []
     assert "headgate = headgate.cli:main" in commands
@@ -120,7 +133,7 @@ def check_told(told: dict[str, Any]) -> None:
     """What needs no extra works, and what needs one says which."""
     for name in ("status", "fsck", "gc", "compact"):
         assert told[name][0] == 0, (name, told[name])
-    for name, extra in {"ingest": "kafka", "demo": "kafka", "kafka": "kafka"}.items():
+    for name, extra in {"ingest": "kafka", "demo": "kafka", "kafka": "kafka", "ui": "ui"}.items():
         code, text = told[name]
         assert code == 2, (name, text)
         assert f"pip install 'headgate[{extra}]'" in text

@@ -65,7 +65,8 @@ def home_at(home: TableHome, checkpoint: TableCheckpoint) -> tuple[TableHome, pa
     """The table's home and columns as they are at a checkpoint; nothing can be written through it. Raises DataLoss."""
     dataset = base_at(home, checkpoint)
     then = replace(home, schema=RowSchema.of(dataset.schema, tuple(field_ids(dataset))))
-    return for_reading(then, checkpoint), dataset.schema
+    why = f"The table was opened at checkpoint {checkpoint.name!r}, which is for reading."
+    return for_reading(then, why), dataset.schema
 
 
 def base_at(home: TableHome, checkpoint: TableCheckpoint) -> Any:
@@ -82,9 +83,8 @@ def base_at(home: TableHome, checkpoint: TableCheckpoint) -> Any:
         ) from error
 
 
-def for_reading(home: TableHome, checkpoint: TableCheckpoint) -> TableHome:
-    """The same home, through which nothing can be written."""
-    why = f"The table was opened at checkpoint {checkpoint.name!r}, which is for reading."
+def for_reading(home: TableHome, why: str) -> TableHome:
+    """The same home, through which nothing can be written; `why` is what a caller is told who tries."""
     store = ReadOnlyStore(home.store, why)
     wal_store = store if home.wal_store is home.store else ReadOnlyStore(home.wal_store, why)
     return replace(home, store=store, wal_store=wal_store)

@@ -19,13 +19,12 @@ from headgate.checkpoints.log.state import Head
 from headgate.checkpoints.spark.rewind_plan import rewind_value
 from headgate.cli.commands.shard import code_of
 from headgate.cli.options.duration import Duration
-from headgate.cli.options.kafka import kafka_option, servers_option
+from headgate.cli.options.kafka import consumer_of, kafka_option, servers_option
 from headgate.cli.options.table import storage_option, table_argument
 from headgate.cli.output import Output, TextOutput, output_option
 from headgate.cli.text.status import status_tables
 from headgate.errors import InvalidInput
 from headgate.records import plain
-from headgate.streaming.kafka.source import source
 from headgate.table.look import Place, look_at
 from headgate.table.status import Consumer, StreamStatus, batch_value, stream_statuses
 from headgate.table.table import Table, open_table
@@ -72,13 +71,7 @@ def status(
     if kafka_options and servers is None:
         raise InvalidInput("--kafka-option needs --servers.")
     table = open_table(uri, storage_options=storage_options or None)
-    consumer: Consumer | None = None
-    if servers is not None:
-        address = servers
-
-        def consumer(topic: str) -> Any:
-            return source(address, topic, max_offsets_per_trigger=None, **kafka_options).consumer
-
+    consumer = consumer_of(servers, kafka_options)
     if watch:
         _watch(output, table, consumer, batches, every.total_seconds())
         return

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from headgate.cli.options.pairs import key_value_option
+
+if TYPE_CHECKING:
+    from headgate.connectors.kafka.options import ConsumerConfig
+    from headgate.table.status import Consumer
 
 F = TypeVar("F")
 
@@ -38,3 +42,18 @@ def source_option(command: Any) -> Any:
         help="The topics of one Kafka source of the query; repeat it in the query's order where it has several "
         "sources.",
     )(command)
+
+
+def consumer_of(servers: str | None, options: Mapping[str, str]) -> Consumer | None:
+    """How to reach topics, from --servers and --kafka-option; None without servers."""
+    if servers is None:
+        return None
+    # Loads what `doctor` must not load before it has made processes.
+    from headgate.streaming.kafka.source import source
+
+    address = servers
+
+    def consumer(topic: str) -> ConsumerConfig:
+        return source(address, topic, max_offsets_per_trigger=None, **options).consumer
+
+    return consumer

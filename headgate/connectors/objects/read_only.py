@@ -97,5 +97,5 @@ class ReadOnlyStore(ObjectStore):
             self._why,
             store=self.uri,
             key=key,
-            advice="open the table without a checkpoint to write to it; nothing was written",
+            advice="open the table by itself, without a checkpoint, to write to it; nothing was written",
         )

@@ -1,0 +1,191 @@
+"""The console's pages as a web application: addresses, and what answers them. Security is `guard`'s.
+
+Pages are read by GET and change nothing. Whatever reads a store runs in a thread, so that events go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import structlog
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from headgate import clock
+from headgate.console.guard import Door, Guard
+from headgate.console.pages.overview import overview
+from headgate.console.pages.render import STATIC, page, static
+from headgate.console.pages.shards import shard_page, shards_page
+from headgate.console.watch.now import first_error
+from headgate.console.watch.verdict import Verdict
+from headgate.console.watch.watcher import WatchedTable, Watcher
+from headgate.errors import HeadgateError, InvalidInput, NotFound
+
+_log = structlog.get_logger("headgate.console")
+
+EVENT_SECONDS = 1.0
+"""Between two news of one page at least."""
+PING_SECONDS = 15.0
+MOST_LISTENERS = 64
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def application(watcher: Watcher, door: Door) -> Starlette:
+    """The console over these tables."""
+    pages = _Pages(watcher)
+    routes = [
+        Route("/", pages.at(pages.overview)),
+        Route("/events", pages.events),
+        Route("/static/{name}", _static),
+        Route("/t/{table}", pages.table),
+        Route("/t/{table}/shards", pages.at(pages.shards)),
+        Route("/t/{table}/shards/{shard}", pages.at(pages.shard)),
+    ]
+    app = Starlette(
+        routes=routes,
+        middleware=[Middleware(Guard, door=door)],
+        exception_handlers={HTTPException: _http_error, HeadgateError: _headgate_error},
+    )
+    app.state.stopping = False
+    app.state.listeners = 0
+    return app
+
+
+class _Pages:
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher = watcher
+
+    def at(self, made: Callable[[Request], tuple[str, dict[str, Any]]]) -> Handler:
+        """A page that is made in a thread."""
+
+        async def answer(request: Request) -> Response:
+            return HTMLResponse(await run_in_threadpool(self._rendered, made, request))
+
+        return answer
+
+    def _rendered(self, made: Callable[[Request], tuple[str, dict[str, Any]]], request: Request) -> str:
+        table = self._table(request) if "table" in request.path_params else None
+        name, values = made(request)
+        return page(name, **_frame(request, table), **values)
+
+    def _table(self, request: Request) -> WatchedTable:
+        found = self._watcher.table(request.path_params["table"])
+        if found is None:
+            raise NotFound("There is no such table here.", advice="go back to the overview")
+        return found
+
+    # -- pages ---------------------------------------------------------------------------
+
+    def overview(self, request: Request) -> tuple[str, dict[str, Any]]:
+        return "overview", overview(self._watcher, _page(request))
+
+    async def table(self, request: Request) -> Response:
+        return RedirectResponse(f"/t/{self._table(request).key}/shards", 303)
+
+    def shards(self, request: Request) -> tuple[str, dict[str, Any]]:
+        live = "x-live" in request.headers
+        self._check_budget(live)
+        return "shards", shards_page(self._table(request), _page(request), live=live)
+
+    def shard(self, request: Request) -> tuple[str, dict[str, Any]]:
+        self._check_budget(False)
+        return "shard", shard_page(self._table(request), request.path_params["shard"])
+
+    def _check_budget(self, live: bool) -> None:
+        """A page that a person opens may ask for more than there is; not for ever."""
+        wait = self._watcher.budget.seconds_to_wait()
+        if wait > 0 and not live:
+            raise _Busy(wait)
+
+    # -- what moves ----------------------------------------------------------------------
+
+    async def events(self, request: Request) -> Response:
+        """A line whenever something that pages show may have changed; the page then reads itself again."""
+        state = request.app.state
+        if state.listeners >= MOST_LISTENERS:
+            return Response("Too many pages are open.\n", 503)
+
+        async def news() -> AsyncIterator[str]:
+            state.listeners += 1
+            try:
+                seen, quiet = -1, 0.0
+                yield "retry: 2000\n\n"
+                while not state.stopping and not await request.is_disconnected():
+                    self._watcher.asked()
+                    version = self._watcher.version
+                    if version != seen:
+                        seen, quiet = version, 0.0
+                        yield f"event: changed\ndata: {version}\n\n"
+                    elif quiet >= PING_SECONDS:
+                        quiet = 0.0
+                        yield ": still here\n\n"
+                    await asyncio.sleep(EVENT_SECONDS)
+                    quiet += EVENT_SECONDS
+            finally:
+                state.listeners -= 1
+
+        return StreamingResponse(news(), media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+
+
+class _Busy(HeadgateError):
+    """The console has asked the store for enough."""
+
+    def __init__(self, wait: float) -> None:
+        super().__init__("The console asks the store for no more than two objects a second, and has used that up.")
+        self.wait = wait
+
+
+def _frame(request: Request, table: WatchedTable | None) -> dict[str, Any]:
+    """What every page has around it."""
+    values: dict[str, Any] = {"here": request.url.path, "table": None, "word": None, "tabs": ()}
+    if table is not None:
+        now = table.now
+        verdict, _ = now.verdicts(clock.now(), clock.monotonic())
+        root = f"/t/{table.key}"
+        values |= {"table": now, "word": verdict, "root": root, "tabs": [(f"{root}/{at}", text) for at, text in TABS]}
+    return values
+
+
+TABS = (("shards", "Shards"),)
+
+
+def _page(request: Request) -> int:
+    text = request.query_params.get("page", "1")
+    return max(1, int(text)) if text.isdecimal() and len(text) < 8 else 1
+
+
+async def _static(request: Request) -> Response:
+    name = request.path_params["name"]
+    if name not in STATIC:
+        raise HTTPException(404)
+    return Response(static(name), media_type=STATIC[name], headers={"cache-control": "max-age=300"})
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    what = "There is no such page." if error.status_code == 404 else "That is not how this page is asked for."
+    return _error(request, error.status_code, what, "go back to the overview")
+
+
+async def _headgate_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HeadgateError)
+    if isinstance(error, _Busy):
+        answer = _error(request, 503, error.what, f"this page can be read in {error.wait:.0f} s")
+        answer.headers["retry-after"] = str(max(1, round(error.wait)))
+        return answer
+    status = 404 if isinstance(error, NotFound) else 400 if isinstance(error, InvalidInput) else 503
+    return _error(request, status, first_error(error), error.advice or error.next_step)
+
+
+def _error(request: Request, status: int, what: str, do: str) -> Response:
+    verdict = Verdict("attention", (what,))
+    values = {"here": request.url.path, "table": None, "word": None, "tabs": (), "verdict": verdict, "do": do}
+    return HTMLResponse(page("error", **values), status)

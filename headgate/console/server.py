@@ -1,0 +1,137 @@
+"""The console as a server in a thread of this process.
+
+Promises:
+1. It listens on 127.0.0.1 unless told otherwise, and elsewhere only with a token. The token is in no log line, record
+   or error; whoever starts the server shows it to a person, or took it from the environment.
+2. It handles no signal and forks nothing: it ends by `close`, within seconds, whatever pages are open.
+3. An address that cannot be had is an error of the caller's before anything runs.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from headgate import parallel
+from headgate.connectors.extras import needs
+from headgate.console.guard import Door, is_loopback
+from headgate.console.watch.places import TablePlace
+from headgate.console.watch.watcher import Watcher
+from headgate.errors import InvalidInput
+from headgate.table.status import Consumer
+
+with needs():
+    import uvicorn
+
+    from headgate.console.app import application
+
+PORT = 8484
+"""Where `headgate ui` listens, if it is free."""
+TOKEN_VARIABLE = "HEADGATE_UI_TOKEN"
+SHORTEST_TOKEN = 16
+STOP_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where to listen, and who is let in."""
+
+    host: str = "127.0.0.1"
+    port: int = PORT
+    names: Collection[str] = ()
+    """Host names beside localhost and IP addresses, as a proxy may send them."""
+    token: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(
+        cls, host: str = "127.0.0.1", port: int = PORT, names: Collection[str] = (), *, can_show: bool = False
+    ) -> Address:
+        """With the token of HEADGATE_UI_TOKEN. Without one, where others reach the address: a new one if somebody can
+        be shown it, else InvalidInput.
+        """
+        token = os.environ.get(TOKEN_VARIABLE) or None
+        if token is not None and len(token) < SHORTEST_TOKEN:
+            what = f"{TOKEN_VARIABLE} has fewer than {SHORTEST_TOKEN} characters."
+            raise InvalidInput(what, advice="make one with `openssl rand -hex 32`; nothing was started")
+        if token is None and not is_loopback(host):
+            if not can_show:
+                raise InvalidInput(
+                    f"The console is to listen on {host}, where others reach it, and has no token.",
+                    advice=f"set {TOKEN_VARIABLE}, or listen on 127.0.0.1; nothing was started",
+                )
+            token = secrets.token_urlsafe(32)
+        return cls(host, port, names, token)
+
+
+class Console:
+    """A console that runs. `close` it."""
+
+    def __init__(self, watcher: Watcher, address: Address) -> None:
+        """Listens when this returns. Raises InvalidInput where the address cannot be had."""
+        self.watcher = watcher
+        self._address = address
+        self._socket = _bound(address)
+        self.port: int = self._socket.getsockname()[1]
+        self._app = application(watcher, Door(address.names, address.token))
+        config = uvicorn.Config(
+            self._app,
+            access_log=False,
+            log_config=None,
+            lifespan="off",
+            server_header=False,
+            timeout_graceful_shutdown=2,
+            limit_concurrency=200,
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = parallel.thread("console-server", self._server.run, [self._socket])
+        self._closed = False
+        watcher.start()
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        """Where to look, without the token."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self._address.host, self._address.host)
+        return f"http://{f'[{host}]' if ':' in host and not host.startswith('[') else host}:{self.port}/"
+
+    @property
+    def url_with_token(self) -> str:
+        """The same for a person, once: with the token, where there is one."""
+        return self.url if self._address.token is None else f"{self.url}?token={self._address.token}"
+
+    def close(self) -> None:
+        """Nothing listens any more. Twice equals once."""
+        if self._closed:
+            return
+        self._closed = True
+        self._app.state.stopping = True
+        self._server.should_exit = True
+        self._thread.join(STOP_SECONDS)
+        self.watcher.stop()
+        self._socket.close()
+
+
+def open_console(
+    places: Sequence[TablePlace], address: Address, *, consumer: Consumer | None = None, watcher: Watcher | None = None
+) -> Console:
+    """Start a console of these tables. `consumer` reaches Kafka, for the lag. Raises InvalidInput."""
+    return Console(watcher or Watcher(places, consumer), address)
+
+
+def _bound(address: Address) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    made = socket.socket(family)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((address.host, address.port))
+        made.listen(128)
+    except (OSError, OverflowError) as error:
+        made.close()
+        raise InvalidInput(
+            f"The console cannot listen on {address.host}:{address.port}: {getattr(error, 'strerror', None) or error}.",
+            advice="choose another port, 0 takes any free one; nothing was started",
+        ) from error
+    return made

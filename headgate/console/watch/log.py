@@ -1,0 +1,181 @@
+"""A stream's commit log as the console shows it: the newest records, when the store took them, where the stream stands.
+
+Promises:
+1. The first look costs what `headgate status` costs. A later one is a LIST, and a GET for each record that is new. If
+   more than MOST_NEW are, only the newest FEW of them are read; the others count as batches whose rows are not known.
+2. Nothing is written, nobody is fenced, and no record is read twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TypeAlias
+
+from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.records import BatchRecord, LogRecord, OpenRecord, RewindRecord
+from headgate.console.watch.live import BatchTiming, LiveStream
+from headgate.errors import NotFound
+from headgate.shards.shard import TableHome
+
+MOST_NEW, FEW = 8, 3
+KEPT = 240
+"""Records that are kept for showing."""
+
+Place: TypeAlias = tuple[str, int]
+"""Topic and partition."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One line of the timeline."""
+
+    sequence: int
+    at: datetime | None
+    """When the store took its record, or when the driver said it; None: not known."""
+    record: BatchRecord | None
+    """None: it was not read."""
+    timing: BatchTiming | None = None
+
+    @property
+    def rows(self) -> int | None:
+        """None: not known."""
+        return None if self.record is None else self.record.rows
+
+    @property
+    def dead_letters(self) -> int:
+        """Records that did not become rows."""
+        return 0 if self.record is None else sum(part.rows for part in self.record.dead_letters.values())
+
+
+@dataclass(frozen=True)
+class StreamLog:
+    """What of a log is known at one moment."""
+
+    stream: str
+    sequence: int = 0
+    """Of the last record; 0: none."""
+    opened: OpenRecord | None = None
+    rewound: RewindRecord | None = None
+    last: BatchRecord | None = None
+    ends: Mapping[Place, int] = field(default_factory=dict)
+    """Where the next batch starts."""
+    starts: Mapping[Place, int] = field(default_factory=dict)
+    batches: tuple[Batch, ...] = ()
+    """Oldest first."""
+    takeovers: tuple[int, ...] = ()
+    """Sequences of open records that are among or after the batches."""
+
+    @property
+    def last_at(self) -> datetime | None:
+        """When the last batch was committed, as far as that is known."""
+        return next((one.at for one in reversed(self.batches) if one.at is not None), None)
+
+    def rows_per_second(self, now: datetime, window: float = 60.0) -> float:
+        """Over the last seconds. Batches that were not read count as much as those that were."""
+        inside = [one for one in self.batches if one.at is not None and (now - one.at).total_seconds() <= window]
+        known = [one.rows for one in inside if one.rows is not None]
+        return sum(known) / len(known) * len(inside) / window if known else 0.0
+
+    def history(self, now: datetime, buckets: int = 40, seconds: float = 15.0) -> list[float]:
+        """Rows per second, oldest first: what a sparkline shows."""
+        sums = [0.0] * buckets
+        for one in self.batches:
+            if one.at is not None and one.rows is not None:
+                place = buckets - 1 - int(max(0.0, (now - one.at).total_seconds()) // seconds)
+                if place >= 0:
+                    sums[place] += one.rows / seconds
+        return sums
+
+
+class LogTail:
+    """Looks at one stream's log, again and again. Used by one thread at a time."""
+
+    def __init__(self, home: TableHome, stream: str) -> None:
+        self._log = CommitLog(home.records, stream, home.uri)
+        self._stream = stream
+        self._starts: Mapping[Place, int] | None = None
+        self._records: dict[int, LogRecord] = {}
+        self._times: dict[int, datetime] = {}
+        self._ends: dict[Place, int] = {}
+        self._opened: OpenRecord | None = None
+        self._last: BatchRecord | None = None
+        self._rewound: RewindRecord | None = None
+        self._seen = 0
+
+    def look(self) -> StreamLog:
+        """How it stands now. Raises as `CommitLog.read` does."""
+        if self._starts is None:
+            self._begin()
+        times = self._log.taken_at()
+        self._times |= times
+        new = sorted(sequence for sequence in times if sequence > self._seen)
+        self._seen = max([self._seen, *new])
+        for sequence in new if len(new) <= MOST_NEW else new[-FEW:]:
+            try:
+                self._take(self._log.record(sequence))
+            except NotFound:
+                continue  # folded and collected since the LIST
+        last, opened = self._last, self._opened
+        if last is not None and opened is not None and last.open_id != opened.record_id:
+            # Either a driver has just come, or its open record is among those that were not read.
+            self._opened = opened if opened.sequence > last.sequence else None
+        kept = sorted({*self._times, *self._records})[-KEPT:]
+        self._times = {sequence: self._times[sequence] for sequence in kept if sequence in self._times}
+        self._records = {sequence: self._records[sequence] for sequence in kept if sequence in self._records}
+        return self._shown(kept)
+
+    def _begin(self) -> None:
+        head = self._log.read().head
+        self._ends, self._starts, self._seen = dict(head.ends), head.starts, head.sequence
+        self._opened, self._last, self._rewound = head.opened, head.last, head.rewound
+        records = (*head.recent.values(), head.opened, head.rewound)
+        self._records = {one.sequence: one for one in records if one is not None}
+
+    def _take(self, record: LogRecord) -> None:
+        self._records[record.sequence] = record
+        if isinstance(record, OpenRecord):
+            self._opened = record
+        elif isinstance(record, RewindRecord):
+            self._rewound = record
+            self._ends.update({(one.topic, one.partition): one.after for one in record.offsets})
+        elif isinstance(record, BatchRecord) and not record.is_replay:
+            self._last = record
+            self._ends.update({(one.topic, one.partition): one.until for one in record.sources})
+
+    def _shown(self, kept: Sequence[int]) -> StreamLog:
+        batches = tuple(
+            Batch(sequence, self._times.get(sequence), record if isinstance(record, BatchRecord) else None)
+            for sequence in kept
+            if (record := self._records.get(sequence)) is None or isinstance(record, BatchRecord)
+        )
+        opens = tuple(one.sequence for one in self._records.values() if isinstance(one, OpenRecord))
+        return StreamLog(
+            self._stream,
+            max(kept, default=self._seen),
+            self._opened,
+            self._rewound,
+            self._last,
+            dict(self._ends),
+            self._starts or {},
+            batches,
+            tuple(sorted(opens)),
+        )
+
+
+def live_log(stream: str, live: LiveStream) -> StreamLog | None:
+    """The same from the memory of the process that runs the stream; None before its first batch."""
+    head = live.head()
+    if head is None:
+        return None
+    timings = {one.sequence: one for one in live.batches()}
+    batches = []
+    for record in head.recent.values():
+        timing = timings.get(record.sequence)
+        at = None if timing is None else datetime.fromtimestamp(timing.at, UTC)
+        batches.append(Batch(record.sequence, at, record, timing))
+    opens = () if head.opened is None else (head.opened.sequence,)
+    return StreamLog(
+        stream, head.sequence, head.opened, head.rewound, head.last, head.ends, head.starts, tuple(batches), opens
+    )
