@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -128,6 +129,7 @@ def test_the_examples_work_on_the_table_that_the_examples_make(
                     orders.upsert(
                         pa.table({"id": [291, 292], "note": ["late delivery", "paid"], "amount": [250.0, 1.0]})
                     )
+                np.save("question.npy", np.ones(384, np.float32))
     assert set(ran) == set(ON_A_TABLE)
 
 

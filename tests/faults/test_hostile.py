@@ -227,7 +227,7 @@ from tests.faults.test_hostile import BAD, SCHEMA, envelope
 def most(): return int(open("/proc/self/status").read().partition("VmHWM:")[2].split()[0]) >> 10
 
 def fill(name, rows):
-    table = headgate.create_table(f"{sys.argv[1]}-{name}", SCHEMA, "id", full_text="note")
+    table = headgate.create_table(f"{sys.argv[1]}-{name}", SCHEMA, primary_key="id", full_text="note")
     batch = pa.record_batch({"id": range(rows), "note": [""] * rows}, schema=table.schema)
     with table.writer("single") as writer:
         for _ in range(3):

@@ -28,7 +28,7 @@ Example:
   headgate search ./orders "late delivery"
   headgate search ./orders "late delivery" --match all --filter "amount > 100" --show id,note -k 3
   headgate search s3://bucket/orders refund --column note --output json
-  headgate search ./reviews --vector @question.npy --filter "stars < 3" --show id,text
+  headgate search ./reviews --vector @question.npy --filter "stars < 3" --show id,review
   headgate search ./reviews "late delivery" --vector @question.npy --fuse weighted --weight 0.3
 """
 )

@@ -41,7 +41,7 @@ for _command in (scan, get, count):
 Example:
   headgate table create ./orders --schema "id bigint not null, note string, amount double" \\
       --primary-key id --sharding "bucket(id, 4)" --full-text note --parameter with_position=true
-  headgate table create ./reviews --schema "id bigint not null, review string, embedding array<float>" \\
+  headgate table create ./reviews --schema "id bigint not null, review string, stars int, embedding array<float>" \\
       --primary-key id --full-text review --vector embedding=cosine,384
 """
 )

@@ -10,7 +10,9 @@ from typing import Any
 from uuid import UUID
 
 from headgate.connectors.lance.datasets import open_dataset
+from headgate.connectors.lance.errors import native_error
 from headgate.connectors.objects import ObjectStore
+from headgate.connectors.objects.secrets import without_secrets
 from headgate.errors import Corrupt, Transient
 
 STARTED = "headgate.compacting."
@@ -25,15 +27,21 @@ TRIES = 8
 
 
 def write_notes(store: ObjectStore, dataset: Any, notes: Mapping[str, str]) -> bool:
-    """Set keys of the configuration. False: somebody else changed one since `dataset` was opened, or the store failed.
+    """Set keys of the configuration. False: somebody else changed one since `dataset` was opened, or the store was away.
 
-    Lance lets of two commits that change one key from the same version exactly one through.
+    Lance lets of two commits that change one key from the same version exactly one through. Raises StoreFull,
+    PermissionDenied.
     """
     try:
         dataset.update_config(dict(notes))
-    except (OSError, ValueError, RuntimeError):
+    except (OSError, ValueError, RuntimeError) as error:
         config = open_dataset(store).config()
-        return all(config.get(key) == text for key, text in notes.items())
+        if all(config.get(key) == text for key, text in notes.items()):
+            return True
+        failed = native_error("A note of the base could not be written", error, Transient, table=store.uri)
+        if not isinstance(failed, Transient):
+            raise failed from without_secrets(error)
+        return False
     return True
 
 
