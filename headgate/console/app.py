@@ -23,6 +23,7 @@ from headgate.console.guard import Door, Guard
 from headgate.console.pages.overview import overview
 from headgate.console.pages.render import STATIC, page, static
 from headgate.console.pages.shards import shard_page, shards_page
+from headgate.console.pages.stream import stream_page
 from headgate.console.watch.now import first_error
 from headgate.console.watch.verdict import Verdict
 from headgate.console.watch.watcher import WatchedTable, Watcher
@@ -46,6 +47,7 @@ def application(watcher: Watcher, door: Door) -> Starlette:
         Route("/events", pages.events),
         Route("/static/{name}", _static),
         Route("/t/{table}", pages.table),
+        Route("/t/{table}/stream", pages.at(pages.stream)),
         Route("/t/{table}/shards", pages.at(pages.shards)),
         Route("/t/{table}/shards/{shard}", pages.at(pages.shard)),
     ]
@@ -88,7 +90,14 @@ class _Pages:
         return "overview", overview(self._watcher, _page(request))
 
     async def table(self, request: Request) -> Response:
-        return RedirectResponse(f"/t/{self._table(request).key}/shards", 303)
+        return RedirectResponse(f"/t/{self._table(request).key}/stream", 303)
+
+    def stream(self, request: Request) -> tuple[str, dict[str, Any]]:
+        live = "x-live" in request.headers
+        asked = {} if live else dict(request.query_params)
+        if asked.get("offset"):
+            self._check_budget(live)
+        return "stream", stream_page(self._table(request), request.query_params.get("stream"), _page(request), asked)
 
     def shards(self, request: Request) -> tuple[str, dict[str, Any]]:
         live = "x-live" in request.headers
@@ -154,7 +163,7 @@ def _frame(request: Request, table: WatchedTable | None) -> dict[str, Any]:
     return values
 
 
-TABS = (("shards", "Shards"),)
+TABS = (("stream", "Stream"), ("shards", "Shards"))
 
 
 def _page(request: Request) -> int:

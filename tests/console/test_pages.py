@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+import socket
 import uuid
 from pathlib import Path
 
@@ -111,3 +112,51 @@ def test_pages_have_no_script_style_or_handler_of_their_own(tmp_path: Path, path
     with console_of(tmp_path / "orders") as console:
         page = ask(console, path).text
     assert not re.search(r"\sstyle=|\son[a-z]+=|<style|<script(?! src=\"/static/)|https?://(?!www\.w3\.org)", page)
+
+
+def test_a_stream_page_shows_batches_offsets_and_where_an_offset_is(tmp_path: Path) -> None:
+    orders(tmp_path / "orders", batches=4, rows=10, partitions=2, bad_every=10)
+    with console_of(tmp_path / "orders") as console:
+        page = words(ask(console, "/t/orders/stream").text)
+        assert "orders/1 0 40 – – partition:orders:1 4" in page
+        assert "records are dead letters" in page
+        for offset, said in {
+            "25": "Committed in batch 2, sequence 4. partition:orders:1 , position 3 : in the write-ahead log",
+            "13": "A dead letter of batch 1",
+            "40": "Not in the table yet. The next batch starts at offset 40",
+            "x": "whole numbers",
+            "-1": "whole numbers",
+        }.items():
+            found = ask(console, f"/t/orders/stream?topic=orders&partition=1&offset={offset}")
+            assert said in words(found.text), offset
+        assert ask(console, "/t/orders/stream?stream=none").status == 404
+        assert ask(console, "/t/orders").headers["location"] == "/t/orders/stream"
+
+
+def test_a_driver_that_took_over_is_marked(tmp_path: Path) -> None:
+    table = orders(tmp_path / "orders", batches=2, rows=10, partitions=1)
+    stream = Stream(table, "orders", 1)
+    stream.commit([(0, 20, 21)], [Record(0, 20, b'{"id": 1}')])
+    with console_of(table.uri) as console:
+        page = ask(console, "/t/orders/stream").text
+        assert page.count('class="over-mark" x=') == 1
+
+
+def test_events_come_when_something_was_committed(tmp_path: Path) -> None:
+    table = orders(tmp_path / "orders", batches=1, rows=10, partitions=1)
+    with console_of(table.uri) as console:
+        with socket.create_connection(("127.0.0.1", console.port), 60) as listening:
+            host = f"Host: 127.0.0.1:{console.port}\r\n"
+            listening.sendall(f"GET /events HTTP/1.1\r\n{host}\r\n".encode())
+            lines = listening.makefile("rb")
+            assert b"200" in lines.readline()
+            while not lines.readline().startswith(b"data: "):
+                pass
+            Stream(table, "orders", 1).commit([(0, 10, 11)], [Record(0, 10, b'{"id": 1}')])
+            # Two news may come before the look that sees it.
+            for _ in range(60):
+                if "sequence 4" in ask(console, "/t/orders/stream").text:
+                    return
+                while not lines.readline().startswith(b"data: "):
+                    pass
+            raise AssertionError("the page never showed the batch")

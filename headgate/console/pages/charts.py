@@ -88,11 +88,12 @@ def timeline(log: StreamLog, most: int = 60, width: int = 960, height: int = 150
     by_seconds = any(phases_of(one) for one in batches)
     weights = [_weights(one, by_seconds) for one in batches]
     top = max([sum(one.values()) for one in weights] + [0.0])
-    step = width / most
+    # A few batches fill the width as well, in bars that are not too broad.
+    step = width / min(most, max(24, len(batches)))
     inner = height - 16
     bars = []
     for place, (batch, parts) in enumerate(zip(batches, weights, strict=True)):
-        x = width - (len(batches) - place) * step
+        x = place * step
         y, drawn = float(height), []
         for name, value in parts.items():
             tall = value / top * inner if top else 0.0
@@ -201,11 +202,12 @@ def flow(stages: Sequence[Stage], *, tall: bool) -> Flow:
         width, gap = 340, 128
         height = gap * len(stages) - 20
     else:
-        width, height, gap = 1000, 300, 205
+        rows = max(len(stage.items[:MOST_NODES]) for stage in stages)
+        width, height, gap = 970, 84 + rows * 35, 205
     columns, edges = [], []
     before: list[Node] = []
     for place, stage in enumerate(stages):
-        nodes = _nodes(stage.items[:MOST_NODES], place, gap, tall)
+        nodes = _nodes(_some(stage.items), place, gap, tall)
         columns.append(
             Column(
                 stage.title,
@@ -218,9 +220,19 @@ def flow(stages: Sequence[Stage], *, tall: bool) -> Flow:
                 place * gap if tall else 0,
             )
         )
-        edges += _edges(before, nodes, stage.state, tall)
+        if not tall:  # from top to bottom lines would cross the texts
+            edges += _edges(before, nodes, stage.state)
         before = nodes
     return Flow(width, height, tuple(columns), tuple(edges), tall)
+
+
+def _some(items: Sequence[tuple[str, str, float, str]]) -> list[tuple[str, str, float, str]]:
+    """As many as there is room for; those that are full first, and the rest as one."""
+    if len(items) <= MOST_NODES:
+        return list(items)
+    kept = sorted(range(len(items)), key=lambda one: -items[one][2])[: MOST_NODES - 1]
+    left = len(items) - len(kept)
+    return [*(items[one] for one in sorted(kept)), (f"{left:,} more", f"{left:,} more, less full", 0.0, "calm")]
 
 
 def _nodes(items: Sequence[tuple[str, str, float, str]], place: int, gap: int, tall: bool) -> list[Node]:
@@ -230,27 +242,20 @@ def _nodes(items: Sequence[tuple[str, str, float, str]], place: int, gap: int, t
             wide = (340 - 6 * (len(items) - 1)) / max(1, len(items))
             box = (number * (wide + 6), place * gap + 56.0, wide, 30.0)
         else:
-            high = min(30.0, (190 - 5 * (len(items) - 1)) / max(1, len(items)))
-            box = (place * gap + 0.0, 84 + number * (high + 5), 150.0, high)
-        nodes.append(Node(*box, text, told, min(1.0, max(0.0, fill)), state))
+            box = (place * gap + 0.0, 80.0 + number * 35, 150.0, 30.0)
+        shown = text if len(text) * 7 < box[2] - 16 else text[: max(0, int(box[2] - 24) // 7)] + "…"
+        nodes.append(Node(*box, shown if box[2] > 60 else "", told, min(1.0, max(0.0, fill)), state))
     return nodes
 
 
-def _edges(before: Sequence[Node], after: Sequence[Node], state: str, tall: bool) -> list[Edge]:
+def _edges(before: Sequence[Node], after: Sequence[Node], state: str) -> list[Edge]:
     """One to one where both sides have as many boxes, else every one to every one."""
-    if not before or not after:
-        return []
-    pairs = zip(before, after, strict=True) if len(before) == len(after) else None
-    joined = list(pairs) if pairs is not None else [(a, b) for a in before for b in after]
+    same = len(before) == len(after)
+    pairs = zip(before, after, strict=True) if same else ((a, b) for a in before for b in after)
     edges = []
-    for a, b in joined:
-        if tall:
-            x1, y1, x2, y2 = a.x + a.width / 2, a.y + a.height, b.x + b.width / 2, b.y
-            middle = (y1 + y2) / 2
-            path = f"M{x1:.1f} {y1:.1f} C{x1:.1f} {middle:.1f} {x2:.1f} {middle:.1f} {x2:.1f} {y2:.1f}"
-        else:
-            x1, y1, x2, y2 = a.x + a.width, a.y + a.height / 2, b.x, b.y + b.height / 2
-            middle = (x1 + x2) / 2
-            path = f"M{x1:.1f} {y1:.1f} C{middle:.1f} {y1:.1f} {middle:.1f} {y2:.1f} {x2:.1f} {y2:.1f}"
+    for a, b in pairs:
+        x1, y1, x2, y2 = a.x + a.width, a.y + a.height / 2, b.x, b.y + b.height / 2
+        middle = (x1 + x2) / 2
+        path = f"M{x1:.1f} {y1:.1f} C{middle:.1f} {y1:.1f} {middle:.1f} {y2:.1f} {x2:.1f} {y2:.1f}"
         edges.append(Edge(path, state))
     return edges
