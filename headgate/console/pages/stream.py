@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headgate import clock
+from headgate.checkpoints.feed.find import OffsetPlace, find_offset
 from headgate.checkpoints.jobs.state import seconds_since
 from headgate.console.pages import words
 from headgate.console.pages.charts import PHASE_TEXT, PHASES, Stage, flow, phases_of, shares, timeline
@@ -17,7 +18,6 @@ from headgate.console.watch.verdict import span
 from headgate.console.watch.watcher import WatchedTable
 from headgate.errors import NotFound
 from headgate.shards.sharding import ByPartition
-from headgate.table.find import OffsetPlace, find_offset
 
 BATCHES_SHOWN = 20
 PARTITIONS_SHOWN = 50

@@ -239,7 +239,9 @@ def _crash_after_every_operation(tmp_path: Path, models: Models, kind: str, life
         table, expected = models.copy(tmp_path / f"t{number}", kind)
         dying = faulty(table, crash_after=number)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(parallel, "each", lambda name, call, *items, **_: list(map(call, *items)))  # one order every time
+            patch.setattr(
+                parallel, "each", lambda name, call, *items, **_: list(map(call, *items))
+            )  # one order every time
             try:
                 life(through(table, dying))
             except (Crash, HeadgateError):

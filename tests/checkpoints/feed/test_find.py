@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import headgate
-from headgate.table.find import find_offset
+from headgate.checkpoints.feed.find import find_offset
 from headgate.table.table import Table
 from tests.support.streams import COLUMNS, Record, Stream
 
