@@ -19,10 +19,9 @@ import psutil
 
 import headgate
 from headgate.dev.broker import LocalBroker
-from headgate.dev.ports import free_port
 from headgate.table.create import create_table
 from headgate.table.table import Table, open_table
-from tests.support.network import Proxy, Toxiproxy
+from tests.support.network import NOWHERE, Proxy, Toxiproxy
 from tests.support.processes import Child
 from tests.support.runs import SCHEMA
 from tests.support.servers import s3_server
@@ -101,15 +100,15 @@ class World:
         self.starts = 0
         self.ingest: Ingest | None = None
         self.family: list[Ingest] = []
-        kafka_port = free_port()
         self.toxiproxy = Toxiproxy(folder / "logs")
         self.toxiproxy.start()
         self.s3 = s3_server("versitygw", folder / "s3", S3_SECRETS).start()
-        self.broker = LocalBroker(folder / "kafka", proxy_port=kafka_port).start()
         self.networks: dict[str, Proxy] = {
             "s3": self.toxiproxy.proxy("s3", f"127.0.0.1:{self.s3.port}"),
-            "kafka": self.toxiproxy.proxy("kafka", f"127.0.0.1:{self.broker.behind}", kafka_port),
+            "kafka": self.toxiproxy.proxy("kafka", NOWHERE),
         }
+        self.broker = LocalBroker(folder / "kafka", proxy_port=self.networks["kafka"].port).start()
+        self.networks["kafka"].lead_to(f"127.0.0.1:{self.broker.behind}")
         create_bucket(self.s3.endpoint, BUCKET)
         self.broker.create_topic(TOPIC, PARTITIONS)
         self.options = s3_options_for(self.s3.endpoint)

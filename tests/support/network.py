@@ -49,6 +49,9 @@ CRAWL = Fault("answers at 1 KB/s", "bandwidth", "downstream", {"rate": 1})
 FAULTS = (RESET, LATENCY, LOST, SLOW, CRAWL)
 """The five that every promise is tested with."""
 
+NOWHERE = "127.0.0.1:9"
+"""Of a proxy whose server is not there yet."""
+
 
 def varied(fault: Fault, chance: random.Random) -> Fault:
     """The same fault, now and then for some connections only; one that breaks them, in either direction."""
@@ -92,11 +95,17 @@ class Toxiproxy:
         self.server = LocalServer(command, directory / "toxiproxy.log", port, {"LOG_LEVEL": "error"})
         self._ways: dict[str, dict[str, Any]] = {}
 
-    def proxy(self, name: str, upstream: str, listen: int | None = None) -> Proxy:
-        """A new way to host:port."""
-        port = listen or free_port()
-        settings = {"name": name, "listen": f"127.0.0.1:{port}", "upstream": upstream, "enabled": True}
-        self._ask("POST", "/proxies", settings)
+    def proxy(self, name: str, upstream: str) -> Proxy:
+        """A new way to host:port, on a port that it has from now on."""
+        for tries_left in reversed(range(10)):
+            port = free_port()
+            settings = {"name": name, "listen": f"127.0.0.1:{port}", "upstream": upstream, "enabled": True}
+            try:
+                self._ask("POST", "/proxies", settings)
+                break
+            except OSError as error:
+                if "address already in use" not in str(error) or not tries_left:
+                    raise
         self._ways[name] = settings
         return Proxy(self, name, port)
 
@@ -154,6 +163,11 @@ class Proxy:
         """The network is well again."""
         self.owner._ask("DELETE", f"/proxies/{self.name}/toxics/{fault.toxic}")
 
+    def lead_to(self, upstream: str) -> None:
+        """To this host:port from now on, for a server that had to know first where its proxy listens."""
+        self.owner._ask("POST", f"/proxies/{self.name}", {"upstream": upstream})
+        self.owner._ways[self.name]["upstream"] = upstream
+
     def cut(self) -> None:
         """Every connection breaks, and none is taken."""
         self.owner._ask("POST", f"/proxies/{self.name}", {"enabled": False})
@@ -202,8 +216,8 @@ class ProxiedKafka:
 @pytest.fixture(scope="session")
 def kafka_behind_proxy(toxiproxy: Toxiproxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxiedKafka]:
     """One broker for all tests here."""
-    port = free_port()
-    with LocalBroker(tmp_path_factory.mktemp("proxied-kafka"), proxy_port=port) as broker:
-        proxy = toxiproxy.proxy("kafka", f"127.0.0.1:{broker.behind}", port)
+    proxy = toxiproxy.proxy("kafka", NOWHERE)
+    with LocalBroker(tmp_path_factory.mktemp("proxied-kafka"), proxy_port=proxy.port) as broker:
+        proxy.lead_to(f"127.0.0.1:{broker.behind}")
         yield ProxiedKafka(broker, proxy)
         proxy.remove()
