@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
 import pyarrow as pa
 
 from headgate.errors import InvalidInput
+from headgate.records import LEFT_OUT
 
 Metric: TypeAlias = Literal["l2", "cosine", "dot"]
 """Distances as Lance measures them: the squared Euclidean one, 1 - cosine, 1 - dot product. Less is nearer."""
@@ -15,6 +16,12 @@ Metric: TypeAlias = Literal["l2", "cosine", "dot"]
 IndexKind: TypeAlias = Literal["IVF_PQ", "IVF_HNSW_SQ"]
 
 MAX_DIMENSION = 65_536
+
+TRAIN_ROWS = 65_536
+"""What training needs to tell partitions and codes apart well: 256 vectors for each of 256."""
+
+LEAST_TRAIN_ROWS = 512
+"""With fewer there are more codes than vectors to make them from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +31,8 @@ class VectorColumn:
     column: str
     metric: Metric
     index: IndexKind = "IVF_PQ"
+    train_rows: int = field(default=TRAIN_ROWS, metadata=LEFT_OUT)
+    """The base gets the index once so many of its rows have a vector."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +45,7 @@ class Vector:
     """Makes vectors of a column of arrays, which is all that DDL can say."""
     half: bool = False
     """With a dimension: numbers of 16 bits instead of 32."""
+    train_rows: int = TRAIN_ROWS
 
     def __post_init__(self) -> None:
         if self.metric not in get_args(Metric):
@@ -46,6 +56,9 @@ class Vector:
         is_number = isinstance(number, int) and not isinstance(number, bool)
         if number is not None and not (is_number and 1 <= number <= MAX_DIMENSION):
             raise InvalidInput(f"dimension must be a number from 1 to {MAX_DIMENSION}, got {number!r}.")
+        rows = self.train_rows
+        if not isinstance(rows, int) or isinstance(rows, bool) or rows < LEAST_TRAIN_ROWS:
+            raise InvalidInput(f"train_rows must be a number of at least {LEAST_TRAIN_ROWS}, got {rows!r}.")
         if self.half and number is None:
             raise InvalidInput("half is for a column that is made by its dimension; in a pyarrow schema say float16.")
 
@@ -69,14 +82,20 @@ class Vector:
 
 
 def vector(
-    metric: Metric = "l2", *, index: IndexKind = "IVF_PQ", dimension: int | None = None, half: bool = False
+    metric: Metric = "l2",
+    *,
+    index: IndexKind = "IVF_PQ",
+    dimension: int | None = None,
+    half: bool = False,
+    train_rows: int = TRAIN_ROWS,
 ) -> Vector:
     """A vector column for `create_table(vector={"embedding": vector("cosine")})`. Raises InvalidInput.
 
-    `index` is what the base gets once it has enough rows to train one. `dimension` is for a schema in DDL, whose
+    `index` is what the base gets once `train_rows` of its rows have a vector: an index that is trained with fewer finds
+    less. `dimension` is for a schema in DDL, whose
     `array<float>` becomes vectors of so many numbers, of 16 bits each with `half`.
     """
-    return Vector(metric, index, dimension, half)
+    return Vector(metric, index, dimension, half, train_rows)
 
 
 def is_vector(kind: pa.DataType) -> bool:

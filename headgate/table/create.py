@@ -16,7 +16,7 @@ from headgate.connectors.lance.datasets import TextIndex
 from headgate.connectors.objects import ObjectStore
 from headgate.connectors.objects.wal_options import joined_options
 from headgate.errors import InvalidInput
-from headgate.shards.home.base import full_text_index
+from headgate.shards.home.base import index_name
 from headgate.shards.home.record import TableRecord, put_record, record_ids, shard_folders
 from headgate.shards.home.stores import Place, place, table_store, wal_store_of
 from headgate.shards.rows.schema import PRIMARY_KEY, RESERVED_METADATA, RowSchema
@@ -138,7 +138,7 @@ def _indexes(full_text: FullText) -> list[TextIndex]:
                 f"full_text maps a column to the parameters of its index, and {column!r} to {parameters!r}.",
                 advice=f'write full_text={{{column!r}: {{"with_position": True}}}}, or full_text={column!r}',
             )
-    return [TextIndex(full_text_index(column), column, dict(parameters)) for column, parameters in given.items()]
+    return [TextIndex(index_name(column), column, dict(parameters)) for column, parameters in given.items()]
 
 
 def with_vectors(schema: pa.Schema, vector: Mapping[str, Vector]) -> tuple[pa.Schema, tuple[VectorColumn, ...]]:
@@ -151,7 +151,7 @@ def with_vectors(schema: pa.Schema, vector: Mapping[str, Vector]) -> tuple[pa.Sc
                 what = f"vector maps a column to headgate.vector(…), and {column.name!r} to {vector[column.name]!r}."
                 raise InvalidInput(what, advice=f'write vector={{{column.name!r}: headgate.vector("cosine")}}')
             columns[number] = vector[column.name].field(column)
-    kept = tuple(VectorColumn(name, one.metric, one.index) for name, one in sorted(vector.items()))
+    kept = tuple(VectorColumn(name, one.metric, one.index, one.train_rows) for name, one in sorted(vector.items()))
     return pa.schema(columns, metadata=schema.metadata), kept
 
 

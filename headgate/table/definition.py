@@ -9,7 +9,7 @@ import pyarrow as pa
 from headgate.connectors.lance.datasets import TextIndex
 from headgate.connectors.objects import ObjectStore
 from headgate.errors import InvalidInput
-from headgate.search.build.build import index_of, other_parameter
+from headgate.search.build.text import TEXT, other_parameter
 from headgate.shards.sharding import Sharding
 from headgate.shards.vectors import VectorColumn
 from headgate.table.table import Table
@@ -50,7 +50,7 @@ def check_parameters(store: ObjectStore, index: TextIndex) -> None:
     """Raises InvalidInput where the index on the base has not the parameters that are given."""
     if not index.parameters:
         return
-    difference = other_parameter(index_of(store, index.column, index.name), index.parameters)
+    difference = other_parameter(TEXT.look(store, index.column, index.name), index.parameters)
     if difference is not None:
         raise InvalidInput(
             difference, table=store.uri, advice="leave the parameters out, or change them with `headgate index build`"

@@ -93,7 +93,7 @@ class Table(Reads, Upkeep):
 
     @property
     def full_text(self) -> tuple[str, ...]:
-        """Columns with a full-text index, see `full_text_index`."""
+        """Columns with a full-text index, see `index_name`."""
         return self.record.full_text
 
     @property

@@ -21,9 +21,9 @@ from headgate.progress import Progress, shown
 from headgate.search.build.build import IndexBuild, build_index
 from headgate.search.build.plan import Limits
 from headgate.search.build.spark import limits_on, on_spark
-from headgate.search.build.upkeep import index_base
+from headgate.search.build.upkeep import index_base, kind_of
 from headgate.search.finalize.finalize import Report
-from headgate.shards.home.base import full_text_index
+from headgate.shards.home.base import index_name
 from headgate.shards.shard import TableHome
 from headgate.steps import step
 
@@ -68,7 +68,7 @@ class Upkeep:
         progress: Progress | None = None,
     ) -> Compacted:
         """Take all SSTables into the base, tidy it (small fragments merged, old versions removed by policy), and let
-        its full-text indexes cover what is new, in this process.
+        its indexes cover what is new, in this process.
 
         Of a table that nobody runs (a running stream does it by itself): IT FENCES THE WRITERS AND STREAMS of every
         shard that has SSTables. Rows in the WALs alone stay there; `flush` first. A crash anywhere, then again: the
@@ -90,9 +90,9 @@ class Upkeep:
 
     def _indexed(self, report: Report) -> int:
         try:
-            return index_base(self.home.store, report=report).segments
+            return index_base(self.home, report=report).segments
         except HeadgateError as error:
-            compacted = "the SSTables are in the base, and its full-text index is not complete"
+            compacted = "the SSTables are in the base, and its indexes are not complete"
             error.with_context(
                 compacted=compacted, advice="compact again, or build the index by `headgate index build`"
             )
@@ -123,9 +123,10 @@ class Upkeep:
         limits: Limits | None = None,
         progress: Progress | None = None,
     ) -> IndexBuild:
-        """Cover the base's rows by the column's full-text index, in this process or on the executors of a SparkSession.
+        """Cover the base's rows by the column's index, in this process or on the executors of a SparkSession.
 
-        What is covered already is left alone. See `search.build.build.build_index`.
+        Of a vector column where it is one, else a full-text index. What is covered already is left alone. Vectors get
+        an index once enough rows of the base have one; `note` of the result says so. See `build_index`.
         """
         self._check_now("be indexed")
         runner = None
@@ -135,7 +136,8 @@ class Upkeep:
             return build_index(
                 self.home.store,
                 column,
-                full_text_index(column),
+                index_name(column),
+                kind=kind_of(self.home, column),
                 parameters=parameters,
                 rebuild=rebuild,
                 runner=runner,
@@ -145,4 +147,4 @@ class Upkeep:
 
 
 def _of_index(report: Progress, stage: str, done: int, total: int) -> None:
-    report(f"full-text index: {stage}", done, total)
+    report(f"index: {stage}", done, total)

@@ -11,6 +11,7 @@ import headgate as package
 from headgate.cli.options.text import parse_parameters
 from headgate.errors import InvalidInput
 from tests.cli.calls import Headgate
+from tests.support import vectors
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), False), pa.field("note", pa.string()), pa.field("title", pa.string())])
 
@@ -42,6 +43,7 @@ def test_build_covers_one_column_and_a_second_run_does_nothing(headgate: Headgat
         "segments": 1,
         "fragments": 3,
         "rows": 60,
+        "note": "",
     }
     again = json.loads(headgate("index", "build", uri, "--column", "note", "--output", "json").stdout)
     assert again == {**built, "rounds": 0, "added": 0}
@@ -102,7 +104,7 @@ def test_a_call_that_cannot_be_is_one_sentence(
 def test_a_table_without_full_text_columns_says_so(headgate: Headgate, tmp_path: Path) -> None:
     uri = str(tmp_path / "plain")
     package.create_table(uri, SCHEMA)
-    assert "names no full-text columns" in headgate("index", "build", uri).stderr
+    assert "names no full-text or vector columns" in headgate("index", "build", uri).stderr
 
 
 @pytest.mark.parametrize("command", ["build", "show"])
@@ -121,3 +123,23 @@ def test_parameters_are_flags_numbers_lists_or_text() -> None:
     }
     with pytest.raises(InvalidInput):
         parse_parameters(("=x",))
+
+
+def test_a_vector_column_is_built_and_shown_and_says_what_it_waits_for(headgate: Headgate, tmp_path: Path) -> None:
+    table = vectors.make(tmp_path / "t")
+    vectors.append(table, 100, 0)
+    said = "no index below 512 rows with a vector, and the base has 100: every row is measured"
+    for command in (("show",), ("build",), ("build", "--column", "embedding", "--rebuild")):
+        assert json.loads(headgate("index", *command, table.uri, "--output", "json").stdout)["note"] == said
+        assert said in headgate("index", *command, table.uri).stdout
+    vectors.append(table, 500, 100)
+    waiting = json.loads(headgate("index", "show", table.uri, "--output", "json").stdout)
+    assert (waiting["note"], waiting["uncovered_rows"]) == ("not built yet: until then every row is measured", 600)
+    built = json.loads(headgate("index", "build", table.uri, "--output", "json").stdout)
+    assert (built["name"], built["segments"], built["rows"], built["note"]) == ("embedding_idx", 1, 600, "")
+    shown = json.loads(headgate("index", "show", table.uri, "--column", "embedding", "--output", "json").stdout)
+    assert (shown["parameters"], shown["note"]) == ({"index_type": "IVF_PQ", "metric": "cosine"}, "")
+    (segment,) = shown["segments"]
+    assert (segment["documents"], segment["parts"]) == (600, 24)
+    refused = headgate("index", "build", table.uri, "--parameter", "stem=false")
+    assert (refused.exit_code, "takes no parameters" in refused.stderr) == (2, True)

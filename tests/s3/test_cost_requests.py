@@ -102,7 +102,7 @@ def jobs(server: RecordedS3, shards: int, sstables: int) -> dict[str, Requests]:
     with counting(server, found, "tidying"):
         tidy_base(table.home, BasePolicy())
     with counting(server, found, "look at indexes"):
-        neglected(table.home.store, Limits())
+        neglected(table.home, Limits())
     with counting(server, found, "look"):
         current_schema(table.home)
     with counting(server, found, "checkpoint"):

@@ -20,7 +20,7 @@ from headgate.connectors.objects.local import LocalStore
 from headgate.errors import Corrupt, HeadgateError, InvalidInput, NotFound, StoreError, Transient
 from headgate.records import decode, encode, release
 from headgate.shards.config import WriterConfig
-from headgate.shards.home.base import full_text_index
+from headgate.shards.home.base import index_name
 from headgate.shards.home.record import TableRecord, record_key
 from headgate.shards.shard import TABLE_ID, TableHome
 from headgate.shards.sharding import ByPartition, Sharding, bucket, by_partition, single
@@ -99,18 +99,18 @@ def test_native_sees_the_sharding_the_key_and_the_maintained_index(tmp_path: Pat
     dataset = lance.dataset(str(tmp_path / "t"))
     details = dataset.mem_wal_index_details()
     assert details is not None
-    assert (details["num_shards"], details["maintained_indexes"]) == (4, [full_text_index("note")])
+    assert (details["num_shards"], details["maintained_indexes"]) == (4, [index_name("note")])
     assert details["sharding_specs"][0]["fields"][0]["transform"] == "bucket"
     assert dataset.schema.field("id").metadata == {b"lance-schema:unenforced-primary-key": b"true"}
 
 
-def test_the_full_text_index_made_on_an_empty_base_finds_rows_that_come_later(tmp_path: Path) -> None:
+def test_the_index_name_made_on_an_empty_base_finds_rows_that_come_later(tmp_path: Path) -> None:
     table = orders(tmp_path / "t")
     lance.write_dataset(rows(table, 1, 2, 12), table.uri, mode="append")
     assert sorted(lance.dataset(table.uri).to_table(full_text_query="12")["id"].to_pylist()) == [12]
     lance.dataset(table.uri).optimize.optimize_indices()
     dataset = lance.dataset(table.uri)
-    assert dataset.stats.index_stats(full_text_index("note"))["num_indexed_rows"] == 3
+    assert dataset.stats.index_stats(index_name("note"))["num_indexed_rows"] == 3
     assert sorted(dataset.to_table(full_text_query="12")["id"].to_pylist()) == [12]
     assert open_table(table.uri).table_id == table.table_id
 
@@ -310,7 +310,7 @@ def test_after_a_crash_at_any_step_the_same_call_completes(tmp_path: Path, step:
     assert table.sharding == bucket("id", 4)
     write(table, "bucket-00001", 6)
     assert replayed_by_native(table, "bucket-00001") == [6]
-    assert [index.name for index in lance.dataset(uri).describe_indices()].count(full_text_index("note")) == 1
+    assert [index.name for index in lance.dataset(uri).describe_indices()].count(index_name("note")) == 1
 
 
 @pytest.mark.parametrize("step", CREATE_STEPS[:-1])

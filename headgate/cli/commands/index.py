@@ -1,4 +1,4 @@
-"""`headgate index`: build full-text indexes, and see what they cover."""
+"""`headgate index`: build indexes of texts and vectors, and see what they cover."""
 
 from __future__ import annotations
 
@@ -15,12 +15,10 @@ from headgate.cli.options.table import storage_option, table_argument
 from headgate.cli.options.text import parameter_option, parse_parameters
 from headgate.cli.output import Column, Output, output_option
 from headgate.cli.signals import quiet_logs
-from headgate.connectors.lance.index import look_index
 from headgate.errors import InvalidInput
 from headgate.search.build.plan import Limits, uncovered
-from headgate.search.finalize.marker import read_segment
-from headgate.search.finalize.segment import IndexFolder
-from headgate.shards.home.base import full_text_index
+from headgate.search.build.upkeep import kind_of
+from headgate.shards.home.base import index_name
 from headgate.table.table import Table, open_table
 
 if TYPE_CHECKING:
@@ -36,6 +34,7 @@ _BUILT = (
     Column("added", 5, right=True),
     Column("rounds", 6, right=True),
     Column("version", 7, right=True),
+    Column("note", 40),
 )
 _SHOWN = (
     Column("column", 16),
@@ -45,18 +44,19 @@ _SHOWN = (
     Column("uncovered_rows", 14, right=True),
     Column("segments", 8, right=True, text=lambda segments: str(len(segments))),
     Column("version", 7, right=True),
+    Column("note", 40),
 )
 
 
 @click.group()
 def index() -> None:
-    """Build full-text indexes, and see what they cover."""
+    """Build indexes of texts and vectors, and see what they cover."""
 
 
 @index.command(
     epilog="""\b
 Example:
-  headgate index build ./orders --column note
+  headgate index build ./orders --column note --column embedding
   headgate index build s3://bucket/orders --spark --storage-option region=eu-west-1
   headgate index build ./orders --column note --rebuild --parameter stem=false --parameter with_position=true
 """
@@ -88,19 +88,22 @@ def build(
     storage_options: dict[str, str],
     output: Output,
 ) -> None:
-    """Cover every row of the base of the TABLE by its full-text index.
+    """Cover every row of the base of the TABLE by its indexes: of words, and of vectors.
 
     Rows that are covered are left alone, so that a second run does nothing, and the same command goes on after a
-    crash. Fresh rows are found without it; they get their index when they are flushed and compacted.
+    crash. Fresh rows are found without it; they get their index when they are flushed and compacted. A vector column
+    gets one once enough rows of the base have a vector (65,536, if the table names no other number); until then the
+    note says so, and every row is measured.
     """
     if cores is not None and not on_spark:
         raise InvalidInput("--cores is for --spark.")
     quiet_logs()
     table = open_table(uri, storage_options=storage_options)
     chosen = parse_parameters(parameters)
-    wanted = columns or table.full_text
+    wanted = columns or indexed_columns(table)
     if not wanted:
-        raise InvalidInput(f"The table at {table.uri} names no full-text columns.", advice="name one with --column")
+        what = f"The table at {table.uri} names no full-text or vector columns."
+        raise InvalidInput(what, advice="name a column of text with --column")
     with _session(on_spark, cores) as spark:
         limits = _limits(spark, max_segments)
 
@@ -123,30 +126,36 @@ Example:
 @storage_option
 @output_option
 def show(uri: str, columns: tuple[str, ...], storage_options: dict[str, str], output: Output) -> None:
-    """What the full-text indexes of the TABLE cover; of one column, with its segments. Writes nothing."""
+    """What the indexes of the TABLE cover; of one column, with its segments. Writes nothing."""
     quiet_logs()
     table = open_table(uri, storage_options=storage_options)
     if len(columns) == 1:
         output.record(f"Index of column {columns[0]} of {table.uri}", described(table, columns[0]))
     else:
-        output.rows(_SHOWN, (described(table, column) for column in columns or table.full_text))
+        output.rows(_SHOWN, (described(table, column) for column in columns or indexed_columns(table)))
+
+
+def indexed_columns(table: Table) -> tuple[str, ...]:
+    """Those that the table itself names."""
+    return (*table.full_text, *(one.column for one in table.vectors))
 
 
 def described(table: Table, column: str) -> dict[str, Any]:
     """How a column's index stands, segment by segment."""
-    look = look_index(table.home.store, column, full_text_index(column))
+    kind, store = kind_of(table.home, column), table.home.store
+    look = kind.look(store, column, index_name(column))
     missing = uncovered(look)
     segments = []
     for one in look.segments:
-        segment = None if one.elsewhere else read_segment(IndexFolder(table.home.store, one.index_id))
+        documents, parts = kind.inside(store, one)
         living = one.fragments & frozenset(look.fragments)
         segments.append(
             {
                 "index": str(one.index_id),
                 "fragments": len(living),
                 "rows": sum(look.fragments[fragment].rows for fragment in living),
-                "documents": segment and segment.documents,
-                "parts": segment and segment.part_count,
+                "documents": documents,
+                "parts": parts,
                 "bytes": one.nbytes,
             }
         )
@@ -158,6 +167,7 @@ def described(table: Table, column: str) -> dict[str, Any]:
         "uncovered_fragments": len(missing),
         "uncovered_rows": sum(look.fragments[fragment].rows for fragment in missing),
         "parameters": dict(look.parameters or {}),
+        "note": kind.waits(store, column, look),
         "segments": segments,
     }
 

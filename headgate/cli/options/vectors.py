@@ -24,7 +24,8 @@ def vector_option(prefix: str = "") -> Callable[[F], F]:
         multiple=True,
         metavar="COLUMN=METRIC,DIMENSION",
         help=f"{prefix}A column array<float> that holds vectors: embedding=cosine,384. The metric is cosine, l2 or "
-        "dot; ',half' keeps 16 bits of a number, ',IVF_HNSW_SQ' names another index than IVF_PQ. May be repeated.",
+        "dot; ',half' keeps 16 bits of a number, ',IVF_HNSW_SQ' names another index than IVF_PQ, ',train=20000' with "
+        "how many rows the base gets it. May be repeated.",
     )
 
 
@@ -50,6 +51,8 @@ def _fact(part: str, text: str) -> tuple[str, Any]:
         return "index", part
     if part == "half":
         return "half", True
+    if part.startswith("train="):
+        return "train_rows", int(rows) if (rows := part.removeprefix("train=")).isdecimal() else rows
     raise InvalidInput(f"There is no {part!r} in --vector {text!r}.", advice="write --vector embedding=cosine,384")
 
 

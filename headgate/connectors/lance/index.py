@@ -1,4 +1,4 @@
-"""Full-text indexes of a Lance dataset: how they stand, one segment built, segments committed.
+"""Indexes of a Lance dataset, of texts or vectors: how they stand, one segment built, segments committed.
 
 Imports pylance only when called (fork safety). What native leaves unguarded is guarded by the callers
 in `search`: this only says what is there and does what it is told.
@@ -7,9 +7,9 @@ in `search`: this only says what is there and does what it is told.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -44,7 +44,7 @@ class SegmentLook:
 
 @dataclass(frozen=True)
 class IndexLook:
-    """A column's full-text index at one version of the base."""
+    """A column's index at one version of the base."""
 
     version: int
     name: str
@@ -69,8 +69,31 @@ class NativeSegment:
     details: tuple[str, bytes]
 
 
-def look_index(store: ObjectStore, column: str, name: str) -> IndexLook:
-    """The column's full-text index as it is now: the one it has, else one of that name that is to be made.
+Found: TypeAlias = Mapping[str, tuple[str, Mapping[str, Any]]]
+"""Of each index by its name: the column, and parameters."""
+
+Find: TypeAlias = Callable[[Any], Found]
+"""Finds the indexes of one kind that a dataset has."""
+
+
+def text_parameters(dataset: Any) -> Found:
+    """The full-text indexes."""
+    return {index.name: (index.column, index.parameters) for index in text_indexes(dataset)}
+
+
+def vector_parameters(dataset: Any) -> Found:
+    """The vector indexes: their type, and what they measure."""
+    found = {}
+    for index in dataset.describe_indices():
+        if index.index_type.upper().startswith("IVF_"):
+            metric = str(index.details.get("metric_type", "")).lower()
+            found[index.name] = index.field_names[0], {"index_type": index.index_type.upper(), "metric": metric}
+    return found
+
+
+def look_index(store: ObjectStore, column: str, name: str, find: Find = text_parameters) -> IndexLook:
+    """The column's index as it is now: the one it has of those that `find` finds, else one of that name that is to be
+    made.
 
     Raises InvalidInput for a column that is not there, or a name that another index has. DataLoss, StoreError.
     """
@@ -78,19 +101,20 @@ def look_index(store: ObjectStore, column: str, name: str) -> IndexLook:
     fields = {field.name(): field.id() for field in dataset.lance_schema.fields()}
     if column not in fields:
         raise InvalidInput(f"The table has no column {column!r}; it has {sorted(fields)}.", table=store.uri)
-    existing = {index.column: index for index in text_indexes(dataset)}.get(column)
     described = {index.name: index for index in dataset.describe_indices()}
+    of_column = {one: parameters for one, (of, parameters) in find(dataset).items() if of == column}
+    existing = name if name in of_column else max(of_column, default=None)
     if existing is None and name in described:
         what = f"An index {name!r} of type {described[name].index_type} is on {described[name].field_names} already."
         raise InvalidInput(what, table=store.uri, advice="drop it, or rename it; nothing was written")
     field_id = fields[column]
     return IndexLook(
         version=dataset.version,
-        name=existing.name if existing else name,
+        name=existing or name,
         field_id=field_id,
         fragments={one.fragment_id: _fragment(one.metadata, field_id) for one in dataset.get_fragments()},
-        segments=tuple(map(_segment, described[existing.name].segments)) if existing else (),
-        parameters=existing.parameters if existing else None,
+        segments=tuple(map(_segment, described[existing].segments)) if existing else (),
+        parameters=of_column[existing] if existing else None,
     )
 
 
@@ -117,8 +141,9 @@ def build_segment(
     fragments: Sequence[int],
     parameters: Mapping[str, Any],
     index_id: uuid.UUID,
+    index_type: str = "INVERTED",
 ) -> NativeSegment:
-    """Index these fragments of one version into the staging of a new folder. Nothing names it yet.
+    """Index these fragments of one version into a new folder, texts into its staging. Nothing names it yet.
 
     Raises Transient where Lance fails, DataLoss where the version is gone.
     """
@@ -126,7 +151,7 @@ def build_segment(
     try:
         index = dataset.create_index_uncommitted(
             column,
-            "INVERTED",
+            index_type,
             name=name,
             replace=True,
             fragment_ids=list(fragments),

@@ -19,13 +19,15 @@ from dataclasses import dataclass, replace
 from headgate import clock
 from headgate.connectors.lance import slots as index_slots
 from headgate.connectors.lance.base.synced import sync_base
-from headgate.connectors.lance.index import IndexLook, NativeSegment, SegmentLook, commit_segments, look_index
+from headgate.connectors.lance.index import IndexLook, NativeSegment, commit_segments
 from headgate.connectors.objects import ObjectStore
 from headgate.connectors.objects.deletion import delete
 from headgate.errors import DataLoss, HeadgateError, InvalidInput, StoreError, Transient
+from headgate.search.build.kind import Kind
 from headgate.search.build.plan import Decision, Round, decide, uncovered
-from headgate.search.finalize.marker import is_whole, read_marker
-from headgate.search.finalize.segment import MARKER, IndexFolder, Segment, differing
+from headgate.search.build.text import TEXT
+from headgate.search.finalize.marker import is_whole
+from headgate.search.finalize.segment import IndexFolder, Segment
 from headgate.shards.outcomes import taken_by, wins
 from headgate.steps import step
 
@@ -53,6 +55,7 @@ def commit(
     planned: IndexLook,
     built: Sequence[Segment],
     done: Round,
+    kind: Kind = TEXT,
 ) -> Committed:
     """Let the base name the segments of a round that was planned from `planned`.
 
@@ -69,7 +72,7 @@ def commit(
     failure: StoreError | None = None
     unknown = False
     for delay in (*replace(store.retry, attempts=TRIES).delays(), None):
-        now = look_index(store, column, planned.name)
+        now = kind.look(store, column, planned.name)
         step("looked")
         decision = decide(planned, now, built, done.removed)
         if not decision.added or (done.whole and decision.stale):
@@ -79,7 +82,7 @@ def commit(
             return Committed(now.version, decision.landed, stale, uncovered(now))
         if delay is None:
             break
-        _check(store, now, decision)
+        _check(store, now, decision, kind)
         _win(store, [one.index_id for one in decision.added])
         step("decided")
         try:
@@ -96,10 +99,10 @@ def commit(
     raise failure or Transient(f"Others changed index {now.name!r} in each of {TRIES} tries.", table=store.uri)
 
 
-def _check(store: ObjectStore, now: IndexLook, decision: Decision) -> None:
+def _check(store: ObjectStore, now: IndexLook, decision: Decision, kind: Kind) -> None:
     first, *rest = decision.added
     for one in rest:
-        if what := differing(first.settings, one.settings) or _details_differ(first, one):
+        if what := kind.differ(first, one):
             raise InvalidInput(
                 f"Segments of index {now.name!r} were built with different {what}.",
                 table=store.uri,
@@ -107,8 +110,13 @@ def _check(store: ObjectStore, now: IndexLook, decision: Decision) -> None:
                 advice="build them again with the same parameters; nothing was committed",
             )
     staying = next((one for one in now.segments if one.index_id not in decision.removed and not one.elsewhere), None)
-    if staying is not None:
-        _check_beside(store, now.name, first, staying)
+    if staying is not None and (what := kind.differ_beside(store, now, staying, first)):
+        raise InvalidInput(
+            f"Index {now.name!r} has a different {what}.",
+            table=store.uri,
+            index=str(staying.index_id),
+            advice="leave the parameters out, or build the index anew with rebuild=True; nothing was committed",
+        )
     for one in decision.added:
         if not is_whole(IndexFolder(store, one.index_id), one):
             raise DataLoss(
@@ -117,23 +125,6 @@ def _check(store: ObjectStore, now: IndexLook, decision: Decision) -> None:
                 index=str(one.index_id),
                 advice="build the index again; nothing was committed",
             )
-
-
-def _check_beside(store: ObjectStore, name: str, added: Segment, staying: SegmentLook) -> None:
-    folder = IndexFolder(store, staying.index_id)
-    marker = read_marker(folder)
-    if marker is None:
-        raise DataLoss(
-            f"The marker of a segment of index {name!r} cannot be read.",
-            **folder.where(),
-            advice="build the index anew with rebuild=True; nothing was committed",
-        )
-    if what := differing(marker.settings, added.settings):
-        raise InvalidInput(
-            f"Index {name!r} has a different {what}.",
-            **folder.where(),
-            advice="leave the parameters out, or build the index anew with rebuild=True; nothing was committed",
-        )
 
 
 def _win(store: ObjectStore, segments: Collection[uuid.UUID]) -> None:
@@ -156,17 +147,13 @@ def _give_back(store: ObjectStore, segments: Collection[uuid.UUID]) -> None:
                 delete(store, slot, "outcome")
 
 
-def _details_differ(one: Segment, other: Segment) -> str | None:
-    return "details" if one.facts.details != other.facts.details else None
-
-
 def native_segment(segment: Segment) -> NativeSegment:
-    """As a commit names it: parts and marker, never staging or strays."""
+    """As a commit names it."""
     facts = segment.facts
     return NativeSegment(
         index_id=segment.index_id,
         fragments=segment.fragments,
-        files={**segment.files, MARKER: segment.marker_size},
+        files=segment.listed,
         fields=facts.fields,
         dataset_version=facts.dataset_version,
         index_version=facts.index_version,

@@ -67,7 +67,7 @@ class BuildJob:
 
     def run(self, *, report: Report = no_report) -> Segment:
         """See Job."""
-        folder = _intended(self.store)
+        folder = intended(self.store)
         step("build")
         report("build", 0, 1)
         built = build(folder, self)
@@ -96,10 +96,10 @@ class GatherJob:
         step("build")
         report("build", 0, 1)
         report("build", 1, 1)
-        return gather(_intended(self.store), self.sources, report=report)
+        return gather(intended(self.store), self.sources, report=report)
 
 
-def _intended(store: ObjectStore) -> IndexFolder:
+def intended(store: ObjectStore) -> IndexFolder:
     """A folder of a new id, of which garbage collection knows before its first byte that it has a maker (R20)."""
     folder = IndexFolder(store, uuid.uuid4())
     with suppress(AlreadyExists):

@@ -49,6 +49,11 @@ class Merge:
     copied: bool
     """Too large to be indexed again: their parts are copied."""
 
+    @property
+    def as_round(self) -> Round:
+        """Their living rows indexed again."""
+        return Round((self.fragments,), tuple(one.index_id for one in self.sources))
+
 
 def plan(look: IndexLook, limits: Limits) -> Round | Merge | None:
     """The next round: fragments without index first, then too many segments. None: all is done."""

@@ -1,4 +1,4 @@
-"""Building full-text indexes on executors: each task builds a segment and finalizes it; the driver commits names.
+"""Building indexes on executors: each task builds a segment and finalizes it; the driver commits names.
 
 Promises: rows and index files never pass through the driver; a task that fails is tried again by Spark under a new
 id, and of two attempts at once one is committed. See `search.build.build` for the rest.
@@ -41,7 +41,7 @@ def on_spark(spark: SparkSession, table: str = "a table", *, naming: Naming = de
         for stage in _ON_EXECUTORS:
             report(stage, 0, len(jobs))
         segments = []
-        with naming(spark, f"headgate: full-text index of {table}, segments: {len(jobs)}"):
+        with naming(spark, f"headgate: index of {table}, segments: {len(jobs)}"):
             lines = _collected(spark, jobs)
         for line in lines:
             if "error" in line:

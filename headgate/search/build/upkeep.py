@@ -1,8 +1,8 @@
-"""Keeping the full-text indexes that a base has: what came into it since is indexed, and segments stay few.
+"""Keeping the indexes that a base has: what came into it since is indexed, and segments stay few.
 
 Promises:
 1. Every full-text index of the base is looked after, whoever made it, with the parameters it has. None is made anew
-   that somebody dropped.
+   that somebody dropped. A vector column has the index that the table's record names, once it can be trained.
 2. What `build` promises: a crash anywhere, then again, ends in the same index; where nothing is to be done
    nothing is written.
 3. One index that cannot be kept does not keep the others from it.
@@ -10,16 +10,20 @@ Promises:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from headgate.connectors.lance.datasets import TextIndex, open_dataset, text_indexes
-from headgate.connectors.lance.index import look_index
-from headgate.connectors.objects import ObjectStore
+from headgate.connectors.lance.datasets import open_dataset, text_indexes
 from headgate.errors import HeadgateError
 from headgate.search.build.build import build_index
 from headgate.search.build.jobs import Runner
-from headgate.search.build.plan import Limits, plan
+from headgate.search.build.kind import Kind
+from headgate.search.build.plan import Limits
+from headgate.search.build.text import TEXT
+from headgate.search.build.vectors import VectorKind
 from headgate.search.finalize.finalize import Report, no_report
+from headgate.shards.home.base import index_name
+from headgate.shards.shard import TableHome
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,41 +36,55 @@ class Indexed:
     """Committed."""
 
 
-def neglected(store: ObjectStore, limits: Limits | None = None) -> tuple[str, ...]:
-    """The columns whose full-text index misses fragments, or has too many segments. Reads the base; writes nothing."""
-    cut = limits or Limits()
+def neglected(home: TableHome, limits: Limits | None = None) -> tuple[str, ...]:
+    """The columns whose index misses fragments, or has too many segments. Reads the base; writes nothing."""
+    cut, store = limits or Limits(), home.store
     return tuple(
-        index.column for index in kept_indexes(store) if plan(look_index(store, index.column, index.name), cut)
+        column
+        for column, name, kind in kept_indexes(home)
+        if kind.plan(store, column, kind.look(store, column, name), cut)
     )
 
 
 def index_base(
-    store: ObjectStore,
+    home: TableHome,
     *,
     runner: Runner | None = None,
     limits: Limits | None = None,
     report: Report = no_report,
 ) -> Indexed:
-    """Let every full-text index of the base cover all of its rows, one after the other. See `build_index`.
+    """Let every index of the base cover all of its rows, one after the other. See `build_index`.
 
     Raises the first error of an index, once the others are done: DataLoss, InvalidInput, Transient.
     """
     columns, segments, failed = [], 0, None
-    for index in kept_indexes(store):
+    for column, name, kind in kept_indexes(home):
         try:
-            built = build_index(store, index.column, index.name, runner=runner, limits=limits, report=report)
+            built = build_index(home.store, column, name, kind=kind, runner=runner, limits=limits, report=report)
         except HeadgateError as error:
-            failed = failed or error.with_context(table=store.uri, column=index.column)
+            failed = failed or error.with_context(table=home.uri, column=column)
             continue
         segments += built.added
-        columns += [index.column] if built.added else []
+        columns += [column] if built.added else []
     if failed is not None:
         raise failed
     return Indexed(tuple(columns), segments)
 
 
-def kept_indexes(store: ObjectStore) -> list[TextIndex]:
-    """The full-text indexes of the base as it is now; of whole columns, which are what segments are built over."""
-    dataset = open_dataset(store)
+def kept_indexes(home: TableHome) -> Iterator[tuple[str, str, Kind]]:
+    """Column, name and kind of the full-text indexes that the base has now, and of the vector columns; of whole
+    columns, which are what segments are built over.
+    """
+    dataset = open_dataset(home.store)
     whole = set(dataset.schema.names)
-    return [index for index in text_indexes(dataset) if index.column in whole]
+    for index in text_indexes(dataset):
+        if index.column in whole:
+            yield index.column, index.name, TEXT
+    for vector in home.vectors:
+        if vector.column in whole:
+            yield vector.column, index_name(vector.column), VectorKind(vector)
+
+
+def kind_of(home: TableHome, column: str) -> Kind:
+    """How a column of the table is indexed: as vectors where it is one of them, else by its words."""
+    return next((VectorKind(vector) for vector in home.vectors if vector.column == column), TEXT)

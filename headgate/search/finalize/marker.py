@@ -72,11 +72,12 @@ def read_segment(folder: IndexFolder) -> Segment | None:
 
 
 def is_whole(folder: IndexFolder, segment: Segment) -> bool:
-    """Whether a finalized segment is still there: its marker readable, every file in its size."""
-    marker = read_marker(folder)
-    if marker is None or differing(marker.settings, segment.settings):
-        return False
-    return not missing({**segment.files, MARKER: segment.marker_size}, folder.sizes())
+    """Whether a finished segment is still there: its marker readable where it has one, every file in its size."""
+    if segment.marker_size:
+        marker = read_marker(folder)
+        if marker is None or differing(marker.settings, segment.settings):
+            return False
+    return not missing(segment.listed, folder.sizes())
 
 
 def marker_bytes(built: Built) -> bytes:

@@ -124,14 +124,16 @@ class Built:
 
 @dataclass(frozen=True)
 class Segment:
-    """A finalized segment: all that a commit needs, and its files with their sizes."""
+    """A finished segment: all that a commit needs, and its files with their sizes."""
 
     index_id: uuid.UUID
     fragments: tuple[int, ...]
     files: Mapping[str, int]
-    """Parts only; the marker cannot name its own size."""
+    """Without the marker, which cannot name its own size."""
     marker_size: int
+    """0 of an index of vectors, which has no marker: native writes its files whole."""
     documents: int
+    """Rows with text, or with a vector."""
     settings: Mapping[str, str]
     facts: Facts
 
@@ -141,9 +143,14 @@ class Segment:
         return len(self.files) // len(SUFFIXES)
 
     @property
+    def listed(self) -> dict[str, int]:
+        """What a commit names: every file, never staging or strays."""
+        return {**self.files, MARKER: self.marker_size} if self.marker_size else dict(self.files)
+
+    @property
     def nbytes(self) -> int:
         """Of all files."""
-        return sum(self.files.values()) + self.marker_size
+        return sum(self.listed.values())
 
     def to_json(self) -> dict[str, Any]:
         """As a task tells it to the driver."""

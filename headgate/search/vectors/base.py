@@ -8,13 +8,16 @@ Promises:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from headgate.connectors.lance.errors import reading
 from headgate.connectors.lance.filters import Filter, applying
 from headgate.connectors.lance.rows import ROW_ID, RowIds
+from headgate.connectors.lance.vectors import partitions_for
 from headgate.search.vectors.distances import Floats
 from headgate.shards.vectors import VectorColumn
 
@@ -22,6 +25,11 @@ DISTANCE = "_distance"
 
 REFINE = 10
 """So many times k of what an index thinks nearest are measured by the stored numbers."""
+
+PROBED = 0.1
+"""The part of an index's partitions that is read unless told otherwise, LEAST_PROBES at least."""
+
+LEAST_PROBES = 20
 
 WIDER = 4
 """So many times more rows are asked for where too many of those that came do not count."""
@@ -41,6 +49,8 @@ def nearest_in_base(
     """The row ids of the k nearest that count, nearest first, and their distances."""
     most = k + len(superseded)
     asked = min(most, 2 * k) if len(superseded) else k
+    probes = max(LEAST_PROBES, round(PROBED * partitions_for(column.index, dataset.count_rows())))
+    groups = _groups(dataset, column)
     while True:
         wanted: dict[str, Any] = {
             "column": column.column,
@@ -48,14 +58,47 @@ def nearest_in_base(
             "k": asked,
             "metric": column.metric,
             "refine_factor": refine or REFINE,
+            "minimum_nprobes": nprobes or probes,
         }
-        if nprobes is not None:
-            wanted["minimum_nprobes"] = nprobes
-        scanner = dataset.scanner(columns=[DISTANCE], nearest=wanted, filter=filter, prefilter=True, with_row_id=True)
-        with applying(filter), reading("A Lance dataset could not be searched.", uri=dataset.uri):
-            found = scanner.to_table()
+        found = _found(dataset, wanted, filter, groups)
         rows = found.column(ROW_ID).to_numpy()
         counting = np.flatnonzero(~np.isin(rows, superseded))[:k]
         if len(counting) == k or len(rows) < asked or asked == most:
             return rows[counting], found.column(DISTANCE).to_numpy()[counting]
         asked = min(most, WIDER * asked)
+
+
+def _found(dataset: Any, wanted: dict[str, Any], filter: Filter | None, groups: Sequence[Any]) -> pa.Table:
+    """The nearest of all groups of fragments, nearest first."""
+    answers = []
+    for fragments in groups:
+        scanner = dataset.scanner(
+            columns=[DISTANCE], nearest=wanted, filter=filter, prefilter=True, with_row_id=True, fragments=fragments
+        )
+        with applying(filter), reading("A Lance dataset could not be searched.", uri=dataset.uri):
+            answers.append(scanner.to_table())
+    if len(answers) == 1:
+        return answers[0]
+    return pa.concat_tables(answers).sort_by([(DISTANCE, "ascending")]).slice(0, wanted["k"])
+
+
+def _groups(dataset: Any, column: VectorColumn) -> list[Any]:
+    """What is searched one after the other: all fragments at once, wherever that is right.
+
+    With several segments of IVF_PQ native 14.0.2 estimates dot products wrongly and finds less (a canary test tells
+    when it is mended); of each segment by itself it does not.
+    """
+    if (column.metric, column.index) != ("dot", "IVF_PQ"):
+        return [None]
+    covered = [
+        set(segment.fragment_ids)
+        for index in dataset.describe_indices()
+        if index.field_names == [column.column]
+        for segment in index.segments
+    ]
+    if len(covered) < 2:
+        return [None]
+    fragments = dataset.get_fragments()
+    inside = [[one for one in fragments if one.fragment_id in segment] for segment in covered]
+    outside = [one for one in fragments if not any(one.fragment_id in segment for segment in covered)]
+    return [group for group in (*inside, outside) if group]

@@ -139,8 +139,8 @@ def layers_of(view: TableView) -> Layers:
     home = view.home
     shards = tuple(map(_shard_layers, view.deltas))
     version = int(view.base.dataset.version)
-    identity = (home.uri, home.table_id, home.schema.logical.names)
-    held = _layers.get(identity[:2])
+    identity = (home.uri, home.table_id)
+    held = _layers.get(identity)
     if held is not None and held.version == version and _same(held.shards, shards):
         return held
     keys = [shard.keys for shard in shards if shard.keys is not None and shard.keys.num_rows]
@@ -148,9 +148,9 @@ def layers_of(view: TableView) -> Layers:
     if keys:
         # A key lives in one shard, so that each is in here once.
         key = home.schema.primary_key
-        superseded = superseded_rows(identity[:2], view.base.dataset, key, pa.concat_tables(keys))
+        superseded = superseded_rows(identity, view.base.dataset, key, pa.concat_tables(keys))
     made = Layers(shards, version, superseded)
-    _layers.put(identity[:2], made)
+    _layers.put(identity, made)
     return made
 
 

@@ -11,8 +11,8 @@ from headgate.shards.home.record import TableRecord
 from headgate.shards.shard import TABLE_ID
 
 
-def full_text_index(column: str) -> str:
-    """The name of a column's full-text index on the base, and on every SSTable."""
+def index_name(column: str) -> str:
+    """The name of a column's index on the base; of a full-text one on every SSTable as well."""
     return f"{column}_idx"
 
 
@@ -39,7 +39,7 @@ def check_own_mem_wal(store: ObjectStore, base: Base, record: TableRecord) -> No
     Ours always names the indexes it maintains; native's default is all of them. (Columns
     are not compared: they may have been renamed.)
     """
-    if base.mem_wal is None or base.mem_wal.maintained != tuple(map(full_text_index, record.full_text)):
+    if base.mem_wal is None or base.mem_wal.maintained != tuple(map(index_name, record.full_text)):
         raise InvalidInput(
             f"MemWAL of the table at {store.uri} was initialised anew by native Lance: {base.mem_wal}.",
             advice="drop the index __lance_mem_wal with native Lance, then call create_table again",

@@ -150,7 +150,7 @@ class BaseUpkeep:
         return clock.monotonic() - self._indexes_seen >= self.schedule.index_seconds
 
     def _look_at_indexes(self) -> None:
-        self._stale_indexes = neglected(self.driver.home.store, self.schedule.segments)
+        self._stale_indexes = neglected(self.driver.home, self.schedule.segments)
         self._indexes_seen = clock.monotonic()
 
     def _index(self) -> None:
@@ -160,7 +160,7 @@ class BaseUpkeep:
             with self.jobs.turn(self.board.is_over):
                 return self.jobs.index(jobs, report)
 
-        done = index_base(self.driver.home.store, runner=in_turn, limits=self.schedule.segments)
+        done = index_base(self.driver.home, runner=in_turn, limits=self.schedule.segments)
         self.board.count(indexed=done.segments)
         self._stale_indexes = ()
 

@@ -47,12 +47,12 @@ class Schedule:
     rounds: CompactLimits = field(default_factory=CompactLimits)
     base: BasePolicy = field(default_factory=BasePolicy)
     segments: Limits = field(default_factory=Limits)
-    """Of full-text indexes."""
+    """Of indexes."""
     checkpoint_seconds: float = DEFAULTS.checkpoint_seconds
     tidy_seconds: float = 600.0
     """Between two looks at the base's fragments and versions."""
     index_seconds: float = 600.0
-    """Between two looks for rows of the base that its full-text indexes miss, besides one after every compaction:
+    """Between two looks for rows of the base that its indexes miss, besides one after every compaction:
     others may have put them there."""
     gc_seconds: float = DEFAULTS.gc_seconds
     """Between two collections of garbage, over restarts."""

@@ -235,7 +235,7 @@ def test_a_clone_that_is_made_amid_a_compaction_has_the_same_rows_and_compacts_o
     assert len(reached) > 6
 
 
-def test_the_full_text_index_of_base_and_sstables_comes_along(tmp_path: Path) -> None:
+def test_the_index_name_of_base_and_sstables_comes_along(tmp_path: Path) -> None:
     source = create_table(str(tmp_path / "src"), SCHEMA, full_text="note")
     lance.write_dataset(pa.Table.from_batches([rows(1, note="brown fox")]), source.uri, mode="append")
     lance.dataset(source.uri).optimize.optimize_indices()

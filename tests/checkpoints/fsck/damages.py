@@ -638,7 +638,7 @@ def the_key_index_of_an_sstable_is_deleted(table: Table) -> None:
 
 
 @brings("sstable-index-missing")
-def the_full_text_index_of_an_sstable_is_deleted(table: Table) -> None:
+def the_index_name_of_an_sstable_is_deleted(table: Table) -> None:
     shutil.rmtree(sstable(shard_of(table, 0)) / "_indices")
 
 

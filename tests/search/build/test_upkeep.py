@@ -25,6 +25,7 @@ from headgate.search.build.build import BUILD_STAGES, build_index
 from headgate.search.build.jobs import in_process
 from headgate.search.build.plan import Limits
 from headgate.search.build.upkeep import index_base, neglected
+from headgate.shards.home.home import home_at
 from headgate.shards.outcomes import taken_by
 from headgate.steps import watching
 from headgate.table.table import Table
@@ -81,7 +82,7 @@ def check(table: Table, expected: Counter[tuple[int, str]], hits: Hits) -> None:
     assert rows(table) == expected
     assert coverage(table.uri) == fragments_of(table.uri)
     assert hits_of(answers(table.uri)) == hits
-    assert neglected(table.home.store) == ()
+    assert neglected(table.home) == ()
 
 
 @pytest.mark.parametrize("key", KINDS)
@@ -90,7 +91,7 @@ def test_what_a_compaction_takes_in_is_indexed_and_again_is_nothing(tmp_path: Pa
     before, told = rows(table), list[str]()
     done = table.compact(progress=lambda stage, count, total: told.append(stage))
     assert (done.sstables, done.indexed) == (2, 1)
-    assert list(dict.fromkeys(told)) == ["compacting", *(f"full-text index: {stage}" for stage in BUILD_STAGES)]
+    assert list(dict.fromkeys(told)) == ["compacting", *(f"index: {stage}" for stage in BUILD_STAGES)]
     check(table, before, hits_of(reference(table.uri, tmp_path)))
     files = {name for name in files_in(Path(table.uri)) if name.startswith(("_indices", "_versions"))}
     again = table.compact()
@@ -132,7 +133,7 @@ def test_a_crash_after_every_store_operation_of_indexing_then_again_gives_the_sa
         table = copied(model, tmp_path / f"{number}")
         store = LanceFaultyStore(open_store(table.uri), crash_after=number)
         with contextlib.suppress(Crash):
-            index_base(store)
+            index_base(replace(table.home, store=store))
         if not store.crashed:
             break
         table.compact(policy=replace(EAGER, keep_versions=timedelta(0)))
@@ -151,16 +152,16 @@ def test_a_crash_after_every_store_operation_of_indexing_then_again_gives_the_sa
 def test_every_index_of_the_base_is_kept_and_none_is_made_that_nobody_has(tmp_path: Path) -> None:
     uri = str(tmp_path / "table")
     lance.write_dataset(texts(30).append_column("title", texts(30, 7).column("note")), uri)
-    store = open_store(uri)
-    assert (neglected(store), index_base(store).segments) == ((), 0)
+    home = home_at(uri)
+    assert (neglected(home), index_base(home).segments) == ((), 0)
     assert list(lance.dataset(uri).describe_indices()) == []
     for column in ("note", "title"):
         lance.dataset(uri).create_scalar_index(column, "INVERTED", name=f"{column}_by_hand", with_position=True)
     lance.write_dataset(texts(20, 50).append_column("title", texts(20, 70).column("note")), uri, mode="append")
-    assert set(neglected(store)) == {"note", "title"}
-    done = index_base(store)
+    assert set(neglected(home)) == {"note", "title"}
+    done = index_base(home)
     assert (set(done.columns), done.segments) == ({"note", "title"}, 2)
-    assert neglected(store) == ()
+    assert neglected(home) == ()
     described = {index.name: index for index in lance.dataset(uri).describe_indices()}
     assert set(described) == {"note_by_hand", "title_by_hand"}
     assert all(index.details["with_position"] for index in described.values())
@@ -181,8 +182,8 @@ def test_one_index_that_fails_does_not_keep_the_others_from_being_kept(tmp_path:
         return in_process(jobs, report)  # type: ignore[arg-type]
 
     with pytest.raises(Transient, match=r"Away.*note"):
-        index_base(open_store(uri), runner=runner)  # type: ignore[arg-type]
-    assert neglected(open_store(uri)) == ("note",)
+        index_base(home_at(uri), runner=runner)  # type: ignore[arg-type]
+    assert neglected(home_at(uri)) == ("note",)
 
 
 def test_a_compaction_whose_indexing_fails_says_that_the_rows_are_in(tmp_path: Path) -> None:
@@ -212,7 +213,7 @@ def test_increments_stay_few_segments_over_64_compactions(tmp_path: Path) -> Non
     seen = []
     for number in range(1, 65):
         append(uri, 20, 100 * number)
-        index_base(open_store(uri), limits=limits)
+        index_base(home_at(uri), limits=limits)
         seen.append(len(look_index(open_store(uri), "note", NAME).segments))
     assert coverage(uri) == fragments_of(uri)
     assert max(seen) <= 4
@@ -226,7 +227,7 @@ def test_stop_words_of_ones_own_are_kept(tmp_path: Path) -> None:
     lance.write_dataset(texts(30), uri)
     lance.dataset(uri).create_scalar_index("note", "INVERTED", name=NAME, **own)
     append(uri, 20, 100)
-    index_base(open_store(uri))
+    index_base(home_at(uri))
     assert coverage(uri) == fragments_of(uri)
     assert answers(uri, WORDS[:1]) == {WORDS[0]: []}
     build_index(open_store(uri), "note", NAME, parameters=own, limits=Limits(max_segments=1))

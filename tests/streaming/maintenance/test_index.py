@@ -186,7 +186,7 @@ def test_a_stream_that_is_over_begins_no_further_round(table: Table, started: St
     until(lambda: not any(thread.is_alive() for thread in maintenance._threads), "the threads end")
     assert gate.runs == 1
     assert len(covered(table)) == 1, "the round that ran has landed"
-    assert neglected(table.home.store) == ("note",)
+    assert neglected(table.home) == ("note",)
 
 
 def test_rows_that_others_append_to_the_base_are_indexed_at_the_next_look(

@@ -69,9 +69,9 @@ def test_a_stream_is_flushed_and_compacted_on_executors_and_shows_what_the_topic
     bound = tasks_beside(sink.options.maintenance_tasks, spark.sparkContext.defaultParallelism)
     assert max(tasks for name, tasks in job_tasks(spark)[before:] if name.startswith("headgate:")) <= bound
     assert any(name.startswith("headgate: compaction of") for name in names)
-    assert f"headgate: full-text index of {table.uri}, segments: 1" in names
+    assert f"headgate: index of {table.uri}, segments: 1" in names
     assert state.indexed >= 1
-    assert neglected(table.home.store) == (), "what was compacted is indexed"
+    assert neglected(table.home) == (), "what was compacted is indexed"
     check_search(table)
     hint = read_state(table.home.records, "s")
     assert hint is not None
@@ -81,7 +81,7 @@ def test_a_stream_is_flushed_and_compacted_on_executors_and_shows_what_the_topic
     table.compact()
     check_table(table, topic)
     assert lance.dataset(table.uri).count_rows() == table.scan().read_all().num_rows
-    assert neglected(table.home.store) == ()
+    assert neglected(table.home) == ()
     check_search(table)
 
 

@@ -201,10 +201,10 @@ def _reading(uri: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:
-        what = "A file of a full-text index is missing or damaged."
+        what = "A file of an index is missing or damaged."
         raise native_error(what, error, DataLoss, file=uri) from without_secrets(error)
     except BaseException as error:
         # On bytes that are no Lance file at all native panics, and its class of panics cannot be imported.
         if type(error).__name__ != "PanicException":
             raise
-        raise Corrupt("A file of a full-text index is none.", file=uri) from without_secrets(error)
+        raise Corrupt("A file of an index is no Lance file.", file=uri) from without_secrets(error)
