@@ -9,17 +9,23 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
 import pyarrow as pa
 
 _SHARD = re.compile(r"_mem_wal/([0-9a-f-]{36})/(wal|manifest)/([01]{64})\.(?:arrow|binpb)")
+_SSTABLE = re.compile(r"_mem_wal/([0-9a-f-]{36}/[^/]+)/_versions/[0-9]{20}\.manifest")
 _RECORD = re.compile(r"_headgate/[0-9a-f-]{36}/streams/([^/]+)/(log|folds)/([0-9]{20})\.json")
 _PIN = re.compile(r"_headgate/[0-9a-f-]{36}/checkpoints/.*\.json")
+
+
+BaseVersion: TypeAlias = Mapping[str, Any]
+"""As the stand-in of Lance writes it."""
+_GONE = (-1,)
 
 
 @dataclass(frozen=True)
@@ -73,13 +79,17 @@ class TableBytes:
     """By key."""
     sstables: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """By shard and folder."""
+    versions: dict[int, BaseVersion] = field(default_factory=dict)
+    """Of the base."""
+    files: dict[str, Mapping[str, Sequence[Any]]] = field(default_factory=dict)
+    """Rows of the base, by name of the file."""
 
     def changed(self, key: str, data: bytes | None) -> bool:
         """An object was put, replaced or deleted (None). Whether it counts for anything."""
         kind, place, number = _place(key)
         if kind == "other":
             return False
-        objects, name = self._objects(kind, place), {"sstable": place, "pin": key}.get(kind, number)
+        objects, name = self._objects(kind, place), place if kind in ("sstable", "data", "pin") else number
         if data is None:
             objects.pop(name, None)
         else:
@@ -93,7 +103,7 @@ class TableBytes:
         if kind in ("log", "folds"):
             log = self.logs[place]
             return log.records if kind == "log" else log.folds
-        return self.sstables if kind == "sstable" else self.pins
+        return {"sstable": self.sstables, "base": self.versions, "data": self.files, "pin": self.pins}[kind]
 
     def listed(self) -> dict[UUID, dict[int, str | None]]:
         """Per shard the positions that commit records list, with their attempts; None: only a fold knows it."""
@@ -111,15 +121,32 @@ class TableBytes:
                         found[UUID(part["shard_id"])].update(positions)
         return found
 
+    def base_rows(self) -> list[int]:
+        """The ids that the newest version of the base holds."""
+        if not self.versions:
+            return []
+        found = []
+        for fragment in self.versions[max(self.versions)]["fragments"]:
+            ids = self.files[fragment["files"][0]["path"]]["0"]
+            gone = set(fragment["deleted"])
+            found += [one for at, one in enumerate(ids) if at not in gone] if gone else ids
+        return found
+
     def visible(self) -> Iterator[int]:
         """The id of every row that counts, as often as it does. Raises LookupError for what is missing."""
-        listed = self.listed()
+        listed, base = self.listed(), self.base_rows()
+        yield from base
+        there = set(base)
         for shard_id, shard in self.shards.items():
             latest = shard.manifest
             if latest is None:
                 continue
             for path in latest.sstables:
-                yield from self.sstables[f"{shard_id}/{path}"]
+                # The base takes an SSTable in whole, and every row has an id of its own.
+                if not there.issuperset(rows := self.sstables.get(f"{shard_id}/{path}", _GONE)):
+                    if rows is _GONE:
+                        raise LookupError(f"SSTable {path}")
+                    yield from rows
             known = listed.get(shard_id, {})
             for position, attempt in known.items():
                 if position > latest.replay_after:
@@ -136,11 +163,15 @@ def _place(key: str) -> tuple[str, Any, int]:
     """What an object is, by its name: its kind, whose it is, and its number."""
     if (match := _SHARD.fullmatch(key)) is not None:
         return match[2], UUID(match[1]), int(match[3][::-1], 2)
-    if key.startswith("_mem_wal/") and key.endswith("/rows.json"):
-        return "sstable", key.removeprefix("_mem_wal/").removesuffix("/rows.json"), 0
+    if (match := _SSTABLE.fullmatch(key)) is not None:
+        return "sstable", match[1], 0
     if (match := _RECORD.fullmatch(key)) is not None:
         return match[2], match[1], int(match[3])
-    return ("pin" if _PIN.fullmatch(key) else "other"), None, 0
+    if key.startswith("_versions/"):
+        return "base", None, 2**64 - 1 - int(key.removeprefix("_versions/").removesuffix(".manifest"))
+    if key.startswith("data/"):
+        return "data", key.removeprefix("data/"), 0
+    return ("pin" if _PIN.fullmatch(key) else "other"), key, 0
 
 
 @lru_cache(50_000)
@@ -185,7 +216,7 @@ def record(data: bytes) -> Mapping[str, Any]:
 
 @lru_cache(50_000)
 def _ids(data: bytes) -> tuple[int, ...]:
-    return tuple(json.loads(data))
+    return tuple(record(data)["rows"]["0"])
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
@@ -222,4 +253,6 @@ _DECODERS: Mapping[str, Callable[[bytes], Any]] = {
     "log": record,
     "folds": record,
     "pin": record,
+    "base": record,
+    "data": record,
 }

@@ -6,7 +6,6 @@ may be lost, rolled back, or shared by a driver that should be dead. All else is
 
 from __future__ import annotations
 
-import json
 import random
 import uuid
 from collections import Counter
@@ -22,8 +21,8 @@ from headgate.checkpoints.gc.collect import collect
 from headgate.checkpoints.jobs.flush import run_here
 from headgate.checkpoints.log.decisions import BatchSources, Refusal, Skip, decide_batch
 from headgate.checkpoints.log.records import Batch, ShardPart
-from headgate.checkpoints.snapshots import snapshot
 from headgate.checkpoints.snapshots.cache import TableCache
+from headgate.checkpoints.snapshots.snapshot import read_snapshot
 from headgate.checkpoints.stream.checkpoint import checkpoint_stream
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import Fenced, HeadgateError
@@ -32,7 +31,6 @@ from headgate.shards.config import WriterConfig
 from headgate.shards.shard import Claim, TableHome
 from headgate.shards.wal.entry import SourceRange, Tags
 from headgate.shards.writer import ShardWriter
-from tests.simulation.patches import rows_key
 from tests.simulation.promises import row_id
 from tests.simulation.scheduler import Violation, current
 
@@ -230,23 +228,19 @@ def collector(world: World, chance: random.Random) -> None:
 
 def reader(world: World, chance: random.Random) -> None:
     """Reads the table: at least what was visible when it began, at most what is when it ends."""
-    for _ in range(chance.randint(1, 2)):
+    cache = TableCache()
+    for _ in range(chance.randint(1, 3)):
         clock.sleep(chance.choice((0.05, 1.0)))
         before = set(world.table.visible())
-        found = read(world.home, world.shard_ids())
+        found = read(world.home, world.shard_ids(), cache)
         after = set(world.table.visible())
         compare(found, before, after)
 
 
-def read(home: TableHome, shard_ids: tuple[uuid.UUID, ...]) -> Counter[int]:
-    """The product's reader, over the stand-ins of SSTables."""
-    found: Counter[int] = Counter()
-    for delta in snapshot._read(home, shard_ids, snapshot._rows, TableCache()).view.deltas:
-        for sstable in delta.sstables:
-            found.update(json.loads(bytes(home.store.get(rows_key(delta.shard.id, sstable.path)))))
-        for table in delta.tables:
-            found.update(table.column("id").to_pylist())
-    return found
+def read(home: TableHome, shard_ids: tuple[uuid.UUID, ...], cache: TableCache | None = None) -> Counter[int]:
+    """The product's reader. `cache` is of earlier reads."""
+    found = read_snapshot(home, shard_ids, cache=cache).scan(["id"]).read_all()
+    return Counter(found.column("id").to_pylist())
 
 
 def compare(found: Counter[int], least: set[int], most: set[int]) -> None:

@@ -1,13 +1,12 @@
 """What of the product is replaced in a simulation: threads, locks, chance, and Lance.
 
 Threads of `headgate.parallel` are the scheduler's. The calls of one pool run one after the other, in the thread that
-asks for them, so that other parties' steps come between any two. SSTables and the base need Lance, which takes
-milliseconds a call: an SSTable is its rows in JSON, and the base is empty (nothing is compacted).
+asks for them, so that other parties' steps come between any two. Lance takes milliseconds a call: SSTables and the base
+are those of `dataset`.
 """
 
 from __future__ import annotations
 
-import json
 import random
 import secrets
 import sys
@@ -15,28 +14,21 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 from headgate import parallel
-from headgate.checkpoints.gc import collect as gc_collect
-from headgate.checkpoints.gc import shards as gc_shards
-from headgate.checkpoints.jobs import flush as flush_job
+from headgate.checkpoints.jobs import durable
 from headgate.checkpoints.log import codec as log_codec
-from headgate.checkpoints.snapshots import take
-from headgate.checkpoints.snapshots.cache import TableCache
+from headgate.connectors.lance.base import damage, manifest, synced
 from headgate.connectors.objects import ObjectStore, port
-from headgate.connectors.objects.deletion import delete
-from headgate.errors import NotFound
-from headgate.shards import names, writer
+from headgate.errors import Transient
+from headgate.shards import names
 from headgate.shards.manifest import model as manifest_model
-from headgate.shards.manifest.model import Manifest, SsTable
-from headgate.shards.memtable.memtable import MemTable
-from headgate.shards.rows.base import CompactedMarks
-from headgate.shards.shard import Claim, Shard, TableHome
 from headgate.shards.wal import tip
+from tests.simulation import dataset
 from tests.simulation.scheduler import Locks, current
+from tests.simulation.store import base_version
 
 LOCKED = (
     "headgate.checkpoints.log.fold",
@@ -73,6 +65,7 @@ def simulated() -> Iterator[None]:
     with ExitStack() as stack:
         for name in LOCKED:
             stack.enter_context(patch.object(sys.modules[name], "threading", Locks()))
+        stack.enter_context(patch.dict(sys.modules, dataset.modules()))
         for owner, name, value in (*_REPLACED, *_everywhere()):
             stack.enter_context(patch.object(owner, name, value))
         yield
@@ -81,7 +74,7 @@ def simulated() -> Iterator[None]:
 def _everywhere() -> Iterator[tuple[Any, str, Any]]:
     """What modules have imported by its name; and pure functions, which remember what they answered."""
     modules = [module for name, module in sorted(sys.modules.items()) if name.startswith("headgate.")]
-    instead = {_real_pool: SimPool, **{one: lru_cache(50_000)(one) for one in _PURE}}
+    instead = {_real_pool: SimPool, **_LANCE, **{one: lru_cache(50_000)(one) for one in _PURE}}
     for module in modules:
         for name, value in vars(module).items():
             if callable(value) and getattr(value, "__hash__", None) is not None and value in instead:
@@ -151,60 +144,35 @@ def _thread(name: str, call: Callable[..., object], *args: Any) -> Any:
 _real_pool, _real_thread = parallel.Pool, parallel.thread
 
 
-# -- SSTables and the base -----------------------------------------------------------------
+# -- Lance -----------------------------------------------------------------------------------
 
 
-def rows_key(shard_id: uuid.UUID, path: str) -> str:
-    """Where the rows of an SSTable are."""
-    return f"{names.shard_folder(shard_id)}/{path}/rows.json"
+def _native_marks(store: ObjectStore, found: Any) -> dict[uuid.UUID, int]:
+    return {uuid.UUID(shard): mark for shard, mark in found.marks.items()}
 
 
-def _write_sstable(claim: Claim, maintained: object, table: MemTable) -> SsTable:
-    sstable = SsTable(table.generation, names.new_sstable(table.generation, claim.epoch))
-    rows = table.newest().column("id").to_pylist()
-    # Lance gives a failed put up: the whole SSTable is written again, under another name.
-    key = rows_key(claim.shard.id, sstable.path)
-    claim.shard.home.store.put_overwrite(key, json.dumps(rows).encode())
-    return sstable
+def _sync_base(store: ObjectStore, version: int | None = None) -> None:
+    """All of the base, as it is now, or up to a version."""
+    simulated, _ = dataset.place(store.locate()[0])
+    objects = simulated.objects
+    if not objects.on_disk:
+        return
+    try:
+        simulated.lance_read("sync base")
+    except OSError as error:
+        raise Transient("The base could not be synced.") from error
+    newest = max(map(base_version, objects.below("_versions/")), default=0)
+    objects.synced = max(objects.synced, newest if version is None else version)
 
 
-def _missing(shard: Shard, latest: Manifest, base: object) -> str | None:
-    for sstable in latest.sstables:
-        try:
-            shard.home.store.head(rows_key(shard.id, sstable.path))
-        except NotFound:
-            return f"SSTable {sstable.path} is missing"
-    return None
-
-
-class EmptyBase:
-    """The base of a table whose rows are all in SSTables and WALs."""
-
-    def __init__(self, home: TableHome) -> None:
-        self.home = home
-        self.fault = None
-        self.marks: dict[uuid.UUID, int] = {}
-        self.rows = SimpleNamespace(dataset=SimpleNamespace(version=1))
-
-    def compacted(self, shards: frozenset[uuid.UUID]) -> CompactedMarks:
-        return CompactedMarks(shards, {}, {})
-
-
-def _tag_key(tag: str) -> str:
-    return f"_refs/tags/{tag}.json"
-
-
-def _hold_version(store: ObjectStore, tag: str, version: int) -> None:
-    store.put_overwrite(_tag_key(tag), b"%d" % version)
-
-
-def _release_version(store: ObjectStore, tag: str) -> None:
-    delete(store, _tag_key(tag), "tag")
-
-
-def _held_versions(store: ObjectStore) -> dict[str, int]:
-    return {info.key.removeprefix("_refs/tags/").removesuffix(".json"): 1 for info in store.list("_refs/tags/")}
-
+_LANCE: dict[Any, Any] = {
+    manifest.native_marks: _native_marks,
+    manifest.max_fragment_id: lambda found: found.highest,
+    synced.sync_base: _sync_base,
+    damage.settle_base: _sync_base,
+    durable.require_on_disk: lambda home, shard_ids: _sync_base(home.store),
+}
+"""What headgate reads off the bytes of Lance's own files, and syncs of them."""
 
 _PURE: tuple[Any, ...] = (
     manifest_model.decode_manifest,
@@ -229,13 +197,4 @@ _REPLACED: tuple[tuple[Any, str, Any], ...] = (
     (uuid, "uuid4", CHANCE.uuid4),
     (secrets, "token_hex", CHANCE.token_hex),
     (random, "uniform", CHANCE.uniform),
-    (flush_job, "current_home", lambda home: home),
-    (flush_job, "write_sstable", _write_sstable),
-    (writer, "write_sstable", _write_sstable),
-    (gc_collect, "Base", EmptyBase),
-    (gc_shards, "_missing", _missing),
-    (TableCache, "base", lambda self, home: EmptyBase(home)),
-    (take, "hold_version", _hold_version),
-    (take, "release_version", _release_version),
-    (take, "held_versions", _held_versions),
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 
@@ -24,6 +24,16 @@ PUT_FAULTS = ("fail", "lost", "exists", "late")
 WRITE_FAULTS = ("fail", "lost", "late")
 
 
+def base_key(version: int) -> str:
+    """The name of a version of the base."""
+    return f"_versions/{2**64 - 1 - version:020d}.manifest"
+
+
+def base_version(key: str) -> int:
+    """Which version has this name."""
+    return 2**64 - 1 - int(key.removeprefix("_versions/").removesuffix(".manifest"))
+
+
 class Objects:
     """What the store holds: bytes by key, and when it took them by its own clock. Shared by all processes."""
 
@@ -35,6 +45,10 @@ class Objects:
         """Requests under way: key, bytes (None: a delete), and whether only if absent."""
         self.unsynced: list[tuple[str, tuple[bytes, datetime]]] = []
         """What was deleted or replaced and not synced: a power cut may bring it back."""
+        self.synced = 0
+        """The version of the base up to which everything is on disk."""
+        self.on_disk = random.Random(f"disk {seed}").random() < 0.5
+        """Whether it is a local disk: what Lance writes is there after a power cut only if it was synced."""
         self.on_change: Callable[[str], object] = lambda key: None
         self.skew = 0.0
         self._scheduler = scheduler
@@ -92,6 +106,11 @@ class Objects:
                 self._set(key, before)
                 self._changed(key)
         self.unsynced.clear()
+        if self.on_disk:
+            newest = max((number for key in self.below("_versions/") if (number := base_version(key))), default=0)
+            for version in range(newest, self._chance.randint(self.synced, max(self.synced, newest)), -1):
+                self.delete(base_key(version))
+            self.unsynced.clear()
         self.late = [one for one in self.late if self._chance.random() < 0.5]
 
     def _step_clock(self, seconds: float) -> None:
@@ -110,10 +129,13 @@ class Objects:
 class SimStore(ObjectStore):
     """Every process' way to the objects."""
 
-    def __init__(self, objects: Objects, scheduler: Scheduler) -> None:
-        super().__init__("memory://simulation")
+    def __init__(self, objects: Objects, scheduler: Scheduler, uri: str = "memory://simulation") -> None:
+        super().__init__(uri)
         self.objects = objects
         self._scheduler = scheduler
+
+    def locate(self, key: str = "") -> tuple[str, dict[str, str]]:
+        return (f"{self.uri}/{key}" if key else self.uri), {}
 
     def put_if_absent(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
         self._write("put", key, b"".join(as_buffers(data)), PUT_FAULTS, absent=True)
@@ -164,9 +186,31 @@ class SimStore(ObjectStore):
         if current() is not None and self._scheduler.pause(f"{verb} {short(key)}", READ_FAULTS) is not None:
             raise Transient("The store does not answer.", key=key)
 
+    # -- what the stand-in of Lance does ---------------------------------------------------
+
+    def lance_read(self, what: str) -> None:
+        """A step that reads. Raises OSError."""
+        if current() is not None and self._scheduler.pause(what, READ_FAULTS) is not None:
+            raise OSError("LanceError(IO): HTTP error: the store does not answer")
+
+    @contextmanager
+    def lance(self, what: str, faults: tuple[str, ...]) -> Iterator[Callable[[str, bytes | None], None]]:
+        """A step that writes: what is put inside of it, or deleted (None), at once. Raises OSError."""
+        fault = None if current() is None else self._scheduler.pause(what, faults)
+
+        def put(key: str, data: bytes | None) -> None:
+            try:
+                self._apply(None if fault is None else fault.what, key, data, absent=True)
+            except Transient as error:
+                raise OSError(f"LanceError(IO): HTTP error: {error.what}") from error
+
+        yield put
+
     def _write(self, verb: str, key: str, data: bytes | None, faults: tuple[str, ...], *, absent: bool) -> None:
         fault = None if current() is None else self._scheduler.pause(f"{verb} {short(key)}", faults)
-        what = None if fault is None else fault.what
+        self._apply(None if fault is None else fault.what, key, data, absent=absent)
+
+    def _apply(self, what: str | None, key: str, data: bytes | None, *, absent: bool) -> None:
         if what == "fail":
             raise Transient("The store does not answer.", key=key)
         if what == "late":
@@ -190,6 +234,8 @@ def short(key: str) -> str:
         return f"entry {position}"
     if (version := names.manifest_version(key)) is not None:
         return f"manifest {version}"
+    if folder == "_versions":
+        return f"base {base_version(key)}"
     if folder.endswith(("/log", "/folds")):
         return f"{folder.rpartition('/')[2].rstrip('s')} {int(name.removesuffix('.json'))}" if name else folder[-5:]
     parts = [part for part in key.split("/") if part and "-" not in part and not part.startswith("_headgate")]

@@ -12,10 +12,10 @@ from headgate.checkpoints.gc.collect import collect
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import HeadgateError
 from headgate.shards.rows.schema import RowSchema
-from headgate.shards.shard import TableHome
+from headgate.shards.shard import TABLE_ID, TableHome
 from headgate.shards.sharding import ByPartition
 from headgate.shards.writer import ShardWriter
-from tests.simulation import parties
+from tests.simulation import dataset, parties
 from tests.simulation.codec import TableBytes
 from tests.simulation.patches import CHANCE
 from tests.simulation.promises import PROMISES, Ledger
@@ -63,6 +63,8 @@ class World:
         self.objects = Objects(self.scheduler, seed)
         self.objects.on_change = self._changed
         store = SimStore(self.objects, self.scheduler)
+        dataset.STORES.clear()
+        dataset.STORES[store.uri] = store
         self.home = TableHome(RowSchema.of(parties.SCHEMA), store, store, TABLE, sharding=ByPartition())
         self.partitions = self._chance.choice((1, 1, 2))
         self.cast = self._chance.choice(CASTS)
@@ -70,6 +72,7 @@ class World:
         self.ledger, self.table = Ledger(), TableBytes()
         self.spark = parties.SparkCheckpoint()
         self._rows = 0
+        dataset.create(store.uri, parties.SCHEMA, {TABLE_ID: str(TABLE)})
 
     def run(self) -> Outcome:
         """Until everybody has ended; then the closing checks."""
