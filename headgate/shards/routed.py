@@ -58,7 +58,10 @@ class RoutedWriters:
                 self._known, self._home = home.schema, current(home)
             assert self._home is not None
             parts = routed(self._home, stored(self._home.schema))
-            self._open(self._home, [name for name in parts if name not in self._writers])
+            missing = [name for name in parts if name not in self._writers]
+            if missing and self._writers:
+                current(home)  # the table may have been made anew since the others were opened
+            self._open(self._home, missing)
             errors: list[HeadgateError] = []
             puts: list[Put] = []
             for name, batches in parts.items():

@@ -128,7 +128,7 @@ class Shard:
     @property
     def manifests(self) -> ManifestStore:
         """Its manifests."""
-        return ManifestStore(self.home.store, self.id, self.home.uri)
+        return ManifestStore(self.home.store, self.id, self.home.uri, self.home.table_id)
 
     def retrying(self, retry: Retry) -> Shard:
         """The same shard, its stores under another policy."""

@@ -28,6 +28,7 @@ from headgate.shards.memtable.memtables import MemTables
 from headgate.shards.memtable.replay import IsVisible, WalScan, generation_notes, replay, scan_wal, untagged
 from headgate.shards.placement import bucket_of, check_placed
 from headgate.shards.rows.schema import Rows
+from headgate.shards.rows.base import check_own
 from headgate.shards.rows.sstable import kept_indexes, write_sstable
 from headgate.shards.rows.view import ShardDelta, TableView
 from headgate.shards.shard import Claim, Shard, TableHome, TableLike
@@ -96,6 +97,9 @@ class ShardWriter:
            that are full are flushed on the way. An entry missing there is DataLoss while the claim
            holds, otherwise Fenced. From here on nothing is looked for: a put is one PUT.
 
+        After 2 the base must still name this table (R23): whoever makes another one in its place from now on finds the
+        shard there, and leaves it behind.
+
         Raises InvalidInput, Fenced (another opener came later), DataLoss, Corrupt, Transient.
         """
         check_config(config)
@@ -106,12 +110,15 @@ class ShardWriter:
         place = given.retrying(config.retry)
         settle_base(place.home.store)
         if not config.enable_memtable:
-            return cls(WalAppender.open(place), config, owns=True)
+            appender = WalAppender.open(place)
+            _check_table(place.home)
+            return cls(appender, config, owns=True)
         if config.maintained_indexes:
             _check_indexes(place.home, config.maintained_indexes)
         scan = scan_wal(place, config.max_memtable_size)
         step("looked")
         appender = WalAppender.open(place, known_tip=scan.stop)
+        _check_table(place.home)
         step("replay")
         tables = _replayed(appender, config, scan, visible)
         return cls(appender, config, owns=True, tables=tables)
@@ -318,6 +325,12 @@ def check_config(config: WriterConfig) -> None:
             f"WAL-only mode keeps no index, and the configuration asks for {list(config.maintained_indexes)}.",
             advice="leave maintained_indexes empty, or use enable_memtable=True",
         )
+
+
+def _check_table(home: TableHome) -> None:
+    """Raises InvalidInput where another table was made in the place of this one, whose readers would list the shard."""
+    if home.table_id is not None:
+        check_own(home, datasets.open_dataset(home.store))
 
 
 def _check_indexes(home: TableHome, names: Sequence[str]) -> None:

@@ -12,7 +12,8 @@ from unittest.mock import patch
 from headgate.checkpoints.gc import rules as gc_rules
 from headgate.checkpoints.gc import shards as gc_shards
 from headgate.checkpoints.gc import table as gc_table
-from headgate.checkpoints.log import fold
+from headgate.checkpoints.jobs import columns
+from headgate.checkpoints.log import fold, opened_log
 from headgate.checkpoints.stream import claims
 from headgate.checkpoints.stream import shards as stream_shards
 from headgate.errors import NotFound
@@ -20,7 +21,14 @@ from headgate.shards import names
 from headgate.shards.manifest.decisions import Fate
 from headgate.shards.manifest.store import ManifestStore
 from headgate.shards.wal import appender, flusher
-from tests.explorer.test_ablations import by_the_hint, over_the_batch_in_flight
+from tests.explorer.test_ablations import (
+    anything_into_an_empty_log,
+    by_the_hint,
+    listable_below_replay_after,
+    over_the_batch_in_flight,
+    unraised_plan,
+)
+from tests.simulation import streams
 
 
 @dataclass(frozen=True)
@@ -46,6 +54,10 @@ def _unnamed(newest: Any, live: Any, pins: Any, before: Any) -> list[str]:
     return sorted(set(newest) - held)
 
 
+def _is_there(stored: Any, *_: Any) -> bool:
+    return stored is not None
+
+
 _VERSIONS = ManifestStore.versions
 
 
@@ -65,8 +77,15 @@ ABLATIONS = (
         ((stream_shards, "checkpoint_limit", over_the_batch_in_flight),),
     ),
     Ablation(
+        "R4: a checkpoint does not raise the plan",
+        (
+            (stream_shards, "next_plan", unraised_plan),
+            (opened_log, "check_listable", listable_below_replay_after),
+        ),
+    ),
+    Ablation(
         "R3: no re-read",
-        ((appender, "claim_stands", lambda *_: True), (claims, "claim_stands", lambda *_: True)),
+        ((appender, "claim_stands", _is_there), (claims, "claim_stands", _is_there)),
     ),
     Ablation("R5: barriers are collected", ((gc_shards, "_stays", lambda *_: False),)),
     Ablation(
@@ -78,6 +97,12 @@ ABLATIONS = (
         "R20: an SSTable that no manifest names goes, whatever it is called",
         ((gc_rules, "collectable_sstables", _unnamed),),
     ),
+    Ablation("R22: streams are not told of a change of columns", ((columns, "announce", lambda home: None),)),
+    Ablation(
+        "R23: nobody compares the table's id",
+        ((columns, "is_another_table", lambda *_: False), (columns, "check_own", lambda *_: None)),
+    ),
+    Ablation("R23: any batch may meet an empty log", ((streams, "decide_batch", anything_into_an_empty_log),)),
     Ablation(
         "R24: an append in flight is named not durable",
         ((flusher, "fate", lambda *, sent, slot: Fate.FAILED),),

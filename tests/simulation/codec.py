@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -19,13 +19,23 @@ import pyarrow as pa
 
 _SHARD = re.compile(r"_mem_wal/([0-9a-f-]{36})/(wal|manifest)/([01]{64})\.(?:arrow|binpb)")
 _SSTABLE = re.compile(r"_mem_wal/([0-9a-f-]{36}/[^/]+)/_versions/[0-9]{20}\.manifest")
-_RECORD = re.compile(r"_headgate/[0-9a-f-]{36}/streams/([^/]+)/(log|folds)/([0-9]{20})\.json")
+_RECORD = re.compile(r"_headgate/([0-9a-f-]{36})/streams/([^/]+)/(log|folds)/([0-9]{20})\.json")
 _PIN = re.compile(r"_headgate/[0-9a-f-]{36}/checkpoints/.*\.json")
+
+
+TOPIC_ROWS = 1_000_000
+"""Ids from here on are the topic's, those below direct writers'."""
+
+
+def row_id(partition: int, offset: int) -> int:
+    """The id of the row that stands in the topic there."""
+    return TOPIC_ROWS * (partition + 1) + offset
 
 
 BaseVersion: TypeAlias = Mapping[str, Any]
 """As the stand-in of Lance writes it."""
 _GONE = (-1,)
+_BY_PLACE = ("sstable", "data", "pin", "tag", "hint")
 
 
 @dataclass(frozen=True)
@@ -46,6 +56,7 @@ class Entry:
     barrier: bool
     attempt: str | None
     ids: tuple[int, ...]
+    columns: frozenset[str]
 
 
 @dataclass
@@ -71,8 +82,10 @@ class LogBytes:
 
 @dataclass
 class TableBytes:
-    """Everything that counts, as bytes say it."""
+    """Everything that counts, as bytes say it. `mine`: of these shards; None: of all that are there."""
 
+    table_id: UUID | None = None
+    mine: frozenset[UUID] | None = None
     shards: dict[UUID, ShardBytes] = field(default_factory=lambda: defaultdict(ShardBytes))
     logs: dict[str, LogBytes] = field(default_factory=lambda: defaultdict(LogBytes))
     pins: dict[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -83,27 +96,105 @@ class TableBytes:
     """Of the base."""
     files: dict[str, Mapping[str, Sequence[Any]]] = field(default_factory=dict)
     """Rows of the base, by name of the file."""
+    tags: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    hints: dict[UUID, int] = field(default_factory=dict)
+    """Per shard the version that native would start from."""
+    source: TableBytes | None = None
+    """Whose files a shallow clone reads."""
+    committed: Counter[int] = field(default_factory=Counter)
+    """The rows of all batches whose records were put, whatever was folded since."""
+    batches: dict[tuple[str, int], tuple[int, ...]] = field(default_factory=dict)
+    """The same per stream and sequence."""
+    promised: set[str] = field(default_factory=set)
+    """Columns whose change had returned."""
+    faults: list[str] = field(default_factory=list)
+    """What is wrong with the records that were put."""
+    _gone: set[str] = field(default_factory=set)
+    _back: bool = False
+    """Whether a manifest came late, after it had been collected."""
+    _ends: dict[tuple[str, int], int] = field(default_factory=dict)
+    """Per stream and partition where the log ends."""
 
     def changed(self, key: str, data: bytes | None) -> bool:
         """An object was put, replaced or deleted (None). Whether it counts for anything."""
         kind, place, number = _place(key)
-        if kind == "other":
+        if kind == "other" or not self._is_mine(kind, place):
             return False
-        objects, name = self._objects(kind, place), place if kind in ("sstable", "data", "pin") else number
+        objects, name = self._objects(kind, place), place if kind in _BY_PLACE else number
         if data is None:
             objects.pop(name, None)
+            self._gone.add(key)
         else:
+            self._back |= kind == "manifest" and key in self._gone
             objects[name] = _DECODERS[kind](data)
+            if kind == "log":
+                self._logged(place[1], number, objects[name])
         return True
+
+    def leftovers(self) -> set[str]:
+        """What fsck rightly tells though nothing is lost: checkpoints whose take died, or has not come, to the tag;
+        hints of sleepers that lead native into a gap; a manifest that came late, when those after it were collected.
+        """
+        found = set()
+        tags = {f"_refs/tags/headgate-checkpoint-{pin['checkpoint_id']}.json" for pin in self.pins.values()}
+        if tags - self.tags.keys():
+            found.add("checkpoint-unpinned")
+        for shard_id, shard in self.shards.items():
+            hint, versions = self.hints.get(shard_id, 0), shard.versions
+            if hint in versions and len([one for one in versions if one > hint]) < max(versions) - hint:
+                found.add("manifest-gap")
+        return found | ({"manifest-gap"} if self._back else set())
+
+    def _is_mine(self, kind: str, place: Any) -> bool:
+        if kind in ("wal", "manifest"):
+            return self.mine is None or place in self.mine
+        return kind not in ("log", "folds") or self.table_id is None or place[0] == str(self.table_id)
+
+    def _logged(self, stream: str, sequence: int, found: Mapping[str, Any]) -> None:
+        """A record was put."""
+        if found["kind"] == "rewind":
+            for _topic, partition, _before, start in found["offsets"]:
+                self._ends[stream, partition] = start
+        if found["kind"] != "batch" or (stream, sequence) in self.batches:
+            return
+        if sequence <= max(self.logs[stream].folds, default=0):
+            return  # into a collected slot: nobody reads it
+        rows: list[int] = []
+        for _, partition, start, until in found["sources"]:
+            if start != (end := self._ends.get((stream, partition), 0)):
+                self.faults.append(
+                    f"invariant 1: record {sequence} of {stream} reads partition {partition} from {start}, and the log "
+                    f"ends at {end}"
+                )
+            self._ends[stream, partition] = until
+            rows += [row_id(partition, at) for at in range(start, until)]
+        for part in found["shards"].values():
+            for position in part["positions"]:
+                one = self.shards[UUID(part["shard_id"])].entries.get(position)
+                if one is not None and (lacks := self.promised - one.columns):
+                    self.faults.append(
+                        f"R22: record {sequence} of {stream} lists entry {position}, which lacks column {min(lacks)}, "
+                        "and the change had returned"
+                    )
+        self.batches[stream, sequence] = tuple(rows)
+        self.committed.update(rows)
 
     def _objects(self, kind: str, place: Any) -> dict[Any, Any]:
         if kind in ("wal", "manifest"):
             shard = self.shards[place]
             return shard.entries if kind == "wal" else shard.versions
         if kind in ("log", "folds"):
-            log = self.logs[place]
+            log = self.logs[place[1]]
             return log.records if kind == "log" else log.folds
-        return {"sstable": self.sstables, "base": self.versions, "data": self.files, "pin": self.pins}[kind]
+        by_kind: dict[str, dict[Any, Any]] = {
+            "sstable": self.sstables,
+            "base": self.versions,
+            "data": self.files,
+            "pin": self.pins,
+            "tag": self.tags,
+            "hint": self.hints,
+        }
+        return by_kind[kind]
 
     def listed(self) -> dict[UUID, dict[int, str | None]]:
         """Per shard the positions that commit records list, with their attempts; None: only a fold knows it."""
@@ -125,9 +216,10 @@ class TableBytes:
         """The ids that the newest version of the base holds."""
         if not self.versions:
             return []
-        found = []
+        found: list[int] = []
         for fragment in self.versions[max(self.versions)]["fragments"]:
-            ids = self.files[fragment["files"][0]["path"]]["0"]
+            file = fragment["files"][0]
+            ids = (self if file["base_id"] is None else self.source or self).files[file["path"]]["0"]
             gone = set(fragment["deleted"])
             found += [one for at, one in enumerate(ids) if at not in gone] if gone else ids
         return found
@@ -166,9 +258,13 @@ def _place(key: str) -> tuple[str, Any, int]:
     if (match := _SSTABLE.fullmatch(key)) is not None:
         return "sstable", match[1], 0
     if (match := _RECORD.fullmatch(key)) is not None:
-        return match[2], match[1], int(match[3])
+        return match[3], (match[1], match[2]), int(match[4])
     if key.startswith("_versions/"):
         return "base", None, 2**64 - 1 - int(key.removeprefix("_versions/").removesuffix(".manifest"))
+    if key.startswith("_refs/tags/"):
+        return "tag", key, 0
+    if key.endswith("/manifest/version_hint.json"):
+        return "hint", UUID(key.split("/")[1]), 0
     if key.startswith("data/"):
         return "data", key.removeprefix("data/"), 0
     return ("pin" if _PIN.fullmatch(key) else "other"), key, 0
@@ -188,6 +284,7 @@ def entry(data: bytes) -> Entry:
         barrier=b"fence_sentinel" in metadata,
         attempt=None if attempt is None else attempt.decode(),
         ids=tuple(ids),
+        columns=frozenset(schema.names),
     )
 
 
@@ -254,5 +351,7 @@ _DECODERS: Mapping[str, Callable[[bytes], Any]] = {
     "folds": record,
     "pin": record,
     "base": record,
+    "tag": record,
+    "hint": lambda data: int(record(data)["version"]),
     "data": record,
 }

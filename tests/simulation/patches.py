@@ -2,7 +2,7 @@
 
 Threads of `headgate.parallel` are the scheduler's. The calls of one pool run one after the other, in the thread that
 asks for them, so that other parties' steps come between any two. Lance takes milliseconds a call: SSTables and the base
-are those of `dataset`.
+are those of the room `lance`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
+from importlib import import_module
 from typing import Any
 from unittest.mock import patch
 
@@ -26,7 +27,8 @@ from headgate.errors import Transient
 from headgate.shards import names
 from headgate.shards.manifest import model as manifest_model
 from headgate.shards.wal import tip
-from tests.simulation import dataset
+from tests.simulation.lance.dataset import Dataset, place
+from tests.simulation.lance.module import modules
 from tests.simulation.scheduler import Locks, current
 from tests.simulation.store import base_version
 
@@ -64,8 +66,8 @@ def simulated() -> Iterator[None]:
     """Every thread of the product that starts inside a simulated one is the scheduler's."""
     with ExitStack() as stack:
         for name in LOCKED:
-            stack.enter_context(patch.object(sys.modules[name], "threading", Locks()))
-        stack.enter_context(patch.dict(sys.modules, dataset.modules()))
+            stack.enter_context(patch.object(import_module(name), "threading", Locks()))
+        stack.enter_context(patch.dict(sys.modules, modules()))
         for owner, name, value in (*_REPLACED, *_everywhere()):
             stack.enter_context(patch.object(owner, name, value))
         yield
@@ -147,13 +149,13 @@ _real_pool, _real_thread = parallel.Pool, parallel.thread
 # -- Lance -----------------------------------------------------------------------------------
 
 
-def _native_marks(store: ObjectStore, found: Any) -> dict[uuid.UUID, int]:
+def _native_marks(store: ObjectStore, found: Dataset) -> dict[uuid.UUID, int]:
     return {uuid.UUID(shard): mark for shard, mark in found.marks.items()}
 
 
 def _sync_base(store: ObjectStore, version: int | None = None) -> None:
     """All of the base, as it is now, or up to a version."""
-    simulated, _ = dataset.place(store.locate()[0])
+    simulated, _ = place(store.locate()[0])
     objects = simulated.objects
     if not objects.on_disk:
         return

@@ -14,6 +14,7 @@ from __future__ import annotations
 import random
 import re
 import threading
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -125,6 +126,11 @@ class SimThread:
                     self.call()
         except Crash:
             pass
+        except Violation as error:
+            scheduler.fail(error)
+        except Exception as error:
+            text = "".join(traceback.format_exception(error)[-2:]).strip()
+            scheduler.fail(Violation(f"invariant 7: {type(error).__name__}, which is no error of headgate's: {text}"))
         except BaseException as error:
             scheduler.fail(error)
         finally:

@@ -37,7 +37,8 @@ def base_version(key: str) -> int:
 class Objects:
     """What the store holds: bytes by key, and when it took them by its own clock. Shared by all processes."""
 
-    def __init__(self, scheduler: Scheduler, seed: int) -> None:
+    def __init__(self, scheduler: Scheduler, seed: int, *, watched: bool = True) -> None:
+        """`watched`: it is this one whose clock steps, and where late requests arrive and cuts are felt."""
         self.stored: dict[str, tuple[bytes, datetime]] = {}
         self._keys: list[str] = []
         """In order."""
@@ -53,9 +54,10 @@ class Objects:
         self.skew = 0.0
         self._scheduler = scheduler
         self._chance = random.Random(f"objects {seed}")
-        scheduler.on_cut = self._cut
-        scheduler.on_deliver = self.deliver
-        scheduler.on_step_clock = self._step_clock
+        if watched:
+            scheduler.on_cut = self._cut
+            scheduler.on_deliver = self.deliver
+            scheduler.on_step_clock = self._step_clock
 
     def now(self) -> datetime:
         """The store's time."""
@@ -76,6 +78,14 @@ class Objects:
             del self._keys[bisect_left(self._keys, key)]
             self.unsynced.append((key, before))
             self._changed(key)
+
+    def discard(self, key: str) -> None:
+        """Delete it, for good, and tell nobody."""
+        del self._keys[bisect_left(self._keys, key)]
+        del self.stored[key]
+        self.late.clear()
+        self.unsynced.clear()
+        self.synced = 0
 
     def below(self, prefix: str) -> list[str]:
         """The keys that start so."""
@@ -129,7 +139,7 @@ class Objects:
 class SimStore(ObjectStore):
     """Every process' way to the objects."""
 
-    def __init__(self, objects: Objects, scheduler: Scheduler, uri: str = "memory://simulation") -> None:
+    def __init__(self, objects: Objects, scheduler: Scheduler, uri: str = "memory://tables/source") -> None:
         super().__init__(uri)
         self.objects = objects
         self._scheduler = scheduler
@@ -234,7 +244,7 @@ def short(key: str) -> str:
         return f"entry {position}"
     if (version := names.manifest_version(key)) is not None:
         return f"manifest {version}"
-    if folder == "_versions":
+    if folder == "_versions" and name:
         return f"base {base_version(key)}"
     if folder.endswith(("/log", "/folds")):
         return f"{folder.rpartition('/')[2].rstrip('s')} {int(name.removesuffix('.json'))}" if name else folder[-5:]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,21 +16,37 @@ from headgate.shards.rows.schema import RowSchema
 from headgate.shards.shard import TABLE_ID, TableHome
 from headgate.shards.sharding import ByPartition
 from headgate.shards.writer import ShardWriter
-from tests.simulation import dataset, parties
+from tests.simulation import parties
 from tests.simulation.codec import TableBytes
+from tests.simulation.lance.dataset import STORES
+from tests.simulation.lance.module import create
+from tests.simulation.operators import ConsumerState, check_between, check_clean
+from tests.simulation.parties import DIRECT
 from tests.simulation.patches import CHANCE
-from tests.simulation.promises import PROMISES, Ledger
+from tests.simulation.promises import PROMISES, SCHEMA, Ledger, rows
 from tests.simulation.scheduler import Crash, Deviation, Event, Scheduler, SimThread, Violation, current
 from tests.simulation.store import Objects, SimStore
+from tests.simulation.streams import STREAM, WAL_ONLY, SparkCheckpoint, shard_name
 
-TABLE = uuid.UUID(int=77)
 CASTS = (
     ("writer", "writer", "writer", "gc", "reader"),
-    ("writer", "writer", "gc"),
+    ("writer", "writer", "gc", "operator"),
     ("driver", "driver", "gc", "reader"),
     ("driver", "driver", "driver", "gc"),
-    ("driver", "gc", "gc"),
+    ("driver", "gc", "gc", "pinner"),
     ("driver", "driver", "writer", "writer", "gc", "reader"),
+    ("driver", "driver", "operator", "gc", "reader"),
+    ("driver", "writer", "operator", "operator", "gc"),
+    ("driver", "driver", "changer", "gc"),
+    ("driver", "changer", "operator", "reader"),
+    ("driver", "driver", "consumer", "consumer", "gc"),
+    ("driver", "consumer", "operator", "gc", "gc"),
+    ("driver", "writer", "cloner", "gc"),
+    ("driver", "cloner", "cloner", "operator", "gc"),
+    ("driver", "driver", "fsck", "gc"),
+    ("driver", "writer", "operator", "fsck", "pinner"),
+    ("driver", "driver", "renewer", "gc"),
+    ("driver", "writer", "renewer", "reader"),
 )
 """Who takes part: a process each."""
 AGAIN = 2
@@ -49,6 +66,17 @@ class Outcome:
     """Of the cast, who was left out."""
 
 
+@dataclass(eq=False)
+class Place:
+    """A table, until another one is made in its place."""
+
+    home: TableHome
+    table: TableBytes
+    ledger: Ledger
+    names: dict[uuid.UUID, str]
+    """Of its shards."""
+
+
 class World:
     """A table in a simulated store, and what its parties were told."""
 
@@ -63,16 +91,25 @@ class World:
         self.objects = Objects(self.scheduler, seed)
         self.objects.on_change = self._changed
         store = SimStore(self.objects, self.scheduler)
-        dataset.STORES.clear()
-        dataset.STORES[store.uri] = store
-        self.home = TableHome(RowSchema.of(parties.SCHEMA), store, store, TABLE, sharding=ByPartition())
+        STORES.clear()
+        STORES[store.uri] = store
+        self.store = store
         self.partitions = self._chance.choice((1, 1, 2))
         self.cast = self._chance.choice(CASTS)
         self.without = without
-        self.ledger, self.table = Ledger(), TableBytes()
-        self.spark = parties.SparkCheckpoint()
+        self.spark = SparkCheckpoint()
+        self.consumer = ConsumerState(hold=self._chance.choice((60.0, 3600.0, 1e6)))
         self._rows = 0
-        dataset.create(store.uri, parties.SCHEMA, {TABLE_ID: str(TABLE)})
+        self._tables = 0
+        self.began: dict[int, Counter[int]] = {}
+        """Per number of a clone what was there when it was first called for."""
+        self.named: set[int] = set()
+        """Of them, those that may be of a checkpoint."""
+        self.clones: dict[int, tuple[TableBytes, Counter[int]]] = {}
+        """Per number what it holds by its bytes, and what it held when it was made."""
+        self._clones: dict[int, tuple[SimStore, TableBytes]] = {}
+        self._table: TableBytes | None = None
+        self._make()
 
     def run(self) -> Outcome:
         """Until everybody has ended; then the closing checks."""
@@ -148,9 +185,56 @@ class World:
         thread.start()
         return thread
 
-    def shard_ids(self) -> tuple[uuid.UUID, ...]:
+    def shard_ids(self, here: Place) -> tuple[uuid.UUID, ...]:
         """The shards of the table, listed as the product does."""
-        return tuple(uuid.UUID(folder) for folder in self.home.store.list_folders("_mem_wal/"))
+        return tuple(uuid.UUID(folder) for folder in here.home.store.list_folders("_mem_wal/"))
+
+    # -- tables ------------------------------------------------------------------------------
+
+    def _make(self) -> None:
+        """A table, in an empty place."""
+        self._tables += 1
+        table_id = uuid.UUID(int=76 + self._tables)
+        schema = RowSchema.of(SCHEMA)
+        home = TableHome(schema, self.store, self.store, table_id, sharding=ByPartition())
+        names = {home.shard(name).id: name for name in (DIRECT, *map(shard_name, range(self.partitions)))}
+        table = TableBytes(table_id, frozenset(names))
+        self.here, self._table = Place(home, table, Ledger(), names), table
+        create(self.store.uri, SCHEMA, {TABLE_ID: str(table_id)})
+        self.objects.synced = 1
+
+    def make_anew(self) -> None:
+        """As somebody does who deletes the folder, and creates a table there: at once, for those who look."""
+        for key in list(self.objects.stored):
+            self.objects.discard(key)
+        self._make()
+
+    @property
+    def renewed(self) -> bool:
+        """Whether the table was made anew."""
+        return self._tables > 1
+
+    def check_own(self, here: Place, before: Place) -> None:
+        """A stream that has looked knows whether another table is in the place of its own (R23)."""
+        if before is not here:
+            raise Violation("R23: a stream's look finds nothing wrong where another table is in its table's place")
+
+    def clone_store(self, number: int) -> tuple[SimStore, TableBytes]:
+        """A place for a clone. The same one for who calls again."""
+        if number not in self._clones:
+            uri = f"memory://tables/clone{number}"
+            objects, table = Objects(self.scheduler, self.seed + number, watched=False), TableBytes()
+            table.source = self.here.table
+
+            def changed(key: str) -> None:
+                stored = objects.stored.get(key)
+                table.changed(key, None if stored is None else stored[0])
+
+            objects.on_change = changed
+            store = SimStore(objects, self.scheduler, uri)
+            STORES[uri] = store
+            self._clones[number] = store, table
+        return self._clones[number]
 
     # -- what is told and checked ------------------------------------------------------------
 
@@ -165,10 +249,10 @@ class World:
         if me is not None and me.process.dead:
             raise Crash
 
-    def acknowledge(self, row: int) -> None:
-        """The row is durable, as its writer was told."""
+    def acknowledge(self, here: Place, ids: set[int]) -> None:
+        """The rows are durable, as their writer was told."""
         self.check_alive()
-        self.ledger.acknowledged.add(row)
+        here.ledger.acknowledged |= ids
         self.check()
 
     def check(self) -> None:
@@ -181,12 +265,13 @@ class World:
 
     def _changed(self, key: str) -> None:
         stored = self.objects.stored.get(key)
-        if self.table.changed(key, None if stored is None else stored[0]):
+        if self._table is not None and self._table.changed(key, None if stored is None else stored[0]):
             self._promised()
 
     def _promised(self) -> None:
+        here = self.here
         for promise in PROMISES:
-            promise(self.table, self.ledger)
+            promise(here.table, here.ledger)
 
     # -- the end -----------------------------------------------------------------------------
 
@@ -195,26 +280,30 @@ class World:
         try:
             while self.objects.late:
                 self.objects.deliver()
-            self._reads_the_same()
+            here = self.here
+            self._reads_the_same(here)
+            for table, found in self.clones.values():
+                check_between("a clone, later", Counter(table.visible()), found, found)
             if self.seed % 5:
                 return
+            check_clean(self, here)
             if "driver" in self.cast:
-                StreamDriver.open(self.home, parties.STREAM, self.spark.query, [parties.shard_name(0)])
-                self._reads_the_same()
+                StreamDriver.open(here.home, STREAM, self.spark.query, [shard_name(0)])
+                self._reads_the_same(here)
             if "writer" in self.cast:
-                with ShardWriter.open(self.home, self.home.shard(parties.DIRECT).id, parties.WAL_ONLY) as writer:
+                with ShardWriter.open(here.home, here.home.shard(DIRECT).id, WAL_ONLY) as writer:
                     row = self.fresh()
-                    self.ledger.attempted.add(row)
-                    writer.put(parties.rows(row))
-                    self.acknowledge(row)
-            collect(self.home, self.shard_ids(), min_age=timedelta(0), apply=True)
-            self._reads_the_same()
-            collect(self.home, self.shard_ids(), min_age=timedelta(0), apply=True)
-            self._reads_the_same()
+                    here.ledger.attempted.add(row)
+                    writer.put(rows(SCHEMA, row))
+                    self.acknowledge(here, {row})
+            for _ in range(2):
+                collect(here.home, self.shard_ids(here), min_age=timedelta(0), apply=True)
+                self._reads_the_same(here)
+            check_clean(self, here)
         except HeadgateError as error:
             raise Violation(f"at the end, with nobody else there: {error!r}") from error
 
-    def _reads_the_same(self) -> None:
+    def _reads_the_same(self, here: Place) -> None:
         """The product's reader against the codec."""
-        truth = set(self.table.visible())
-        parties.compare(parties.read(self.home, self.shard_ids()), truth, truth)
+        truth = Counter(here.table.visible())
+        check_between("a reader", parties.read(here.home, self.shard_ids(here)), truth, truth)

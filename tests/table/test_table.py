@@ -27,6 +27,7 @@ from headgate.shards.sharding import ByPartition, Sharding, bucket, by_partition
 from headgate.shards.writer import ShardWriter
 from headgate.steps import watching
 from headgate.table.create import CREATE_STEPS, create_table
+from headgate.table.fsck import fsck
 from headgate.table.table import Table, open_table
 from tests.support.services import S3_SECRETS
 from tests.support.tables import claimed
@@ -466,6 +467,38 @@ def test_a_table_made_where_a_base_was_deleted_has_no_old_rows(tmp_path: Path, k
     with pytest.raises(NotFound):
         open_table(old.uri)
     assert_shows_nothing_old(orders(tmp_path / "t"), old)
+
+
+@pytest.mark.parametrize("config", [WAL_ONLY, WriterConfig()], ids=["WAL only", "MemTable"])
+@pytest.mark.parametrize("shard", ["bucket-00001", "bucket-00002"], ids=["old shard", "new shard"])
+def test_a_writer_that_claims_while_its_table_is_made_anew_puts_no_row_into_the_new_one(
+    tmp_path: Path, config: WriterConfig, shard: str
+) -> None:
+    old = orders(tmp_path / "t")
+    write(old, "bucket-00001", 6)
+
+    def anew(step: str) -> None:
+        if step == "claim" and not made:
+            shutil.rmtree(tmp_path / "t")
+            made.append(orders(tmp_path / "t"))
+
+    made: list[Table] = []
+    with watching(anew), pytest.raises(InvalidInput, match="another table"):
+        ShardWriter.open(old, shard, config)
+    assert not made[0].scan().read_all().num_rows
+    assert_shows_nothing_old(made[0], old)
+    assert fsck(made[0]).holds
+
+
+def test_rows_of_a_table_that_was_made_anew_open_no_shard_in_the_new_one(tmp_path: Path) -> None:
+    old = orders(tmp_path / "t")
+    old.upsert(rows(old, 6))
+    shutil.rmtree(tmp_path / "t")
+    new = orders(tmp_path / "t")
+    with pytest.raises(InvalidInput, match="another table"):
+        old.upsert(rows(old, *range(20)))
+    assert not new.scan().read_all().num_rows
+    assert_shows_nothing_old(new, old)
 
 
 @pytest.mark.parametrize("step", [None, *CREATE_STEPS[:-1]])

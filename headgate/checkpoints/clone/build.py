@@ -70,7 +70,7 @@ def named(target: CloneTarget) -> str | None:
 def make_shards(home: TableHome, checkpoint: TableCheckpoint, plans: Sequence[ShardPlan], intent: CloneIntent) -> None:
     """Steps 5 and 6 of `clone_table`. `home` is the clone's. Raises InvalidInput where a shard or log is another's."""
     epochs = parallel.each("clone", partial(tail_epoch, home), plans)
-    manifests = [cloned_manifest(plan, epoch) for plan, epoch in zip(plans, epochs, strict=True)]
+    manifests = [cloned_manifest(plan, epoch, intent.table_id) for plan, epoch in zip(plans, epochs, strict=True)]
     parallel.each("clone", partial(_put_manifest, home, intent), manifests)
     step("shard manifests")
     parallel.each("clone", partial(put_barrier, home), plans, [manifest.epoch for manifest in manifests])

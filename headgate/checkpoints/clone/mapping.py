@@ -100,8 +100,8 @@ def check_named(plans: Iterable[ShardPlan], table: str) -> None:
             )
 
 
-def cloned_manifest(plan: ShardPlan, epoch: int) -> Manifest:
-    """The first manifest of a shard of the clone. `epoch` is the highest of its entries, 0 where it has none."""
+def cloned_manifest(plan: ShardPlan, epoch: int, table_id: UUID) -> Manifest:
+    """The first manifest of a shard of the clone, whose id it is. `epoch` is the highest of its entries, 0 where it has none."""
     manifest = replace(
         plan.pinned.manifest,
         version=1,
@@ -112,7 +112,8 @@ def cloned_manifest(plan: ShardPlan, epoch: int) -> Manifest:
         sstables=plan.sstables,
     )
     own = plan.claim_id.encode()
-    return manifest.with_field(CLAIM_ID, own).with_field(WRITE_ID, own).with_field(WAL_STORE, None)
+    manifest = manifest.with_field(CLAIM_ID, own).with_field(WRITE_ID, own).with_field(WAL_STORE, None)
+    return manifest.as_of(table_id)
 
 
 def cloned_fold(fold: Fold, checkpoint: TableCheckpoint, table_id: UUID, plans: Mapping[UUID, ShardPlan]) -> Fold:

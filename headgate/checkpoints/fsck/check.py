@@ -153,7 +153,8 @@ class _Look:
         looks: dict[UUID, ManifestLook] = {}
         check = partial(check_manifests, pool=self.pool)
         for number, look in enumerate(in_order(self.outer, check, map(self._shard_of, shard_ids)), 1):
-            looks[shard_ids[number - 1]] = look
+            if look.latest is None or look.latest.is_of(self.home.table_id):
+                looks[shard_ids[number - 1]] = look
             self.counts["manifests"] += look.versions
             self.progress("manifests of shards", number, len(shard_ids))
         return looks

@@ -200,9 +200,7 @@ def plan(claims: Mapping[str, Claim], limits: CompactLimits) -> CompactJob | Non
 def _held(claims: Mapping[str, Claim]) -> dict[str, Manifest]:
     def held(name: str) -> Manifest:
         claim = claims[name]
-        stored = claim.shard.manifests.check_fenced(claim.epoch, claim.claim_id)
-        assert stored is not None, "a claim is a manifest"
-        return stored
+        return claim.shard.manifests.held(claim.epoch, claim.claim_id)
 
     return dict(zip(claims, parallel.each("claim", held, claims), strict=True))
 
@@ -379,8 +377,6 @@ def _drop(claims: Mapping[str, Claim], marks: Mapping[UUID, int]) -> dict[str, M
         try:
             return manifests.commit_update(claim.claim_id, claim.epoch, dropped)
         except _Nothing:
-            stored = manifests.check_fenced(claim.epoch, claim.claim_id)
-            assert stored is not None
-            return stored
+            return manifests.held(claim.epoch, claim.claim_id)
 
     return dict(zip(claims, parallel.each("claim", drop, claims), strict=True))

@@ -273,8 +273,7 @@ def _flush(writer: ShardWriter) -> None:
 
 def _close_gap(writer: ShardWriter) -> None:
     claim = writer.claim
-    flushed = writer.shard.manifests.check_fenced(claim.epoch, claim.claim_id)
-    assert flushed is not None
+    flushed = writer.shard.manifests.held(claim.epoch, claim.claim_id)
     close_gap(claim, flushed, claim.next_position - 1)
 
 

@@ -232,8 +232,7 @@ def _ends(home: TableHome, before: Before) -> Mapping[UUID, int]:
 
 def _held_expiry(claim: Claim, holders: Holders, before: Before, ends: Mapping[UUID, int]) -> Expiry:
     """Under a claim: by the store's clock, which the barrier tells, and no further than the barrier."""
-    manifest = claim.shard.manifests.check_fenced(claim.epoch, claim.claim_id)
-    assert manifest is not None
+    manifest = claim.shard.manifests.held(claim.epoch, claim.claim_id)
     barrier = claim.next_position - 1
     now = claim.shard.wal.head(claim.shard.wal_key(barrier)).modified
     planned = _expiry(claim.shard, manifest, holders, before, ends, now)

@@ -159,8 +159,8 @@ class StreamShards:
             due = [name for name, held in self._unflushed.items() if held.is_due(max_bytes)]
         jobs = []
         for name in due if names is None else names:
-            manifest = self._claims[name].shard.manifests.latest()
-            assert manifest is not None, "a claim is a manifest"
+            manifests = self._claims[name].shard.manifests
+            manifest = manifests.there(manifests.latest())
             self._note(name, manifest)
             with self._guard:
                 held = self._unflushed[name]
@@ -327,9 +327,7 @@ class StreamShards:
 
         def latest(name: str) -> Manifest:
             claim = self._claims[name]
-            stored = claim.shard.manifests.check_fenced(claim.epoch, claim.claim_id)
-            assert stored is not None
-            return stored
+            return claim.shard.manifests.held(claim.epoch, claim.claim_id)
 
         names = list(names)
         return dict(zip(names, parallel.each("claim", latest, names), strict=True))

@@ -17,7 +17,14 @@ from headgate.shards.manifest.model import CLAIM_ID, OWNER, WRITE_ID, Manifest, 
 
 
 def claimed(
-    previous: Manifest | None, shard_id: UUID, *, owner: str | None, claim_id: str, write_id: str, spec_id: int
+    previous: Manifest | None,
+    shard_id: UUID,
+    *,
+    owner: str | None,
+    claim_id: str,
+    write_id: str,
+    spec_id: int,
+    table_id: UUID | None = None,
 ) -> Manifest:
     """The manifest that a claim puts after `previous` (None: the shard is new).
 
@@ -26,6 +33,7 @@ def claimed(
     base = previous or Manifest(version=0, epoch=0, shard_id=shard_id, spec_id=spec_id)
     claim = replace(base, version=base.version + 1, epoch=base.epoch + 1, sealed=owner is not None)
     claim = claim.with_field(CLAIM_ID, claim_id.encode()).with_field(WRITE_ID, write_id.encode())
+    claim = claim.as_of(table_id)
     return claim if owner is None else claim.with_field(OWNER, owner.encode())
 
 

@@ -21,6 +21,10 @@ from headgate.errors import Corrupt, InvalidInput
 
 CLAIM_ID = "headgate.claim_id"
 OWNER = "headgate.owner"
+TABLE = "headgate.table"
+"""The ids of table and shard, as their writer claimed it: one that slept may claim where another table was made (R23).
+A release that does not know it carries it into a clone, whose shards have other ids: there it says nothing.
+"""
 WAL_STORE = "headgate.wal_store"
 WRITE_ID = "headgate.write_id"
 
@@ -90,6 +94,15 @@ class Manifest:
     def field(self, key: str) -> bytes | None:
         """The value of one shard field, None where it is not set."""
         return next((value for name, value in self.fields if name == key), None)
+
+    def is_of(self, table_id: UUID | None) -> bool:
+        """Whether the shard is that table's, as far as it says whose it is."""
+        named, _, shard_id = (self._text(TABLE) or "").partition(" ")
+        return table_id is None or shard_id != str(self.shard_id) or named == str(table_id)
+
+    def as_of(self, table_id: UUID | None) -> Manifest:
+        """The same, of that table."""
+        return self if table_id is None else self.with_field(TABLE, f"{table_id} {self.shard_id}".encode())
 
     def with_field(self, key: str, value: bytes | None) -> Manifest:
         """The same manifest with one shard field set (None: removed); every other field stays as it is."""

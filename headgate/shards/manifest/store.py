@@ -60,10 +60,11 @@ class Claimed:
 class ManifestStore:
     """The manifests of one shard. Holds no state of its own: thread-safe and picklable."""
 
-    def __init__(self, store: ObjectStore, shard_id: UUID, table: str) -> None:
+    def __init__(self, store: ObjectStore, shard_id: UUID, table: str, table_id: UUID | None = None) -> None:
         self.store = store
         self.shard_id = shard_id
         self.table = table
+        self.table_id = table_id
 
     def versions(self) -> list[int]:
         """Every version that is there, oldest first. The hint and strays do not count."""
@@ -81,7 +82,7 @@ class ManifestStore:
     def latest(self, known: Manifest | None = None) -> Manifest | None:
         """The highest version that LIST shows, None on a new shard. Raises Corrupt, never an older version instead.
 
-        Where that is the `known` one it is not read again: a version never changes.
+        None too on a shard of another table, which was in this place before (R23). Where that is the `known` one it is not read again: a version never changes.
         """
         with self._with_context():
             for _ in range(LIST_TRIES):
@@ -91,7 +92,8 @@ class ManifestStore:
                 if known is not None and known.version == versions[-1]:
                     return known
                 try:
-                    return self.read(versions[-1])
+                    found = self.read(versions[-1])
+                    return found if found.is_of(self.table_id) else None
                 except NotFound as error:
                     # Collected since the LIST, so a newer one must be there.
                     vanished = error
@@ -128,6 +130,7 @@ class ManifestStore:
                     claim_id=claim_id,
                     write_id=uuid.uuid4().hex,
                     spec_id=spec_id,
+                    table_id=self.table_id,
                 )
                 if self._put(manifest):
                     if not self._hint_if_latest(manifest.version):
@@ -152,6 +155,21 @@ class ManifestStore:
             raise self._fenced(stored, epoch)
         return stored
 
+    def held(self, epoch: int, claim_id: str) -> Manifest:
+        """The same for who has claimed the shard: then there is one. Raises Fenced, and DataLoss where it is gone."""
+        return self.there(self.check_fenced(epoch, claim_id))
+
+    def there(self, stored: Manifest | None) -> Manifest:
+        """The latest manifest of a shard that was claimed, as it was read. Raises DataLoss."""
+        if stored is None:
+            raise DataLoss(
+                "The shard has been claimed, yet it has no manifest.",
+                table=self.table,
+                shard=str(self.shard_id),
+                advice="was the table dropped? Restore its files, or open the table that is there now",
+            )
+        return stored
+
     def commit_update(self, claim_id: str, epoch: int, change: Callable[[Manifest], Manifest]) -> Manifest:
         """Write `change(latest)` as the next version, if the claim still holds; the manifest as written.
 
@@ -169,9 +187,7 @@ class ManifestStore:
         """
         with self._with_context(epoch=epoch):
             for _ in range(UPDATE_TRIES):
-                stored = self.latest()
-                if stored is None:
-                    raise DataLoss("The shard has been claimed, yet it has no manifest.")
+                stored = self.there(self.latest())
                 if not stored.held_by(epoch, claim_id):
                     raise self._fenced(stored, epoch)
                 changed = replace(change(stored), version=stored.version + 1)

@@ -141,19 +141,21 @@ def test_a_checkpoint_that_lists_rows_of_a_shard_which_it_does_not_have_is_refus
 @pytest.mark.parametrize(("tail_epoch", "epoch"), [(0, 5), (3, 5), (4, 5), (6, 7)])
 def test_the_first_manifest_is_a_claim_of_its_own_above_every_entry(tail_epoch: int, epoch: int) -> None:
     plan = plans({NAMED: 1})[NAMED]
-    made = cloned_manifest(plan, tail_epoch)
+    made = cloned_manifest(plan, tail_epoch, NEW)
     assert (made.version, made.epoch, made.shard_id) == (1, epoch, uuid.uuid5(NEW, "s0"))
     assert (made.replay_after, made.generation, made.last_seen) == (5, 4, plan.barrier)
     assert [one.generation for one in made.sstables] == [2, 3]
     assert (made.owner, made.sealed, made.spec_id, made.field("bucket")) == ("orders", True, 1, b"\x01")
     assert made.claim_id == plan.claim_id != "theirs"
     assert made.write_id != "theirs"
-    assert cloned_manifest(plan, tail_epoch) == made
+    assert made.is_of(NEW)
+    assert not made.is_of(OLD)
+    assert cloned_manifest(plan, tail_epoch, NEW) == made
 
 
 def test_a_log_is_the_same_under_the_clones_ids_and_names_no_claim_of_the_source() -> None:
     found = plans()
-    manifests = {plan.shard_id: cloned_manifest(plan, 0) for plan in found.values()}
+    manifests = {plan.shard_id: cloned_manifest(plan, 0, NEW) for plan in found.values()}
     made = cloned_fold(fold(), checkpoint(), NEW, found)
     new, dead = uuid.uuid5(NEW, "s0"), uuid.uuid5(NEW, "dead-letters:s0 of orders")
     assert (made.sequence, made.ends, set(made.shards)) == (12, (("t", 0, 40),), {new, dead})

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from headgate.connectors.lance.base.damage import settle_base
 from headgate.connectors.lance.base.synced import sync_base
+from headgate.connectors.lance.base.tidy import version_times
 from headgate.connectors.lance.datasets import open_dataset
 from headgate.connectors.lance.errors import native_error
 from headgate.connectors.objects import ObjectStore, without_secrets
@@ -30,8 +31,8 @@ def hold_version(store: ObjectStore, tag: str, version: int) -> None:
     except (ValueError, OSError) as error:
         if held_versions(store).get(tag) == version:
             return
-        # Native raises ValueError for an absent version and for a failing store alike: ask the dataset.
-        if version not in {one["version"] for one in dataset.versions()}:
+        # Native raises ValueError for an absent version and for a failing store alike: ask the store.
+        if version not in version_times(store):
             raise NotFound(f"Version {version} of the base is gone.", table=store.uri) from without_secrets(error)
         what = f"Version {version} of the base could not be tagged."
         raise native_error(what, error, Transient, table=store.uri, tag=tag) from without_secrets(error)
