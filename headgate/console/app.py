@@ -20,8 +20,10 @@ from starlette.routing import Route
 
 from headgate import clock
 from headgate.console.guard import Door, Guard
+from headgate.console.pages.letters import letters_page
 from headgate.console.pages.overview import overview
 from headgate.console.pages.render import STATIC, page, static
+from headgate.console.pages.rows import rows_page, search_page
 from headgate.console.pages.shards import shard_page, shards_page
 from headgate.console.pages.stream import stream_page
 from headgate.console.watch.now import first_error
@@ -50,6 +52,9 @@ def application(watcher: Watcher, door: Door) -> Starlette:
         Route("/t/{table}/stream", pages.at(pages.stream)),
         Route("/t/{table}/shards", pages.at(pages.shards)),
         Route("/t/{table}/shards/{shard}", pages.at(pages.shard)),
+        Route("/t/{table}/rows", pages.at(pages.rows)),
+        Route("/t/{table}/search", pages.at(pages.search)),
+        Route("/t/{table}/dead-letters", pages.at(pages.letters)),
     ]
     app = Starlette(
         routes=routes,
@@ -108,6 +113,15 @@ class _Pages:
         self._check_budget(False)
         return "shard", shard_page(self._table(request), request.path_params["shard"])
 
+    def rows(self, request: Request) -> tuple[str, dict[str, Any]]:
+        return "rows", rows_page(self._table(request), request.query_params)
+
+    def search(self, request: Request) -> tuple[str, dict[str, Any]]:
+        return "search", search_page(self._table(request), request.query_params)
+
+    def letters(self, request: Request) -> tuple[str, dict[str, Any]]:
+        return "letters", letters_page(self._table(request), request.query_params)
+
     def _check_budget(self, live: bool) -> None:
         """A page that a person opens may ask for more than there is; not for ever."""
         wait = self._watcher.budget.seconds_to_wait()
@@ -163,7 +177,13 @@ def _frame(request: Request, table: WatchedTable | None) -> dict[str, Any]:
     return values
 
 
-TABS = (("stream", "Stream"), ("shards", "Shards"))
+TABS = (
+    ("stream", "Stream"),
+    ("shards", "Shards"),
+    ("rows", "Rows"),
+    ("search", "Search"),
+    ("dead-letters", "Dead letters"),
+)
 
 
 def _page(request: Request) -> int:

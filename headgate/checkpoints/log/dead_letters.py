@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
@@ -121,17 +122,48 @@ class DeadEntry:
 def dead_entries(home: TableHome, state: LogState) -> Iterator[DeadEntry]:
     """The committed dead letters of one stream, log by log, in order. `state` is its whole commit log."""
     visible = Visible.of([state], home.uri)
-    dead = dead_letter_home(home, state.stream)
-    for shard_id, positions in state.shards.items():
-        if not positions.shard.startswith(PREFIX):
-            continue
-        replayed = ReplayProgress.of(state.head.opaque_ends.get(positions.shard))
+    for shard_id, log in _logs(state):
         for first, last in visible.runs(shard_id):
-            entries = WalTailer(Shard(dead, shard_id)).read(first, last + 1)
-            for found in visible.visible_entries(shard_id, entries, first, last + 1):
-                rows = pa.Table.from_batches([SCHEMA.adopted(batch) for batch in found.entry.batches])
-                waiting = replayed.waiting(found.position, rows.num_rows)
-                yield DeadEntry(state.stream, positions.shard, found.position, rows.drop_columns([TOMBSTONE]), waiting)
+            yield from _entries(home, state, visible, shard_id, log, first, last)
+
+
+def newest_entries(home: TableHome, state: LogState, start: tuple[str, int] | None = None) -> Iterator[DeadEntry]:
+    """The same one by one, those of the newest batches first, then log by log, the last one first. `start` is the log
+    and position of an entry: from there on. An entry is read when it is asked for.
+    """
+    visible = Visible.of([state], home.uri)
+    logs = dict(_logs(state))
+    for shard_id, position in _newest_first(state, visible, logs):
+        if start is None or (logs[shard_id], position) == start:
+            start = None
+            yield from _entries(home, state, visible, shard_id, logs[shard_id], position, position)
+
+
+def _logs(state: LogState) -> Iterator[tuple[UUID, str]]:
+    return ((one, positions.shard) for one, positions in state.shards.items() if positions.shard.startswith(PREFIX))
+
+
+def _newest_first(state: LogState, visible: Visible, logs: Mapping[UUID, str]) -> Iterator[tuple[UUID, int]]:
+    met: dict[UUID, set[int]] = {}
+    for record in reversed([*state.head.recent.values()]):
+        for part in record.dead_letters.values():
+            met.setdefault(part.shard_id, set()).update(part.positions)
+            yield from ((part.shard_id, position) for position in reversed(part.positions))
+    for shard_id in logs:
+        known = met.get(shard_id, set())
+        for first, last in reversed([*visible.runs(shard_id)]):
+            yield from ((shard_id, position) for position in range(last, first - 1, -1) if position not in known)
+
+
+def _entries(
+    home: TableHome, state: LogState, visible: Visible, shard_id: UUID, log: str, first: int, last: int
+) -> Iterator[DeadEntry]:
+    replayed = ReplayProgress.of(state.head.opaque_ends.get(log))
+    entries = WalTailer(Shard(dead_letter_home(home, state.stream), shard_id)).read(first, last + 1)
+    for found in visible.visible_entries(shard_id, entries, first, last + 1):
+        rows = pa.Table.from_batches([SCHEMA.adopted(batch) for batch in found.entry.batches])
+        waiting = replayed.waiting(found.position, rows.num_rows)
+        yield DeadEntry(state.stream, log, found.position, rows.drop_columns([TOMBSTONE]), waiting)
 
 
 def read_dead_letters(home: TableHome, stream: str | None = None) -> Iterator[pa.Table]:

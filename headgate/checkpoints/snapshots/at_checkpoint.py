@@ -19,6 +19,7 @@ from headgate.checkpoints.snapshots.checkpoint import CheckpointStore, PinnedSha
 from headgate.connectors.lance.datasets import field_ids, open_dataset
 from headgate.connectors.objects.read_only import ReadOnlyStore
 from headgate.errors import Corrupt, DataLoss, InvalidInput
+from headgate.shards.memtable.replay import ReplayedEntry
 from headgate.shards.rows.schema import RowSchema
 from headgate.shards.rows.view import ShardDelta, TableView
 from headgate.shards.shard import Shard, TableHome
@@ -34,8 +35,11 @@ def read_checkpoint(home: TableHome, checkpoint: TableCheckpoint) -> TableView:
     visible = Visible.of(map(unfolded, checkpoint.streams.values()), home.uri)
 
     def delta(pinned: PinnedShard) -> ShardDelta:
-        rows = pa.Table.from_batches(tail_batches(home, pinned, visible), schema=home.schema.storage)
-        return ShardDelta.of(Shard(home, pinned.shard_id), pinned.manifest, rows)
+        parts = [*_tail(home, pinned, visible)]
+        batches = [batch for part in parts for batch in part.batches]
+        rows = pa.Table.from_batches(batches, schema=home.schema.storage)
+        entries = tuple((part.position, part.rows) for part in parts)
+        return ShardDelta.of(Shard(home, pinned.shard_id), pinned.manifest, rows, entries=entries)
 
     return _view(home, checkpoint, delta)
 
@@ -92,10 +96,14 @@ def for_reading(home: TableHome, why: str) -> TableHome:
 
 def tail_batches(home: TableHome, pinned: PinnedShard, visible: Visible) -> Iterator[pa.RecordBatch]:
     """The rows of a pinned shard that are in no SSTable, in storage form and in order; read as they are asked for."""
+    for part in _tail(home, pinned, visible):
+        yield from part.batches
+
+
+def _tail(home: TableHome, pinned: PinnedShard, visible: Visible) -> Iterator[ReplayedEntry]:
     shard, manifest = Shard(home, pinned.shard_id), pinned.manifest
     entries = WalTailer(shard).read(manifest.replay_after + 1, pinned.end)
-    for part in visible.tail(shard, manifest, entries, pinned.end):
-        yield from part.batches
+    return visible.tail(shard, manifest, entries, pinned.end)
 
 
 def _view(home: TableHome, checkpoint: TableCheckpoint, delta: Callable[[PinnedShard], ShardDelta]) -> TableView:

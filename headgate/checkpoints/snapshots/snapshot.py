@@ -195,8 +195,10 @@ def _rows(shard: Shard, manifest: Manifest, visible: Visible, end: int, cache: T
 
     def made() -> ShardDelta:
         entries = cache.entries(shard, start, end, WalTailer(shard).read)
-        batches = [batch for part in visible.tail(shard, manifest, entries) for batch in part.batches]
-        return ShardDelta.of(shard, manifest, pa.Table.from_batches(batches, schema=shard.home.schema.storage))
+        parts = [*visible.tail(shard, manifest, entries)]
+        batches = [batch for part in parts for batch in part.batches]
+        rows = pa.Table.from_batches(batches, schema=shard.home.schema.storage)
+        return ShardDelta.of(shard, manifest, rows, entries=tuple((part.position, part.rows) for part in parts))
 
     # All that a tail is made of, besides its entries, which never change.
     state = (start, end, manifest.generation, manifest.sstables, visible.shards.get(shard.id))

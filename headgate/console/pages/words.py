@@ -6,6 +6,7 @@ import re
 from datetime import datetime
 from typing import Any
 
+import pyarrow as pa
 from markupsafe import Markup
 
 from headgate import clock
@@ -122,6 +123,11 @@ def raw(data: bytes | None, most: int) -> str:
         return shown if len(data) <= most // 3 else f"{shown} … ({len(data):,} bytes)"
     shown = cut(text, most)
     return shown if len(data) <= most else f"{shown}… ({len(data):,} bytes)"
+
+
+def is_right(kind: pa.DataType) -> bool:
+    """Whether values of a column are numbers, which stand to the right."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
 FILTERS = {

@@ -11,7 +11,8 @@ Promises:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -213,6 +214,8 @@ class WatchedTable:
         self.lock = threading.Lock()
         """Around looks."""
         self._budget = budget
+        self._reading = threading.Lock()
+        self._reader: Table | None = None
         self._now = TableNow(key, place, ends=ends)
         self._table: Table | None = None
         self._tails: dict[str, LogTail] = {}
@@ -252,6 +255,24 @@ class WatchedTable:
                 raise HeadgateError(self._now.error or "The table could not be opened.")
             return self._table
 
+    @contextmanager
+    def reading(self) -> Iterator[Table]:
+        """The table for reading rows, one reader at a time: what a person asked for costs what it costs, and is not of
+        the budget of looks. Raises as `open_table` does.
+        """
+        with self._reading:
+            if self._reader is None or self._reader.table_id != self.opened().table_id:
+                self._reader = self._open_for_reading()
+            try:
+                yield self._reader
+            except HeadgateError:
+                self._reader = None  # its columns may have changed: open it anew
+                raise
+
+    def at(self, checkpoint: str) -> Table:
+        """The table as a checkpoint has it, for reading. Raises NotFound, InvalidInput."""
+        return open_table(self.place.uri, checkpoint=checkpoint, storage_options=dict(self.place.options) or None)
+
     def see_all_names(self) -> None:
         """List the shards now."""
         self._look_for_shards()
@@ -280,13 +301,17 @@ class WatchedTable:
             self._look(run)
 
     def _opened(self) -> None:
-        table = open_table(self.place.uri, storage_options=dict(self.place.options) or None)
-        self._ids = record_ids(table.home.store)
-        home = for_reading(table.home, "The console opened the table, which is for reading.")
-        self._table = replace(table, home=home)
+        table = self._open_for_reading()
+        home = table.home
+        self._ids, self._table = record_ids(home.store), table
         self._budget.count(home.store, *([] if home.wal_store is home.store else [home.wal_store]))
         self._now = replace(TableNow(self.key, self.place, ends=self._now.ends), table=self._table)
         self._tails, self._streams = {}, ()
+
+    def _open_for_reading(self) -> Table:
+        table = open_table(self.place.uri, storage_options=dict(self.place.options) or None)
+        home = for_reading(table.home, "The console opened the table, which is for reading.")
+        return replace(table, home=home)
 
     @property
     def _opened_table(self) -> Table:

@@ -54,6 +54,11 @@ class ReplayedEntry:
     batches: tuple[pa.RecordBatch, ...]
     generation: int | None = None
 
+    @property
+    def rows(self) -> int:
+        """How many, tombstones included."""
+        return sum(batch.num_rows for batch in self.batches)
+
 
 def scan_wal(shard: Shard, keep_bytes: int) -> WalScan:
     """Read and check everything a replay will need, up to the end that one LIST shows. Keeps the first `keep_bytes`,

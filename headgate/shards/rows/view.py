@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import numpy as np
 import pyarrow as pa
 
 from headgate.connectors.lance.filters import Filter, check_filter, filtered
@@ -49,13 +50,17 @@ class ShardDelta:
     generation: int
     sstables: tuple[SsTable, ...]
     tables: tuple[pa.Table, ...]
+    entries: tuple[tuple[int, int], ...] = field(default=(), repr=False, compare=False)
+    """Of the fresh rows, the position of each entry and how many rows it has; nothing where that was not asked for."""
     opened: dict[str, StoredRows] = field(default_factory=dict, repr=False, compare=False)
     """SSTables as far as they were opened, by path. They never change: the next instant may have the same."""
 
     @classmethod
-    def of(cls, shard: Shard, manifest: Manifest, *tables: pa.Table) -> ShardDelta:
+    def of(
+        cls, shard: Shard, manifest: Manifest, *tables: pa.Table, entries: tuple[tuple[int, int], ...] = ()
+    ) -> ShardDelta:
         """What a manifest names, and rows that no SSTable has."""
-        return cls(shard, manifest.generation, manifest.sstables, tables)
+        return cls(shard, manifest.generation, manifest.sstables, tables, entries)
 
     def above(self, mark: int, started: int = 0) -> ShardDelta | None:
         """Without the SSTables up to the base's mark; None where the mark, or the generation whose deletes the base has
@@ -70,6 +75,15 @@ class ShardDelta:
     def rows(self) -> pa.Table:
         """The fresh rows, tombstones included, oldest first."""
         return pa.concat_tables([self.shard.home.schema.storage.empty_table(), *self.tables])
+
+    def newest(self, number: str | None = None) -> pa.Table:
+        """The newest fresh row of each key, tombstones included; with `number`, a column of that name says which of
+        `rows` it is.
+        """
+        rows = self.rows
+        if number is not None:
+            rows = rows.append_column(number, pa.array(np.arange(rows.num_rows)))
+        return newest_rows(rows, self.shard.home.schema.primary_key)
 
     def newest_of(self, asked: KeySet) -> pa.Table:
         """Of the keys that are asked for the newest fresh row, tombstones included."""
@@ -104,6 +118,15 @@ class ShardDelta:
     @cached_property
     def _chunks(self) -> ChunkedRows:
         return ChunkedRows(self.rows)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Where rows lie: the fresh rows of a shard, one of its SSTables, or the base."""
+
+    delta: ShardDelta | None = None
+    """None: the base."""
+    sstable: SsTable | None = None
 
 
 @dataclass(frozen=True)
@@ -172,16 +195,31 @@ class TableView:
                 rows = pa.Table.from_batches([batch])
                 yield from shown(rows if len(key) == 1 else asked.seen(rows), result)
 
+    def layers(
+        self, columns: Sequence[str] | None = None, filter: Filter | None = None
+    ) -> Iterator[tuple[Layer, Iterator[pa.RecordBatch]]]:
+        """The rows of a scan by where they lie. Read each layer to its end before the next is asked for. Raises
+        InvalidInput.
+        """
+        result = result_schema(self.home.schema, columns)
+        if filter is not None:
+            check_filter(self.home.schema.logical, filter)
+        return self._layers(result, filter)
+
     def _batches(self, result: pa.Schema, filter: Filter | None) -> Iterator[pa.RecordBatch]:
+        for _, batches in self._layers(result, filter):
+            yield from batches
+
+    def _layers(self, result: pa.Schema, filter: Filter | None) -> Iterator[tuple[Layer, Iterator[pa.RecordBatch]]]:
         hidden = KeySet(self.home.schema.primary_key)
         for delta in self.deltas:
-            rows = newest_rows(delta.rows, hidden.key)
+            rows = delta.newest()
             hidden.add(rows)
-            yield from shown(filtered(living(rows), filter), result)
+            yield Layer(delta), shown(filtered(living(rows), filter), result)
             # A key lives in one shard, so what other shards hide changes nothing here.
             for sstable in reversed(delta.sstables):
-                yield from _hiding(delta.stored(sstable), hidden, result, filter)
-        yield from stored_rows(self.base, hidden, result, filter)
+                yield Layer(delta, sstable), _hiding(delta.stored(sstable), hidden, result, filter)
+        yield Layer(), stored_rows(self.base, hidden, result, filter)
 
 
 def _hiding(sstable: StoredRows, hidden: KeySet, result: pa.Schema, filter: Filter | None) -> Iterator[pa.RecordBatch]:
