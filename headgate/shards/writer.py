@@ -27,8 +27,8 @@ from headgate.shards.memtable.memtable import MemTableStats
 from headgate.shards.memtable.memtables import MemTables
 from headgate.shards.memtable.replay import IsVisible, WalScan, generation_notes, replay, scan_wal, untagged
 from headgate.shards.placement import bucket_of, check_placed
-from headgate.shards.rows.schema import Rows
 from headgate.shards.rows.base import check_own
+from headgate.shards.rows.schema import Rows
 from headgate.shards.rows.sstable import kept_indexes, write_sstable
 from headgate.shards.rows.view import ShardDelta, TableView
 from headgate.shards.shard import Claim, Shard, TableHome, TableLike

@@ -101,7 +101,7 @@ def check_named(plans: Iterable[ShardPlan], table: str) -> None:
 
 
 def cloned_manifest(plan: ShardPlan, epoch: int, table_id: UUID) -> Manifest:
-    """The first manifest of a shard of the clone, whose id it is. `epoch` is the highest of its entries, 0 where it has none."""
+    """The first manifest of a shard of that clone. `epoch` is the highest of its entries, 0 where it has none."""
     manifest = replace(
         plan.pinned.manifest,
         version=1,

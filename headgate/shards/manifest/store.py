@@ -82,7 +82,8 @@ class ManifestStore:
     def latest(self, known: Manifest | None = None) -> Manifest | None:
         """The highest version that LIST shows, None on a new shard. Raises Corrupt, never an older version instead.
 
-        None too on a shard of another table, which was in this place before (R23). Where that is the `known` one it is not read again: a version never changes.
+        None too on a shard of another table, which was in this place before (R23). Where that is the `known` one it is
+        not read again: a version never changes.
         """
         with self._with_context():
             for _ in range(LIST_TRIES):

@@ -27,7 +27,7 @@ TRIES = 8
 
 
 def write_notes(store: ObjectStore, dataset: Any, notes: Mapping[str, str]) -> bool:
-    """Set keys of the configuration. False: somebody else changed one since `dataset` was opened, or the store was away.
+    """Set keys of the configuration. False: somebody else changed one since `dataset` was opened, or the store is away.
 
     Lance lets of two commits that change one key from the same version exactly one through. Raises StoreFull,
     PermissionDenied.
