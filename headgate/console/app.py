@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Any, cast, get_args
+from urllib.parse import parse_qsl
 
 import structlog
 from starlette.applications import Starlette
@@ -20,10 +21,13 @@ from starlette.routing import Route
 
 from headgate import clock
 from headgate.console.guard import Door, Guard
+from headgate.console.pages.health import CheckName, Checks, health_page
+from headgate.console.pages.jobs import jobs_page
 from headgate.console.pages.letters import letters_page
 from headgate.console.pages.overview import overview
 from headgate.console.pages.render import STATIC, page, static
 from headgate.console.pages.rows import rows_page, search_page
+from headgate.console.pages.runbook import page_of, runbook_page
 from headgate.console.pages.shards import shard_page, shards_page
 from headgate.console.pages.stream import stream_page
 from headgate.console.watch.now import first_error
@@ -37,6 +41,8 @@ EVENT_SECONDS = 1.0
 """Between two news of one page at least."""
 PING_SECONDS = 15.0
 MOST_LISTENERS = 64
+MOST_BODY = 1_000
+"""Bytes of the one form that is sent."""
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -55,6 +61,10 @@ def application(watcher: Watcher, door: Door) -> Starlette:
         Route("/t/{table}/rows", pages.at(pages.rows)),
         Route("/t/{table}/search", pages.at(pages.search)),
         Route("/t/{table}/dead-letters", pages.at(pages.letters)),
+        Route("/t/{table}/jobs", pages.at(pages.jobs)),
+        Route("/t/{table}/health", pages.at(pages.health)),
+        Route("/t/{table}/health", pages.check, methods=["POST"]),
+        Route("/runbook/{name}", pages.at(pages.runbook)),
     ]
     app = Starlette(
         routes=routes,
@@ -69,6 +79,7 @@ def application(watcher: Watcher, door: Door) -> Starlette:
 class _Pages:
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
+        self._checks = Checks(watcher)
 
     def at(self, made: Callable[[Request], tuple[str, dict[str, Any]]]) -> Handler:
         """A page that is made in a thread."""
@@ -121,6 +132,28 @@ class _Pages:
 
     def letters(self, request: Request) -> tuple[str, dict[str, Any]]:
         return "letters", letters_page(self._table(request), request.query_params)
+
+    def jobs(self, request: Request) -> tuple[str, dict[str, Any]]:
+        return "jobs", jobs_page(self._table(request), live="x-live" in request.headers)
+
+    def health(self, request: Request) -> tuple[str, dict[str, Any]]:
+        return "health", health_page(self._checks, self._table(request))
+
+    def runbook(self, request: Request) -> tuple[str, dict[str, Any]]:
+        return "runbook", runbook_page(request.path_params["name"])
+
+    async def check(self, request: Request) -> Response:
+        """Start a check. It only reads; yet no other site may start one, which is the guard's."""
+        body = bytearray()
+        async for part in request.stream():
+            body += part
+            if len(body) > MOST_BODY:
+                raise HTTPException(413)
+        name = dict(parse_qsl(body.decode("latin-1"))).get("check")
+        if name not in get_args(CheckName):
+            raise HTTPException(400)
+        self._checks.start(self._table(request), cast(CheckName, name))
+        return RedirectResponse(request.url.path, 303)
 
     def _check_budget(self, live: bool) -> None:
         """A page that a person opens may ask for more than there is; not for ever."""
@@ -183,6 +216,8 @@ TABS = (
     ("rows", "Rows"),
     ("search", "Search"),
     ("dead-letters", "Dead letters"),
+    ("jobs", "Jobs"),
+    ("health", "Health"),
 )
 
 
@@ -217,4 +252,5 @@ async def _headgate_error(request: Request, error: Exception) -> Response:
 def _error(request: Request, status: int, what: str, do: str) -> Response:
     verdict = Verdict("attention", (what,))
     values = {"here": request.url.path, "table": None, "word": None, "tabs": (), "verdict": verdict, "do": do}
+    values["runbook"] = page_of(what)
     return HTMLResponse(page("error", **values), status)

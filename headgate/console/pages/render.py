@@ -28,9 +28,9 @@ def _environment() -> Environment:
     return made
 
 
-def page(name: str, **values: Any) -> str:
+def page(template: str, /, **values: Any) -> str:
     """A page as HTML."""
-    return _environment().get_template(f"{name}.html").render(values)
+    return _environment().get_template(f"{template}.html").render(values)
 
 
 def query(**values: Any) -> str:
