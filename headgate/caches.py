@@ -1,11 +1,11 @@
-"""One memory budget for all that this process keeps to be quicker: values that are costly to make and never change.
+"""One memory budget for all caches of this process. They hold immutable values that are costly to make.
 
 Promises:
-1. All caches together hold at most `cache_bytes()`; what was used least recently goes first, whichever cache has it.
-   A value that alone is larger is not kept.
-2. What several values share counts once, and is only let go with the last of them.
-3. Thread-safe. Two threads that miss the same value may both make it; one of the two is kept. A forked process begins
-   empty.
+1. All caches together hold at most `cache_bytes()`; the least recently used value is evicted first, whichever cache has
+   it. A value larger than the budget is not cached.
+2. An object that several values share counts once, and is freed with the last of them.
+3. Thread-safe. Two threads that miss the same value may both compute it; one result is kept. A forked process starts
+   with empty caches.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from headgate.sizes import ALLOWED, bytes_of
 V = TypeVar("V")
 
 VARIABLE = "HEADGATE_CACHE_BYTES"
-"""In the environment, the budget of commands and of Spark's Python workers."""
+"""Environment variable: the budget of commands and of Spark's Python workers."""
 
 MOST = 1 << 30
-"""Bytes that are used without a setting, at most: a quarter of the memory may be less."""
+"""Upper bound of the default; a quarter of the memory may be less."""
 
 _names: list[str] = []
 
 
 @dataclass(frozen=True)
 class CacheUsage:
-    """What the caches of this process hold."""
+    """What the caches of this process hold now."""
 
     limit: int
     nbytes: Mapping[str, int]
-    """Per cache. What two share counts for the one that had it first."""
+    """Bytes per cache. A shared object counts for the cache that had it first."""
 
     @property
     def total(self) -> int:
@@ -47,12 +47,14 @@ class CacheUsage:
 
 
 def cache_bytes() -> int:
-    """The budget in bytes: as set, else HEADGATE_CACHE_BYTES, else 1 GiB or a quarter of the memory if that is less."""
+    """The budget in bytes: as set by `set_cache_bytes`, else HEADGATE_CACHE_BYTES, else 1 GiB or a quarter of the
+    machine's memory, whichever is less.
+    """
     return _budget.limit
 
 
 def set_cache_bytes(nbytes: int | str) -> None:
-    """Let all caches of this process together hold so many bytes (`256 << 20` or `"256m"`); 0 keeps nothing."""
+    """Limit all caches of this process together to this many bytes (`256 << 20` or `"256m"`); 0 turns them off."""
     if isinstance(nbytes, str):
         try:
             nbytes = bytes_of(nbytes)
@@ -64,12 +66,11 @@ def set_cache_bytes(nbytes: int | str) -> None:
 
 
 def cache_usage() -> CacheUsage:
-    """What the caches hold now, by name."""
     return _budget.usage()
 
 
 class Cache(Generic[V]):
-    """Values of one kind by identity, within the budget of the process."""
+    """Values of one kind by key, within the budget of the process."""
 
     def __init__(
         self,
@@ -77,27 +78,29 @@ class Cache(Generic[V]):
         size: Callable[[V], int],
         shares: Callable[[V], Iterable[tuple[object, int]]] = lambda value: (),
     ) -> None:
-        """`size` is what a value alone holds; `shares` are objects that other values may hold too, with their sizes."""
+        """`size` counts the bytes of a value alone; `shares` lists objects that other values may share, with their
+        sizes.
+        """
         self._name = name
         self._size = size
         self._shares = shares
         _names.append(name)
 
     def get(self, key: Hashable) -> V | None:
-        """The value, None where it is not held."""
+        """The cached value, or None."""
         found: V | None = _budget.get((self._name, key))
         return found
 
     def put(self, key: Hashable, value: V) -> None:
-        """Hold it, and let go of what was used least."""
+        """Cache the value; evict the least recently used ones."""
         _budget.put((self._name, key), value, [(value, self._size(value)), *self._shares(value)])
 
     def drop(self, key: Hashable) -> None:
-        """Let go of it."""
+        """Remove the value from the cache."""
         _budget.drop((self._name, key))
 
     def get_or_make(self, key: Hashable, make: Callable[[], V]) -> V:
-        """The value that is held, or a new one."""
+        """The cached value, or a new one from `make`, which is then cached."""
         found = self.get(key)
         if found is None:
             found = make()
@@ -107,7 +110,7 @@ class Cache(Generic[V]):
 
 @dataclass(slots=True)
 class _Thing:
-    """An object in memory, and how many values hold it."""
+    """An object in memory, and how many values share it."""
 
     thing: object
     cache: str
@@ -116,7 +119,7 @@ class _Thing:
 
     @property
     def is_freed(self) -> bool:
-        """Whether it would go with a value that holds it."""
+        """True if evicting one value would free the object."""
         return self.holders == 1 and self.nbytes > 0
 
 
@@ -201,7 +204,7 @@ def _default_limit() -> int:
 
 
 def machine_memory(cgroups: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> int:
-    """Bytes of memory that this process may take: the machine's, or less where its control groups say so."""
+    """Bytes of memory that this process may use: the machine's memory, or its cgroup limit if that is lower."""
     found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     with suppress(OSError):
         for file in _limit_files(cgroups.read_text(), root):
@@ -212,7 +215,7 @@ def machine_memory(cgroups: Path = Path("/proc/self/cgroup"), root: Path = Path(
 
 
 def _limit_files(cgroups: str, root: Path) -> Iterator[Path]:
-    """Where the limits of a process's control groups are, and those of the groups around them."""
+    """Files with the memory limits of this process's cgroups and their parents."""
     for line in cgroups.splitlines():
         number, controllers, group = line.split(":", 2)
         if number == "0":
@@ -228,7 +231,7 @@ def _limit_files(cgroups: str, root: Path) -> Iterator[Path]:
 
 _budget = _Budget()
 _before_forks: list[_Budget] = []
-"""Never used again, and never freed: what is native in there must not be touched in a child."""
+"""Never used and never freed: a forked child must not touch the native objects in it."""
 
 
 def _begin_anew() -> None:

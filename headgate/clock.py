@@ -1,4 +1,4 @@
-"""The time, and waiting. Nothing else in the package imports `time`, so that a test may bring a clock of its own."""
+"""Time and sleep. No other module imports `time`, so that tests can replace the clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What tells the time. `monotonic` never steps back; `wall` may."""
+    """A source of time. `monotonic` never goes backwards; `wall` may."""
 
     def monotonic(self) -> float: ...
 
@@ -36,7 +36,7 @@ _clock: ContextVar[Clock] = ContextVar("headgate-clock", default=_System())  # n
 
 @contextmanager
 def using(clock: Clock) -> Iterator[None]:
-    """Tell the time by this clock, here and in the threads that are started here."""
+    """Use this clock in the block and in threads started in it."""
     token = _clock.set(clock)
     try:
         yield
@@ -45,12 +45,12 @@ def using(clock: Clock) -> Iterator[None]:
 
 
 def monotonic() -> float:
-    """Seconds from some moment on. For measuring."""
+    """Seconds since an arbitrary moment. For measuring durations."""
     return _clock.get().monotonic()
 
 
 def wall() -> float:
-    """Seconds since 1970, as this machine believes. No protocol step reads it."""
+    """Seconds since 1970, by this machine's clock. No protocol step reads it."""
     return _clock.get().wall()
 
 
@@ -60,5 +60,4 @@ def now() -> datetime:
 
 
 def sleep(seconds: float) -> None:
-    """Wait."""
     _clock.get().sleep(seconds)

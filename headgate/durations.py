@@ -1,11 +1,11 @@
-"""Lengths of time as people write them: "10 minutes", "90s", "7d", "600"."""
+"""Durations as people write them: "10 minutes", "90s", "7d", "600"."""
 
 from __future__ import annotations
 
 import re
 from datetime import timedelta
 
-ALLOWED = "a length of time such as 600 (seconds), 90s, 10 minutes or 7d"
+ALLOWED = "a duration such as 600 (seconds), 90s, 10 minutes or 7d"
 
 _LENGTH = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)", re.IGNORECASE)
 _SECONDS = {
@@ -19,7 +19,7 @@ _SECONDS = {
 
 
 def timedelta_of(length: str | float | timedelta) -> timedelta:
-    """The length as a timedelta. Raises ValueError as `seconds_of` does, and for more than a timedelta can hold."""
+    """The duration as a timedelta. Raises ValueError as `seconds_of` does, and for more than a timedelta can hold."""
     try:
         return timedelta(seconds=seconds_of(length))
     except OverflowError:
@@ -27,7 +27,7 @@ def timedelta_of(length: str | float | timedelta) -> timedelta:
 
 
 def seconds_of(length: str | float | timedelta) -> float:
-    """The length in seconds. Raises ValueError for what is none, or negative."""
+    """The duration in seconds. Raises ValueError for text that is no duration, and for negative ones."""
     if isinstance(length, timedelta):
         seconds = length.total_seconds()
     elif isinstance(length, str):

@@ -1,8 +1,8 @@
-"""The one tree of errors.
+"""All error classes, one tree.
 
-Every error says what happened, where (table, shard, position, epochs) and what
-to do next. Callers branch on the class, never on the text. Every class survives
-pickling with its fields, because errors cross from Spark workers to the driver.
+Every error says what happened, where (table, shard, position, epochs) and what to do next. Callers branch on the class,
+never on the text. Every class can be pickled with all its fields, because errors travel from Spark workers to the
+driver.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 
 
 class HeadgateError(Exception):
-    """Base of all errors of this package.
+    """Base class of all headgate errors.
 
-    `what` is one sentence. The keyword fields say where; those that are None
-    are left out of the text. `detail` carries further facts as key=value.
+    `what` is one sentence. The keyword fields say where it happened; None fields are left out of the text. `detail`
+    carries further facts as key=value.
     """
 
     next_step: ClassVar[str] = "Read the message; the fields name the place."
@@ -44,7 +44,7 @@ class HeadgateError(Exception):
         super().__init__(what)
 
     def fields(self) -> dict[str, Any]:
-        """The known facts, in the order they are printed."""
+        """The fields that are set, in the order they are printed."""
         named = {
             "table": self.table,
             "shard": self.shard,
@@ -56,7 +56,7 @@ class HeadgateError(Exception):
         return {key: value for key, value in named.items() if value is not None}
 
     def with_context(self, **where: Any) -> HeadgateError:
-        """The same error with facts filled in that were unknown where it was raised."""
+        """The same error with missing fields filled in by a caller who knows them."""
         for key, value in where.items():
             if key in ("table", "shard", "position", "epoch", "stored_epoch", "advice"):
                 if getattr(self, key) is None:
@@ -66,7 +66,7 @@ class HeadgateError(Exception):
         return self
 
     def to_json(self) -> dict[str, Any]:
-        """The error as plain values, for where it travels as text; see `from_json`."""
+        """The error as JSON values, to send it as text; `from_json` reads it back."""
         return {"class": type(self).__name__, "what": self.what, "advice": self.advice, "fields": self.fields()}
 
     def __str__(self) -> str:
@@ -88,7 +88,7 @@ class HeadgateError(Exception):
 
 
 def from_json(data: dict[str, Any]) -> HeadgateError:
-    """The error that `to_json` described; an unknown class becomes the base class."""
+    """The error that `to_json` wrote. An unknown class becomes HeadgateError."""
     known = {cls.__name__: cls for cls in _all_classes(HeadgateError)}
     fields = {key: value for key, value in data.get("fields", {}).items() if key != "advice"}
     return known.get(data["class"], HeadgateError)(data["what"], advice=data.get("advice"), **fields)
@@ -103,112 +103,123 @@ def _rebuild(cls: type[HeadgateError], what: str, state: dict[str, Any]) -> Head
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that a wrong one is probably a slip for, for messages and advice."""
+    """The known name closest to a mistyped one, for error messages."""
     names = list(known)
     same = [one for one in names if one.casefold() == name.casefold()]
     return next(iter(same or difflib.get_close_matches(name, names, n=1)), None)
 
 
 class InvalidInput(HeadgateError):
-    """The caller asked for something that cannot be; nothing was changed. Fix the call."""
+    """The arguments are invalid. Nothing was changed. Correct the call."""
 
     next_step = "correct the call; nothing was written"
 
 
 class WalStoreMismatch(InvalidInput):
-    """A table was opened with another WAL store than its own; nothing was changed."""
+    """The given WAL store is not the one that the table records. Nothing was changed."""
 
-    next_step = "leave wal_uri out, or give the recorded one; nothing was written"
+    next_step = "leave wal_uri out, or pass the recorded one; nothing was written"
 
 
 class MissingExtra(InvalidInput):
-    """A feature needs a package that is not installed; nothing was changed."""
+    """An optional package is not installed. Nothing was changed."""
 
     next_step = "install the extra that the message names; nothing was written"
 
 
 class Fenced(HeadgateError):
-    """Another writer took the shard over. Terminal: this writer never writes again."""
+    """Another writer took over the shard. Final: this writer never writes again."""
 
-    next_step = "stop this writer; a successor owns the shard. Open again only if the successor should stop"
+    next_step = (
+        "stop this writer; another one owns the shard now. Open the shard again only if you want to stop the other "
+        "writer"
+    )
 
 
 class Poisoned(HeadgateError):
-    """A write could not be finished and its outcome may be unknown. Reopen and replay."""
+    """A write failed, and its outcome may be unknown. Open the shard again; opening replays the WAL."""
 
-    next_step = "close this writer and open the shard again; what was acknowledged is safe"
+    next_step = "close this writer and open the shard again; acknowledged rows are safe"
 
 
 class OutcomeUnknown(Poisoned):
-    """Whether these rows were stored is unknown: a request was sent and not answered. They may be visible."""
+    """The store did not answer a write. The rows may be stored and visible, or not."""
 
     next_step = (
-        "do not put these rows again yet: open the shard again, then ask table.landed(entry_id);"
-        " writer.take_pending() has entry id and rows"
+        "do not write these rows again yet: open the shard again, then ask table.landed(entry_id); "
+        "writer.take_pending() returns entry id and rows"
     )
 
 
 class Closed(HeadgateError):
-    """The writer was closed before the call."""
+    """The writer is already closed."""
 
     next_step = "open a new writer"
 
 
 class DataLoss(HeadgateError):
-    """Something that was durable is missing. Never skipped silently."""
+    """A durable object is missing. Never skipped silently."""
 
-    next_step = "restore the missing object from a backup or a clone, or ask `headgate shard show` what is lost"
+    next_step = "restore the missing object from a backup or a clone; `headgate shard show` lists what is lost"
 
 
 class Corrupt(DataLoss):
-    """An object is there, but its bytes are not what was written."""
+    """An object exists, but its bytes are not the bytes that were written."""
 
-    next_step = "restore this object from a backup or a clone; do not delete it, later ones would be hidden"
+    next_step = (
+        "restore this object from a backup or a clone; do not delete it: readers would no longer find the objects "
+        "after it"
+    )
 
 
 class Expired(HeadgateError):
-    """What was held for a reader was let go before it had read it. The table is whole; the reader is too late."""
+    """Data that was held for a reader was removed before the reader got to it. The table is intact; the reader was too
+    slow.
+    """
 
-    next_step = "read the table anew; hold it longer next time (option pinFor)"
+    next_step = "check that the store is reachable and healthy; the chained exception has its answer"
 
 
 class StoreError(HeadgateError):
-    """An object store did not do what it was asked. The cause is chained."""
+    """An object store request failed. The cause is chained."""
 
-    next_step = "see the cause"
+    next_step = "see the cause above"
 
 
 class NotFound(StoreError):
-    """There is no object of that name."""
+    """The object does not exist."""
 
     next_step = "check the URI and the name"
 
 
 class AlreadyExists(StoreError):
-    """put_if_absent met an object of that name, perhaps its own after a lost response."""
+    """put_if_absent found an object under that name, perhaps its own after a lost response."""
 
-    next_step = "read the object there and compare its id with the one that was being written"
+    next_step = "read the object there and compare its id with the id that was to be written"
 
 
 class PermissionDenied(StoreError):
-    """The store refused the credentials or the operation."""
+    """The store rejected the credentials or the operation."""
 
-    next_step = "check the credentials and the policy of the bucket or directory"
+    next_step = "check the credentials and the permissions of the bucket or directory"
 
 
 class StoreFull(StoreError):
-    """No space, no quota or no file descriptors left."""
+    """No space, quota or file descriptors left."""
 
-    next_step = "free space or raise the limit; nothing torn was left behind"
+    next_step = "free space or raise the limit; no partial object was left behind"
 
 
 class Transient(StoreError):
-    """The store is away or busy. The outcome of a write is unknown until it is read back."""
+    """The store is unreachable or busy. The outcome of a write is unknown until it is read back."""
 
-    next_step = "retry; if it lasts, check that the store can be reached"
+    next_step = "try again; if it persists, check that the store is reachable"
 
 
 class ForkedProcess(StoreError):
-    """The store's client was used by the parent of this process and cannot work here."""
+    """The parent of this process used the store's client, so the client does not work in this process."""
 
-    next_step = "open the store only in the process that uses it, never before a fork"
+    next_step = (
+        "open the store only in the process that uses it, never before a fork; with multiprocessing use the start "
+        "method spawn"
+    )

@@ -1,6 +1,6 @@
-"""Threads. Nothing else in the package starts one.
+"""Threads. No other module starts one.
 
-Each runs in a copy of its starter's context: a test's clock and the watcher of steps reach it.
+Each thread runs in a copy of its starter's context, so that a test's clock and step watcher reach it.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 WORKERS = 16
-"""Calls of a store under way at once: hides its latency."""
+"""Concurrent store calls, to hide latency."""
 
 AHEAD = 64
-"""Results that wait for their turn at most."""
+"""Maximum results that wait for their turn."""
 
 BUDGET = 256 << 20
-"""Bytes under way at once. One object that is larger goes alone."""
+"""Maximum bytes in flight. A larger object is read alone."""
 
 
 class Pool(ThreadPoolExecutor):
-    """Threads that wait for a store. `name` is what a stack dump shows."""
+    """Threads for store calls. A stack dump shows `name`."""
 
     def __init__(self, name: str, workers: int = WORKERS) -> None:
         super().__init__(workers, thread_name_prefix=f"headgate-{name}")
@@ -38,8 +38,8 @@ class Pool(ThreadPoolExecutor):
 
 
 def each(name: str, call: Callable[..., R], *items: Iterable[Any], workers: int = WORKERS) -> list[R]:
-    """`list(map(call, *items))`, with many calls at once. Raises the first error in order, after all have ended; with
-    one worker at once, and the rest is not called.
+    """`list(map(call, *items))`, run concurrently. Raises the first error in order after all calls have ended; with one
+    worker it raises at once, without the remaining calls.
     """
     calls = list(zip(*items, strict=True))
     if len(calls) < 2 or workers == 1:
@@ -51,7 +51,7 @@ def each(name: str, call: Callable[..., R], *items: Iterable[Any], workers: int 
 def in_order(
     pool: Pool, read: Callable[[T], R], items: Iterable[T], weight: Callable[[T], int] = lambda item: 0
 ) -> Iterator[R]:
-    """`map` over the pool, with AHEAD calls and BUDGET bytes (by `weight`) submitted at most."""
+    """`map` over the pool, with at most AHEAD calls and BUDGET bytes (by `weight`) in flight."""
     waiting: deque[tuple[int, Future[R]]] = deque()
     held = 0
     for item in items:
@@ -72,5 +72,5 @@ def thread(name: str, call: Callable[..., object], *args: Any) -> threading.Thre
 
 
 def timer(seconds: float, call: Callable[[], object]) -> threading.Timer:
-    """A thread that calls after so many seconds, unless it is cancelled. Not started yet."""
+    """A daemon thread that makes the call after this many seconds unless cancelled. Not started yet."""
     return threading.Timer(seconds, copy_context().run, (call,))

@@ -1,4 +1,4 @@
-"""How far a long call is: bars on a terminal, a line in a notebook, on stderr; in a pipe nothing."""
+"""Progress of long calls, on stderr: bars on a terminal, one line in a notebook, nothing in a pipe."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""Gets what is done, how much of it, and how much there is; a total of 0 is not known yet."""
+"""Called with the stage, the amount done, and the total; 0 means that the total is unknown."""
 
 NOTEBOOK_SECONDS = 0.2
-"""Between two lines in a notebook: each is a message to a browser."""
+"""Seconds between two updates in a notebook: each is a message to the browser."""
 
 
 @contextmanager
 def shown(given: Progress | None, what: str = "") -> Iterator[Progress]:
-    """Where a long call reports to: what its caller gave, by the stages' own names, else what the user sees."""
+    """The progress function that a long call uses: the caller's, with the stages' own names, else one that draws for the
+    user.
+    """
     if given is not None:
         yield given
     elif is_notebook(sys.stderr):
@@ -36,7 +38,7 @@ def shown(given: Progress | None, what: str = "") -> Iterator[Progress]:
 
 
 def bars() -> Bars:
-    """A context manager that draws on a terminal."""
+    """Progress bars on a terminal, as a context manager."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
@@ -68,12 +70,12 @@ def stages_on(drawn: Bars, what: str = "") -> Progress:
 
 
 def is_notebook(stream: TextIO) -> bool:
-    """Whether what is written goes to a cell of Jupyter: its kernel puts a stream of its own there."""
+    """True if output goes to a Jupyter cell: its kernel replaces the stream."""
     return type(stream).__module__.partition(".")[0] == "ipykernel"
 
 
 class _Line:
-    """One line that is written over: a notebook knows carriage returns, and needs no widgets for them."""
+    """One line, overwritten with carriage returns, which notebooks understand without widgets."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -1,15 +1,13 @@
 """Records: JSON objects that people can read, each with its format, the release that wrote it and a checksum.
 
 Promises:
-1. What is read is what was written. Damaged bytes raise Corrupt, however they are damaged: also where they are nested
-   too deep, or hold numbers that no release writes.
-2. A record of an older format is read. A newer one raises InvalidInput, which names the release that wrote it: its
-   rules are unknown here.
-3. Keys that this release does not know are ignored.
+1. A reader gets what was written. Any damage raises Corrupt, including deep nesting and numbers that no release writes.
+2. A record of an older format is read. A newer one raises InvalidInput, which names the release that wrote it.
+3. Unknown keys are ignored.
 
-A record's fields are those of a frozen dataclass. What its class may say of its JSON, as class variables: KIND, the
-value of the key "kind"; DERIVED, properties that are written as well, and must agree; ROW, that it is a list of its
-values; UNSEALED, that earlier releases wrote it without a checksum.
+A record's fields are those of a frozen dataclass. A class may describe its JSON in class variables: KIND, the value of
+the key "kind"; DERIVED, properties that are written as well, and must agree; ROW, that it is a list of its values;
+UNSEALED, that earlier releases wrote it without a checksum.
 """
 
 from __future__ import annotations
@@ -33,30 +31,30 @@ T = TypeVar("T")
 Reader = Callable[[Any], Any]
 
 FORMAT = 3
-"""Newest version of the JSON that is read. Raised when an older release would misread what a newer one means.
+"""Newest format that this release reads. Incremented when an older release would misread newer content.
 
-2 has rewinds, 3 schema records. Content says the lowest version that it needs, so that a release without rewinds reads
-a log without.
+2 added rewinds, 3 schema records. A record states the lowest format it needs, so that old releases still read logs that
+use no new feature.
 """
 FIRST_FORMAT, REWIND_FORMAT = 1, 2
 
 LEFT_OUT: Mapping[str, Any] = {"left out": True}
-"""Metadata of a field that is written only where it is not its default. Any field with a default may be missing."""
+"""Field metadata: write the field only if it is not the default. Any field with a default may be missing."""
 
 _HIGHEST = 2**64
-"""No release writes a higher number."""
+"""No release writes a larger number."""
 
 
 # -- whole records ---------------------------------------------------------------
 
 
 def encode(record: Any, version: int = FIRST_FORMAT, **given: Any) -> bytes:
-    """The bytes of a record. `given` are JSON values of fields that are not plain."""
+    """The bytes of a record. `given` supplies JSON values for fields that need their own encoding."""
     return text_of(plain(record, **given), version)
 
 
 def decode(cls: type[T], data: bytes | memoryview, what: str) -> T:
-    """The record in the bytes; `what` it is, for errors. Raises Corrupt, and InvalidInput for a newer format."""
+    """The record in the bytes. `what` names it in errors. Raises Corrupt, and InvalidInput for a newer format."""
     found = fields_of(data, what, sealed=not getattr(cls, "UNSEALED", False))
     with understood(what):
         return build(cls, found)
@@ -64,33 +62,33 @@ def decode(cls: type[T], data: bytes | memoryview, what: str) -> T:
 
 @contextmanager
 def understood(what: str) -> Iterator[None]:
-    """What wrong values raise becomes Corrupt."""
+    """Turn errors raised by wrong values into Corrupt."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
-        raise Corrupt(f"{what} cannot be understood: {_shown(error)}.") from error
+        raise Corrupt(f"{what} is invalid: {_shown(error)}.") from error
     except (InvalidInput, Corrupt) as error:
-        raise Corrupt(f"{what} cannot be understood: {error.what:.200}") from error
+        raise Corrupt(f"{what} is invalid: {error.what:.200}") from error
 
 
 # -- JSON with a checksum ------------------------------------------------------------
 
 
 def text_of(content: Mapping[str, Any], version: int = FIRST_FORMAT) -> bytes:
-    """JSON values with a format, a release and a checksum: one key a line, values compact."""
+    """JSON values with a format, a release and a checksum: one key per line, compact values."""
     lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in sealed(content, version).items())
     return f"{{\n{lines}\n}}\n".encode()
 
 
 def sealed(content: Mapping[str, Any], version: int = FIRST_FORMAT) -> dict[str, Any]:
-    """The same as values, for JSON that is part of something else."""
+    """The same as values, to embed in other JSON."""
     found = {"format": version, "release": release(), **content}
     return {**found, "checksum": checksum(found)}
 
 
 @cache
 def release() -> str:
-    """The release of headgate that runs."""
+    """The running release of headgate."""
     try:
         return f"headgate {version('headgate')}"
     except PackageNotFoundError:
@@ -98,9 +96,9 @@ def release() -> str:
 
 
 def fields_of(data: bytes | memoryview | str, what: str, *, sealed: bool = True) -> dict[str, Any]:
-    """What `text_of` was given. Raises Corrupt, and InvalidInput for a newer format.
+    """The fields that `text_of` wrote. Raises Corrupt, and InvalidInput for a newer format.
 
-    Not `sealed`: earlier releases wrote it without a checksum, and it may be theirs.
+    The checksum is optional: earlier releases did not write one.
     """
     try:
         found = json.loads(data if isinstance(data, str) else bytes(data))
@@ -110,17 +108,17 @@ def fields_of(data: bytes | memoryview | str, what: str, *, sealed: bool = True)
 
 
 def checked(found: Any, what: str, *, sealed: bool = True) -> dict[str, Any]:
-    """The same, parsed already. Raises as `fields_of` does."""
+    """The same for JSON that is already parsed."""
     if not isinstance(found, dict):
         raise Corrupt(f"{what} is not a JSON object.")
     number = found.get("format", None if sealed else FIRST_FORMAT)
     if type(number) is not int or number < 1:
-        raise Corrupt(f"{what} does not say its format.")
+        raise Corrupt(f"{what} has no format number.")
     if number > FORMAT:
         raise InvalidInput(
             f"{what} has format {number}, written by {found.get('release')!s:.80}; "
             f"this is {release()}, which reads up to format {FORMAT}.",
-            advice="use that release of headgate or a later one; nothing was written",
+            advice="upgrade to that release of headgate or a later one; nothing was written",
         )
     # Whoever writes a checksum names its release: one damaged byte cannot hide both.
     if not sealed and not {"checksum", "release"} & found.keys():
@@ -128,14 +126,14 @@ def checked(found: Any, what: str, *, sealed: bool = True) -> dict[str, Any]:
     try:
         same = found.get("checksum") == checksum(found)
     except RecursionError as error:
-        raise Corrupt(f"{what} is nested too deep.") from error
+        raise Corrupt(f"{what} is nested too deeply.") from error
     if not same:
         raise Corrupt(f"{what} does not match its checksum.")
     return found
 
 
 def checksum(content: Mapping[str, Any]) -> str:
-    """Of everything but itself, in one fixed spelling, so that white space and key order do not count."""
+    """Checksum of everything but itself, in canonical form, so that white space and key order do not matter."""
     rest = {key: value for key, value in content.items() if key != "checksum"}
     return xxhash.xxh3_64_hexdigest(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode())
 
@@ -144,7 +142,7 @@ def checksum(content: Mapping[str, Any]) -> str:
 
 
 def plain(record: Any, **given: Any) -> dict[str, Any]:
-    """A dataclass as JSON values. `given` stand for fields that are not plain."""
+    """A dataclass as JSON values. `given` supplies fields that need their own encoding."""
     found: dict[str, Any] = {"kind": record.KIND} if hasattr(record, "KIND") else {}
     for one in fields(record):
         value = getattr(record, one.name)
@@ -175,8 +173,8 @@ def _plain(value: Any) -> Any:
 
 
 def build(cls: type[T], found: Any, **given: Any) -> T:
-    """The dataclass that `plain` was given, but for the fields that are `given`. What wrong values raise is made
-    Corrupt by `understood`.
+    """The dataclass from the values of `plain`, with the fields in `given`. `understood` turns errors of wrong values
+    into Corrupt.
     """
     if not isinstance(found, Mapping):
         raise ValueError(f"{_shown(found)} is not an object")
@@ -190,13 +188,13 @@ def build(cls: type[T], found: Any, **given: Any) -> T:
     record = cls(**values)
     for name in getattr(cls, "DERIVED", ()):
         if found[name] != getattr(record, name):
-            raise ValueError(f"{name} {_shown(found[name])}, but its parts have {getattr(record, name)}")
+            raise ValueError(f"{name} is {_shown(found[name])}, but its parts add up to {getattr(record, name)}")
     return record
 
 
 @cache
 def _readers(cls: Any) -> tuple[tuple[str, Reader, bool], ...]:
-    """Per field its name, what reads it, and whether it must be there."""
+    """For each field: name, decoder, and whether it is required."""
     hints = get_type_hints(cls, include_extras=True)
     return tuple(
         (one.name, _reader(hints[one.name]), one.default is MISSING and one.default_factory is MISSING)
@@ -226,11 +224,11 @@ def _reader(hint: Any) -> Reader:
         return partial(_row, tuple(read for _, read, _ in _readers(hint)), hint)
     if isinstance(hint, type) and is_dataclass(hint):
         return partial(build, hint)
-    raise TypeError(f"{hint} has no JSON")
+    raise TypeError(f"{hint} has no JSON form")
 
 
 def _union(hints: tuple[Any, ...]) -> Reader:
-    """None or another; or dataclasses that differ by KIND."""
+    """An optional type, or dataclasses distinguished by KIND."""
     some = [one for one in hints if one is not NoneType]
     if len(some) == 1:
         return partial(_unless_none, _reader(some[0]))
@@ -299,7 +297,7 @@ def _flag(value: Any) -> bool:
 
 def _amount(value: Any) -> float:
     if type(value) not in (int, float) or not math.isfinite(value):
-        raise ValueError(f"{_shown(value)} is not an amount")
+        raise ValueError(f"{_shown(value)} is not a number")
     return float(value)
 
 
@@ -308,7 +306,7 @@ def _uuid(value: Any) -> UUID:
 
 
 def _shown(value: Any) -> str:
-    """As much of it as an error message takes, whatever it is."""
+    """Any value, shortened for an error message."""
     try:
         return f"{value!r:.200}"
     except (RecursionError, ValueError):

@@ -1,4 +1,4 @@
-"""What operators' functions return: values that show themselves, in plain words and as a dict."""
+"""Results of verify, fsck, recover and rewind: readable, and convertible to a dict."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 
 class Result:
-    """A frozen dataclass with `to_dict`, which is what the command of the same name prints with `--output json`."""
+    """A frozen dataclass with `to_dict`, the JSON that the command of the same name prints."""
 
     __slots__ = ()
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values: texts, numbers, lists and dicts."""
+        pass
 
     def __repr__(self) -> str:
         shown = (f"{name}={_shown(value)}" for name, value in self.to_dict().items() if value not in (None, [], {}))
@@ -21,7 +21,7 @@ class Result:
 
 
 def _shown(value: Any) -> str:
-    """Short: of a list, how much is in it."""
+    """A short form; lists show their length."""
     if isinstance(value, list):
-        return f"[{len(value)} of them]" if len(value) > 1 or isinstance(value[0], dict) else repr(value)
+        return f"[{len(value)} items]" if len(value) > 1 or isinstance(value[0], dict) else repr(value)
     return f"{{{', '.join(map(str, value))}}}" if isinstance(value, dict) else repr(value)

@@ -1,4 +1,4 @@
-"""How often, and after which pauses, a passing fault of the store is tried again."""
+"""Retries of transient store errors: how many, with which pauses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headgate.errors import InvalidInput, Transient
 T = TypeVar("T")
 
 JITTER = 0.25
-"""The part of a pause that is left to chance, so that rivals part."""
+"""Random part of each pause, so that competing clients spread out."""
 
 _counting = threading.Lock()
 _count = 0
@@ -24,12 +24,12 @@ os.register_at_fork(after_in_child=lambda: globals().__setitem__("_counting", th
 
 
 def retries() -> int:
-    """How often this process has tried something of a store again."""
+    """Number of store retries of this process so far."""
     return _count
 
 
 def note_retry() -> None:
-    """Once for every further try."""
+    """Called once per retry."""
     global _count
     with _counting:
         _count += 1
@@ -37,10 +37,10 @@ def note_retry() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Pauses of base, 2·base, 4·base … seconds, none above cap, each up to a quarter shorter by chance.
+    """Pauses of base, 2·base, 4·base … seconds, none above cap, each randomly up to a quarter shorter.
 
-    `attempts` counts the tries after the first one; 0 means that nothing is tried again. The usual five tries within
-    a second and a half outlast a throttled prefix and a restarted connection; who can wait longer says so.
+    `attempts` counts retries after the first try; 0 means no retry. The default of five retries within 1.5 s survives a
+    throttled prefix and a dropped connection; callers that can wait longer pass their own.
     """
 
     attempts: int = 4
@@ -49,11 +49,13 @@ class Retry:
 
     def __post_init__(self) -> None:
         if self.attempts < 0 or self.base < 0 or self.cap < 0:
-            raise InvalidInput(f"A retry needs attempts, base and cap of 0 or more, not {self}.")
+            raise InvalidInput(f"Retry: attempts, base and cap must be 0 or more, got {self}.")
 
     @classmethod
     def lasting(cls, seconds: float) -> Retry:
-        """As many tries as outlast a store that is away for so long; 0 means none. What a try takes comes on top."""
+        """Enough retries for a store that is unreachable for this many seconds; 0 means none. The time of each try
+        comes on top.
+        """
         usual = cls()
         attempts, total, delay = 0, 0.0, usual.base
         while total < seconds and delay < usual.cap:
@@ -61,20 +63,22 @@ class Retry:
         return cls(attempts + math.ceil(max(0.0, seconds - total) / (usual.cap * (1 - JITTER))))
 
     def delays(self) -> Iterator[float]:
-        """One pause in seconds before each further try."""
+        """The pause in seconds before each retry."""
         return (delay * random.uniform(1 - JITTER, 1) for delay in self._longest())
 
     @property
     def deadline(self) -> float:
-        """Seconds to wait for an answer that is outstanding: all pauses, and `cap` for the try under way."""
+        """Seconds to wait for an outstanding answer: all pauses, plus `cap` for the current try."""
         return sum(self._longest()) + self.cap
 
     def run(self, operation: Callable[[], T]) -> T:
-        """The operation's result, tried again while it raises Transient. For what may be done twice."""
+        """Run the operation and retry it while it raises Transient. Only for idempotent operations."""
         return self._run(operation, math.inf)
 
     def run_steps(self, operation: Callable[[], T]) -> T:
-        """The same for several steps, some as patient themselves: once all of the pauses' time has passed, no more."""
+        """The same for several steps that may retry themselves: no retry starts once the total time of all pauses has
+        passed.
+        """
         return self._run(operation, clock.monotonic() + sum(self._longest()) * (1 - JITTER))
 
     def _run(self, operation: Callable[[], T], until: float) -> T:

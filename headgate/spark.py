@@ -1,4 +1,4 @@
-"""What every room asks of a Spark session. Imports no Spark."""
+"""Helpers for a Spark session that all packages use. Imports no Spark."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 RESULT = "result string"
-"""Spark schema of what tasks answer: lines of JSON."""
+"""Spark schema of task results: lines of JSON."""
 
 FINAL = (Fenced, InvalidInput, DataLoss)
-"""Errors that another attempt would meet again: returned to the driver instead of being raised to Spark's retries."""
+"""Errors that a retry cannot fix: tasks return them to the driver instead of raising them, so that Spark does not
+retry.
+"""
 
 
 @contextmanager
 def described(spark: SparkSession, name: str) -> Iterator[None]:
-    """Jobs of this thread have the name in Spark's pages, and stay in the pool of whoever runs them."""
+    """Name this thread's jobs in Spark's UI. They stay in the caller's scheduler pool."""
     if is_remote(spark):
         yield  # Spark Connect names its jobs itself
         return
@@ -32,5 +34,5 @@ def described(spark: SparkSession, name: str) -> Iterator[None]:
 
 
 def is_remote(spark: SparkSession) -> bool:
-    """Whether it is a session of Spark Connect, which tells neither jobs nor cores."""
+    """True for Spark Connect sessions, which expose neither jobs nor cores."""
     return getattr(spark, "_jsparkSession", None) is None

@@ -1,4 +1,4 @@
-"""Named steps of the protocols. A test that watches them stops, fails or changes something at a step."""
+"""Named steps of the protocols. A test can watch them, to stop, fail or change something at a step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _watcher: ContextVar[Watcher | None] = ContextVar("headgate-watcher", default=No
 
 
 def step(name: str) -> None:
-    """Called by a protocol right before it takes this step. What the watcher itself does is not watched."""
+    """Called by a protocol right before it takes this step. Steps inside the watcher itself are not watched."""
     if (watcher := _watcher.get()) is not None:
         with watching(None):
             watcher(name)
@@ -21,7 +21,7 @@ def step(name: str) -> None:
 
 @contextmanager
 def watching(watcher: Watcher | None) -> Iterator[None]:
-    """Call `watcher` with each step's name, here and in the threads that are started here."""
+    """Call `watcher` with each step's name, in the block and in threads started in it."""
     token = _watcher.set(watcher)
     try:
         yield

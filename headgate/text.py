@@ -1,4 +1,4 @@
-"""How values look in text that people read."""
+"""Formatting of values for people."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from itertools import groupby
 
 
 def printable(text: str) -> str:
-    """Names come from outside: what would move the cursor, or turn the text around, is shown as an escape."""
+    """Escape control characters: names come from outside and could move the cursor or reverse the text."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def runs(positions: Sequence[int]) -> str:
-    """Positions in few characters: 4, 6-9."""
+    """Positions as short ranges: 4, 6-9."""
     found = []
     for _, group in groupby(enumerate(sorted(positions)), key=lambda pair: pair[1] - pair[0]):
         run = [position for _, position in group]

@@ -58,7 +58,7 @@ def test_columns_are_given_as_ddl_as_a_struct_type_or_as_arrow(tmp_path: Path, s
     ]
 
 
-@pytest.mark.parametrize(("schema", "said"), [("id bigin", "did you mean 'bigint'"), (7, "not int"), ("", "DDL")])
+@pytest.mark.parametrize(("schema", "said"), [("id bigin", "did you mean 'bigint'"), (7, "got int"), ("", "DDL")])
 def test_columns_that_cannot_be_read_are_refused(tmp_path: Path, schema: Any, said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
         notes(tmp_path / "t", schema=schema)
@@ -71,7 +71,7 @@ def test_the_same_call_returns_the_table_that_is_there(tmp_path: Path) -> None:
     assert notes(tmp_path / "t", full_text=POSITIONS).table_id == made.table_id
     assert notes(tmp_path / "t", schema="id bigint, note string").table_id == made.table_id, "the index has what it has"
     assert files(tmp_path) == before
-    with pytest.raises(InvalidInput, match="already a table"):
+    with pytest.raises(InvalidInput, match="exists already at"):
         notes(tmp_path / "t", exist_ok=False)
 
 
@@ -84,7 +84,7 @@ def test_the_same_call_returns_the_table_that_is_there(tmp_path: Path) -> None:
         ({"primary_key": ["id", "note"]}, "primary key"),
         ({"sharding": headgate.bucket("id", 3)}, "sharding"),
         ({"full_text": ()}, "full text"),
-        ({"full_text": {"note": {"stem": False}}}, "stem=True, and False was asked for"),
+        ({"full_text": {"note": {"stem": False}}}, "stem=True, but False was requested"),
     ],
 )
 def test_another_definition_is_refused_by_what_differs(tmp_path: Path, changed: dict[str, Any], said: str) -> None:
@@ -123,7 +123,7 @@ def test_a_path_goes_wherever_a_uri_does(tmp_path: Path) -> None:
     assert headgate.ShardSink(tmp_path / "t", stream="s").table.table_id == made.table_id
     assert made.clone(tmp_path / "clone", wal_uri=tmp_path / "wal").uri == str(tmp_path / "clone")
     assert headgate.open_table(tmp_path / "clone", wal_uri=tmp_path / "wal").record.wal_uri == str(tmp_path / "wal")
-    with pytest.raises(InvalidInput, match="path or a URI, not int"):
+    with pytest.raises(InvalidInput, match="path or a URI, got int"):
         headgate.open_table(7)  # type: ignore[arg-type]
 
 
@@ -163,7 +163,7 @@ def test_a_creation_that_was_begun_with_other_parameters_is_refused(tmp_path: Pa
 
     with pytest.raises(Crash), watching(watch):
         notes(tmp_path / "t")
-    with pytest.raises(InvalidInput, match="with_position=False, and True was asked for"):
+    with pytest.raises(InvalidInput, match="with_position=False, but True was requested"):
         notes(tmp_path / "t", full_text=POSITIONS)
     assert notes(tmp_path / "t").full_text == ("note",)
 
@@ -171,10 +171,10 @@ def test_a_creation_that_was_begun_with_other_parameters_is_refused(tmp_path: Pa
 @pytest.mark.parametrize(
     ("full_text", "said"),
     [
-        ({"note": {"base_tokenizer": "klingon"}}, "Lance refuses"),
-        ({"note": {"no_such": 1}}, "Lance refuses"),
+        ({"note": {"base_tokenizer": "klingon"}}, "Lance rejects"),
+        ({"note": {"no_such": 1}}, "Lance rejects"),
         ({"nota": {}}, "did you mean 'note'"),
-        ({"note": "ngram"}, "maps a column to the parameters"),
+        ({"note": "ngram"}, "must map each column to a dict of index parameters"),
     ],
 )
 def test_full_text_that_cannot_be_is_refused_before_anything_is_written(
@@ -195,7 +195,7 @@ def test_an_index_built_on_an_empty_base_keeps_its_parameters(tmp_path: Path) ->
     with table:
         table.upsert(pa.table({"id": [1], "note": ["late delivery"]}, schema=table.schema))
     assert table.search("late delivery", match="phrase")["id"].to_pylist() == [1]
-    with pytest.raises(InvalidInput, match="with_position=True, and False was asked for"):
+    with pytest.raises(InvalidInput, match="with_position=True, but False was requested"):
         table.build_index("note", parameters={"with_position": False})
     table.build_index("note", parameters={"with_position": False}, rebuild=True)
     assert not parameters(table)["with_position"]

@@ -70,15 +70,15 @@ def test_a_key_is_a_value_a_tuple_a_dict_or_a_list_of_these(notes: headgate.Tabl
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ("1", "'id' is int64, got '1' of type str"),
+        ("1", "'id' has type int64, got '1' of type str"),
         (1.5, "got 1.5 of type float"),
         ([1, True], "got True of type bool"),
         (None, "got None of type NoneType"),
-        (2**70, "'id' is int64"),
+        (2**70, "'id' has type int64"),
         ((1, 2), "2 values were given.*a list for several keys"),
         ({"ids": 1}, "did you mean 'id'"),
         ({}, "'id' is missing"),
-        ([{"id": 1, "note": "x"}], "'note' is not of it"),
+        ([{"id": 1, "note": "x"}], "'note' is not part of it"),
         (pa.table({"id": ["1"]}), "must be int64, got string"),
     ],
     ids=str,
@@ -102,7 +102,7 @@ def test_a_key_of_several_columns_is_a_tuple_or_a_dict(tmp_path: Path) -> None:
         assert table.get([("a", 1), {"shop": "b", "number": 1}]).num_rows == 2
         with pytest.raises(InvalidInput, match="a tuple of 2 values"):
             table.get("a")
-        with pytest.raises(InvalidInput, match="'number' is int32, got 'a'"):
+        with pytest.raises(InvalidInput, match="'number' has type int32, got 'a'"):
             table.get(("a", "a"))
         table.delete(("a", 1))
         assert table.count() == 1

@@ -1,8 +1,8 @@
-"""`headgate …`: what an operator types.
+"""`headgate …`: the command line.
 
-A command's module is imported when the command runs, so that `headgate --help` loads neither
-Spark nor Lance. Every command takes `--output text|json`; every failure is one sentence and a
-next step on stderr, with an exit code by class of error.
+A command's module is imported when the command runs, so that `headgate --help` loads neither Spark nor Lance. Every
+command takes `--output text|json`; every failure is one sentence and a next step on stderr. The exit code tells the
+class of error.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from headgate.errors import HeadgateError
 
 @dataclass(frozen=True, slots=True)
 class Lazy:
-    """A command by the place of its code, with the line that the list of commands shows."""
+    """A command that is imported when it is used, with its line for the command list."""
 
     place: str
     summary: str
 
     @property
     def exists(self) -> bool:
-        """Whether the code is there. Looks for the module without importing it."""
+        """True if the module exists. Does not import it."""
         return find_spec(self.place.partition(":")[0]) is not None
 
     def load(self) -> click.Command:
-        """Import it. Raises MissingExtra where it needs a package that is not installed."""
+        """Import it. Raises MissingExtra if it needs a package that is not installed."""
         module, _, name = self.place.partition(":")
         with needs():
             command = getattr(import_module(module), name)
@@ -45,34 +45,36 @@ class Lazy:
 
 
 COMMANDS = {
-    "demo": Lazy("headgate.cli.commands.demo:demo", "See a topic flow into a table, on this machine."),
-    "ingest": Lazy("headgate.cli.commands.ingest:ingest", "Run a stream from a Kafka topic into a table."),
-    "status": Lazy("headgate.cli.commands.status:status", "How a table, its shards and its streams stand."),
-    "ui": Lazy("headgate.cli.commands.ui:ui", "Tables and streams in the browser."),
-    "verify": Lazy("headgate.cli.commands.verify:verify", "Prove that every committed row is there, once."),
-    "table": Lazy("headgate.cli.commands.table:table", "Make tables, and read them."),
-    "shard": Lazy("headgate.cli.commands.shard:shard", "Look at shards: who owns them, and what they hold."),
-    "wal": Lazy("headgate.cli.commands.wal:wal", "Look at a shard's write-ahead log."),
-    "dead-letters": Lazy("headgate.cli.commands.dead_letters:dead_letters", "The records that were refused."),
-    "ledger": Lazy("headgate.cli.commands.ledger:ledger", "The commit log as a Delta table."),
-    "checkpoint": Lazy("headgate.cli.commands.checkpoint:checkpoint", "Name and pin a table as it is now."),
-    "clone": Lazy("headgate.cli.commands.clone:clone", "Make a table of its own out of another, fresh rows included."),
-    "compact": Lazy("headgate.cli.commands.compact:compact", "Take SSTables into the base."),
-    "gc": Lazy("headgate.cli.commands.gc:gc", "Delete what nobody can need any more."),
-    "index": Lazy("headgate.cli.commands.index:index", "Build full-text indexes."),
-    "search": Lazy("headgate.cli.commands.search:search", "Find rows by their words, fresh ones included."),
-    "recover": Lazy("headgate.cli.commands.recover:recover", "Compare Spark's checkpoint with the table, and mend it."),
-    "rewind": Lazy("headgate.cli.commands.rewind:rewind", "Let a stream read again, or skip, deliberately."),
+    "demo": Lazy("headgate.cli.commands.demo:demo", "Run the whole pipeline once on this machine."),
+    "ingest": Lazy("headgate.cli.commands.ingest:ingest", "Stream Kafka topics into a table."),
+    "status": Lazy("headgate.cli.commands.status:status", "Show a table, its shards, streams and lag."),
+    "ui": Lazy("headgate.cli.commands.ui:ui", "Show tables and streams in the browser."),
+    "verify": Lazy("headgate.cli.commands.verify:verify", "Compare a table with its topic, row by row."),
+    "table": Lazy("headgate.cli.commands.table:table", "Create tables, change and read them."),
+    "shard": Lazy("headgate.cli.commands.shard:shard", "Show shards: owner, SSTables, WAL."),
+    "wal": Lazy("headgate.cli.commands.wal:wal", "Show or expire a shard's write-ahead log."),
+    "dead-letters": Lazy(
+        "headgate.cli.commands.dead_letters:dead_letters", "Show or replay records that were refused."
+    ),
+    "ledger": Lazy("headgate.cli.commands.ledger:ledger", "Rebuild the commit log's Delta table."),
+    "checkpoint": Lazy("headgate.cli.commands.checkpoint:checkpoint", "Name and pin the state of a table."),
+    "clone": Lazy("headgate.cli.commands.clone:clone", "Copy a table, fresh rows included."),
+    "compact": Lazy("headgate.cli.commands.compact:compact", "Merge SSTables into the base."),
+    "gc": Lazy("headgate.cli.commands.gc:gc", "Delete files that nothing needs any more."),
+    "index": Lazy("headgate.cli.commands.index:index", "Build and show full-text indexes."),
+    "search": Lazy("headgate.cli.commands.search:search", "Search rows, fresh ones included."),
+    "recover": Lazy("headgate.cli.commands.recover:recover", "Compare or rebuild Spark's checkpoint."),
+    "rewind": Lazy("headgate.cli.commands.rewind:rewind", "Move a stream to other offsets."),
     "fsck": Lazy("headgate.cli.commands.fsck:fsck", "Check every object of a table."),
-    "doctor": Lazy("headgate.cli.commands.doctor:doctor", "Whether this machine, a store and Kafka are fit."),
-    "cost": Lazy("headgate.cli.commands.cost:cost", "Requests and dollars per month of a stream on S3."),
-    "jars": Lazy("headgate.cli.commands.jars:jars", "The jars that Spark and the local broker need."),
-    "kafka": Lazy("headgate.cli.commands.kafka:kafka", "Run a broker on this machine, to try things out."),
+    "doctor": Lazy("headgate.cli.commands.doctor:doctor", "Check this machine, a store and Kafka."),
+    "cost": Lazy("headgate.cli.commands.cost:cost", "Estimate a stream's S3 cost per month."),
+    "jars": Lazy("headgate.cli.commands.jars:jars", "Fetch and list the jars for Spark and Kafka."),
+    "kafka": Lazy("headgate.cli.commands.kafka:kafka", "Run a local Kafka broker, to try things out."),
 }
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported one by one, and only those that are there."""
+    """A group whose commands are imported one by one, on demand; missing ones are left out."""
 
     def __init__(self, *args: Any, lazy: Mapping[str, Lazy], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -83,7 +85,7 @@ class LazyGroup(click.Group):
         return [name for name, command in self._lazy.items() if command.exists]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Imports the one command that is asked for."""
+        """Import the requested command only."""
         command = self._lazy.get(cmd_name)
         return command.load() if command is not None and command.exists else None
 
@@ -99,9 +101,8 @@ class Root(LazyGroup):
     def main(self, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> NoReturn:
         """Run and exit.
 
-        A failure of ours or a call that cannot be parsed goes to stderr in the output that was asked
-        for. Ctrl-C exits 130. A reader that went away is no failure to talk about. Anything else is a
-        fault of this program and shows its traceback.
+        HeadgateErrors and invalid arguments go to stderr in the requested output format. Ctrl-C exits 130. A closed
+        pipe ends the command quietly. Anything else is a bug and shows its traceback.
         """
         arguments = list(sys.argv[1:] if args is None else args)
         options["standalone_mode"] = False
@@ -139,4 +140,4 @@ Exit codes:
 @click.group(cls=Root, lazy=COMMANDS, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="headgate")
 def main() -> None:
-    """A Kafka topic flows through Spark into a Lance table, exactly once."""
+    """Stream Kafka topics through Spark into Lance tables, every row exactly once."""

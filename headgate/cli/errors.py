@@ -1,4 +1,4 @@
-"""How a failure leaves the command line: an exit code by class of error. The one table, also shown by `--help`."""
+"""Exit codes by class of error. The only table; `--help` shows it too."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from headgate.errors import (
 )
 
 INTERRUPTED = 130
-"""What a shell reports of a command that Ctrl-C ended."""
+"""What a shell reports for a command ended by Ctrl-C."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """An exit code, the class of errors it stands for (subclasses without a row of their own too), and its meaning."""
+    """An exit code, the class of errors it stands for (and subclasses without a row), and its meaning."""
 
     code: int
     kind: type[HeadgateError]
@@ -32,15 +32,15 @@ class Exit:
 
 
 EXITS = (
-    Exit(1, HeadgateError, "any other failure, or nobody reads the output any more"),
+    Exit(1, HeadgateError, "any other failure, or the output pipe was closed"),
     Exit(2, InvalidInput, "invalid arguments; nothing was changed"),
-    Exit(3, NotFound, "there is no such table, shard or object"),
+    Exit(3, NotFound, "table, shard or object not found"),
     Exit(4, Fenced, "another writer owns the shard"),
-    Exit(5, Transient, "the store is away or busy; try again"),
+    Exit(5, Transient, "the store is unreachable or busy; try again"),
     Exit(6, DataLoss, "something durable is missing or damaged"),
-    Exit(7, Poisoned, "a write has an unknown outcome; open again"),
-    Exit(8, PermissionDenied, "the store refused the credentials"),
-    Exit(9, StoreFull, "no space or quota is left"),
+    Exit(7, Poisoned, "the outcome of a write is unknown; run the command again"),
+    Exit(8, PermissionDenied, "the store rejected the credentials"),
+    Exit(9, StoreFull, "no space or quota left"),
 )
 
 _CODES = {row.kind: row.code for row in EXITS}
@@ -56,13 +56,13 @@ def exit_table() -> str:
     rows = [
         (0, "done"),
         *((row.code, row.meaning) for row in EXITS),
-        (INTERRUPTED, "Ctrl-C, or a second signal that hurries a stop"),
+        (INTERRUPTED, "Ctrl-C, or a second signal during a stop"),
     ]
     return "\n".join(f"  {code:>3}  {meaning}" for code, meaning in rows)
 
 
 def usage_error(error: click.ClickException) -> InvalidInput:
-    """What click says of the call, as an error of ours: the sentence, and whose --help to read."""
+    """A click usage error as a HeadgateError that names the --help to read."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "headgate"
     sentence = error.format_message()

@@ -1,7 +1,7 @@
-"""What commands print. A command computes values; an Output prints them, as text or as JSON.
+"""Output of commands. A command computes values; an Output prints them as text or JSON.
 
-Values are mappings with plain contents. Both outputs print every value they are given:
-`record` prints one thing, `rows` a stream of things as they come, `error` a failure on stderr.
+Values are mappings with plain contents. Both outputs print every value: `record` prints one thing, `rows` a stream of
+things as they arrive, `error` a failure on stderr.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headgate.errors import HeadgateError
 from headgate.text import printable
 
 AN_ID = 36
-"""Characters of the longest word that a table never folds: a UUID's."""
+"""Longest word that a table never wraps: a UUID."""
 
 Value = Mapping[str, Any]
 Command = TypeVar("Command")
@@ -30,21 +30,20 @@ Command = TypeVar("Command")
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a stream of rows in text. `width` is fixed, since later rows are not known yet; 0 for the last."""
+    """One column of a stream of rows in text. `width` is fixed because later rows are unknown; 0 for the last."""
 
     key: str
     width: int
     right: bool = False
     text: Callable[[Any], str] | None = None
-    """How to say a value that is more than a number or a text."""
+    """How to print a value that is neither number nor text."""
 
     @property
     def head(self) -> str:
-        """Its name, placed."""
         return self._placed(self.key)
 
     def cell(self, row: Value) -> str:
-        """The row's value, placed; never cut."""
+        """The row's value, padded; never cut."""
         item = row.get(self.key)
         return self._placed(printable(self.text(item)) if self.text and item else _text(item))
 
@@ -54,7 +53,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """A text with pieces that stand out on a terminal; everywhere else, the text."""
+    """Text with highlighted parts on a terminal; elsewhere plain text."""
 
     pieces: Sequence[tuple[str, bool]]
 
@@ -63,26 +62,26 @@ class Marked:
 
 
 class Output(ABC):
-    """Where a command's results and errors go."""
+    """Where a command prints results and errors."""
 
     @abstractmethod
     def record(self, title: str, value: Value) -> None:
-        """One thing with all its fields."""
+        """Print one thing with all its fields."""
 
     @abstractmethod
     def rows(self, columns: Sequence[Column], rows: Iterable[Value]) -> None:
-        """Many things, each as soon as it is there. Text shows the columns, JSON every field."""
+        """Print many things, each as soon as it arrives. Text shows the columns, JSON every field."""
 
     @abstractmethod
     def error(self, error: HeadgateError) -> None:
-        """A failure: what happened, where, and what to do next. To stderr."""
+        """Print a failure to stderr: what happened, where, and what to do next."""
 
 
 class TextOutput(Output):
     """For people. Colours only on a terminal."""
 
     def record(self, title: str, value: Value) -> None:
-        """Names and values below each other; lists of things as tables of their own."""
+        """One line per field; lists of things as separate tables."""
         table = Table(show_header=False)
         table.add_column(style="bold")
         table.add_column(overflow="fold")
@@ -99,11 +98,11 @@ class TextOutput(Output):
             console.print(_table(key, items), crop=False)
 
     def table(self, rows: Sequence[Value], names: Sequence[str]) -> None:
-        """Rows of somebody's table, under the names of its columns."""
+        """Rows of a user's table, under its column names."""
         _console().print(_table(None, rows, names), crop=False)
 
     def rows(self, columns: Sequence[Column], rows: Iterable[Value]) -> None:
-        """Aligned lines under one header. Not a rich table: that would have to know all rows first."""
+        """Aligned lines under one header. Not a rich table, which needs all rows first."""
         console = _console()
         head = "  ".join(column.head for column in columns)
         console.print(Text(head.rstrip(), style="bold"), soft_wrap=True)
@@ -112,7 +111,7 @@ class TextOutput(Output):
             console.print(Text(line.rstrip()), soft_wrap=True)
 
     def error(self, error: HeadgateError) -> None:
-        """One sentence with its facts, and the next step."""
+        """One sentence with the fields of the error, and the next step."""
         facts = ", ".join(f"{key}={value}" for key, value in error.fields().items())
         console = _console(stderr=True)
         console.print(
@@ -129,11 +128,11 @@ class JsonOutput(Output):
     """For machines: one object, or one per line."""
 
     def record(self, title: str, value: Value) -> None:
-        """One object. The title is for people; what it says is in the fields."""
+        """One object. The title is not printed; the fields contain the same facts."""
         click.echo(json.dumps(value, default=str, indent=2))
 
     def rows(self, columns: Sequence[Column], rows: Iterable[Value]) -> None:
-        """One object per line, flushed one by one, so that a pipe sees each at once."""
+        """One object per line, flushed one by one, so that a pipe gets each at once."""
         for row in rows:
             click.echo(json.dumps(row, default=str))
 
@@ -160,25 +159,25 @@ def output_option(command: Command) -> Command:
         default="text",
         show_default=True,
         callback=lambda _context, _option, name: OUTPUTS[name](),
-        help="For people, or for machines (rows: one object per line; errors too, on stderr).",
+        help="text is for people, json for programs: rows as one object per line, errors on stderr.",
     )
     return option(command)  # type: ignore[type-var]
 
 
 def output_asked_for(arguments: Sequence[str]) -> Output:
-    """The output that the arguments name, also where they cannot be parsed."""
+    """The output format in the arguments, even if they are invalid."""
     pairs = zip(arguments, [*arguments[1:], ""], strict=True)
     named = any(one == "--output=json" or (one, two) == ("--output", "json") for one, two in pairs)
     return JsonOutput() if named else TextOutput()
 
 
 def not_applied(title: str, done: str = "written") -> str:
-    """The title of what a command would do: it was called without --apply."""
-    return f"{title} (nothing was {done}; --apply does it)"
+    """The title of a command that was called without --apply."""
+    return f"{title} (nothing was {done}; add --apply to do it)"
 
 
 def _console(*, stderr: bool = False) -> Console:
-    """Looks up the stream anew: it may have been replaced since this module was imported."""
+    """Looks up the stream each time: it may have been replaced since import."""
     return Console(stderr=stderr, highlight=False, markup=False)
 
 
@@ -212,7 +211,7 @@ def _cell(item: Any) -> Text:
 
 
 def _text(item: Any) -> str:
-    """A value in one line."""
+    """A value on one line."""
     if item is None or item in ((), []):
         return "-"
     if isinstance(item, bool):

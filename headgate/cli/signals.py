@@ -1,4 +1,4 @@
-"""Where log lines of a command that runs for long go."""
+"""Log output of long-running commands."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 
 def quiet_logs() -> None:
-    """Log lines go to stderr, from warnings on: stdout belongs to the Output."""
+    """Log warnings and errors to stderr: stdout belongs to the Output."""
     import structlog
 
     structlog.configure(

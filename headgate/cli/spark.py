@@ -1,4 +1,4 @@
-"""The Spark that a command starts for itself: it ends with the command, and knows none of the user's catalogs."""
+"""The local Spark of a command: it ends with the command and has none of the user's catalogs."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 FAIR = {"spark.scheduler.mode": "FAIR"}
 SNAPSHOT_TASKS = "spark.databricks.delta.snapshotPartitions"
-"""Tasks by which Delta reads its own log. Its 50 are for clusters; on one machine the first rows took a minute."""
+"""Tasks that Delta uses to read its log. The default of 50 is for clusters and takes a minute on one machine."""
 
 
 @contextmanager
 def own_spark(
     cores: int | None, settings: Mapping[str, str], ready: Callable[[], object] = lambda: None
 ) -> Iterator[tuple[SparkSession, Path]]:
-    """A Spark that ends with the block, and its log, which is kept only where it is needed to understand a failure.
+    """A Spark session that ends with the block, and its log, which is kept only after a failure.
 
-    It schedules fairly, so that batches and maintenance share its cores; `settings` come on top of that.
-    `ready` is called when it has started. Raises JarsMissing, SparkFailed, MissingExtra.
+    It uses the fair scheduler, so that batches and maintenance share its cores; `settings` are added. `ready` is called
+    after the start. Raises JarsMissing, SparkFailed, MissingExtra.
     """
     with tempfile.NamedTemporaryFile(prefix="headgate-spark-", suffix=".log", delete=False) as log:
         log_file = Path(log.name)
@@ -72,15 +72,15 @@ def _stop(spark: SparkSession) -> None:
 
 
 def ledger_settings(target: str, storage_options: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What a command's Spark needs for a ledger at a path: Delta, and on s3a what reaches it.
+    """Spark settings for a ledger at a path: Delta, and s3a access if needed.
 
-    Raises InvalidInput for a name in a catalog, JarsMissing.
+    Raises InvalidInput for a catalog name, and JarsMissing.
     """
     path = DeltaName(target, "ledger").path
     if path is None:
         raise InvalidInput(
-            f"A command has a Spark of its own, which knows no catalog with {target!r}.",
-            advice="give the ledger's path, or call headgate.rebuild_ledger(spark, …) and ShardSink(ledger=…) in a "
+            f"The ledger {target!r} must be a path: a command starts its own Spark, which has no catalogs.",
+            advice="pass the ledger's path, or call headgate.rebuild_ledger(spark, …) and ShardSink(ledger=…) in a "
             "session that has the catalog",
         )
     return {**delta_settings(), SNAPSHOT_TASKS: "2", **reaches(path, storage_options)}

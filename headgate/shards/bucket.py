@@ -21,7 +21,7 @@ def bucket_ids(keys: pa.Array | pa.ChunkedArray, n: int) -> pa.Int32Array:
     """The bucket of each key, 0 ≤ bucket < n, without a null. Raises InvalidInput for a type that has no buckets."""
     check_buckets(n)
     if not has_buckets(keys.type):
-        raise InvalidInput(f"Keys of type {keys.type} have no buckets.", advice=f"use a column of {SUPPORTED}")
+        raise InvalidInput(f"bucket does not support keys of type {keys.type}.", advice=f"use a column of {SUPPORTED}")
     if isinstance(keys, pa.ChunkedArray):
         parts = [lance_connector.bucket_ids(chunk, n) for chunk in keys.chunks]
         return pa.concat_arrays(parts) if parts else pa.array([], pa.int32())
@@ -31,7 +31,7 @@ def bucket_ids(keys: pa.Array | pa.ChunkedArray, n: int) -> pa.Int32Array:
 def check_buckets(n: int) -> None:
     """Raises InvalidInput for a number of buckets that native refuses."""
     if not 1 <= n <= MAX_BUCKETS:
-        raise InvalidInput(f"The number of buckets must be in 1..{MAX_BUCKETS}, got {n}.")
+        raise InvalidInput(f"The number of buckets must be from 1 to {MAX_BUCKETS}, got {n}.")
 
 
 SUPPORTED = "(u)int8 to 64, bool, string, float32/64, date32, time or timestamp"

@@ -36,44 +36,40 @@ class WriterOption:
 OPTIONS = (
     WriterOption(
         "enable_memtable",
-        "true keeps rows in a MemTable as well and flushes it to SSTables; false is WAL-only mode: the WAL is all there"
-        " is, and nothing but pending puts is held in memory.",
+        "true also keeps rows in a MemTable and flushes it to SSTables; false is WAL-only mode: rows are "
+        "stored in the WAL only, and only pending puts are held in memory.",
     ),
     WriterOption(
         "durable_write",
-        "true makes `put` return when the rows are durable, and starts writing at once; false makes it return a handle"
-        " to wait for.",
+        "true: `put` writes at once and returns when the rows are durable; false: it returns a handle to wait for.",
     ),
     WriterOption(
         "max_wal_buffer_size",
-        "what may wait in memory, queued and being written, while the store works; a put waits once it is reached."
-        " Writing starts when half of it is queued, so that the rest fills meanwhile; an entry takes what is queued by"
-        " then, up to all of it. A put is never split, so one put may go beyond it.",
+        "memory for rows that are queued or being written; when it is full, puts wait. Writing starts when "
+        "half of it is queued; an entry takes all rows queued by then. A put is never split, so one put may "
+        "exceed it.",
     ),
-    WriterOption("max_wal_flush_interval", "the longest time a put that nobody waits for stays queued."),
+    WriterOption("max_wal_flush_interval", "how long a put stays queued at most if nobody waits for it."),
     WriterOption(
         "max_unflushed_memtable_bytes",
-        "the budget at which puts block until bytes have drained. In WAL-only mode it is the budget of the pending"
-        " queue: while an append is being retried, puts are still taken up to it.",
+        "the memory limit at which puts block. In WAL-only mode it is the limit of the pending queue: while an "
+        "append is retried, puts are still accepted up to it.",
         Use.REUSED,
     ),
-    WriterOption(
-        "backpressure_log_interval", "a writer that waits at its budget says so in the log, once per interval."
-    ),
-    WriterOption("retry", "pauses between tries of a store operation; when they are used up the writer is Poisoned."),
-    WriterOption("compression", 'of the record batches in an entry: None, "lz4" or "zstd".'),
+    WriterOption("backpressure_log_interval", "how often a writer that waits at its memory limit logs it."),
+    WriterOption("retry", "pauses between retries of a store operation; after the last one the writer is Poisoned."),
+    WriterOption("compression", 'compression codec of WAL entries: None, "lz4" or "zstd".'),
     WriterOption(
         "maintained_indexes",
-        "names of the base's full-text indexes that SSTables have as well; empty means all of them. Must be empty in"
-        " WAL-only mode: open refuses.",
+        "names of the base's full-text indexes that SSTables get too; empty means all. Must be empty in WAL-only mode.",
     ),
-    WriterOption("max_memtable_size", "a MemTable of this size is frozen and flushed.", Use.IGNORED),
+    WriterOption("max_memtable_size", "size at which a MemTable is flushed.", Use.IGNORED),
     WriterOption(
         "max_memtable_rows",
-        "the same, by rows. A put is never split, so one put may go beyond it (native refuses such a put).",
+        "the same, in rows. A put is never split, so one put may exceed it (native Lance refuses such a put).",
         Use.IGNORED,
     ),
-    WriterOption("max_memtable_batches", "the same, by puts.", Use.IGNORED),
+    WriterOption("max_memtable_batches", "the same, in puts.", Use.IGNORED),
 )
 """Every option, in order: the docstring of WriterConfig and the table in docs/concepts/modes.md are made of this."""
 
@@ -115,7 +111,7 @@ def option_table() -> str:
 
 
 def _docstring() -> str:
-    lines = ["Options of a writer. Sizes in bytes, times in seconds.", ""]
+    lines = ["Options of a shard writer. Sizes in bytes, times in seconds.", ""]
     for one in OPTIONS:
         ignored = " Ignored in WAL-only mode." if one.wal_only is Use.IGNORED else ""
         lines += textwrap.wrap(f"{one.name}: {one.text}{ignored}", 116, subsequent_indent="    ")

@@ -33,7 +33,7 @@ class SsTableName:
 def rev64(n: int) -> str:
     """The 64 bits of `n`, lowest first. Raises InvalidInput outside 0 ≤ n < 2**64."""
     if not 0 <= n < NUMBERS:
-        raise InvalidInput(f"The number {n} does not fit into 64 bits, so it names no object.")
+        raise InvalidInput(f"The number {n} must fit into 64 bits.")
     return format(n, "064b")[::-1]
 
 

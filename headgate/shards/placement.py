@@ -48,8 +48,8 @@ def check_placed(shard: Shard, own: OneBucket, stored: Iterable[pa.RecordBatch])
     for batch in stored:
         if len(strangers := own.strangers(batch)):
             raise InvalidInput(
-                f"By key column {own.column!r}, {len(strangers)} of {batch.num_rows} rows belong to other buckets, the "
-                f"first to bucket {strangers[0]}; this is the writer of bucket {own.bucket}.",
+                f"By key column {own.column!r}, {len(strangers)} of {batch.num_rows} rows belong to other "
+                f"buckets, the first to bucket {strangers[0]}; this writer is for bucket {own.bucket}.",
                 **shard.where(),
                 primary_key=list(shard.home.schema.primary_key),
                 advice="call table.upsert or table.delete, which route rows to their shards; nothing was written",
@@ -66,9 +66,9 @@ def routed(home: TableHome, stored: Iterable[pa.RecordBatch]) -> Mapping[str, li
         return {sharding.shard_name(): batches} if batches else {}
     if not isinstance(sharding, Bucket):
         raise InvalidInput(
-            "Rows of this table go to the shard of their topic partition, which a row does not tell.",
+            "This table shards rows by their topic partition, which the given rows do not contain.",
             table=home.uri,
-            advice="write through the stream, or put each key into the shard of its partition by "
+            advice="write with the stream, or write each key to the shard of its partition with "
             "table.writer('partition:TOPIC:N'); nothing was written",
         )
     parts: dict[str, list[pa.RecordBatch]] = {}

@@ -85,7 +85,7 @@ class TableHome:
             return Shard(self, uuid.UUID(shard))
         except ValueError:
             if self.table_id is None:
-                raise InvalidInput(f"{shard!r} is not a shard id (a UUID).", table=self.uri) from None
+                raise InvalidInput(f"Invalid shard id {shard!r}: it must be a UUID.", table=self.uri) from None
             return Shard(self, self._named(self.table_id, shard))
 
     def known_shard(self, shard: uuid.UUID | str) -> Shard:

@@ -55,7 +55,7 @@ class Bucket:
 
     def __post_init__(self) -> None:
         if not isinstance(self.column, str) or not isinstance(self.n, int) or isinstance(self.n, bool):
-            raise InvalidInput(f"bucket takes a column name and a number, not {self.column!r} and {self.n!r}.")
+            raise InvalidInput(f"bucket needs a column name and a number, got {self.column!r} and {self.n!r}.")
         check_buckets(self.n)
 
     def validate(self, schema: RowSchema) -> None:
@@ -64,19 +64,19 @@ class Bucket:
         kind = schema.logical.field(self.column).type
         if not has_buckets(kind):
             raise InvalidInput(
-                f"Column {self.column!r} is {kind}, which has no buckets.", advice=f"use a column of {SUPPORTED}"
+                f"bucket does not support column {self.column!r} of type {kind}.", advice=f"use a column of {SUPPORTED}"
             )
         if schema.primary_key and self.column not in schema.primary_key:
             raise InvalidInput(
-                f"Bucket column {self.column!r} is not part of the primary key {list(schema.primary_key)}: "
-                "rows of one key could meet different shards.",
+                f"Bucket column {self.column!r} is not part of the primary key {list(schema.primary_key)}: rows "
+                "with the same key could go to different shards.",
                 advice=f"bucket by {schema.primary_key[0]!r}; nothing was written",
             )
 
     def shard_name(self, bucket: int) -> str:
         """The name of one bucket's shard."""
         if not 0 <= bucket < self.n:
-            raise InvalidInput(f"There is no bucket {bucket}; they go from 0 to {self.n - 1}.")
+            raise InvalidInput(f"Invalid bucket {bucket}; it must be from 0 to {self.n - 1}.")
         return f"bucket-{bucket:05d}"
 
     def known_names(self) -> tuple[str, ...]:
@@ -107,23 +107,23 @@ class ByPartition:
     def __post_init__(self) -> None:
         most = self.max_shards
         if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
-            raise InvalidInput(f"max_shards must be a number of at least 1, or None, not {most!r}.")
+            raise InvalidInput(f"max_shards must be at least 1, or None, got {most!r}.")
         if not isinstance(self.key_is_partitioned, bool):
-            raise InvalidInput(f"key_is_partitioned must be True or False, not {self.key_is_partitioned!r}.")
+            raise InvalidInput(f"key_is_partitioned must be True or False, got {self.key_is_partitioned!r}.")
 
     def validate(self, schema: RowSchema) -> None:
         """Raises InvalidInput for a table with a key unless the caller gave its word."""
         if schema.primary_key and not self.key_is_partitioned:
             raise InvalidInput(
-                "by_partition on a table with a primary key needs every key to stay in one partition.",
-                advice="say by_partition(key_is_partitioned=True) if the producer does that, or use bucket(); "
-                "nothing was written",
+                "by_partition on a table with a primary key requires that each key stays in one partition.",
+                advice="use by_partition(key_is_partitioned=True) if your producer guarantees that, else use "
+                "bucket(); nothing was written",
             )
 
     def shard_name(self, topic: str, partition: int) -> str:
         """The name of the shard that a topic's partition goes to."""
         if not topic or partition < 0:
-            raise InvalidInput(f"There is no partition {partition} of topic {topic!r}.")
+            raise InvalidInput(f"Invalid partition {partition} of topic {topic!r}.")
         return f"partition:{topic}:{partition % self.max_shards if self.max_shards else partition}"
 
     def known_names(self) -> tuple[str, ...]:
@@ -135,7 +135,7 @@ class ByPartition:
         match = _PARTITION.fullmatch(name)
         if match is None or (self.max_shards and int(match[2]) >= self.max_shards):
             below = f", numbers below {self.max_shards}" if self.max_shards else ""
-            raise InvalidInput(f"No shard of this table is named {name!r}.", advice=f"use partition:TOPIC:N{below}")
+            raise InvalidInput(f"The table has no shard {name!r}.", advice=f"use partition:TOPIC:N{below}")
 
     def native(self) -> NativeSharding:
         """Native knows nothing of partitions: it takes the shard's id by hand."""
@@ -167,10 +167,10 @@ def check_columns(names: Iterable[str], schema: RowSchema, role: str) -> None:
         if name not in there:
             near = nearest(name, there)
             hint = f"did you mean {near!r}?" if near else f"the table has {there}."
-            raise InvalidInput(f"There is no column {name!r} for {role}; {hint}")
+            raise InvalidInput(f"Column {name!r} for {role} not found; {hint}")
 
 
 def _check_known(name: str, known: tuple[str, ...]) -> None:
     if name not in known:
         names = known[0] if len(known) == 1 else f"{known[0]} to {known[-1]}"
-        raise InvalidInput(f"No shard of this table is named {name!r}.", advice=f"use {nearest(name, known) or names}")
+        raise InvalidInput(f"The table has no shard {name!r}.", advice=f"use {nearest(name, known) or names}")

@@ -60,7 +60,7 @@ class Vector:
         if not isinstance(rows, int) or isinstance(rows, bool) or rows < LEAST_TRAIN_ROWS:
             raise InvalidInput(f"train_rows must be a number of at least {LEAST_TRAIN_ROWS}, got {rows!r}.")
         if self.half and number is None:
-            raise InvalidInput("half is for a column that is made by its dimension; in a pyarrow schema say float16.")
+            raise InvalidInput("half needs a dimension; in a pyarrow schema use float16 instead.")
 
     def field(self, field: pa.Field) -> pa.Field:
         """The column as it will be. Raises InvalidInput where it cannot hold vectors."""
@@ -69,14 +69,15 @@ class Vector:
         if self.dimension is not None and is_array:
             return field.with_type(pa.list_(pa.float16() if self.half else pa.float32(), self.dimension))
         if not is_vector(kind):
-            advice = 'write its dimension: vector("cosine", dimension=384)' if is_array else None
+            advice = 'give its dimension: vector("cosine", dimension=384)' if is_array else None
             raise InvalidInput(
-                f"Column {field.name!r} is {kind}; a vector column is a fixed-size list of float16 or float32.",
+                f"Column {field.name!r} has type {kind}; a vector column must be a fixed-size list of float16 "
+                "or float32.",
                 advice=advice,
             )
         if self.dimension not in (None, kind.list_size):
             raise InvalidInput(
-                f"Column {field.name!r} has vectors of {kind.list_size} numbers, and {self.dimension} were asked for."
+                f"Column {field.name!r} has vectors of dimension {kind.list_size}, not {self.dimension}."
             )
         return field
 

@@ -128,7 +128,7 @@ class ShardWriter:
         """A WAL-only writer that works with a claim its caller holds. Claims, reads and writes nothing by itself."""
         check_config(config)
         if config.enable_memtable:
-            raise InvalidInput("An attached writer has no MemTable: attach with WriterConfig(enable_memtable=False).")
+            raise InvalidInput("An attached writer has no MemTable: pass WriterConfig(enable_memtable=False).")
         place = replace(claim, shard=claim.shard.retrying(config.retry))
         return cls(WalAppender.with_claimed_epoch(place), config, owns=False)
 
@@ -199,9 +199,9 @@ class ShardWriter:
             return NoRows()
         if self._tables is not None and tags.attempt_id is not None:
             raise InvalidInput(
-                "Rows of an attempt are visible only once a commit record lists them, and a MemTable would show them.",
+                "A MemTable would show rows of an attempt before a commit record lists them.",
                 **self.shard.where(),
-                advice="attach a WAL-only writer for a stream's attempts; nothing was written",
+                advice="use a WAL-only writer for a stream's attempts; nothing was written",
             )
         if self._bucket is not None:
             check_placed(self.shard, self._bucket, batches)
@@ -297,7 +297,7 @@ class ShardWriter:
     def _memtables(self, what: str) -> MemTables:
         if self._tables is None:
             raise InvalidInput(
-                f"{what}() needs a MemTable, and this writer is in WAL-only mode.",
+                f"{what}() needs a MemTable, but this writer is in WAL-only mode.",
                 **self.shard.where(),
                 advice="open the writer with enable_memtable=True, or read the WAL with WalTailer",
             )
@@ -322,7 +322,7 @@ def check_config(config: WriterConfig) -> None:
     """Refuse what a mode cannot do, before anything is claimed."""
     if not config.enable_memtable and config.maintained_indexes:
         raise InvalidInput(
-            f"WAL-only mode keeps no index, and the configuration asks for {list(config.maintained_indexes)}.",
+            f"WAL-only mode has no indexes, but maintained_indexes is {list(config.maintained_indexes)}.",
             advice="leave maintained_indexes empty, or use enable_memtable=True",
         )
 

@@ -86,7 +86,7 @@ def _option(
     return field(default=default, repr=not secret, metadata={"option": (name, kind, default, doc, scope)})
 
 
-_STORAGE = "For the object store, under pylance's names; `wal.` before a name is for a separate WAL store."
+_STORAGE = "Options of the object store, under Lance's names; prefix `wal.` for a separate WAL store."
 
 
 @dataclass(frozen=True)
@@ -97,31 +97,34 @@ class SinkOptions:
     """
 
     stream: str | None = _option(
-        "streamName", TEXT, None, f"Its name in the table; else the query's name, or {DEFAULT_STREAM!r}."
+        "streamName", TEXT, None, f"The stream's name in the table. Default: the query's name, or {DEFAULT_STREAM!r}."
     )
     enable_memtable: bool = _option(
         "enableMemtable",
         FLAG,
         True,
-        "Whether maintenance flushes the stream's shards to SSTables; the entries are the same either way. "
-        "format('headgate') cannot: it writes WAL only.",
+        "Flush the stream's shards to SSTables (true), or keep rows in the WAL only (false). The WAL entries "
+        "are the same. format('headgate') is always WAL only.",
     )
     on_bad_record: Literal["dead_letter", "fail"] = _option(
         "onBadRecord",
         one_of("dead_letter", "fail"),
         "dead_letter",
-        "What a record that cannot become a row does: dead_letter keeps it aside, fail stops the stream.",
+        "What happens to an invalid record: dead_letter keeps it as a dead letter, fail stops the stream.",
     )
     sequence_by: str | None = _option(
-        "sequenceBy", TEXT, None, "For typed frames on tables with a key: the column that orders rows of one key."
+        "sequenceBy",
+        TEXT,
+        None,
+        "For typed frames on tables with a key: the column that orders rows with the same key.",
     )
     delete_when: str | None = _option(
         "deleteWhen",
         TEXT,
         None,
-        "For typed frames on tables with a key: a condition in Spark SQL; a row for which it is true deletes its key. "
-        "Columns that only the condition names need not be the table's. For ShardSink; elsewhere the boolean column "
-        "_deleted says it.",
+        "For typed frames on tables with a key: a condition in Spark SQL. A row that fulfils it deletes its "
+        "key. The condition may use columns that the table does not have. For ShardSink; elsewhere use a "
+        "boolean column _deleted.",
         "query",
     )
     compression: Compression | None = _option(  # noqa: RUF009 - it makes a field
@@ -131,108 +134,107 @@ class SinkOptions:
         "maxMemtableSize",
         SIZE,
         WriterConfig.max_memtable_size,
-        "With MemTables: a shard is flushed to an SSTable when its unflushed entries pass this size.",
+        "With MemTables: flush a shard to an SSTable when its unflushed entries exceed this size.",
     )
     max_memtable_age: float | str | timedelta = _option(  # noqa: RUF009 - it makes a field
         "maxMemtableAge",
         INTERVAL,
         300.0,
-        "With MemTables: a shard is flushed when its oldest unflushed entry is so old.",
+        "With MemTables: flush a shard when its oldest unflushed entry is this old.",
     )
     max_unflushed_memtable_bytes: int = _option(
         "maxUnflushedMemtableBytes",
         SIZE,
         WriterConfig.max_unflushed_memtable_bytes,
-        "With MemTables: batches wait while the stream has so many unflushed bytes.",
+        "With MemTables: batches wait while the stream has this many unflushed bytes.",
     )
     compact_sstables: int = _option(
-        "compactSstables", COUNT, 8, "With MemTables: SSTables go into the base when a shard has so many."
+        "compactSstables", COUNT, 8, "With MemTables: compact SSTables into the base when a shard has this many."
     )
     max_sstables: int = _option(
-        "maxSstables", COUNT, 64, "With MemTables: batches wait while a shard has more SSTables."
+        "maxSstables", COUNT, 64, "With MemTables: batches wait while a shard has more SSTables than this."
     )
     max_base_age: float | str | timedelta = _option(  # noqa: RUF009 - it makes a field
         "maxBaseAge",
         INTERVAL,
         900.0,
-        "With MemTables: rows go into the base, where plain Lance readers see them, before they are this old.",
+        "With MemTables: merge rows into the base, where plain Lance readers see them, before they are this old.",
     )
     compact_on_stop: bool = _option(
         "compactOnStop",
         FLAG,
         True,
-        "With MemTables: a clean stop takes all rows into the base, where plain Lance readers see them.",
+        "With MemTables: a clean stop merges all rows into the base, where plain Lance readers see them.",
     )
     stop_timeout: float | str | timedelta = _option(  # noqa: RUF009 - it makes a field
         "stopTimeout",
         LENGTH,
         20.0,
-        "How long compactOnStop may take; SSTables that are left are reported, and stay readable through headgate.",
+        "How long compactOnStop may take. SSTables that are left are reported and stay readable with headgate.",
     )
-    maintenance_tasks: int = _option("maintenanceTasks", COUNT, 2, "So many tasks of a maintenance job run at once.")
+    maintenance_tasks: int = _option("maintenanceTasks", COUNT, 2, "Maximum parallel tasks of a maintenance job.")
     max_entry_bytes: int = _option(
-        "maxEntryBytes", SIZE, 256 << 20, "A shard's rows of one batch become one entry up to this size."
+        "maxEntryBytes",
+        SIZE,
+        256 << 20,
+        "Maximum size of a WAL entry; larger batches of a shard become several entries.",
     )
     checkpoint_interval: float | str | timedelta = _option(  # noqa: RUF009 - it makes a field
         "checkpointInterval",
         INTERVAL,
         600.0,
-        "A checkpoint of the table is taken after a batch when so much time has passed since the last one. 0: after "
-        "every batch.",
+        "Take a table checkpoint after a batch when the last one is this old. 0: after every batch.",
     )
-    keep_checkpoints: int = _option(
-        "keepCheckpoints", COUNT, 2, "So many of the checkpoints that the stream takes by itself stay."
-    )
+    keep_checkpoints: int = _option("keepCheckpoints", COUNT, 2, "How many of its own checkpoints the stream keeps.")
     gc_interval: float | str | timedelta = _option(  # noqa: RUF009 - it makes a field
         "gcInterval",
         PERIOD,
         3600.0,
-        "The stream collects the table's garbage, beside its batches, when so much time has passed since it last did. "
-        "'never': it does not.",
+        "Run garbage collection beside the batches this often; 'never' turns it off.",
     )
     store_patience: float | str | timedelta = _option(  # noqa: RUF009 - it makes a field
         "storePatience",
         LENGTH,
         30.0,
-        "How long each step of a batch waits for a store that is away or busy. Then the query ends with an error; a "
-        "restart goes on.",
+        "How long each step of a batch retries while the store is unreachable or busy. Then the query ends "
+        "with an error; a restart continues.",
     )
     commit_to_kafka: str | None = _option(
         "commitToKafka",
         GROUP,
         None,
-        "A consumer group whose offsets follow the stream in Kafka, for lag tools: written after each commit record, "
-        "never ahead of it. For ShardSink.",
+        "Write the stream's offsets to Kafka under this consumer group, for lag tools; after each commit "
+        "record, never before. For ShardSink.",
         "query",
     )
     ledger: str | None = _option(
         "ledger",
         TEXT,
         None,
-        "A Delta table, by path or as schema.table, that gets each commit record as rows: which WAL positions hold "
-        "which offsets. Written beside the batches, never a reason for one to fail. For ShardSink.",
+        "Also write the commit log (which WAL positions hold which offsets) to this Delta table, given by path "
+        "or as schema.table. Batches do not wait for it or fail because of it. For ShardSink.",
         "query",
     )
     cache_bytes: int | None = _option(
         "cacheBytes",
         SIZE,
         None,
-        "What all caches of the process that runs the stream may hold together; without it HEADGATE_CACHE_BYTES, else "
-        "1 GiB or a quarter of the memory if that is less.",
+        "Memory limit of all caches of the process that runs the stream. Default: HEADGATE_CACHE_BYTES, else 1 "
+        "GiB or a quarter of the memory, whichever is less.",
     )
     metrics_port: int | None = _option(
         "metricsPort",
         PORT,
         None,
-        "Show the stream's counts to Prometheus at this port of the process that runs the sink; 0: any free one. "
-        "Without it nothing listens. For ShardSink.",
+        "Serve Prometheus metrics on this port of the process that runs the sink; 0: any free port. Default: "
+        "no metrics server. For ShardSink.",
     )
     metrics_host: str = _option("metricsHost", TEXT, "127.0.0.1", "Address the metrics server binds to.")
     checkpoint_location: str | None = _option(
         "checkpointLocation",
         TEXT,
         None,
-        "Spark's checkpoint. A ShardSink finds it by itself, except on Spark Connect.",
+        "The query's checkpoint directory. ShardSink finds it by itself, except on Spark Connect.",
         "query",
     )
     storage_options: Mapping[str, str] | None = _option("storage.", MAPPING, None, _STORAGE, "query", secret=True)
@@ -280,14 +282,14 @@ SINK_OPTIONS = tuple(Option(one.name, *one.metadata["option"]) for one in fields
 """What a ShardSink and `format("headgate")` both take."""
 
 OPTIONS: tuple[Option, ...] = (
-    Option("table", "path", TEXT, None, "The table's URI, as in start(uri): absolute.", "query"),
-    Option("query_name", "queryName", TEXT, None, "The query's name, as Spark passes it on.", "query"),
+    Option("table", "path", TEXT, None, "The table's URI, as in start(uri); absolute.", "query"),
+    Option("query_name", "queryName", TEXT, None, "The query's name, as Spark passes it.", "query"),
     Option(
         "decode",
         "decode",
         one_of(*(kind.name for kind in KINDS.values() if kind.in_format)),
         None,
-        "How Kafka's values become rows of the table's columns; without it the frame's columns are the table's.",
+        "The decoder that turns Kafka values into rows. Without it, the frame must have the table's columns.",
         "query",
     ),
     Option(
@@ -295,8 +297,8 @@ OPTIONS: tuple[Option, ...] = (
         "metadata",
         TEXT,
         None,
-        f"With decode: columns that are Kafka's own ({', '.join(KAFKA.names)}), by commas; COLUMN=FIELD where the "
-        "column has another name.",
+        f"With decode: columns that Kafka fills ({', '.join(KAFKA.names)}), separated by commas; COLUMN=FIELD "
+        "if the column has another name.",
         "query",
     ),
     *SINK_OPTIONS,
@@ -305,7 +307,8 @@ OPTIONS: tuple[Option, ...] = (
         "kafka.",
         MAPPING,
         None,
-        "The cluster, as Spark's Kafka source takes it (kafka.bootstrap.servers …): needed only when a topic grows.",
+        "The Kafka cluster, with the options of Spark's Kafka source (kafka.bootstrap.servers …); needed only "
+        "when a topic gets new partitions.",
         "query",
     ),
 )
@@ -319,46 +322,51 @@ class ReadOptions:
     Raises InvalidInput for an invalid value.
     """
 
-    table: str | None = _option("path", TEXT, None, "The table's URI, as in load(uri): absolute.", "query")
+    table: str | None = _option("path", TEXT, None, "The table's URI, as in load(uri); absolute.", "query")
     checkpoint: str | None = _option(
-        "checkpoint", TEXT, None, "read: the table as that checkpoint has it. readStream: what came after it.", "query"
+        "checkpoint", TEXT, None, "read: the table at this checkpoint. readStream: batches after it.", "query"
     )
-    filter: str | None = _option("filter", TEXT, None, "read: SQL as Lance takes it; other rows stay away.", "query")
+    filter: str | None = _option("filter", TEXT, None, "read: a filter in Lance's SQL.", "query")
     pin_for: float | str | timedelta | None = _option(  # noqa: RUF009 - it makes a field
         "pinFor",
         INTERVAL,
         None,
-        "How long what was planned (read: 6 hours) or not read yet (readStream: 1 day) is held. read takes never: "
-        "nothing is written, and only the age that garbage collection waits for holds it.",
+        "How long files that a read needs are protected from garbage collection (read: 6 hours; readStream: 1 "
+        "day). read also takes never: then no pin is written, and only the minimum age of garbage collection "
+        "protects them.",
         "query",
     )
     cache_bytes: int | None = _option(
         "cacheBytes",
         SIZE,
         None,
-        "read: what all caches of a task's process may hold together; without it as for a stream.",
+        "read: memory limit of all caches of a task's process. Default as for a stream.",
         "query",
     )
-    log: bool = _option("log", FLAG, False, "Whether the columns of the commit log are shown; for readStream.", "query")
+    log: bool = _option("log", FLAG, False, "readStream: add the columns of the commit log.", "query")
     consumer: str | None = _option(
-        "consumer", TEXT, None, "readStream: the name its pin has; one query at a time has it.", "query"
+        "consumer", TEXT, None, "readStream: the consumer's name; only one query at a time may use it.", "query"
     )
     starting_from: Literal["earliest", "latest"] = _option(
         "startingFrom",
         one_of("earliest", "latest"),
         "earliest",
-        "readStream, where the query has no checkpoint yet: with all that the log still has, or with what comes.",
+        "readStream, if the query has no checkpoint yet: start with everything in the log, or only with new batches.",
         "query",
     )
     max_rows: int | None = _option(
-        "maxRowsPerTrigger", COUNT, None, "readStream: rows of one batch; committed batches go whole.", "query"
+        "maxRowsPerTrigger",
+        COUNT,
+        None,
+        "readStream: maximum rows per batch; committed batches are not split.",
+        "query",
     )
-    max_bytes: int | None = _option("maxBytesPerTrigger", SIZE, None, "readStream: the same in bytes.", "query")
+    max_bytes: int | None = _option("maxBytesPerTrigger", SIZE, None, "readStream: maximum bytes per batch.", "query")
     max_batches: int | None = _option(
-        "maxBatchesPerTrigger", COUNT, None, "readStream: the same in committed batches.", "query"
+        "maxBatchesPerTrigger", COUNT, None, "readStream: maximum committed batches per batch.", "query"
     )
     poll_interval: float | str | timedelta = _option(  # noqa: RUF009 - it makes a field
-        "pollInterval", INTERVAL, 1.0, "readStream: how often the logs are looked at, at most.", "query"
+        "pollInterval", INTERVAL, 1.0, "readStream: minimum time between two reads of the logs.", "query"
     )
     storage_options: Mapping[str, str] | None = _option("storage.", MAPPING, None, _STORAGE, "query", secret=True)
 
@@ -464,5 +472,5 @@ def _unknown(name: str, known: Mapping[str, str], kind: str) -> InvalidInput:
     spelled = {text.lower(): said for text, said in known.items()}
     near = nearest(name.lower(), spelled)
     names = dict.fromkeys(known.values())
-    advice = f"did you mean {spelled[near]!r}?" if near else f"the {kind}s are {', '.join(names)}"
+    advice = f"did you mean {spelled[near]!r}?" if near else f"valid {kind}s: {', '.join(names)}"
     return InvalidInput(f"Unknown {kind} {name[:80]!r}.", advice=advice)

@@ -128,10 +128,10 @@ def replay_dead_letters(
         return looked
     if looked.present and not overwrite:
         raise InvalidInput(
-            f"{looked.present} of the keys are in the table, and a replay would put older values over them.",
+            f"{looked.present} of the keys are in the table already; a replay would overwrite them with older values.",
             table=table.uri,
             stream=stream,
-            advice="pass overwrite=True (--overwrite) where the letters are newer; nothing was written",
+            advice="pass overwrite=True (--overwrite) if the dead letters are newer; nothing was written",
         )
     opened = state.head.opened
     assert opened is not None, "a stream with dead letters was opened"
@@ -170,7 +170,7 @@ def _check_columns(table: Table) -> None:
         raise Transient(
             "Columns were added to the table during the replay.",
             table=table.uri,
-            advice="run the replay again: it goes on with the letters that are left, and with the new columns",
+            advice="run the replay again: it continues with the remaining letters and the new columns",
         )
 
 

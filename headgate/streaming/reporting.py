@@ -149,5 +149,5 @@ def _listening(run: Any, metrics: StreamMetrics) -> Callable[[], None] | None:
     try:
         return listen(run, metrics.progress)
     except Exception as error:
-        _log.warning("Spark takes no listener: its lag and triggers are not shown", error=type(error).__name__)
+        _log.warning("adding a Spark listener failed: lag and triggers are not shown", error=type(error).__name__)
         return None

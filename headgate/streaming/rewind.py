@@ -121,7 +121,7 @@ def rewind(
     offsets. Raises InvalidInput, and as `checkpoints.spark.rewind.rewind` and `recover.rebuild` do.
     """
     if (to_offsets is not None) + (to_timestamp is not None) + adopt != 1:
-        raise InvalidInput("Give one of to_offsets, to_timestamp and adopt: they say where the stream goes.")
+        raise InvalidInput("Give exactly one of to_offsets, to_timestamp and adopt.")
     table = as_table(table, storage_options)
     options = table.storage_options
     spark = None if spark_checkpoint is None else SparkCheckpoint(place(spark_checkpoint), options)
@@ -148,7 +148,7 @@ def rewind(
 def _adopted(table: Table, stream: str, spark: SparkCheckpoint | None, reason: str, apply: bool) -> Rewind:
     if spark is None:
         raise InvalidInput(
-            "adopt needs spark_checkpoint: it says where the stream goes on.",
+            "adopt needs spark_checkpoint: the stream continues from there.",
             advice="name the query's checkpoint directory",
         )
     look = look_at_spark(spark)
@@ -203,8 +203,8 @@ def _wanted(
     if to_timestamp is not None:
         if there is None:
             raise InvalidInput(
-                "to_timestamp needs servers: only Kafka knows which offsets are of that time.",
-                advice="name Kafka's bootstrap addresses; nothing was written",
+                "to_timestamp needs servers: Kafka finds the offsets of that time.",
+                advice="pass Kafka's bootstrap addresses; nothing was written",
             )
         return there.since(_instant_ms(to_timestamp))
     assert to_offsets is not None
@@ -229,9 +229,11 @@ def _instant_ms(given: str | int | datetime) -> int:
         instant = datetime.fromisoformat(given) if isinstance(given, str) else given
     except ValueError as error:
         advice = "write it such as 2026-11-16T08:00:00Z, or as milliseconds since 1970"
-        raise InvalidInput(f"{given!r} is not a time.", advice=advice) from error
+        raise InvalidInput(f"{given!r} is not a valid time.", advice=advice) from error
     if instant.tzinfo is None:
-        raise InvalidInput(f"The time {str(given)!r} has no zone.", advice=f"write {given}Z for UTC, or {given}+01:00")
+        raise InvalidInput(
+            f"The time {str(given)!r} has no time zone.", advice=f"write {given}Z for UTC, or {given}+01:00"
+        )
     return int(instant.astimezone(UTC).timestamp() * 1000)
 
 
@@ -248,24 +250,24 @@ def _who() -> str:
 def _means(table: Table, again: int, skipped: int, new: Sequence[OffsetMove]) -> str:
     said = []
     if again and table.primary_key:
-        said.append(f"{again:,} offsets come again and replace their rows; until then keys may show older values.")
+        said.append(f"{again:,} offsets are read again and replace their rows; until then keys may show older values.")
     elif again:
-        said.append(f"{again:,} offsets come again: the table has no key, so THEIR ROWS WILL BE THERE TWICE.")
+        said.append(f"{again:,} offsets are read again: the table has no key, so THEIR ROWS WILL BE DUPLICATED.")
     if skipped:
         said.append(f"{skipped:,} offsets are skipped: THEIR ROWS WILL NEVER BE IN THE TABLE.")
     if new:
         named = ", ".join(f"{one.topic}/{one.partition} at {one.after}" for one in new)
-        said.append(f"Partitions that the stream has not read yet begin there: {named}; NOTHING OF BEFORE IS READ.")
+        said.append(f"Partitions that the stream has not read yet start there: {named}; EARLIER RECORDS ARE NOT READ.")
     return " ".join(said) or "Nothing moves."
 
 
 def _next(applied: bool, rebuilt: Rebuilt | None, spark: SparkCheckpoint | None, offsets: str, own: str | None) -> str:
     if rebuilt is not None:
         old = "" if rebuilt.moved_to is None else f" The old directory is {rebuilt.moved_to}."
-        return f"start the query with this checkpoint directory; it goes on at the new offsets.{old}"
+        return f"start the query with this checkpoint directory; it continues at the new offsets.{old}"
     if spark is not None:
         done = "start the query" if applied else "stop the query, then run this again with --apply"
-        return f"{done}; the checkpoint directory {'goes' if applied else 'will go'} with the new offsets"
+        return f"{done}; the checkpoint directory {'matches' if applied else 'will match'} the new offsets"
     fresh = f"start the query with an empty checkpoint directory and .option('startingOffsets', '{offsets}')"
     if own is not None:
         fresh = f"run this with --spark-checkpoint {own}, which `headgate ingest` uses; or {fresh}"

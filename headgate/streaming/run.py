@@ -128,7 +128,7 @@ class Run:
             decision = _decision(self.setup, self.table, batch, driver.head)
         if isinstance(decision, Skip):
             metrics.skipped()
-            _log.info("batch was committed before", stream=driver.stream, sequence=decision.record.sequence)
+            _log.info("batch was already committed", stream=driver.stream, sequence=decision.record.sequence)
             return Outcome(decision.record, True)
         self._reporting.planned(decision.ranges)
         with phases.in_phase("wait"):
@@ -140,7 +140,7 @@ class Run:
         def again() -> Batch | None:
             if not self._read_columns():
                 return None
-            _log.info("columns were added: the batch is written again", stream=driver.stream)
+            _log.info("columns were added: writing the batch again", stream=driver.stream)
             return written()
 
         first = written()
@@ -196,7 +196,7 @@ class Run:
                 compaction=FinalCompaction(options.stop_seconds) if options.compact_on_stop else None,
             )
         except Fenced as error:
-            _log.info("the stream was taken over before its clean stop", error=str(error))
+            _log.info("another driver took over the stream before its clean stop", error=str(error))
             taken = None
         self.may_stop = False
         return taken
@@ -297,7 +297,9 @@ class Run:
         try:
             self.checkpoint()
         except Exception as error:
-            _log.warning("a checkpoint failed; a later one is tried", stream=self.driver.stream, error=str(error))
+            _log.warning(
+                "a checkpoint failed; the next one is tried later", stream=self.driver.stream, error=str(error)
+            )
 
     def _take(self, tasks: int | None = None) -> TableCheckpoint:
         """A checkpoint whose flush has at most so many tasks at once; None where no batch is beside it."""
@@ -319,7 +321,7 @@ class Run:
         except HeadgateError:
             raise
         except Exception as error:
-            _log.info("the last flush runs in this process: Spark does not take it", error=type(error).__name__)
+            _log.info("the last flush runs in this process: Spark did not accept the job", error=type(error).__name__)
             return run_here(jobs)
 
 

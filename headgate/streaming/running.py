@@ -122,7 +122,7 @@ class RunningStream:
                 self._give_way(stop, failed)
                 if stop():
                     break
-                _log.warning("another query wrote to this Spark checkpoint; the query is started again")
+                _log.warning("another query wrote to this Spark checkpoint; starting the query again")
                 self._again += 1
                 self._query = self._begun()
         except GeneratorExit:
@@ -195,7 +195,7 @@ class RunningStream:
                 delete(store, key, "probe")
         except (PermissionDenied, StoreFull) as error:
             kind = type(error)
-            return kind(f"Spark cannot write its checkpoint: {error.what}", checkpoint=self._checkpoint.uri)
+            return kind(f"Spark failed to write its checkpoint: {error.what}", checkpoint=self._checkpoint.uri)
         except HeadgateError:
             pass
         return None
@@ -217,7 +217,8 @@ class RunningStream:
                             topic=topic,
                             partition=partition,
                             lost=f"[{end}, {first})",
-                            advice="restore the topic, or skip what is gone with `headgate rewind`; the table stays",
+                            advice="restore the topic, or skip the lost offsets with `headgate rewind`; the table "
+                            "keeps its rows",
                         )
         return None
 
@@ -229,7 +230,7 @@ def query_ended(error: BaseException, inner: BaseException | None = None, log_fi
     return SparkFailed(
         f"The query ended: {kinds}.",
         log=None if log_file is None else str(log_file),
-        advice="read the end of Spark's log, then start again: what was committed stays, once",
+        advice="read the end of Spark's log, then start again: committed rows stay, exactly once",
     )
 
 
@@ -255,12 +256,13 @@ class _Watched:
         if own is None or opened is None or opened.record_id == own:
             return None
         return Fenced(
-            "A successor has taken the stream over.",
+            "Another driver took over the stream.",
             table=self._sink.table.uri,
             stream=opened.stream,
             successor_query_id=opened.query_id,
             successor_record_id=opened.record_id,
-            advice="stop this query; another driver runs the stream. Start again only if that one should stop",
+            advice="stop this query; another driver runs the stream. Start it again only if you want to stop the "
+            "other driver",
         )
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:

@@ -139,8 +139,8 @@ def _checkpoint(facts: QueryFacts, options: SinkOptions) -> SparkCheckpoint:
     location = options.checkpoint_location or facts.checkpoint
     if location is None:
         raise InvalidInput(
-            "The query's checkpoint location is not known here.",
-            advice="pass checkpoint_location= to ShardSink (Spark Connect does not tell it)",
+            "The query's checkpoint location is unknown.",
+            advice="pass checkpoint_location= to ShardSink (Spark Connect does not expose it)",
         )
     return SparkCheckpoint(location, options.storage_options)
 
@@ -151,7 +151,7 @@ def _cluster(facts: QueryFacts, source: KafkaSource | None) -> ConsumerConfig:
         return source.consumer
     if facts.cluster_options is None:
         raise InvalidInput(
-            "commit_to_kafka= needs to know the cluster, and the query does not tell it.",
+            "commit_to_kafka= needs the Kafka cluster, which the query does not expose.",
             advice="read the topic with headgate.kafka.source(…) and pass source=, or leave out commit_to_kafka=",
         )
     return ConsumerConfig.from_spark(facts.cluster_options)

@@ -54,11 +54,12 @@ class ShardSink:
         """As given here; from the first batch on, with the session's defaults."""
         self._given = options
         if source is not None and decode is None:
-            raise InvalidInput("Reading Kafka directly needs a decoder.", advice="pass decode=headgate.decode.json(…)")
+            raise InvalidInput("source= needs a decoder.", advice="pass decode=headgate.decode.json(…)")
         if decode is not None and self.options.delete_when is not None:
             raise InvalidInput(
-                "delete_when= is for rows that Spark made, and here a decoder makes them.",
-                advice="a record without a value deletes by its key, and so does decode.debezium where values say so",
+                "delete_when= works only for typed frames, not with a decoder.",
+                advice="with a decoder, a record without a value deletes its key, and decode.debezium handles delete "
+                "events",
             )
         self._table = table
         self._decode = decode

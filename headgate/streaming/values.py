@@ -96,7 +96,7 @@ SIZE = ValueKind(
     lambda value: isinstance(value, int) and not isinstance(value, bool) and value > 0,
 )
 PORT = _whole("a port number, or 0", 0, (1 << 16) - 1)
-COUNT = _whole("a number of at least 1", 1)
+COUNT = _whole("a whole number, at least 1", 1)
 INTERVAL = ValueKind(f"{ALLOWED}, or {NEVER!r}", interval, _is_interval)
 PERIOD = ValueKind(
     f"{ALLOWED} above zero, or {NEVER!r}", _period, lambda value: _is_interval(value) and interval(value) > 0

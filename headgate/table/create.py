@@ -135,7 +135,8 @@ def _indexes(full_text: FullText) -> list[TextIndex]:
     for column, parameters in given.items():
         if not isinstance(parameters, Mapping):
             raise InvalidInput(
-                f"full_text maps a column to the parameters of its index, and {column!r} to {parameters!r}.",
+                f"full_text must map each column to a dict of index parameters, got {parameters!r} for column "
+                f"{column!r}.",
                 advice=f'write full_text={{{column!r}: {{"with_position": True}}}}, or full_text={column!r}',
             )
     return [TextIndex(index_name(column), column, dict(parameters)) for column, parameters in given.items()]
@@ -148,7 +149,10 @@ def with_vectors(schema: pa.Schema, vector: Mapping[str, Vector]) -> tuple[pa.Sc
     for number, column in enumerate(columns):
         if column.name in vector:
             if not isinstance(vector[column.name], Vector):
-                what = f"vector maps a column to headgate.vector(…), and {column.name!r} to {vector[column.name]!r}."
+                what = (
+                    f"vector must map each column to headgate.vector(…), got {vector[column.name]!r} for column "
+                    f"{column.name!r}."
+                )
                 raise InvalidInput(what, advice=f'write vector={{{column.name!r}: headgate.vector("cosine")}}')
             columns[number] = vector[column.name].field(column)
     kept = tuple(VectorColumn(name, one.metric, one.index, one.train_rows) for name, one in sorted(vector.items()))
@@ -162,13 +166,13 @@ def _check_free(store: ObjectStore, base: Base | None, wanted: pa.Schema, mem_wa
     named = base.config.get(TABLE_ID)
     if named and base.mem_wal is not None:
         raise InvalidInput(
-            f"There is already a table at {store.uri}.",
+            f"A table exists already at {store.uri}.",
             table_id=named,
-            advice="open it with open_table, say exist_ok=True, or choose another URI; nothing was written",
+            advice="open it with open_table, pass exist_ok=True, or choose another URI; nothing was written",
         )
     if named is None and (base.rows or not record_ids(store)):
         raise InvalidInput(
-            f"There is already a Lance dataset at {store.uri}, and headgate did not make it.",
+            f"A Lance dataset that headgate did not create exists already at {store.uri}.",
             version=base.version,
             rows=base.rows,
             advice="choose another URI and copy its rows there; nothing was written",
@@ -176,26 +180,26 @@ def _check_free(store: ObjectStore, base: Base | None, wanted: pa.Schema, mem_wa
     if not base.schema.equals(wanted, check_metadata=True):
         raise InvalidInput(
             f"An unfinished or overwritten table at {store.uri} has other columns: {columns_text(base.schema)}, "
-            f"and {columns_text(wanted)} were asked for.",
+            f"but {columns_text(wanted)} were requested.",
             advice="create it with those columns, or delete it and create it again; nothing was written",
         )
     if base.mem_wal not in (None, mem_wal):
         raise InvalidInput(
-            f"An unfinished table at {store.uri} was begun with {base.mem_wal}, and {mem_wal} was asked for.",
-            advice="create it as it was begun, or delete it and create it again; nothing was written",
+            f"An unfinished table at {store.uri} was started with {base.mem_wal}, but {mem_wal} was requested.",
+            advice="create it with the first definition, or delete it and create it again; nothing was written",
         )
     return named
 
 
 def _taken(store: ObjectStore) -> InvalidInput:
-    what = f"Another creation at {store.uri} was faster."
+    what = f"Another process created a table at {store.uri} first."
     return InvalidInput(what, advice="open the table with open_table, or choose another URI")
 
 
 def _names(names: str | Sequence[str] | None) -> tuple[str, ...]:
     given = (names,) if isinstance(names, str) else tuple(names or ())
     if len(set(given)) != len(given):
-        raise InvalidInput(f"Every column is named once, got {list(given)}.")
+        raise InvalidInput(f"Each column must be named once, got {list(given)}.")
     return given
 
 
@@ -204,11 +208,13 @@ def _with_key(schema: pa.Schema, primary_key: tuple[str, ...]) -> pa.Schema:
     if not len(schema):
         raise InvalidInput("The schema must have at least one column.")
     if reserved := RESERVED_METADATA & set(schema.metadata or {}):
-        raise InvalidInput(f"The schema's metadata keys {sorted(map(bytes.decode, reserved))} belong to WAL entries.")
+        raise InvalidInput(
+            f"The schema's metadata keys {sorted(map(bytes.decode, reserved))} are reserved for WAL entries."
+        )
     rows = RowSchema.of(schema)
     if rows.primary_key and primary_key and set(rows.primary_key) != set(primary_key):
         raise InvalidInput(
-            f"The schema marks {list(rows.primary_key)} as primary key, and {list(primary_key)} was given."
+            f"The schema marks {list(rows.primary_key)} as primary key, but primary_key is {list(primary_key)}."
         )
     key = primary_key or rows.primary_key
     check_columns(key, rows, "primary_key")
@@ -228,7 +234,7 @@ def _key_field(column: pa.Field) -> pa.Field:
         or types.is_large_binary(kind)
     ):
         raise InvalidInput(
-            f"Column {column.name!r} is {kind}, which cannot be a primary key.",
+            f"Column {column.name!r} has type {kind}, which cannot be a primary key.",
             known="int8 to int64, uint8 to uint64, bool, string, large_string, binary, large_binary",
         )
     return column.with_nullable(False).with_metadata({**(column.metadata or {}), PRIMARY_KEY: b"true"})

@@ -24,7 +24,7 @@ def arrow_schema(schema: Any) -> pa.Schema:
     if type(schema).__module__.startswith("pyspark.") and hasattr(schema, "fields"):
         return _of_struct_type(schema)
     raise InvalidInput(
-        f"A schema is a pyarrow Schema, a pyspark StructType or a DDL string, not {type(schema).__name__}."
+        f"schema must be a pyarrow Schema, a pyspark StructType or a DDL string, got {type(schema).__name__}."
     )
 
 
@@ -32,7 +32,7 @@ def arrow_field(column: str) -> pa.Field:
     """The one column that a DDL string names. Raises InvalidInput."""
     columns = arrow_schema(column)
     if len(columns) != 1:
-        raise InvalidInput(f"One column is added at a time, and {column!r} names {len(columns)}.")
+        raise InvalidInput(f"Only one column can be added at a time, but {column!r} has {len(columns)}.")
     return columns.field(0)
 
 
@@ -42,7 +42,7 @@ def check_unicode(name: str) -> None:
         name.encode()
     except UnicodeEncodeError as error:
         raise InvalidInput(
-            f"The name of a column is not valid Unicode: {name[:80]!a} has a lone surrogate at {error.start}."
+            f"Invalid column name {name[:80]!a}: it is not valid Unicode (lone surrogate at {error.start})."
         ) from error
 
 
@@ -51,7 +51,7 @@ def _of_struct_type(schema: Any) -> pa.Schema:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     if "variant" in schema.simpleString().lower():
-        raise InvalidInput("A VARIANT column cannot be decoded; give its fields a type, or keep it as a string.")
+        raise InvalidInput("VARIANT columns are not supported; declare the fields' types, or use string.")
     try:
         converted: pa.Schema = to_arrow_schema(schema, timezone="UTC")
     except PySparkException as error:
@@ -165,7 +165,7 @@ class _Ddl:
                 raise self._error(at, "a decimal of 1 to 38 digits with a scale no larger")
             return pa.decimal128(precision, scale)
         if word in _SIZED_STRING:
-            raise self._error(at, f"'string' ({word} lengths are not checked here)")
+            raise self._error(at, f"'string' ({word} lengths are not supported)")
         if word == "struct":
             self._take()
             return pa.struct(self._fields("<", ">"))
@@ -228,6 +228,5 @@ class _Ddl:
     def _error(self, at: int, wanted: str) -> InvalidInput:
         found = self._text[at : at + 20].strip()
         return InvalidInput(
-            f"The DDL schema cannot be read at character {at}: expected {wanted}, "
-            f"found {repr(found) if found else 'its end'}."
+            f"Invalid DDL schema at character {at}: expected {wanted}, found {repr(found) if found else 'its end'}."
         )

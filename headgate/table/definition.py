@@ -38,9 +38,9 @@ def check_same(
     ):
         if there != asked:
             raise InvalidInput(
-                f"The table at {table.uri} is there already, and its {what} is otherwise: {there}, not {asked}.",
+                f"The table at {table.uri} exists already with another {what}: {there}, not {asked}.",
                 table_id=str(table.table_id),
-                advice="create it as it is, open it with open_table, or choose another URI; nothing was written",
+                advice="pass its own definition, open it with open_table, or choose another URI; nothing was written",
             )
     for index in indexes:
         check_parameters(table.home.store, index)

@@ -120,7 +120,7 @@ def _base(store: ObjectStore, storage_options: Mapping[str, str] | None) -> tupl
     except StoreError as error:
         return None, [finding("base-damaged", "_versions/", error.what)]
     if base is None:
-        return None, [finding("base-missing", "_versions/", "There is no Lance dataset here any more.")]
+        return None, [finding("base-missing", "_versions/", "The Lance dataset is missing.")]
     if damaged := damage(store):
         codes = {"unreadable": "base-version-unreadable", "torn": "base-version-torn", "tag": "base-tag-unreadable"}
         return base, [
@@ -131,7 +131,7 @@ def _base(store: ObjectStore, storage_options: Mapping[str, str] | None) -> tupl
     if health.fault is not None:
         return base, [finding("base-damaged", "data/", health.fault)]
     return base, [
-        finding("base-index-missing", "_indices/", f"The base names index {name}, whose files are gone.")
+        finding("base-index-missing", "_indices/", f"The base names index {name}, whose files are missing.")
         for name in health.missing_indexes
     ]
 
@@ -140,17 +140,17 @@ def _table_id(store: ObjectStore, base: Base | None, ids: list[UUID], found: lis
     """The table that lives here. Raises NotFound, InvalidInput where there never was one."""
     if base is None:
         if not ids:
-            raise NotFound(f"There is no table at {store.uri}.", advice="check the URI")
+            raise NotFound(f"No table found at {store.uri}.", advice="check the URI")
         return ids[0] if len(ids) == 1 else None
     named = base.config.get(TABLE_ID)
     if named is None and not ids:
-        what = f"The Lance dataset at {store.uri} is no headgate table."
+        what = f"The Lance dataset at {store.uri} is not a headgate table."
         raise InvalidInput(what, advice="create the table first, or check the URI")
     if not named or base.mem_wal is None:
-        what = "The base names no table." if not named else "The base has lost MemWAL: native Lance overwrote it."
+        what = "The base has no table id." if not named else "The base has lost MemWAL: native Lance overwrote it."
         found.append(finding("base-not-a-table", "_versions/", what))
     elif parse_uuid(named) is None:
-        found.append(finding("base-damaged", "_versions/", f"The base names {named[:80]!r}, which is no table id."))
+        found.append(finding("base-damaged", "_versions/", f"The base names {named[:80]!r}, which is not a table id."))
     if named and (table_id := parse_uuid(named)) is not None:
         return table_id
     return ids[0] if len(ids) == 1 else None
@@ -159,9 +159,9 @@ def _table_id(store: ObjectStore, base: Base | None, ids: list[UUID], found: lis
 def _record(store: ObjectStore, table_id: UUID, found: list[Finding]) -> TableRecord | None:
     key = record_key(table_id)
     try:
-        record = records.decode(TableRecord, store.get(key), "The table's record")
+        record = records.decode(TableRecord, store.get(key), "table.json")
     except NotFound:
-        found.append(finding("table-record-missing", key, "The table's record is gone."))
+        found.append(finding("table-record-missing", key, "table.json is missing."))
     except InvalidInput as error:
         found.append(finding("record-newer", key, error.what))
     except Corrupt as error:
@@ -169,7 +169,7 @@ def _record(store: ObjectStore, table_id: UUID, found: list[Finding]) -> TableRe
     else:
         if record.table_id == table_id:
             return record
-        found.append(finding("table-record-damaged", key, f"It is the record of table {record.table_id}."))
+        found.append(finding("table-record-damaged", key, f"table.json belongs to table {record.table_id}."))
     return None
 
 

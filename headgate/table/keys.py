@@ -22,7 +22,7 @@ def key_rows(schema: RowSchema, keys: Keys) -> Rows:
     if isinstance(keys, pa.RecordBatch | pa.Table):
         return keys
     if not schema.primary_key:
-        raise InvalidInput("The table has no primary key, so that no row can be named by it.", advice="use a filter")
+        raise InvalidInput("The table has no primary key to select rows by.", advice="use a filter")
     given = list(keys) if isinstance(keys, Sequence) and not isinstance(keys, str | bytes | tuple) else [keys]
     if all(isinstance(key, pa.RecordBatch) for key in given):
         return given
@@ -39,16 +39,16 @@ def _values(key: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
             if name not in names:
                 near = nearest(str(name), names)
                 hint = f"did you mean {near!r}?" if near else "leave it out"
-                raise InvalidInput(f"The key is {_named(names)}, and {str(name)[:80]!r} is not of it.", advice=hint)
+                raise InvalidInput(
+                    f"The key is {_named(names)}, and {str(name)[:80]!r} is not part of it.", advice=hint
+                )
         if missing := [name for name in names if name not in key]:
-            raise InvalidInput(f"The key is {_named(names)}, and {missing[0]!r} is missing.")
+            raise InvalidInput(f"The key is {_named(names)}, but {missing[0]!r} is missing.")
         return tuple(key[name] for name in names)
     values = key if isinstance(key, tuple) else (key,)
     if len(values) != len(names):
-        advice = (
-            f"write a tuple of {len(names)} values, or a dict" if len(names) > 1 else "write a list for several keys"
-        )
-        raise InvalidInput(f"The key is {_named(names)}, and {len(values)} values were given.", advice=advice)
+        advice = f"pass a tuple of {len(names)} values, or a dict" if len(names) > 1 else "pass a list for several keys"
+        raise InvalidInput(f"The key is {_named(names)}, but {len(values)} values were given.", advice=advice)
     return values
 
 
@@ -58,11 +58,13 @@ def _array(name: str, kind: pa.DataType, values: tuple[Any, ...]) -> pa.Array:
     for value in values:
         # A bool is an int to Python, and not to Arrow.
         if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
-            raise InvalidInput(f"Key column {name!r} is {kind}, got {repr(value)[:80]} of type {type(value).__name__}.")
+            raise InvalidInput(
+                f"Key column {name!r} has type {kind}, got {repr(value)[:80]} of type {type(value).__name__}."
+            )
     try:
         return pa.array(values, kind)
     except (pa.ArrowException, ValueError, OverflowError) as error:
-        raise InvalidInput(f"Key column {name!r} is {kind}: {str(error)[:200]}") from error
+        raise InvalidInput(f"Key column {name!r} has type {kind}: {str(error)[:200]}") from error
 
 
 def _python_type(kind: pa.DataType) -> type:

@@ -76,7 +76,7 @@ def shards_of(place: Place) -> list[Shard]:
     found = [Shard(home, shard_id) for shard_id in shard_folders(home.store)]
     if not found:
         raise NotFound(
-            f"There are no shards at {home.uri}.",
+            f"No shards found at {home.uri}.",
             advice="check the URI; a table has shards once a writer has opened one",
         )
     return sorted(found, key=lambda shard: (place.names.get(shard.id, ""), str(shard.id)))
@@ -175,7 +175,7 @@ def _look_once(place: Place, shard: Shard) -> ShardLook:
         problems.append(error)
     wal = look_at_wal(shard, manifest)
     if manifest is None and not problems and wal.entries:
-        problems.append(DataLoss("The shard has WAL entries, yet no manifest."))
+        problems.append(DataLoss("The shard has WAL entries, but no manifest."))
     for hole in wal.holes[:HOLES_SHOWN]:
         what = f"entry {hole.start} is" if len(hole) == 1 else f"entries {hole.start} to {hole.stop - 1} are"
         problems.append(DataLoss(f"The WAL has a hole: {what} missing."))

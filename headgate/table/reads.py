@@ -43,7 +43,7 @@ class Reads:
         writes nothing. Raises InvalidInput for a column or filter that cannot be, DataLoss, Corrupt, Transient.
         """
         if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
-            raise InvalidInput(f"limit must be a number of at least 0, got {limit!r}.")
+            raise InvalidInput(f"limit must be at least 0, got {limit!r}.")
         reader = self._snapshot().scan(_names(columns), filter)
         return reader if limit is None else pa.RecordBatchReader.from_batches(reader.schema, _first(reader, limit))
 

@@ -75,7 +75,7 @@ def recover(
 
 
 def _damaged(one: Damaged, applied: bool) -> dict[str, Any]:
-    done = "set aside, and kept under _headgate/" if applied else "run this with --apply to set it aside"
+    done = "set aside; kept under _headgate/" if applied else "run this with --apply to set it aside"
     return {"name": one.name, "what": one.what, "next": done}
 
 
@@ -135,14 +135,15 @@ def _positions(part: Any) -> list[int] | None:
 def _next(found: Diagnosis, done: Rebuilt | None, apply: bool) -> str:
     if done is not None:
         old = "" if done.moved_to is None else f" The old directory is {done.moved_to}."
-        return f"start the query with this checkpoint directory; it goes on with its next batch.{old}"
+        return f"start the query with this checkpoint directory; it continues with its next batch.{old}"
     if found.findings and any(one.is_error for one in found.findings):
-        return "mend what the findings name first, and look at the whole table with `headgate fsck`"
+        return "first repair what the findings name, and check the whole table with `headgate fsck`"
     if found.standing.state == "foreign":
         return (
-            "start the query with an empty checkpoint directory, so that this table gets all rows; or, where those "
-            "are not wanted here, accept the checkpoint with `headgate rewind … --adopt`; see docs/guides/rewind.md"
+            "start the query with an empty checkpoint directory, so that this table gets all rows; or, if you "
+            "do not need them, accept the checkpoint with `headgate rewind … --adopt`; see "
+            "docs/guides/rewind.md"
         )
     if found.standing.needs_rebuild:
-        return "run this again with --apply; it fences a query that still runs the stream, so stop that first"
+        return "stop the query, then run this again with --apply; a query that still runs is fenced"
     return "start the query; there is nothing to do" + (", and nothing was written" if apply else "")

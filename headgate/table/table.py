@@ -130,7 +130,7 @@ class Table(Reads, Upkeep):
         because a key that is in two shards is shown twice. The writer of a bucket refuses keys of another one; under
         `by_partition` the caller must see to it.
         """
-        self._check_now("be written to")
+        self._check_now("write")
         return ShardWriter.open(current_home(self.home), self.shard(shard).id, config)
 
     def landed(self, entry_id: str) -> bool:
@@ -149,17 +149,17 @@ class Table(Reads, Upkeep):
         anything is written, where the table has no key, a stream owns a shard (R16), or rows do not tell their shard
         (`by_partition`); Fenced and Poisoned until the table is closed, DataLoss, Corrupt, Transient.
         """
-        self._check_now("be written to")
+        self._check_now("write")
         if not self.primary_key:
-            what = "The table has no primary key, so that there is nothing to replace."
+            what = "The table has no primary key, so upsert cannot replace rows."
             raise InvalidInput(
-                what, table=self.uri, advice="append by table.writer(SHARD).put(rows); nothing was written"
+                what, table=self.uri, advice="append with table.writer(SHARD).put(rows); nothing was written"
             )
         self._writers.write(self.home, current_home, lambda schema: schema.stored_rows(rows))
 
     def delete(self, keys: Keys) -> None:
         """Delete the rows with these keys, given as to `get`, in the shards of the keys. Otherwise as `upsert`."""
-        self._check_now("be written to")
+        self._check_now("write")
         self._writers.write(self.home, current_home, lambda schema: schema.stored_deletes(key_rows(schema, keys)))
 
     def close(self) -> None:
@@ -183,7 +183,7 @@ class Table(Reads, Upkeep):
 
     def refreshed(self) -> Table:
         """The same table with the columns it has now: somebody may have changed them since it was opened."""
-        self._check_now("be looked at anew")
+        self._check_now("refresh")
         return replace(self, home=current_home(self.home), schema=plain_schema(self.home))
 
     def retrying(self, retry: Retry) -> Table:
@@ -303,7 +303,7 @@ class Table(Reads, Upkeep):
         """Raises InvalidInput where the table is that of a checkpoint."""
         if self.at is not None:
             raise InvalidInput(
-                f"The table was opened at checkpoint {self.at.name!r}, which is for reading: it cannot {what}.",
+                f"The table was opened at checkpoint {self.at.name!r}, which is read-only: it cannot {what}.",
                 table=self.uri,
                 advice="open the table without a checkpoint; nothing was written",
             )
@@ -352,7 +352,7 @@ def open_table(
     store = table_store(place(uri), storage_options)
     base = lance_connector.look(store.uri, storage_options)
     if base is None:
-        raise NotFound(f"There is no table at {store.uri}.", advice="check the URI, or create the table first")
+        raise NotFound(f"No table found at {store.uri}.", advice="check the URI, or create the table first")
     home, record = recorded_home(store, base, storage_options, wal_uri)
     table = Table(home, base.schema, record, dict(storage_options) if storage_options else None)
     if checkpoint is None:
@@ -372,5 +372,5 @@ def _seconds(expires: str | float | timedelta) -> float:
     except (ValueError, OverflowError):
         seconds = 0.0
     if not seconds:
-        raise InvalidInput(f"expires must be {ALLOWED} above 0, got {expires!r}.")
+        raise InvalidInput(f"expires must be {ALLOWED}, above 0, got {expires!r}.")
     return seconds

@@ -94,7 +94,7 @@ class Upkeep:
         except HeadgateError as error:
             compacted = "the SSTables are in the base, and its indexes are not complete"
             error.with_context(
-                compacted=compacted, advice="compact again, or build the index by `headgate index build`"
+                compacted=compacted, advice="compact again, or build the index with `headgate index build`"
             )
             raise
 

@@ -50,7 +50,7 @@ def test_scan_prints_the_rows_for_people_with_whole_ids_under_the_names_of_the_c
     assert "order_id" in shown
     assert str(FIRST) in shown
     assert shown.count("1234") == 20
-    assert "The first 20 rows; --limit N shows more." in shown
+    assert "Showing the first 20 rows; --limit N shows more." in shown
     assert headgate("table", "scan", orders.uri, "--limit", "25").stdout.count("1234") == 25
 
 

@@ -136,7 +136,7 @@ def test_with_flush_and_without_apply_it_says_what_would_be_flushed_and_apply_do
     assert files(table) == before
     assert {(one["name"], one["wal_entries"], one["does"], one["fences"]) for one in told["flush"]} == {
         ("partition:flushed:0", 1, "flush", "stream 'flushed'"),
-        ("partition:left:0", 1, "nothing: its stream is WAL-only", None),
+        ("partition:left:0", 1, "none: its stream is WAL-only", None),
     }
     assert "flushed or compacted" in headgate("compact", table.uri, "--flush").stdout
     done = json.loads(headgate("compact", table.uri, "--flush", "--apply", "--output", "json").stdout)
@@ -173,7 +173,7 @@ def test_help_has_an_example_and_a_missing_table_a_next_step(headgate: Headgate,
 def test_status_shows_what_fails_what_waits_and_what_to_do(headgate: Headgate, table: Table) -> None:
     StreamDriver.open(table.home, "orders", "query", ["single"])
     failure = JobFailure("compaction", 3, "The base is away.", "2024-01-01T00:00:00+00:00", "in 4 s")
-    delayed = Delayed("sstables", "70 SSTables of a shard wait, and at most 64 may", "2024-01-01T00:00:00+00:00")
+    delayed = Delayed("sstables", "70 SSTables of a shard wait, and the limit is 64", "2024-01-01T00:00:00+00:00")
     state = MaintenanceState("orders", flushes=7, failures=(failure,), delayed=delayed, notes=("Restart the query.",))
     state = replace(state, cached_bytes=123_456, cache_limit=7_654_321)
     put_state(table.home.records, state)
@@ -182,7 +182,7 @@ def test_status_shows_what_fails_what_waits_and_what_to_do(headgate: Headgate, t
     assert (shown["flushes"], shown["failures"][0]["times"], shown["delayed"]["reason"]) == (7, 3, "sstables")
     text = " ".join(headgate("status", table.uri).stdout.split())
     assert "compaction failed 3 times" in text
-    assert "at most 64 may" in text
+    assert "the limit is 64" in text
     assert "Restart the query." in text
     assert "123,456" in text
     assert "7,654,321" in text

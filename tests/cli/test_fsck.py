@@ -82,4 +82,4 @@ def test_a_base_that_cannot_be_opened_stops_nothing(headgate: Headgate, streamed
 def test_a_place_without_a_table_exits_3(headgate: Headgate, tmp_path: Path) -> None:
     result = headgate("fsck", str(tmp_path / "nothing"))
     assert result.exit_code == 3
-    assert "There is no table" in result.stderr
+    assert "No table found" in result.stderr

@@ -87,7 +87,7 @@ def test_other_parameters_are_refused_without_rebuild(headgate: Headgate, uri: s
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--column", "nobody"), "no column 'nobody'"),
+        (("--column", "nobody"), "Column 'nobody' not found"),
         (("--column", "note", "--parameter", "stem"), "NAME=VALUE"),
         (("--cores", "2"), "--cores is for --spark"),
     ],

@@ -37,7 +37,7 @@ def test_a_stream_or_ledger_that_cannot_be_is_told_before_spark_starts(headgate:
     assert "its streams are: orders" in told.stderr
     told = headgate("ledger", "rebuild", orders.uri, "--stream", "orders", "--ledger", "ledger")
     assert told.exit_code == 2
-    assert "neither a path nor a name" in told.stderr
+    assert "must be a path or a name" in told.stderr
     told = headgate("ledger", "rebuild", orders.uri, "--stream", "orders", "--ledger", "lake.ledger")
     assert "headgate.rebuild_ledger" in told.stderr
 

@@ -116,7 +116,7 @@ def test_an_application_of_one_s_own_is_told_by_its_sink_before_it_starts(
     spark_directory(tmp_path / "c", 3, 2)
     sink.check(str(tmp_path / "c"))
     (tmp_path / "c/metadata").write_text("")
-    with pytest.raises(InvalidInput, match="does not hold a query id") as refused:
+    with pytest.raises(InvalidInput, match="has no query id") as refused:
         sink.check(str(tmp_path / "c"))
     command = str(refused.value.advice).removeprefix("rebuild it: headgate ")
     assert headgate(*shlex.split(command)).exit_code == 0
@@ -127,7 +127,7 @@ def test_it_is_told_in_plain_words(headgate: Headgate, streamed: Table, tmp_path
     spark_directory(tmp_path / "c", 3, 2)
     shown = " ".join(headgate("recover", streamed.uri, "--spark-checkpoint", str(tmp_path / "c")).stdout.split())
     assert "Spark ahead: stream 'orders'" in shown
-    assert "it comes again and is written" in shown.replace("│ │ ", "")
+    assert "and the sink will write it" in shown.replace("│ │ ", "")
 
 
 def test_a_damaged_shard_is_named_and_exits_6(headgate: Headgate, streamed: Table, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_the_dry_run_says_what_comes_again_and_what_is_left_out_and_writes_nothi
     before = files_of(table.home)
     back = told(headgate, table, "--to-offsets", BACK)
     assert (back["applied"], back["record"], back["offsets_again"], back["offsets_skipped"]) == (False, None, 5, 0)
-    assert "WILL BE THERE TWICE" in back["means"]
+    assert "WILL BE DUPLICATED" in back["means"]
     assert back["starting_offsets"] == BACK
     assert back["offsets"] == [
         {"topic": "orders", "partition": 0, "before": 10, "after": 5, "again": "[5, 10)", "skipped": None}
@@ -59,7 +59,7 @@ def test_the_dry_run_says_what_comes_again_and_what_is_left_out_and_writes_nothi
     keyed = told(headgate, streamed(tmp_path / "keyed", keyed=True), "--to-offsets", BACK)
     assert "replace their rows" in keyed["means"]
     text = headgate("rewind", table.uri, "--stream", "orders", "--to-offsets", BACK)
-    assert "nothing was written; --apply does it" in text.stdout
+    assert "nothing was written; add --apply to do it" in text.stdout
     assert files_of(table.home) == before
 
 
@@ -114,14 +114,14 @@ def test_a_clone_and_a_checkpoint_know_of_it(headgate: Headgate, table: Table, t
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ((), "one of them"),
-        (("--to-offsets", BACK, "--to-timestamp", "0"), "one of them"),
-        (("--to-offsets", BACK, "--adopt"), "one of them"),
+        ((), "exactly one of"),
+        (("--to-offsets", BACK, "--to-timestamp", "0"), "exactly one of"),
+        (("--to-offsets", BACK, "--adopt"), "exactly one of"),
         (("--adopt",), "needs --spark-checkpoint"),
-        (("--adopt", "--spark-checkpoint", "/nowhere/at/all"), "no Spark checkpoint"),
+        (("--adopt", "--spark-checkpoint", "/nowhere/at/all"), "No readable Spark checkpoint"),
         (("--to-timestamp", "2026-01-01T00:00:00Z"), "needs --servers"),
-        (("--to-offsets", "5"), "cannot be read"),
-        (("--to-offsets", '{"orders":{"0":-2}}'), "is not known here"),
+        (("--to-offsets", "5"), "offsets are invalid"),
+        (("--to-offsets", '{"orders":{"0":-2}}'), "unknown without Kafka"),
         (("--to-offsets", '{"other":{"0":1}}'), "does not read the topic"),
     ],
 )

@@ -169,7 +169,7 @@ def test_an_error_is_one_sentence_and_a_next_step_without_a_traceback(headgate: 
     assert result.exit_code == 3
     assert result.stdout == ""
     assert result.stderr.splitlines() == [
-        f"Error: There are no shards at {table.uri}.",
+        f"Error: No shards found at {table.uri}.",
         "Next: check the URI; a table has shards once a writer has opened one.",
     ]
 

@@ -117,7 +117,7 @@ def test_a_damaged_manifest_is_named_and_the_wal_is_still_shown(headgate: Headga
         path.unlink()
     result = headgate("shard", "show", written.uri, str(SHARD), "--output", "json")
     assert result.exit_code == 6
-    assert json.loads(result.stdout)["problems"][0]["what"] == "The shard has WAL entries, yet no manifest."
+    assert json.loads(result.stdout)["problems"][0]["what"] == "The shard has WAL entries, but no manifest."
 
 
 def test_it_writes_nothing_and_a_running_writer_continues(headgate: Headgate, written: TableHome) -> None:

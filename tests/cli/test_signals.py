@@ -44,7 +44,7 @@ def test_an_ingest_that_finds_no_broker_stops_at_once_and_says_why_it_may(
         process.send_signal(number)
         _, said = process.communicate(timeout=60)
         held.close()
-    assert said.startswith("Stopping: no batch has begun, so nothing is lost.")
+    assert said.startswith("Stopping: no batch has started, so nothing is lost.")
     assert "Traceback" not in said
     assert process.returncode == (130 if number == signal.SIGINT else 0)
     assert time.monotonic() - asked < 30, "it would have waited for 60 seconds"

@@ -61,7 +61,7 @@ def test_status_shows_what_caches_may_hold(
     caches = json.loads(headgate("status", streamed.uri, "--output", "json").stdout)["caches"]
     assert caches["limit"] == 12_345_678
     assert {"bases", "tails", "sstable_keys"} <= caches["nbytes"].keys()
-    assert "Caches of this process, of 12,345,678 B" in headgate("status", streamed.uri).stdout
+    assert "Caches of this process, limit 12,345,678 B" in headgate("status", streamed.uri).stdout
 
 
 def test_batches_limits_what_is_shown(headgate: Headgate, streamed: Table) -> None:

@@ -322,7 +322,7 @@ def test_of_rows_that_spark_made_offsets_and_counts_are_judged_and_that_is_said(
     code, told = verify(table, topic)
     assert (code, told["holds"], told["rows"]) == (0, True, 3)
     (sentence,) = told["unjudged"]
-    assert "Spark made its rows" in sentence
+    assert "rows were computed in Spark" in sentence
     assert "offsets and row counts" in sentence
     with table.writer("partition:other:0") as writer:
         writer.put(pa.RecordBatch.from_pylist([{"id": 7, "note": "x"}], schema=COLUMNS))

@@ -126,7 +126,7 @@ def test_of_two_openers_the_later_claim_wins_wherever_the_other_stood(
         if rival is not Meanwhile.writes_and_closes:
             meanwhile.put()  # the winner does not even notice
     for writer in stopped:
-        with pytest.raises(Exception, match=r"successor|closed"):
+        with pytest.raises(Exception, match=r"took over|closed"):
             writer.put(rows(502))
     assert sorted(visible(home_of(store).shard(shard_id))) == sorted(known | meanwhile.rows)
     closing_checks(store, shard_id, known | meanwhile.rows, known | meanwhile.rows, [*alive, *meanwhile.writers])

@@ -233,7 +233,7 @@ def test_creating_a_table_over_somebody_elses_dataset_changes_nothing_of_it(tmp_
     lance.write_dataset(pa.table({"id": [2]}), uri, mode="append")
     shutil.rmtree(next((tmp_path / "theirs" / "_indices").iterdir()))
     version = lance.dataset(uri).version
-    with pytest.raises(InvalidInput, match="did not make it"):
+    with pytest.raises(InvalidInput, match="headgate did not create"):
         create_table(uri, pa.schema([("id", pa.int64())]))
     assert lance.dataset(uri).version == version
     assert lance.dataset(uri).to_table()["id"].to_pylist() == [1, 2]

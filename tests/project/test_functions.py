@@ -79,11 +79,11 @@ def test_recover_and_rewind_are_what_their_commands_print(streamed: headgate.Tab
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({}, "Give one of to_offsets, to_timestamp and adopt"),
-        ({"to_offsets": {"orders": {0: 1}}, "adopt": True}, "Give one of to_offsets, to_timestamp and adopt"),
+        ({}, "Give exactly one of to_offsets, to_timestamp and adopt"),
+        ({"to_offsets": {"orders": {0: 1}}, "adopt": True}, "Give exactly one of to_offsets, to_timestamp and adopt"),
         ({"to_timestamp": 1}, "to_timestamp needs servers"),
         ({"adopt": True}, "adopt needs spark_checkpoint"),
-        ({"to_offsets": {"orders": 3}}, "cannot be read"),
+        ({"to_offsets": {"orders": 3}}, "offsets are invalid"),
     ],
     ids=str,
 )

@@ -290,7 +290,7 @@ def test_an_optional_list_comes_only_where_it_is_named(jars: Jars) -> None:
     unknown = jars.fetch(lists=("less",))
     assert (unknown.returncode, unknown.stderr) == (
         1,
-        "There is no list 'less' of jars. Next: the lists are more, small\n",
+        "Jar list 'less' not found. Next: the lists are more, small\n",
     )
 
 
@@ -300,7 +300,7 @@ def test_of_sparks_lines_the_installed_one_comes_and_others_where_they_are_named
     small = jars.home / "jars" / "small.xml"
     shutil.copy(small, lines / "spark-1.0.xml")
     refused = jars.fetch(*BOTH)
-    assert (refused.returncode, "There is no list of jars for Spark" in refused.stderr) == (1, True)
+    assert (refused.returncode, "headgate has no jar list for Spark" in refused.stderr) == (1, True)
     shutil.copy(small, lines / f"spark-{spark_line()}.xml")
     assert jars.fetch(*BOTH, lists=("spark",)).returncode == 0
     there = {path.name for path in (jars.cache / "jars").iterdir()}
@@ -313,7 +313,7 @@ def test_jars_that_cannot_be_had_are_named_and_what_is_there_stays(jars: Jars) -
     (jars.folder / ".receipt.json").unlink()
     result = jars.fetch("one-1.jar")
     assert result.returncode == 1
-    assert "could not fetch 1 of 2 jars (two-2.jar)" in result.stderr
+    assert "Fetching 1 of 2 jars failed (two-2.jar)" in result.stderr
     assert jars.names() == list(BOTH)
 
 

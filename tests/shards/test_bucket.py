@@ -130,13 +130,13 @@ def test_a_type_has_buckets_here_exactly_where_native_evaluates_it(kind: pa.Data
         native = False
     assert has_buckets(kind) == native
     if not native:
-        with pytest.raises(InvalidInput, match="have no buckets"):
+        with pytest.raises(InvalidInput, match="bucket does not support keys"):
             bucket_ids(pa.nulls(1, kind), 4)
 
 
 @pytest.mark.parametrize("n", [0, -1, MAX_BUCKETS + 1])
 def test_a_number_of_buckets_that_native_refuses_is_refused(n: int) -> None:
-    with pytest.raises(InvalidInput, match=r"1\.\.1024"):
+    with pytest.raises(InvalidInput, match="from 1 to 1024"):
         bucket_ids(pa.array([1]), n)
 
 

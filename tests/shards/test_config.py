@@ -177,7 +177,7 @@ def test_no_option_that_works_is_called_ignored(name: str) -> None:
 
 def test_the_budget_is_documented_as_the_pending_queues_in_wal_only_mode() -> None:
     assert (
-        "In WAL-only mode it is the budget of the pending queue"
+        "In WAL-only mode it is the limit of the pending queue"
         in (lines_of_the_docstring()["max_unflushed_memtable_bytes"])
     )
 

@@ -213,7 +213,7 @@ def test_a_shard_that_someone_drops_is_refused_by_both_and_nothing_is_written(bo
     assert latest is not None
     sealed = replace(latest, version=latest.version + 1, sealed=True)
     shard.home.store.put_if_absent(manifest_key(shard.id, sealed.version), encode_manifest(sealed))
-    with pytest.raises(InvalidInput, match="dropping"):
+    with pytest.raises(InvalidInput, match="being dropped"):
         both.ours()
     with pytest.raises(OSError, match="sealed"):
         both.native()

@@ -109,7 +109,7 @@ def test_a_once_trigger_takes_everything_in_one_batch(
 def test_direct_reading_refuses_a_frame_with_anything_on_top(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
     topic.put_numbers(range(10))
     stream = Stream(spark, make_table(tmp_path, headgate.single()), [topic], tmp_path / "checkpoint")
-    with pytest.raises(InvalidInput, match="something on top"):
+    with pytest.raises(InvalidInput, match="has transformations"):
         stream.run(frame=stream.frame().where("offset > 5"))
     stream.checkpoint = tmp_path / "other"
     sink = stream.sink()
@@ -120,7 +120,7 @@ def test_direct_reading_refuses_a_frame_with_anything_on_top(spark: SparkSession
         .trigger(**NOW)
         .start()
     )
-    with pytest.raises(InvalidInput, match="something on top"):
+    with pytest.raises(InvalidInput, match="has transformations"):
         wait(query, sink)
     assert scanned(stream.table) == []
     assert claimed(stream.table) == [], "nothing was claimed"
@@ -139,7 +139,7 @@ def test_other_columns_of_the_source_frame_may_be_filtered_on_spark_s_own_path(
     kafka = ConsumerConfig.from_spark({"kafka.bootstrap.servers": topic.servers})
     report = verify_table(stream.table, {topic.name: kafka})
     assert (report.holds, report.records, report.rows) == (True, 10, 60)
-    assert ["Spark made its rows" in one for one in report.unjudged] == [True]
+    assert ["rows were computed in Spark" in one for one in report.unjudged] == [True]
     assert {era.made.changed for eras in report.eras for era in eras} == {True, False}
 
 

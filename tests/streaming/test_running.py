@@ -58,7 +58,7 @@ def watched(tmp_path: Path) -> _Watched:
 def test_a_batch_that_is_done_just_before_the_query_fails_is_told(watched: _Watched, typed: bool) -> None:
     def last_moment() -> None:
         if typed:
-            watched.error = Fenced("A successor has taken the stream over.")
+            watched.error = Fenced("Another driver took over the stream.")
         watched._done.put(done(1))
         raise RuntimeError("[STREAM_FAILED] with credentials")
 
@@ -121,7 +121,7 @@ def test_whoever_ran_the_stream_waits_for_the_newcomer_and_is_fenced(watched: _W
         Thread(target=StreamDriver.open, args=(home, "s", "q", ())).start()
         contended()
 
-    with pytest.raises(Fenced, match="successor") as fenced:
+    with pytest.raises(Fenced, match="took over") as fenced:
         list(running(Query(successor_comes), watched).batches())
     assert fenced.value.detail["successor_record_id"] != first.head.opened.record_id  # type: ignore[union-attr]
 
@@ -142,7 +142,7 @@ def test_a_checkpoint_that_spark_cannot_write_to_is_told_by_what_the_disk_says(
         if not mounted:
             pytest.skip("no file system may be mounted here")
         place = SparkCheckpoint(str(tmp_path / "disk/c"))
-        with filled(tmp_path / "disk"), pytest.raises(StoreFull, match="cannot write its checkpoint"):
+        with filled(tmp_path / "disk"), pytest.raises(StoreFull, match="failed to write its checkpoint"):
             RunningStream(fails, watched, checkpoint=place)
         subprocess.run(["mount", "-o", "remount,ro", str(tmp_path / "disk")], check=True)
         with pytest.raises(PermissionDenied, match="Read-only"):
@@ -167,7 +167,7 @@ def test_a_program_that_waits_is_told_the_sinks_own_error(tmp_path: Path) -> Non
     sink = ShardSink(make_table(tmp_path, headgate.single()), stream="s")
 
     def fails() -> None:
-        sink.error = Fenced("A successor has taken the stream over.")
+        sink.error = Fenced("Another driver took over the stream.")
         raise RuntimeError("[STREAM_FAILED] secret=xyz")
 
     with pytest.raises(Fenced):

@@ -48,7 +48,7 @@ def test_a_session_that_lacks_jars_is_told_all_of_them(tmp_path: Path) -> None:
 def test_the_session_that_is_there_is_taken(spark: Any) -> None:
     assert headgate.session(spark) is spark
     assert headgate.session().sparkContext is spark.sparkContext
-    with pytest.raises(InvalidInput, match="keeps its own settings"):
+    with pytest.raises(InvalidInput, match="settings of an existing session"):
         headgate.session(spark, cores=2)
 
 

@@ -125,7 +125,7 @@ def test_what_is_no_single_expression_is_refused(layered: Table, reader: Any) ->
             reader(layered, filter)
         assert "order by" in str(error.value.advice), "the advice names what does not belong into a filter"
     for filter in REFUSED:
-        with pytest.raises(InvalidInput, match="Lance refuses the filter"):
+        with pytest.raises(InvalidInput, match="Lance rejects the filter"):
             reader(layered, filter)
 
 
@@ -177,7 +177,7 @@ def test_an_arrow_expression_is_a_filter_too(layered: Table, reader: Any) -> Non
     ):
         assert reader(layered, expression) == {id: VISIBLE[id] for id in expected}
     for refused in (pc.field("nowhere") == 1, pc.field("_tombstone"), pc.field("_rowid") == 0, pc.field("id")):
-        with pytest.raises(InvalidInput, match="Lance refuses the filter"):
+        with pytest.raises(InvalidInput, match="Lance rejects the filter"):
             reader(layered, refused)
     for other in (7, {"expr_filter": "1=1"}, ["1=1"]):
         with pytest.raises(InvalidInput, match=r"SQL text or a pyarrow\.compute\.Expression"):

@@ -79,7 +79,7 @@ def test_what_cannot_be_a_vector_column_is_refused_and_nothing_is_written(
         ({"index": "FLAT"}, "index must be one of"),
         ({"dimension": 0}, "dimension must be"),
         ({"dimension": True}, "dimension must be"),
-        ({"half": True}, "half is for"),
+        ({"half": True}, "half needs a dimension"),
     ],
 )
 def test_a_vector_that_cannot_be_is_refused_when_it_is_said(arguments: dict[str, Any], said: str) -> None:

@@ -98,10 +98,11 @@ def _put_manifest(home: TableHome, intent: CloneIntent, manifest: Manifest) -> N
 
 def _of_another_instant(target: str, intent: CloneIntent) -> InvalidInput:
     return InvalidInput(
-        f"The unfinished clone at {target} was begun from another instant of its source: its checkpoint was dropped.",
+        f"The unfinished clone at {target} was started from an older state of its source, whose checkpoint was "
+        "dropped.",
         source=intent.source_uri,
         checkpoint=intent.pin,
-        advice="delete what is there and the checkpoint, and clone again",
+        advice="delete the files at the target and the checkpoint, and clone again",
     )
 
 
@@ -142,9 +143,9 @@ def flip(target: CloneTarget, intent: CloneIntent) -> None:
         or not lance_connector.swap_config(uri, target.id_key, source_id, table_id, options or None, forget=notes)
     ):
         raise InvalidInput(
-            f"Another clone or table was made at {target.store.uri} meanwhile.",
+            f"Another clone or table was created at {target.store.uri} meanwhile.",
             table_id=table_id,
-            advice="choose another URI, or delete what is there and clone again",
+            advice="choose another URI, or delete its files and clone again",
         )
 
 

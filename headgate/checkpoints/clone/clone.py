@@ -132,9 +132,7 @@ def _look(home: TableHome, target: CloneTarget, checkpoint: str | None) -> Clone
     """
     assert home.table_id is not None
     if target.store.uri == home.uri or target.store.uri.startswith(home.uri.rstrip("/") + "/"):
-        raise InvalidInput(
-            "A table cannot be cloned onto itself or into itself.", source=home.uri, target=target.store.uri
-        )
+        raise InvalidInput("A table cannot be cloned onto or into itself.", source=home.uri, target=target.store.uri)
     if not target.deep:
         lance_clone.check_shallow(home.store, target.store)
     wanted = CloneIntent(
@@ -161,16 +159,16 @@ def _look(home: TableHome, target: CloneTarget, checkpoint: str | None) -> Clone
                 return stored  # a maker has its outcome
     if checkpoint is not None and CheckpointStore(home.records, home.uri).get(checkpoint).expired(clock.now()):
         raise InvalidInput(
-            f"Checkpoint {checkpoint!r} has expired; what it named may be collected.",
+            f"Checkpoint {checkpoint!r} has expired; its files may be deleted.",
             table=home.uri,
-            advice="clone another checkpoint, or the table as it is; nothing was written",
+            advice="clone another checkpoint or the current table; nothing was written",
         )
     there = (info for info in target.store.list("") if not info.key.startswith(OUTCOMES))
     if (found := next(there, None)) is not None:
         raise InvalidInput(
             f"The destination {target.store.uri} is not empty.",
             found=found.key,
-            advice="choose another URI, or delete what is there; nothing was written",
+            advice="choose another URI, or delete its files; nothing was written",
         )
     return wanted
 
@@ -180,7 +178,7 @@ def _exists(target: CloneTarget, intent: CloneIntent) -> bool:
     found = named(target)
     if found not in (None, str(intent.source_id), str(intent.table_id)):
         raise InvalidInput(
-            f"Another table was made at {target.store.uri} meanwhile.",
+            f"Another table was created at {target.store.uri} meanwhile.",
             table_id=found,
             advice="choose another URI; nothing of that table was changed",
         )
@@ -197,13 +195,13 @@ def _pinned(source: CloneSource, intent: CloneIntent, target: CloneTarget) -> Ta
         raise NotFound(
             f"The checkpoint {intent.checkpoint!r} was dropped before its clone was complete.",
             table=home.uri,
-            advice=f"delete {target.store.uri} and clone another checkpoint",
+            advice=f"delete {target.store.uri} and clone another checkpoint or the current table",
         )
     return take(
         home,
         source.shard_ids(),
         name=intent.pin,
-        note=f"of a clone that is being made at {target.store.uri}; dropped when it is complete",
+        note=f"for a running clone to {target.store.uri}; dropped when the clone is complete",
         names={home.shard(name).id: name for name in source.names},
         tail_start=clone_start,
     )
@@ -240,15 +238,16 @@ def _copied(
             if intent.checkpoint is not None:
                 _give_up(home, target, intent, [plan.shard_id for plan in plans])
                 raise DataLoss(
-                    f"Entries or SSTables of checkpoint {intent.checkpoint!r} are gone, though it pins them.",
+                    f"Entries or SSTables of checkpoint {intent.checkpoint!r} are missing, although it pins them.",
                     table=home.uri,
-                    advice="the table itself went on and lost nothing: clone it without naming a checkpoint",
+                    advice="run `headgate fsck` on the source to see what is missing; or clone the current table, "
+                    "without a checkpoint",
                 ) from None
             drop(home, intent.pin)
         except (DataLoss, InvalidInput):
             _give_up(home, target, intent, [plan.shard_id for plan in plans])
             raise
-    raise Transient(f"The source moved on under each of {TRIES} copies.", table=home.uri)
+    raise Transient(f"The source changed during each of {TRIES} copies.", table=home.uri)
 
 
 def _home(source: TableHome, target: CloneTarget, intent: CloneIntent) -> TableHome:

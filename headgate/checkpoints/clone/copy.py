@@ -154,7 +154,7 @@ def _first_needed(
     harmless = rowless(tail, positions, _history(shard, manifest.version))
     start = next((position for position in tail if position in there or position not in harmless), tail.stop)
     if start > tail.start:
-        what = "entries without rows are missing at the start of a WAL; a clone goes without them"
+        what = "entries without rows are missing at the start of a WAL; the clone leaves them out"
         _log.warning(what, entries=start - tail.start, replay_after=start - 1, **shard.where())
     return start
 
@@ -267,15 +267,15 @@ def _lost_sstable(old: Shard, path: str) -> Exception:
     return DataLoss(
         f"SSTable {path} of the shard is missing.",
         **old.where(),
-        advice="restore its folder from a backup, or clone an earlier checkpoint; nothing of the clone is left",
+        advice="restore its folder from a backup, or clone an earlier checkpoint; nothing of the clone was kept",
     )
 
 
 def _lost_dead_letter(old: Shard, position: int) -> DataLoss:
     return DataLoss(
-        f"A dead letter that a commit record lists is missing, at position {position}.",
+        f"The dead letters at position {position}, which a commit record lists, are missing.",
         table=old.home.uri,
         shard=str(old.id),
         position=position,
-        advice="restore the entry from a backup, or clone an earlier checkpoint; nothing of the clone is left",
+        advice="restore the entry from a backup, or clone an earlier checkpoint; nothing of the clone was kept",
     )

@@ -60,7 +60,7 @@ class CloneIntent:
 
 @dataclass(frozen=True, slots=True)
 class _GivenUp:
-    KIND: ClassVar = "clone given up"
+    KIND: ClassVar = "clone abandoned"
     table_id: UUID
     shards: tuple[UUID, ...]
 
@@ -103,7 +103,7 @@ def read_given_up(store: ObjectStore) -> tuple[UUID, ...] | None:
     """The shards of a clone that is being removed; None where none is. Raises Corrupt."""
     try:
         data = store.get(GIVEN_UP)
-        return records.decode(_GivenUp, data, "The mark of a clone that was given up").shards
+        return records.decode(_GivenUp, data, "The mark of an abandoned clone").shards
     except NotFound:
         return None
     except HeadgateError as error:
@@ -119,15 +119,15 @@ def forget_given_up(store: ObjectStore) -> None:
 def same_call(stored: CloneIntent, wanted: CloneIntent, target: str) -> CloneIntent:
     """The stored intent, where both mean the same clone. Raises InvalidInput."""
     differing = [
-        f"{name} {getattr(stored, name)}, not {getattr(wanted, name)}"
+        f"{name} is {getattr(stored, name)}, got {getattr(wanted, name)}"
         for name in ("source_id", "checkpoint", "deep", "wal_uri")
         if getattr(stored, name) != getattr(wanted, name)
     ]
     if differing:
         raise InvalidInput(
-            f"Another clone was begun at {target}: {'; '.join(differing)}.",
+            f"Another clone was started at {target}: {'; '.join(differing)}.",
             source=stored.source_uri,
             table_id=str(stored.table_id),
-            advice="choose another URI, repeat the call that began it, or delete what is there; nothing was written",
+            advice="choose another URI, repeat the call that started it, or delete its files; nothing was written",
         )
     return stored

@@ -71,7 +71,7 @@ def shard_plans(
         mark = marks.get(shard_id, 0)
         if mark >= pinned.manifest.generation:
             raise Corrupt(
-                f"The base of checkpoint {checkpoint.name!r} holds generation {mark}, which its shard does not know.",
+                f"The base of checkpoint {checkpoint.name!r} holds generation {mark}, which is unknown to its shard.",
                 shard=str(shard_id),
             )
         sstables = tuple(sstable for sstable in pinned.manifest.sstables if sstable.generation > mark)
@@ -80,7 +80,9 @@ def shard_plans(
     listed = {shard_id: folded for fold in checkpoint.streams.values() for shard_id, folded in fold.shards.items()}
     for shard_id, folded in listed.items():
         if shard_id not in checkpoint.shards and not folded.shard.startswith(PREFIX):
-            what = f"Checkpoint {checkpoint.name!r} lists rows of shard {folded.shard!r}, and does not have it."
+            what = (
+                f"Checkpoint {checkpoint.name!r} lists rows of shard {folded.shard!r}, but does not contain the shard."
+            )
             raise Corrupt(what, shard=str(shard_id))
     return sorted(plans, key=lambda plan: plan.shard_id)
 
@@ -93,7 +95,7 @@ def check_named(plans: Iterable[ShardPlan], table: str) -> None:
     for plan in plans:
         if plan.name is None and (plan.sstables or plan.tail):
             raise InvalidInput(
-                "A shard of a table with a key has rows, and its name is not known.",
+                "A shard of a table with a key has rows, but its name is unknown.",
                 table=table,
                 shard=str(plan.pinned.shard_id),
                 advice="pass the names of all shards, such as names=['partition:TOPIC:0', …]; nothing was copied",
@@ -161,7 +163,7 @@ def dead_letter_id(source_id: UUID, table_id: UUID, stream: str, shard_id: UUID,
     """The id that a dead-letter log of the source has in the clone. Raises Corrupt for what is no such log."""
     text = f"{name} of {stream}"
     if uuid5(source_id, text) != shard_id:
-        raise Corrupt(f"The log of stream {stream!r} lists {name!r} under an id that is not its own.", shard=name)
+        raise Corrupt(f"The log of stream {stream!r} lists {name!r} under a wrong id.", shard=name)
     return uuid5(table_id, text)
 
 
@@ -202,11 +204,12 @@ def lost_entry(plan: ShardPlan, position: int, table: str) -> DataLoss:
     """What to say of an entry that is nowhere."""
     tail = plan.tail
     return DataLoss(
-        f"The WAL has a hole: entry {position} of {tail.start} to {tail.stop - 1} is missing, and no SSTable has it.",
+        f"The WAL has a hole: entry {position} of {tail.start} to {tail.stop - 1} is missing, and no SSTable "
+        "covers it.",
         table=table,
         shard=str(plan.pinned.shard_id),
         position=position,
-        advice="restore the entry, or clone an earlier checkpoint; nothing of the clone is left",
+        advice="restore the entry, or clone an earlier checkpoint; nothing of the clone was kept",
     )
 
 

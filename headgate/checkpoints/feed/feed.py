@@ -79,13 +79,13 @@ class LogFeed:
             begin = tips if where == "latest" else {stream: self._first(stream, tip) for stream, tip in tips.items()}
             if self._held(begin):
                 return begin
-        raise self._expired("What the log still has was collected faster than it could be held.")
+        raise self._expired("Garbage collection deleted log records faster than this consumer could pin them.")
 
     def begin(self, offsets: Offsets) -> Offsets:
         """Go on from offsets that the consumer has had before. THIS WRITES a pin. Raises Expired."""
         self._look()
         if not self._held(offsets):
-            raise self._expired("Batches that this consumer has not read were collected after its pin had expired.")
+            raise self._expired("Batches that this consumer has not read were deleted after its pin expired.")
         return offsets
 
     def latest(self, start: Offsets, limit: Limit | None = None) -> Offsets:
@@ -240,7 +240,8 @@ class LogFeed:
             return list(self._records_of(stream, sequences))
         except NotFound as error:
             raise self._expired(
-                f"Record {error.detail.get('sequence')} of stream {stream!r} is gone; this consumer has not read it."
+                f"Record {error.detail.get('sequence')} of stream {stream!r} is missing, and this consumer has "
+                "not read it yet."
             ) from error
 
     def _records_of(self, stream: str, sequences: range) -> Iterator[LogRecord]:
@@ -269,7 +270,7 @@ class LogFeed:
             table=self.home.uri,
             consumer=self.consumer,
             checkpoint=name,
-            advice=f"read checkpoint {name!r} whole, then start the stream anew after it, with an empty "
+            advice=f"read all of checkpoint {name!r}, then start the stream again after it, with an empty "
             f"checkpointLocation and .option('checkpoint', {name!r})",
         )
 
@@ -281,7 +282,7 @@ class LogFeed:
             if one.checkpoint.name.startswith(prefix) and self._held(after(one.checkpoint)):
                 return one.checkpoint.name
         self._held(self._look())
-        note = f"for consumer {self.consumer!r} of the commit log, which came too late"
+        note = f"for consumer {self.consumer!r} of the commit log, which fell too far behind"
         name = f"{prefix}{uuid.uuid4().hex[:8]}"
         return take(self.home, self.shard_ids(), name=name, expires_after=self.hold, note=note).name
 

@@ -39,7 +39,7 @@ def log_schema(schema: RowSchema) -> pa.Schema:
     """The table's columns, which may all be null where a key was deleted, and those of the log. Raises InvalidInput."""
     if taken := sorted(set(schema.logical.names) & LOG_COLUMNS.keys()):
         raise InvalidInput(
-            f"The table has a column {taken[0]!r}, and the commit log shows one of that name.",
+            f"The table has a column {taken[0]!r}, which is also the name of a column of the commit log.",
             advice="rename the column; nothing was read",
         )
     own = [pa.field(field.name, field.type) for field in schema.logical]
@@ -69,18 +69,18 @@ def _entry(shard: Shard, piece: LogPiece, position: int) -> Entry:
         entry = decode_entry(shard.wal.get(shard.wal_key(position)))
     except NotFound as error:
         raise Expired(
-            f"Entry {position} is gone before it was read: the consumer's pin expired.",
+            f"Entry {position} was deleted before it was read: the consumer's pin expired.",
             **shard.where(),
             stream=piece.stream,
             sequence=piece.sequence,
             position=position,
-            advice="start the query again: it then names a checkpoint to start from",
+            advice="start the query again: the error then names a checkpoint to start from",
         ) from error
     except HeadgateError as error:
         raise shard.at_position(error, position)  # noqa: B904 - the same error, told where
     if entry.header.tags.attempt_id != piece.attempt_id:
         raise DataLoss(
-            f"A commit record lists position {position}, and the entry there is of another attempt.",
+            f"The entry at position {position} belongs to another attempt than the one in the commit record.",
             **shard.where(),
             position=position,
         )

@@ -39,7 +39,7 @@ def check_archive(store: ObjectStore, stream: str, table_uri: str, under: str, p
         if (name := name_of(info.key.removeprefix(archive.folder))) is not None:
             names.append(name)
         else:
-            found.append(finding("log-stray", under + info.key, "No object of an archive has such a name."))
+            found.append(finding("log-stray", under + info.key, "This is not the name of an archive object."))
     try:
         since = archive.since()
     except NotFound:
@@ -49,7 +49,7 @@ def check_archive(store: ObjectStore, stream: str, table_uri: str, under: str, p
     else:
         runs = [name.span for name in names] + [(one, one) for one in sequences]
         for first, last in holes(runs, since):
-            what = f"Batches {first} to {last} are neither in the log nor in its archive."
+            what = f"Batches {first} to {last} are missing from both the log and its archive."
             found.append(finding("archive-hole", f"{under}{archive.folder} (from {first})", what))
     for one in in_order(pool, partial(_read, archive, under), sorted(names)):
         if one is not None:

@@ -246,10 +246,12 @@ class _Look:
         listing = list_wal(shard)
         self.counts["dead_letter_entries"] += len(listing.positions)
         for key in listing.strays:
-            yield finding("dead-letters-stray", under + key, "No entry has such a name: a temporary file, or a copy.")
+            yield finding(
+                "dead-letters-stray", under + key, "This is not the name of an entry: a temporary file, or a copy."
+            )
         for position in listed.positions():
             if not listing.has(position):
-                what = f"A commit record lists entry {position}, and it is missing."
+                what = f"Entry {position}, which a commit record lists, is missing."
                 yield finding("dead-letters-missing", context.place(position), what)
         judge = EntryJudge(context, listing)
         blocks = read_entries(context, listing, self.pool)

@@ -79,7 +79,7 @@ class _Held:
                     if pin.records_of is not None and covers(self._archived(stream), sequence):
                         continue
                     place = f"{self.under}{log.folder}/log/{sequence:020d}.json"
-                    what = f"Consumer {pin.consumer!r} has not read record {sequence} of {stream!r}, and it is missing."
+                    what = f"Consumer {pin.consumer!r} still needs record {sequence} of {stream!r}, which is missing."
                     yield finding("consumer-broken", place, what)
                     break
                 except HeadgateError:
@@ -88,7 +88,7 @@ class _Held:
                     continue
                 if (lost := next(self._lost(record), None)) is not None:
                     shard, position = lost
-                    what = f"Consumer {pin.consumer!r} has not read entry {position}, and it is missing."
+                    what = f"Consumer {pin.consumer!r} still needs entry {position}, which is missing."
                     yield finding("consumer-broken", f"{shard.wal_key(position)} (position {position})", what)
                     break
 

@@ -126,7 +126,7 @@ class EntryJudge:
         order = np.argsort(ids, kind="stable")
         for index in np.nonzero(np.diff(ids[order]) == 0)[0]:
             first, second = int(at[order[index]]), int(at[order[index + 1]])
-            what = f"It is the same entry as the one at position {first}."
+            what = f"It is a copy of the entry at position {first}."
             yield finding("entry-twice", self._context.place(second), what)
 
     def _fences(self, facts: EntryFacts) -> Iterator[Finding]:
@@ -138,31 +138,31 @@ class EntryJudge:
         fence = context.fences.get(facts.position)
         if fence is not None and (not facts.barrier or facts.epoch != fence):
             found = f"a barrier of epoch {facts.epoch}" if facts.barrier else f"an entry of epoch {facts.epoch}"
-            what = f"An open record names it as the barrier of epoch {fence}, and {found} stands there."
+            what = f"An open record expects the barrier of epoch {fence} here, but found {found}."
             yield finding("fence-replaced", place, what)
         if facts.epoch < self._epoch and not (facts.barrier and not facts.rows):
-            what = f"It was written under epoch {facts.epoch}, above an entry of epoch {self._epoch}."
+            what = f"It has epoch {facts.epoch}, but follows an entry of epoch {self._epoch}."
             yield finding("entry-after-fence", place, what)
         self._epoch = max(self._epoch, facts.epoch)
         manifest = context.manifest
         if manifest is not None and facts.epoch > manifest.epoch and not self._told_lost_manifest:
             self._told_lost_manifest = True
-            what = f"An entry was written under epoch {facts.epoch}; the latest manifest knows epoch {manifest.epoch}."
+            what = f"An entry has epoch {facts.epoch}, but the latest manifest has epoch {manifest.epoch}."
             yield finding("manifest-latest-lost", place, what)
 
     def _committed(self, facts: EntryFacts) -> Iterator[Finding]:
         context, listed = self._context, self._context.listed
         if context.owner_without_log and facts.attempt_id is not None and not self._told_lost_log:
             self._told_lost_log = True
-            what = "A stream wrote this entry, and the table has no commit log of the stream that owns the shard."
+            what = "A stream wrote this entry, but the commit log of the stream that owns the shard is missing."
             yield finding("owner-without-log", context.place(facts.position), what)
         part = listed.part_at(facts.position)
         folded = part is None and listed.is_folded(facts.position)
         if part is not None and facts.attempt_id != part.attempt_id:
-            what = f"Commit record {part.sequence} lists attempt {part.attempt_id}, and {_attempt(facts)} is there."
+            what = f"Commit record {part.sequence} lists attempt {part.attempt_id}, but found {_attempt(facts)}."
             yield finding("commit-entry-other", context.place(facts.position), what, lost=self._lost(part))
         elif folded and facts.attempt_id is None:
-            what = f"A fold lists it as a stream's, and {_attempt(facts)} is there."
+            what = f"A fold lists it as a stream's entry, but found {_attempt(facts)}."
             yield finding("commit-entry-other", context.place(facts.position), what)
         if part is not self._part:
             yield from self._rows_of_part()
@@ -185,15 +185,16 @@ class EntryJudge:
         part = self._part
         if part is not None and len(self._rows) == len(part.positions) and sum(self._rows.values()) != part.rows:
             what = (
-                f"Record {part.sequence} committed {part.rows} rows here; the entries hold {sum(self._rows.values())}."
+                f"Record {part.sequence} committed {part.rows} rows here, but the entries hold "
+                f"{sum(self._rows.values())}."
             )
             yield finding("commit-rows-differ", self._context.place(part.positions[0]), what)
 
     def _lost(self, part: ListedPart) -> str:
-        return f"{part.rows:,} rows of batch {part.batch_id} in this shard, or some of them; readers stop there"
+        return f"up to {part.rows:,} rows of batch {part.batch_id} in this shard; readers fail at this position"
 
 
 def _attempt(facts: EntryFacts) -> str:
     if facts.barrier:
         return "a fence barrier"
-    return "a direct writer's entry" if facts.attempt_id is None else f"attempt {facts.attempt_id}"
+    return "an entry of a writer without a stream" if facts.attempt_id is None else f"attempt {facts.attempt_id}"

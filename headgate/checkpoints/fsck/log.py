@@ -81,9 +81,9 @@ class _LogCheck:
             self._check_below(base, sequences, read_folds)
         if self._stream is None and (sequences or folds):
             self._whole = False
-            self._find("log-unreadable", self._folder, "No record of the log can be read, not even whose it is.")
+            self._find("log-unreadable", self._folder, "No record of the log can be read, so its stream is unknown.")
         elif self._stream is not None and stream_folder(self._stream) + "/" != self._folder:
-            what = f"The folder holds the log of stream {self._stream!r}, which belongs elsewhere."
+            what = f"The folder holds the log of stream {self._stream!r}, which belongs in another folder."
             self._find("log-record-misplaced", self._folder, what)
         if self._stream is not None and self._whole:
             self._check_beginning(CommitLog(self._store, self._stream, ""))
@@ -98,7 +98,7 @@ class _LogCheck:
         known = {self._folder + ARCHIVE, *(info.key for found in (records, folds) for info in found.values())}
         for info in infos:
             if info.key not in known:
-                self._find("log-stray", info.key, "No record has such a name.")
+                self._find("log-stray", info.key, "This is not the name of a record.")
         return sorted(records), sorted(folds)
 
     def _read(
@@ -180,7 +180,7 @@ class _LogCheck:
     def _misplaced(self, sequence: int, record: LogRecord) -> bool:
         if record.sequence == sequence and record.stream == self._stream:
             return False
-        what = f"It says that it is record {record.sequence} of stream {record.stream!r}."
+        what = f"Its content is record {record.sequence} of stream {record.stream!r}."
         self._find("log-record-misplaced", self._key("log", sequence), what)
         return True
 
@@ -212,10 +212,10 @@ class _LogCheck:
                 if base.opened is not None and sequence == base.opened.sequence:
                     in_force = found.record_id
         if base.opened is not None and in_force != base.opened.record_id:
-            what = f"The open record of query {base.opened.query_id}, the last below fold {base.sequence}, is gone."
+            what = f"The open record of query {base.opened.query_id}, the last below fold {base.sequence}, is missing."
             self._find("log-fence-missing", self._key("log", base.opened.sequence), what)
         elif max(sequences, default=0) < base.sequence:
-            what = f"The tip of the log is gone: fold {base.sequence} was made of records up to that number."
+            what = f"The tip of the log is missing: fold {base.sequence} covers records up to that number."
             self._find("log-fence-missing", self._key("log", base.sequence), what)
         earlier = [fold for sequence, fold in folds.items() if isinstance(fold, Fold) and sequence < base.sequence]
         start = max(earlier, key=lambda fold: fold.sequence, default=None)
@@ -236,7 +236,7 @@ class _LogCheck:
         again = log_state.fold(state, flushed)
         for name in ("sequence", "stream", "opened", "last", "ends", "opaque_ends", "rewound", "changed", "shards"):
             if getattr(again, name) != getattr(base, name):
-                return f"Its {name.replace('_', ' ')} is not what the records {summed[0]} to {summed[-1]} add up to."
+                return f"Its {name.replace('_', ' ')} does not match the sum of records {summed[0]} to {summed[-1]}."
         return None
 
     # -- telling --------------------------------------------------------------------------------
@@ -244,12 +244,12 @@ class _LogCheck:
     def _damaged(self, code: str, kind: str, sequence: int, found: object, *, nothing_lost: bool = False) -> None:
         place = self._key(kind, sequence)
         if isinstance(found, Fold):
-            self._find(code, place, f"It says that it is fold {found.sequence}.")
+            self._find(code, place, f"Its content is fold {found.sequence}.")
         elif isinstance(found, InvalidInput):
             self._find("record-newer", place, found.what)
         elif isinstance(found, HeadgateError):
-            lost = "nothing: every record that it sums up is still there" if nothing_lost else None
-            do = "delete this fold; it is only a sum, and readers then read the records" if nothing_lost else None
+            lost = "nothing: every record that it sums up still exists" if nothing_lost else None
+            do = "delete this fold; readers then read the records instead" if nothing_lost else None
             self._find(code, place, found.what, lost=lost, do=do)
         if not nothing_lost:
             self._whole = False

@@ -40,7 +40,7 @@ def check_pins(home: TableHome, under: str, pool: Pool) -> PinLook:
         if isinstance(read, StoredCheckpoint):
             one = read.checkpoint
             if not is_key_of(info.key, one) or one.table_id != home.table_id:
-                what = f"It says that it is checkpoint {one.name!r} of table {one.table_id}."
+                what = f"Its content is checkpoint {one.name!r} of table {one.table_id}."
                 found.append(finding("checkpoint-damaged", place, what))
             elif not read.expired(clock.now()):
                 live.append(one)
@@ -61,12 +61,12 @@ def judge_pins(shard: Shard, pins: Mapping[str, PinnedShard], listing: WalListin
     """That SSTables and WAL tail of one shard, as checkpoints have them, are there."""
     for name, pin in pins.items():
         for low, high in listing.gaps(pin.manifest.replay_after + 1, pin.end)[:1]:
-            what = f"Checkpoint {name!r} needs entries {low} to {high}, and they are missing."
+            what = f"Checkpoint {name!r} needs entries {low} to {high}, which are missing."
             yield finding("checkpoint-broken", f"{shard.wal_key(low)} (position {low})", what)
         for sstable in pin.manifest.sstables:
             key = sstable_key(shard, sstable.path)
             if not shard.home.store.any_below(key + "/"):
-                yield finding("checkpoint-broken", key, f"Checkpoint {name!r} needs this SSTable, and it is missing.")
+                yield finding("checkpoint-broken", key, f"Checkpoint {name!r} needs this SSTable, which is missing.")
 
 
 def _read(home: TableHome, info: ObjectInfo) -> tuple[ObjectInfo, StoredCheckpoint | HeadgateError]:
@@ -85,4 +85,4 @@ def _check_base(home: TableHome, one: TableCheckpoint, place: str) -> Iterator[F
     try:
         home.store.head(f"_refs/tags/{one.tag}.json")
     except NotFound:
-        yield finding("checkpoint-unpinned", place, f"The Lance tag {one.tag} that holds its base is not there.")
+        yield finding("checkpoint-unpinned", place, f"The Lance tag {one.tag} that holds its base is missing.")

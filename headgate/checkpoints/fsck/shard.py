@@ -43,7 +43,8 @@ def check_manifests(shard: Shard, pool: Pool) -> ManifestLook:
     hint = _hint(shard)
     versions, strays = _listed(shard)
     found = [
-        finding("manifest-stray", key, "No manifest has such a name: a temporary file, or a copy.") for key in strays
+        finding("manifest-stray", key, "This is not the name of a manifest: a temporary file, or a copy.")
+        for key in strays
     ]
     before: Manifest | None = None
     latest: Manifest | None = None
@@ -66,7 +67,7 @@ def check_manifests(shard: Shard, pool: Pool) -> ManifestLook:
             place = names.manifest_key(shard.id, low + 1)
             found.append(finding("manifest-gap", place, f"Manifest {gone} missing between {low} and {high}."))
     if hint is not None and versions and hint > versions[-1]:
-        what = f"The version hint names {hint}, and the highest version is {versions[-1]}."
+        what = f"The version hint is {hint}, but the highest version is {versions[-1]}."
         found.append(finding("manifest-latest-lost", names.manifest_key(shard.id, hint), what))
     return ManifestLook(latest, len(versions), tuple(found))
 
@@ -81,19 +82,19 @@ def check_sstable(shard: Shard, sstable: SsTable) -> Iterator[Finding]:
     store = shard.home.store
     inside = [info.key.removeprefix(place + "/") for info in store.list(place + "/")]
     if not inside:
-        yield finding("sstable-missing", place, f"{told} is missing; the manifest names it.", lost=rows)
+        yield finding("sstable-missing", place, f"{told}, which the manifest names, is missing.", lost=rows)
         return
     health = dataset_health.read_through(store, place)
     if health.fault is not None:
-        yield finding("sstable-damaged", place, f"{told}: {health.fault}", lost=f"{rows}, in part or whole")
+        yield finding("sstable-damaged", place, f"{told}: {health.fault}", lost=f"{rows}, some or all of them")
         return
     if sstable.physical_rows is not None and health.physical_rows != sstable.physical_rows:
-        what = f"{told} holds {health.physical_rows} rows, the manifest says {sstable.physical_rows}."
+        what = f"{told} holds {health.physical_rows} rows, but the manifest says {sstable.physical_rows}."
         yield finding("sstable-rows-differ", place, what)
     if shard.home.schema.primary_key and not any(key.startswith("_pk_index/") for key in inside):
         yield finding("sstable-key-index", place, f"{told} has no key index.")
     for index in health.missing_indexes:
-        yield finding("sstable-index-missing", place, f"{told} names index {index}, whose files are gone.")
+        yield finding("sstable-index-missing", place, f"{told} names index {index}, whose files are missing.")
     own = bucket_of(shard)
     if own is not None and (wrong := told_misplaced(own, open_sstable(shard, sstable).batches([own.column], None))):
         yield finding("key-in-wrong-shard", place, wrong)
@@ -108,8 +109,8 @@ def told_misplaced(own: OneBucket | None, rows: Iterable[pa.RecordBatch]) -> str
     if own is None or not found:
         return None
     return (
-        f"By key column {own.column!r}, {sum(map(len, found)):,} rows belong to other buckets, the first to bucket "
-        f"{found[0][0]}; this is the shard of bucket {own.bucket}."
+        f"By key column {own.column!r}, {sum(map(len, found)):,} rows belong to other buckets, the first to "
+        f"bucket {found[0][0]}; this shard is for bucket {own.bucket}."
     )
 
 
@@ -146,8 +147,8 @@ def _read(shard: Shard, version: int) -> tuple[int, Manifest | HeadgateError]:
 
 def _goes_back(old: Manifest, new: Manifest, place: str) -> list[Finding]:
     back = [
-        f"{name.replace('_', ' ')} from {getattr(old, name)} to {getattr(new, name)}"
+        f"{name.replace('_', ' ')} went from {getattr(old, name)} to {getattr(new, name)}"
         for name in ("epoch", "replay_after", "generation")
         if getattr(new, name) < getattr(old, name)
     ]
-    return [finding("manifest-goes-back", place, f"It takes back {', '.join(back)}.")] if back else []
+    return [finding("manifest-goes-back", place, f"It goes backwards: {', '.join(back)}.")] if back else []

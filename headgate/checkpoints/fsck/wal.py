@@ -57,15 +57,18 @@ class WalContext:
         """What it costs that the entry there cannot be read."""
         part = self.listed.part_at(position)
         if part is not None:
-            several = f"some of the {part.rows:,}" if len(part.positions) > 1 else f"{part.rows:,}"
-            return f"{several} rows of batch {part.batch_id} (commit record {part.sequence}); readers stop there"
+            several = f"some of {part.rows:,}" if len(part.positions) > 1 else f"{part.rows:,}"
+            return (
+                f"{several} rows of batch {part.batch_id} (commit record {part.sequence}); readers fail at this "
+                "position"
+            )
         if self.listed.is_folded(position):
-            return "rows of a committed batch; readers stop there"
+            return "rows of a committed batch; readers fail at this position"
         if position in self.fences:
-            return "no row: it is a fence barrier; readers stop there, and the fence is gone"
+            return "no row: it is a fence barrier; readers fail at this position, and the fence is missing"
         if self._is_dead(position):
-            return "no row of a committed batch: no commit record lists it; readers stop there all the same"
-        return "the rows that a writer was told to be durable at that position; readers stop there"
+            return "no row of a committed batch: no commit record lists it; but readers fail at this position"
+        return "acknowledged rows of a writer at this position; readers fail here"
 
     def mend_at(self, position: int, listing: WalListing) -> str | None:
         """How to get over an entry that costs no row; None where only a restore helps."""
@@ -75,8 +78,8 @@ class WalContext:
         if not below:
             return None
         return (
-            f"stop the stream, then copy the fence barrier {self.shard.wal_key(max(below))} (position {max(below)}) "
-            "over it: an entry that counts for nothing takes its place"
+            f"stop the stream, then copy the fence barrier {self.shard.wal_key(max(below))} (position "
+            f"{max(below)}) over it: it fills the position with an entry without rows"
         )
 
     def _is_dead(self, position: int) -> bool:
@@ -102,18 +105,20 @@ class WalContext:
 def judge_listing(context: WalContext, listing: WalListing) -> Iterator[Finding]:
     """Gaps, missing fences, missing committed entries, entries without a byte, strays."""
     for key in listing.strays:
-        yield finding("wal-stray", context.under + key, "No entry has such a name: a temporary file, or a copy.")
+        yield finding(
+            "wal-stray", context.under + key, "This is not the name of an entry: a temporary file, or a copy."
+        )
     if not context.claimed and (len(listing.positions) or context.listed.last >= 0 or context.fences):
         place = names.manifest_folder(context.shard.id)
-        yield finding("manifest-missing", place, "The shard was written to, and has no manifest at all.")
+        yield finding("manifest-missing", place, "The shard has entries, but no manifest.")
     if context.manifest is not None:
         yield from _gaps(context, context.manifest, listing)
     for position, epoch in sorted(context.fences.items()):
         if not listing.has(position):
-            what = f"The barrier of epoch {epoch} is gone; an open record names it."
+            what = f"The barrier of epoch {epoch}, which an open record names, is missing."
             yield finding("fence-missing", context.place(position), what)
     for index in np.nonzero(listing.sizes == 0)[0]:
-        yield unreadable(context, listing, int(listing.positions[index]), "entry-empty", "The entry has no bytes.")
+        yield unreadable(context, listing, int(listing.positions[index]), "entry-empty", "The entry is empty.")
 
 
 def _gaps(context: WalContext, manifest: Manifest, listing: WalListing) -> Iterator[Finding]:
@@ -122,13 +127,13 @@ def _gaps(context: WalContext, manifest: Manifest, listing: WalListing) -> Itera
     # Of a shard whose claimer died before its first barrier nothing was flushed either.
     if listing.highest < manifest.replay_after and manifest.replay_after > 0:
         if not len(listing.positions):
-            what = f"There is no entry, and {manifest.replay_after} was flushed: the tip is gone."
+            what = f"The WAL is empty, although entries up to {manifest.replay_after} were flushed: the tip is missing."
             yield finding("wal-tip-missing", context.place(manifest.replay_after), what)
         else:
             place = f"{names.manifest_key(context.shard.id, manifest.version)} (version {manifest.version})"
             what = (
-                f"It says that every entry up to {manifest.replay_after} was flushed, and the WAL ends at "
-                f"{listing.highest}: its replay_after is wrong, or the end of the WAL was deleted."
+                f"It says that entries up to {manifest.replay_after} were flushed, but the WAL ends at "
+                f"{listing.highest}: replay_after is wrong, or the end of the WAL was deleted."
             )
             yield finding("manifest-replay-after", place, what)
             return
@@ -137,7 +142,7 @@ def _gaps(context: WalContext, manifest: Manifest, listing: WalListing) -> Itera
         yield from _gap(context, low, high)
     if len(gaps) > MAX_GAPS:
         low = gaps[MAX_GAPS][0]
-        yield finding("wal-hole", context.place(low), f"{len(gaps) - MAX_GAPS} more runs of entries are missing.")
+        yield finding("wal-hole", context.place(low), f"{len(gaps) - MAX_GAPS} more ranges of entries are missing.")
 
 
 def _gap(context: WalContext, low: int, high: int) -> Iterator[Finding]:
@@ -146,7 +151,7 @@ def _gap(context: WalContext, low: int, high: int) -> Iterator[Finding]:
     committed = False
     for part in context.listed.parts_in(low, high):
         committed = True
-        lost = f"{part.rows:,} rows of batch {part.batch_id} in this shard, or some of them; readers stop there"
+        lost = f"up to {part.rows:,} rows of batch {part.batch_id} in this shard; readers fail at this position"
         first = next(position for position in part.positions if low <= position <= high)
         told = f"{what} Commit record {part.sequence} lists {first}."
         yield finding("commit-entry-missing", context.place(first), told, lost=lost)

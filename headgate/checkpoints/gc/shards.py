@@ -40,7 +40,7 @@ class Base:
         try:
             missing = missing_files(self.home.store, "", self._dataset)
         except HeadgateError as error:
-            return f"the base cannot be read ({error.what})"
+            return f"the base is unreadable ({error.what})"
         return f"{missing[0]} of the base is missing" if missing else None
 
     @cached_property
@@ -78,12 +78,12 @@ def shard_garbage(
             if position is not None:
                 wal[position].append((store, info))
             elif info.modified <= before:
-                yield Garbage("stray", store, info.key, info.size, "no entry has such a name")
+                yield Garbage("stray", store, info.key, info.size, "not the name of an entry")
         elif part == "manifest":
             if version is not None:
                 manifests[version] = info
             elif info.key != names.version_hint_key(shard.id) and info.modified <= before:
-                yield Garbage("stray", store, info.key, info.size, "no manifest has such a name")
+                yield Garbage("stray", store, info.key, info.size, "not the name of a manifest")
         elif rest:
             sstables[part].append(info)
     pinned = [pin for one in held.pins if (pin := one.checkpoint.shards.get(shard.id)) is not None]
@@ -104,7 +104,7 @@ def shard_garbage(
             yield Garbage("sstable", shard.home.store, info.key, info.size, "no manifest and no checkpoint names it")
     named = {one.path for manifest in live for one in manifest.sstables}
     kept += [
-        f"{shard.home.uri}/{folder}{path}: nobody names an SSTable like this"
+        f"{shard.home.uri}/{folder}{path}: not the name of an SSTable"
         for path in sstables
         if names.sstable_name(path) is None and path not in named
     ]
@@ -125,7 +125,7 @@ def _missing(shard: Shard, latest: Manifest, base: Base) -> str | None:
         try:
             missing = missing_files(shard.home.store, key, open_dataset(shard.home.store, key))
         except HeadgateError as error:
-            return f"SSTable {sstable.path}, which the manifest names, cannot be read ({error.what})"
+            return f"SSTable {sstable.path}, which the manifest names, is unreadable ({error.what})"
         if missing:
             return f"{missing[0]} of SSTable {sstable.path}, which the manifest names, is missing"
     return None

@@ -51,7 +51,7 @@ def archived(
             done = archive.keep(batches)
         except HeadgateError as error:
             done = set()
-            kept.append(f"records of stream {stream!r}, which could not be archived: {error}")
+            kept.append(f"records of stream {stream!r}; archiving them failed: {error}")
         staying |= {records[sequence].key for sequence in batches.keys() - done}
     return [one for one in found if one.key not in staying]
 

@@ -39,7 +39,7 @@ def log_garbage(
     old, old_folds = collectable_records(records, taken, before, needed_above(held.readers, stream))
     archive = LogArchive(home.records, stream, home.uri)
     archived = any(info.key == archive.marker for info in objects)
-    why = f"a fold of stream {stream!r} has it" + (", and it is archived before" if archived else "")
+    why = f"covered by a fold of stream {stream!r}" + (", and it will be archived first" if archived else "")
     last = last_batch(records, lambda sequence: not _is_kept(log, sequence)) if old else None
     for sequence, stays in zip(old, pool.map(partial(_is_kept, log), old), strict=True):
         if not stays and sequence != last:
@@ -47,7 +47,7 @@ def log_garbage(
             yield Garbage("commit record", home.records, info.key, info.size, why)
     for sequence in old_folds:
         info = folds[sequence]
-        yield Garbage("fold", home.records, info.key, info.size, f"a later fold of stream {stream!r} has it")
+        yield Garbage("fold", home.records, info.key, info.size, f"covered by a later fold of stream {stream!r}")
 
 
 def _is_kept(log: CommitLog, sequence: int) -> bool:
@@ -101,11 +101,11 @@ def index_garbage(home: TableHome, listed: Candidates, before: datetime) -> Iter
     used = lance_versions.indexes_in_use(home.store)
     for info in listed.slots:
         if index_slots.segment_of(info.key) in used and info.modified <= before:
-            yield Garbage("index", home.store, info.key, info.size, "the index it was for is committed")
+            yield Garbage("index", home.store, info.key, info.size, "its index is committed")
     for name, infos in sorted(folders.items()):
         if name in used:
             for info in staged[name]:
-                yield Garbage("index", home.store, info.key, info.size, f"index {name} is finished without it")
+                yield Garbage("index", home.store, info.key, info.size, f"index {name} was finished without it")
         elif name in idle & intended and taken_by(home.store, slot := index_slots.outcome(name)) != "maker":
             why = f"no version of the base uses index {name}"
             for info in infos:
@@ -121,4 +121,4 @@ def temporary_garbage(home: TableHome, before: datetime) -> Iterator[Garbage]:
     for store in home.places:
         for info in store.temporaries():
             if info.modified <= before:
-                yield Garbage("temporary", store, info.key, info.size, "a put died half-way")
+                yield Garbage("temporary", store, info.key, info.size, "left by an interrupted put")

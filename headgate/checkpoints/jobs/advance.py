@@ -58,7 +58,7 @@ def unseal(claim: Claim, *, forget_owner: bool = False) -> Manifest:
     def opened(stored: Manifest) -> Manifest:
         if (after := unsealed(stored, barrier, forget_owner=forget_owner)) is None:
             raise InvalidInput(
-                f"The shard cannot be released: entries above position {stored.replay_after} are in no SSTable.",
+                f"The shard was not released: entries above position {stored.replay_after} are not in an SSTable yet.",
                 **claim.shard.where(),
                 position=barrier,
                 advice="take a checkpoint of scope all first",

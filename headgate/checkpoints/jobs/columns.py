@@ -79,11 +79,12 @@ def stream_schema(home: TableHome) -> RowSchema:
 def another_table(home: TableHome, table_id: str, stored: str) -> Fenced:
     """The error of a stream whose table was dropped and made anew (R23)."""
     return Fenced(
-        "The table was dropped, and another one was made in its place; this stream wrote to the old one.",
+        "The table was dropped and re-created; this stream wrote to the old table.",
         table=home.uri,
         table_id=table_id,
         stored_table_id=stored,
-        advice="stop this query; start it with an empty checkpoint directory, so that the new table gets all rows",
+        advice="stop this query; start it with an empty checkpoint directory, so that the new table gets all rows "
+        "from the topic",
     )
 
 
@@ -167,20 +168,20 @@ def is_added(rows: RowSchema, column: Any) -> bool:
 def check_added(rows: RowSchema, column: pa.Field) -> None:
     """Raises InvalidInput for a column that cannot be added."""
     if not isinstance(column, pa.Field):
-        raise InvalidInput("A column is added as a pyarrow Field.", advice="pass pa.field(name, type)")
+        raise InvalidInput("column must be a pyarrow Field.", advice="pass pa.field(name, type)")
     if column.name in rows.logical.names:
         there = rows.logical.field(column.name).type
         if there != column.type:
             raise InvalidInput(
-                f"Column {column.name!r} is {there}, and a change to {column.type} is refused: "
-                "what is stored could no longer be read.",
+                f"Column {column.name!r} has type {there} and cannot be changed to {column.type}: stored rows "
+                "would become unreadable.",
                 advice=f"add a column under another name, fill it from this one, drop {column.name!r}, and rename the "
                 "new one to it; nothing was written",
             )
     check_free(rows, column.name)
     if not column.nullable or (column.metadata or {}).get(PRIMARY_KEY):
         raise InvalidInput(
-            f"Column {column.name!r} may not be null, and rows that are there would have none.",
+            f"Column {column.name!r} is not nullable, but existing rows have no value for it.",
             advice="add it as nullable; nothing was written",
         )
 
@@ -188,27 +189,27 @@ def check_added(rows: RowSchema, column: pa.Field) -> None:
 def check_free(rows: RowSchema, name: str) -> None:
     """Raises InvalidInput where a column cannot have this name."""
     if not name or name == TOMBSTONE or name.startswith("_row"):
-        raise InvalidInput(f"A column may not be named {name!r}: the storage format uses such names.")
+        raise InvalidInput(f"Invalid column name {name!r}: the storage format uses such names.")
     if not name.isascii() and any("\ud800" <= char <= "\udfff" for char in name):
-        raise InvalidInput(f"A column may not be named {name[:80]!a}: it is not valid Unicode; nothing was written.")
+        raise InvalidInput(f"Invalid column name {name[:80]!a}: it is not valid Unicode; nothing was written.")
     if "\0" in name:
         # Lance renames to it, and then ends the process that reads it.
-        raise InvalidInput(f"A column may not be named {name[:80]!r}: it has a zero byte in it; nothing was written.")
+        raise InvalidInput(f"Invalid column name {name[:80]!r}: it contains a zero byte; nothing was written.")
     if name in rows.logical.names:
-        raise InvalidInput(f"There is already a column {name!r}.", advice="choose another name; nothing was written")
+        raise InvalidInput(f"Column {name!r} exists already.", advice="choose another name; nothing was written")
 
 
 def check_bound(rows: RowSchema, name: str, bound: Collection[str], what: str) -> None:
     """Raises InvalidInput for a column that is not there, or that more than its values hangs on."""
     if name not in rows.logical.names:
-        raise InvalidInput(f"There is no column {name!r}; the table has {rows.logical.names}.")
+        raise InvalidInput(f"Column {name!r} not found; the table has {rows.logical.names}.")
     if name in rows.primary_key or name in bound:
         raise InvalidInput(
             f"Column {name!r} cannot be {what}: rows are keyed, routed or indexed by it.",
-            advice="make a table with the columns you want and copy the rows; nothing was written",
+            advice="create a table with the columns you want and copy the rows; nothing was written",
         )
     if what == "dropped" and len(rows.logical.names) == 1:
-        raise InvalidInput(f"Column {name!r} is the only one and cannot be dropped.")
+        raise InvalidInput(f"Column {name!r} is the only column and cannot be dropped.")
 
 
 def difference(then: RowSchema, now: RowSchema) -> str | None:
@@ -254,7 +255,7 @@ def _change(
         (change or rehearsed)(open_dataset(home.store))
     except (OSError, ValueError, RuntimeError) as error:
         if open_dataset(home.store).schema.names != list(names):
-            what = "The base's columns could not be changed."
+            what = "Changing the base's columns failed."
             raise native_error(what, error, Transient, table=home.uri) from without_secrets(error)
     _finish(home)
 
@@ -275,7 +276,7 @@ def _write_note(home: TableHome, note: Mapping[str, str]) -> None:
         known = {"table_id": str(home.table_id), "highest_id": _highest(home, dataset)}
         if write_notes(home.store, dataset, {COLUMNS: json.dumps({**known, **note})}):
             return
-    raise Transient(f"A note of the base could not be written in {TRIES} tries.", table=home.uri)
+    raise Transient(f"Writing a note to the base failed {TRIES} times.", table=home.uri)
 
 
 def _is_last(home: TableHome, note: Mapping[str, str]) -> bool:
@@ -294,4 +295,4 @@ def _note(home: TableHome, dataset: Any) -> dict[str, Any]:
     try:
         return dict(json.loads(dataset.config().get(COLUMNS, "{}")))
     except ValueError as error:
-        raise Corrupt("The base's note of its last change of columns cannot be read.", table=home.uri) from error
+        raise Corrupt("The base's note of its last column change is invalid.", table=home.uri) from error

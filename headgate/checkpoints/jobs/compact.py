@@ -153,9 +153,9 @@ def compact_round(
             continue
         return CompactRound(job.sstables, job.nbytes, taken.rows, taken.deleted, manifests)
     raise Transient(
-        f"Others changed the base in each of {TRIES} tries.",
+        f"Other writers changed the base during each of {TRIES} tries.",
         table=next(iter(claims.values())).shard.home.uri,
-        advice="compact again when the base is quieter; nothing was lost",
+        advice="compact again when nobody else changes the base; nothing was lost",
     )
 
 
@@ -233,7 +233,7 @@ def take_in(job: CompactJob) -> CompactOutput:
         try:
             return _merged(job, _as_of(job.home, dataset), dataset)
         except Transient as error:
-            _log.info("a merge into the base is tried again", table=job.home.uri, why=error.what)
+            _log.info("the merge into the base is retried", table=job.home.uri, why=error.what)
             continue
         except DataLoss:
             # What a successor has compacted may be collected.
@@ -262,7 +262,7 @@ def _merged(job: CompactJob, home: TableHome, dataset: Any) -> CompactOutput:
     merged = merge_rows(dataset, key, alive, upto)
     if merged.inserted + merged.updated != alive.num_rows:
         _log.warning(
-            "the base holds some keys more than once; somebody appended them without headgate",
+            "the base has duplicate keys; they were appended without headgate",
             table=home.uri,
             rows=merged.inserted + merged.updated - alive.num_rows,
         )
@@ -340,7 +340,7 @@ def commit(
         append_once.finish(home.store, upto)
     marks = compacted_marks(home.store, datasets.open_dataset(home.store), job.shards)
     if not _is_in(job, marks):
-        raise BaseMoved("Spark says that SSTables are in the base, and the base does not.", table=home.uri)
+        raise BaseMoved("The Spark job reported merged SSTables that the base does not have.", table=home.uri)
     step("sync")
     sync_base(home.store)
     step("drop")
@@ -352,7 +352,7 @@ def _check_there(home: TableHome, fragments: Sequence[str]) -> None:
         try:
             home.store.head(f"data/{name}")
         except NotFound as error:
-            what = "Lance's clean-up took the files of a compaction that came very late."
+            what = "Lance's cleanup deleted the files of a compaction that took too long."
             raise Transient(what, table=home.uri, advice="compact again; nothing was changed") from error
 
 
@@ -369,7 +369,7 @@ def _drop(claims: Mapping[str, Claim], marks: Mapping[UUID, int]) -> dict[str, M
 
         def dropped(stored: Manifest) -> Manifest:
             left = uncompacted(stored.sstables, stored.generation, marks.get(claim.shard.id, 0))
-            assert left is not None, "only what a manifest names is taken in"
+            assert left is not None, "only SSTables that a manifest names are merged"
             if left == stored.sstables:
                 raise _Nothing
             return replace(stored, sstables=left)

@@ -26,7 +26,7 @@ class CompactLimits:
 
     def __post_init__(self) -> None:
         if self.max_bytes < 1 or self.min_sstables < 1:
-            raise InvalidInput(f"Limits of a compaction are above zero, not {self}.")
+            raise InvalidInput(f"Compaction limits must be above zero, got {self}.")
 
 
 def chosen(fresh: Mapping[UUID, Sequence[SsTable]], limits: CompactLimits) -> dict[UUID, tuple[SsTable, ...]]:
@@ -79,7 +79,7 @@ class BasePolicy:
     def __post_init__(self) -> None:
         sizes = 0 < self.small_rows <= self.target_rows and self.max_small > 1 and 0 < self.max_deleted <= 1
         if not sizes or self.keep_versions < timedelta(0):
-            raise InvalidInput(f"A policy for the base cannot be {self}.")
+            raise InvalidInput(f"Invalid base policy: {self}.")
 
 
 def untouched_fragments(fragments: Iterable[FragmentSize], policy: BasePolicy) -> frozenset[int] | None:

@@ -107,7 +107,7 @@ def put_state(records: ObjectStore, state: MaintenanceState) -> None:
 def read_state(records: ObjectStore, stream: str) -> MaintenanceState | None:
     """The hint of a stream; None where there is none, or none that can be read."""
     try:
-        return decode(MaintenanceState, records.get(_key(stream)), "How maintenance stands")
+        return decode(MaintenanceState, records.get(_key(stream)), "The maintenance state")
     except HeadgateError:
         return None
 

@@ -38,7 +38,7 @@ def decode_fold(data: bytes | memoryview) -> Fold:
     """A fold. Raises Corrupt, and InvalidInput for a newer format."""
     fold = _decode(data)
     if not isinstance(fold, Fold):
-        raise Corrupt("A record stands where a fold of the commit log should be.")
+        raise Corrupt("Found a record in the place of a fold of the commit log.")
     return fold
 
 
@@ -54,7 +54,7 @@ def record_from(found: Any) -> LogRecord:
 
 def _record(found: LogRecord | Fold) -> LogRecord:
     if isinstance(found, Fold):
-        raise Corrupt("A fold stands where a record of the commit log should be.")
+        raise Corrupt("Found a fold in the place of a record of the commit log.")
     return found
 
 

@@ -108,7 +108,7 @@ class CommitLog(LogSlots):
             if state.sequence < taken.sequence:
                 # A put that has not returned yet need not be listed.
                 state = replayed(state, [taken])
-        raise Transient(f"Others wrote to the commit log in each of {OPEN_TRIES} tries.", **self._where())
+        raise Transient(f"Other drivers wrote to the commit log during each of {OPEN_TRIES} tries.", **self._where())
 
     def _proven(self, state: LogState, record: OpenRecord) -> LogState | None:
         """The log with what lies above our open record, which is the last of the state. None: put it once more."""
@@ -118,7 +118,7 @@ class CommitLog(LogSlots):
         judged = judge_open(record, above, folded)
         if judged is OpenOutcome.FENCED:
             raise Fenced(
-                "Another driver wrote to the commit log while this one was opening it.",
+                "Another driver wrote to the commit log while this driver was opening it.",
                 **self._where(),
                 sequence=record.sequence,
                 last_sequence=log_end(listed, folds),
@@ -162,7 +162,7 @@ class CommitLog(LogSlots):
                 step("announced")
                 if is_announced(record, max(self._list()[1], default=0)):
                     return record
-        raise Transient(f"The commit log was folded during each of {OPEN_TRIES} tries.", **self._where())
+        raise Transient(f"The commit log was folded during each of {OPEN_TRIES} reads.", **self._where())
 
     def _put_at(self, first: int) -> SchemaRecord:
         record_id, changed_at = uuid.uuid4().hex, now_text()

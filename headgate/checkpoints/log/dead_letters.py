@@ -78,7 +78,7 @@ class ReplayProgress:
         """As a record has it; None before the first replay. Raises Corrupt."""
         if text is None:
             return cls()
-        with understood("What was replayed of a dead-letter log"):
+        with understood("The replay state of a dead-letter log"):
             told = json.loads(text)
             left = {int(at): tuple((int(a), int(b)) for a, b in spans) for at, spans in told["left"].items()}
             return cls(int(told["next"]), left)

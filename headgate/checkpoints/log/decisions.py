@@ -108,16 +108,16 @@ def decide_batch(head: Head, query_id: str, batch_id: int, sources: BatchSources
     record = head.recent.get((query_id, batch_id))
     if record is not None:
         if head.rewound is not None and record.sequence < head.rewound.sequence:
-            return Refusal(_refusal(head, query_id, batch_id, sources, "it is a batch of the time before"))
+            return Refusal(_refusal(head, query_id, batch_id, sources, "the batch predates the last rewind"))
         if _same(record, sources):
             return Skip(record)
         what = f"the log has this batch with other offsets: {_told(record.sources, record.opaque)}"
         return Refusal(_refusal(head, query_id, batch_id, sources, what))
     if head.last is not None and head.last.query_id == query_id and batch_id <= head.last.batch_id:
-        what = f"the query already committed batch {head.last.batch_id}, and the log no longer has this one"
+        what = f"the query already committed batch {head.last.batch_id}, and this batch is older"
         return Refusal(_refusal(head, query_id, batch_id, sources, what))
     if batch_id > 0 and head.last is None and head.rewound is None:
-        what = f"it has no batch in this table, and the query's batches before {batch_id} went elsewhere"
+        what = f"the query has no batch in this table: its batches before {batch_id} went to another table"
         return Refusal(_refusal(head, query_id, batch_id, sources, what, _ELSEWHERE))
     ranges = sources.resolved(earliest)
     broken = [text for r in ranges if (text := _broken(head, r, earliest)) is not None]
@@ -134,8 +134,8 @@ def late_beginning(first: BatchRecord | RewindRecord | None, head: Head) -> str 
     if not isinstance(first, BatchRecord) or first.batch_id == 0 or head.rewound is not None:
         return None
     return (
-        f"The log begins with batch {first.batch_id} of query {first.query_id}: what the batches before it read is not "
-        "in this table."
+        f"The log begins with batch {first.batch_id} of query {first.query_id}: the rows of earlier batches are "
+        "not in this table."
     )
 
 
@@ -183,9 +183,9 @@ def is_stepped_over(stored: LogRecord) -> bool:
 class OpenOutcome(Enum):
     """What an opener learns by its LIST."""
 
-    HELD = "nobody came after it"
-    AGAIN = "its record may lie in a slot that was collected, which fences nobody"
-    FENCED = "another driver came after it"
+    HELD = "it was fenced by nobody"
+    AGAIN = "its record may be in a deleted slot, which fences nobody"
+    FENCED = "another driver took over after it"
 
 
 def judge_open(mine: LogRecord, above: Iterable[LogRecord | None], folded: int) -> OpenOutcome:
@@ -239,10 +239,10 @@ def last_batch(records: Iterable[int], is_batch: Callable[[int], bool]) -> int |
 
 # -- how a batch is compared ------------------------------------------------------
 
-_TWICE = "give each source a stream of its own, or read the topic once"
+_TWICE = "give each source its own stream, or read the topic once"
 _ELSEWHERE = (
-    "start with an empty checkpoint directory, so that the stream begins with batch 0; or, where what was read before "
-    "is not wanted in this table, accept the checkpoint: `headgate rewind TABLE --stream NAME --adopt "
+    "start with an empty checkpoint directory, so that the stream begins with batch 0; or, if this table does "
+    "not need the earlier rows, accept the checkpoint: `headgate rewind TABLE --stream NAME --adopt "
     "--spark-checkpoint DIR --apply`; nothing was written"
 )
 
@@ -267,7 +267,7 @@ def _broken(head: Head, planned: SourceRange, earliest: Earliest) -> str | None:
     """Why a range does not continue the log."""
     place = f"{planned.topic}/{planned.partition}"
     if planned.until < planned.start:
-        return f"{place} goes backwards, from {planned.start} to {planned.until}: was the topic made anew?"
+        return f"{place} goes backwards, from {planned.start} to {planned.until}: was the topic re-created?"
     end = head.ends.get((planned.topic, planned.partition))
     if end is not None:
         kind = "goes back to" if planned.start < end else "jumps to"
@@ -297,8 +297,8 @@ def _refusal(
     if advice is None and head.ends:
         offsets = starting_offsets(head, sources.partitions())
         advice = (
-            "restore the Spark checkpoint or let `headgate recover` rebuild it; or start a new checkpoint directory "
-            f"with .option('startingOffsets', '{offsets}'); nothing was written"
+            "restore the Spark checkpoint or rebuild it with `headgate recover`; or start a new checkpoint "
+            f"directory with .option('startingOffsets', '{offsets}'); nothing was written"
         )
     if head.rewound is not None and (head.is_rewound or (head.last is not None and head.last.query_id != query_id)):
         when = f" at {head.rewound.rewound_at}" if head.rewound.rewound_at else ""
@@ -312,7 +312,7 @@ def _refusal(
             (*sources.ranges, *(SourceRange(n.topic, n.partition, _EARLIEST, n.until) for n in sources.new)),
             sources.opaque,
         ),
-        advice=advice or "restore the Spark checkpoint, or give this query a stream of its own; nothing was written",
+        advice=advice or "restore the Spark checkpoint, or give this query its own stream; nothing was written",
     )
 
 

@@ -115,7 +115,7 @@ def tidy(store: ObjectStore, log: LogSlots, batches: set[int] | None = None) -> 
         # The newest object was put a moment ago: it tells the store's time, never a later one.
         pins = live_pins(store, log.table, max(info.modified for info in infos))
     except (Corrupt, InvalidInput) as error:
-        _log.warning("a consumer's pin cannot be read: no record of the log is deleted", error=str(error))
+        _log.warning("a consumer's pin is unreadable, so no record of the log is deleted", error=str(error))
         return []
     records, folds = by_number(infos)
     long_ago = datetime.min.replace(tzinfo=UTC)

@@ -52,7 +52,7 @@ def no_stream(stream: str | None, known: Iterable[str], table: str) -> NotFound:
     if stream is None:
         return NotFound("No stream has written to this table.", table=table, advice="run `headgate ingest` first")
     advice = f"its streams are: {', '.join(known) or 'none yet'}; nothing was written"
-    return NotFound(f"The table has no stream {stream!r}.", table=table, advice=advice)
+    return NotFound(f"Stream {stream!r} not found in the table.", table=table, advice=advice)
 
 
 def stream_folder(stream: str) -> str:
@@ -84,7 +84,7 @@ def folder_name(name: str, what: str) -> str:
     except UnicodeEncodeError:
         data = b""
     if not data:
-        raise InvalidInput(f"The {what} name {name[:80]!r} is empty or not valid Unicode.")
+        raise InvalidInput(f"Invalid {what} name {name[:80]!r}: it is empty or not valid Unicode.")
     escaped = "".join(chr(byte) if chr(byte) in _PLAIN else f"%{byte:02X}" for byte in data[: _MAX_NAME + 1])
     if len(escaped) > _MAX_NAME:
         # '.' is in no escaped name, so that no short name can meet a cut one.

@@ -161,9 +161,9 @@ def live_pins(records: ObjectStore, table_uri: str, now: datetime) -> list[Consu
 def another_run(consumer: str, table_uri: str) -> Fenced:
     """What an earlier run of a consumer is told."""
     return Fenced(
-        f"Another run reads the log as consumer {consumer!r}.",
+        f"Another query reads the commit log as consumer {consumer!r}.",
         table=table_uri,
-        advice="stop this query; or give each query a consumer name of its own",
+        advice="stop this query, or give each query its own consumer name",
     )
 
 

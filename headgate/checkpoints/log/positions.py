@@ -34,7 +34,7 @@ def next_plan(head: Head, shard_id: UUID, *, barrier: int | None = None, advance
     """
     settled = settled_position(head, shard_id, barrier=barrier)
     if settled is None:
-        raise InvalidInput("A batch was planned for a shard that this driver did not claim.", shard=str(shard_id))
+        raise InvalidInput("The batch has rows for a shard that this driver did not claim.", shard=str(shard_id))
     return max(settled, -1 if advanced is None else advanced) + 1
 
 
@@ -95,15 +95,15 @@ def check_listable(head: Head, batch: Batch, replay_after: Mapping[UUID, int]) -
         floors = {
             "the barrier of this driver": _barrier(head, part.shard_id, None),
             "replay_after": replay_after.get(part.shard_id),
-            "the last position that was listed": head.listed.get(part.shard_id),
+            "the last listed position": head.listed.get(part.shard_id),
         }
         for what, floor in floors.items():
             if floor is not None and first <= floor:
                 raise InvalidInput(
-                    f"A batch would list position {first}, which is not above {what}, {floor}.",
+                    f"The batch lists position {first}, which must be above {what}, {floor}.",
                     shard=name,
                     position=first,
-                    advice="plan the batch above it and write its entries again; no record was written",
+                    advice="write the batch's entries again, above that position; no record was written",
                 )
 
 

@@ -146,7 +146,7 @@ class RecordReader:
                 advice="choose a name that differs by more than case; nothing was written",
             )
         if record.sequence != sequence:
-            raise Corrupt(f"A record of the commit log says that it is number {record.sequence}.")
+            raise Corrupt(f"A record of the commit log has the wrong number {record.sequence}.")
 
     def _key(self, folder: str, sequence: int) -> str:
         return f"{self.folder}/{folder}/{sequence:020d}.json"

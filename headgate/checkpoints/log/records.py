@@ -42,7 +42,7 @@ class ShardPart:
     def __post_init__(self) -> None:
         rising = all(a < b for a, b in zip(self.positions, self.positions[1:], strict=False))
         if not self.positions or not rising or self.positions[0] < 0:
-            raise InvalidInput(f"The positions of a batch must rise and be there, not {self.positions[:20]}.")
+            raise InvalidInput(f"The positions of a batch must be increasing and not empty, got {self.positions[:20]}.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,9 @@ class LogSlots(RecordReader):
     def put_fold(self, fold: Fold) -> None:
         """Store a fold of this log. Anyone may, and twice equals once: what it sums up never changes."""
         if fold.stream != self.stream or fold.sequence < 1:
-            raise InvalidInput(f"A fold of {fold.stream!r} at {fold.sequence} is none of this log.", **self._where())
+            raise InvalidInput(
+                f"A fold of {fold.stream!r} at {fold.sequence} does not belong to this log.", **self._where()
+            )
         key, data = self._key("folds", fold.sequence), codec.encode(fold)
         with suppress(AlreadyExists):
             self._store.put_if_absent(key, data)
@@ -62,25 +64,26 @@ class LogSlots(RecordReader):
     def fenced(self, record: LogRecord, successor: LogRecord | None) -> Fenced:
         """The error where the log has gone on."""
         return Fenced(
-            "A successor has taken the stream over; the record was not committed.",
+            "Another driver took over the stream; the record was not committed.",
             **self._where(),
             sequence=record.sequence,
             query_id=_query_of(record),
             successor_query_id=_query_of(successor),
             successor_record_id=successor and successor.record_id,
-            advice="stop this query; another driver runs the stream. Start again only if that one should stop",
+            advice="stop this query; another driver runs the stream. Start it again only if you want to stop the "
+            "other driver",
         )
 
     def unknown(self, record: LogRecord) -> Poisoned:
         """The error where a put was not answered."""
         return Poisoned(
-            "A record of the commit log could not be stored; whether it was is unknown.",
+            "The store did not answer the put of a commit record; it may be stored or not.",
             **self._where(),
             sequence=record.sequence,
             query_id=_query_of(record),
-            advice="call it again: twice equals once"
+            advice="call it again: that is safe"
             if isinstance(record, SchemaRecord)
-            else "start the query again: the log then says whether the batch counts",
+            else "start the query again: the log then tells whether the batch counts",
         )
 
     def _taken(self, record: LogRecord) -> LogRecord | None:

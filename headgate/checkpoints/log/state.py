@@ -247,7 +247,9 @@ class Violation:
 def refuse(violation: Violation) -> None:
     """Raises Corrupt where no reader may go on. That a batch starts elsewhere was judged when it was committed."""
     if violation.refused:
-        raise Corrupt(f"Record {violation.sequence} is not of this log: {violation.what}", shard=violation.shard)
+        raise Corrupt(
+            f"Record {violation.sequence} does not belong to this log: {violation.what}", shard=violation.shard
+        )
 
 
 class LogMachine:
@@ -277,7 +279,7 @@ class LogMachine:
     def take(self, record: LogRecord) -> None:
         """The next record. Raises Corrupt for one that is not."""
         if record.stream != self._stream:
-            raise Corrupt(f"The log of stream {self._stream!r} holds a record of {record.stream!r}.")
+            raise Corrupt(f"The log of stream {self._stream!r} contains a record of stream {record.stream!r}.")
         if record.sequence != self._sequence + 1:
             raise Corrupt(f"Record {record.sequence} cannot follow record {self._sequence}.")
         self.step(record)
@@ -328,7 +330,9 @@ class LogMachine:
         opened = self._opened
         if self._holder_known and (opened is None or record.open_id != opened.record_id):
             held = "nobody" if opened is None else f"query {opened.query_id}"
-            self._broken("fenced-batch", record, f"{name} of {record.query_id}; {held} had the log.", refused=True)
+            self._broken(
+                "fenced-batch", record, f"{name} of {record.query_id}, but {held} owned the log.", refused=True
+            )
 
     def _take_batch(self, record: BatchRecord) -> None:
         for name, part in record.parts():
@@ -358,12 +362,15 @@ class LogMachine:
         for part in record.sources:
             end = self._ends.get((part.topic, part.partition), part.start)
             if part.start != end or part.until < part.start:
-                what = f"{part.topic}/{part.partition} is read as [{part.start},{part.until}), and stood at {end}."
+                what = (
+                    f"{part.topic}/{part.partition} was read as [{part.start},{part.until}), but the stream was at "
+                    f"{end}."
+                )
                 self._broken("offsets-jump", record, what)
         for other in record.opaque:
             before = self._opaque.get(other.source, other.start)
             if other.start != before:
-                what = f"Source {other.source} starts at {other.start}, and stood at {before}."
+                what = f"Source {other.source} starts at {other.start}, but was at {before}."
                 self._broken("offsets-jump", record, what)
 
     def _take_rewind(self, record: RewindRecord) -> None:
@@ -374,7 +381,7 @@ class LogMachine:
             place = (moved.topic, moved.partition)
             stood = self._ends.get(place, None if self._whole else moved.before)
             if stood != moved.before:
-                what = f"It rewinds {moved.topic}/{moved.partition} from {moved.before}, which stood at {stood}."
+                what = f"It rewinds {moved.topic}/{moved.partition} from {moved.before}, but the stream was at {stood}."
                 self._broken("offsets-jump", record, what, refused=True)
             self._ends[place] = moved.after
             if moved.before == moved.after:

@@ -74,7 +74,7 @@ class Visible:
         """
         if not self.covers(shard_id, start - 1):
             raise InvalidInput(
-                "The commit log was folded after the manifest was read.",
+                "The commit log was folded after this reader read the manifest.",
                 table=self.table,
                 shard=str(shard_id),
                 position=start,
@@ -105,7 +105,7 @@ class Visible:
 
     def _loss(self, how: str, shard_id: UUID, position: int, **detail: Any) -> DataLoss:
         return DataLoss(
-            f"A commit record lists position {position}, and the entry there is {how}.",
+            f"The entry at position {position}, which a commit record lists, is {how}.",
             table=self.table,
             shard=str(shard_id),
             position=position,
@@ -139,7 +139,9 @@ def _joined(a: ShardPositions, b: ShardPositions) -> ShardPositions:
     """Of two streams that owned the shard one after the other."""
     for position in a.attempts.keys() & b.attempts.keys():
         if a.attempts[position] != b.attempts[position]:
-            raise Corrupt("Two streams list one position with different attempts.", shard=a.shard, position=position)
+            raise Corrupt(
+                "Two streams list the same position with different attempts.", shard=a.shard, position=position
+            )
     return replace(
         a,
         attempts={**a.attempts, **b.attempts},

@@ -147,7 +147,7 @@ def checkpoint_stopped(
 
 def flush_stopped(home: TableHome, shard_ids: Iterable[UUID], *, names: Mapping[UUID, str] | None = None) -> str:
     """The same without a checkpoint that stays; says what could not be flushed, or nothing."""
-    note = "a flush, which drops it"
+    note = "a flush; dropped afterwards"
     taken, idle = _pinned(home, shard_ids, None, MIN_AGE.total_seconds(), note, names or {})
     drop(home, taken.name)
     return idle
@@ -207,9 +207,9 @@ def nothing_to_release(home: TableHome, stream: str) -> HeadgateError:
     if stream not in (known := list_streams(home.records)):
         return no_stream(stream, known, home.uri)
     return InvalidInput(
-        f"No shard belongs to stream {stream!r}: there is nothing to release.",
+        f"No shard belongs to stream {stream!r}, so there is nothing to release.",
         table=home.uri,
-        advice="`headgate status` shows who owns what; nothing was written",
+        advice="`headgate status` shows the owner of each shard; nothing was written",
     )
 
 

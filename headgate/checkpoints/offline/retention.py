@@ -178,7 +178,7 @@ def _chosen(home: TableHome, holders: Holders, before: Before, stream: str | Non
     """The shards that are meant. Raises InvalidInput, NotFound for a stream that the table does not have."""
     if isinstance(before, BeforePosition) and shard is None:
         raise InvalidInput(
-            "A position belongs to one shard.", advice="name it with --shard, or say an age or a checkpoint"
+            "A position needs a shard.", advice="name the shard with --shard, or give an age or a checkpoint"
         )
     if stream is not None and stream not in holders.logs:
         raise no_stream(stream, holders.logs, home.uri)
@@ -189,7 +189,7 @@ def _chosen(home: TableHome, holders: Holders, before: Before, stream: str | Non
         found = [one for one, manifest in holders.manifests.items() if manifest.owner in streams]
     if not found:
         raise InvalidInput(
-            "There is no shard of a WAL-only stream to expire.",
+            "No shard of a WAL-only stream found.",
             table=home.uri,
             known=", ".join(holders.wal_only) or None,
             advice="name a shard with --shard, or a WAL-only stream with --stream; nothing was written",
@@ -203,13 +203,14 @@ def _check_retention(shard: Shard, manifest: Manifest, holders: Holders) -> None
     owner = manifest.owner
     if owner is not None and owner not in holders.wal_only:
         raise InvalidInput(
-            f"Stream {owner!r} does not write WAL only: its rows go to SSTables, and are not expired.",
+            f"Stream {owner!r} does not write WAL only: its rows go to SSTables and cannot be expired.",
             **shard.where(),
-            advice="take a checkpoint of scope all instead: then its WAL may be collected; nothing was written",
+            advice="take a checkpoint of scope all instead: then garbage collection can delete its WAL; nothing was "
+            "written",
         )
     if shard.home.schema.primary_key and (manifest.sstables or open_base(shard.home).dataset.count_rows()):
         raise InvalidInput(
-            "The table has a key and older rows below the WAL: deleted and replaced rows would come back.",
+            "The table has a key and older rows outside the WAL: rows that were deleted or replaced would reappear.",
             **shard.where(),
             advice="flush and compact instead (`headgate shard release`); nothing was written",
         )

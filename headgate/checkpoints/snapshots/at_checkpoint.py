@@ -58,7 +58,7 @@ def open_at(home: TableHome, name: str) -> tuple[TableHome, pa.Schema, TableChec
     checkpoint = stored.checkpoint
     if stored.expired(clock.now()):
         raise InvalidInput(
-            f"Checkpoint {name!r} expired at {stored.expires_at:%Y-%m-%d %H:%M:%S}; what it named may be collected.",
+            f"Checkpoint {name!r} expired at {stored.expires_at:%Y-%m-%d %H:%M:%S}; its files may be deleted.",
             table=home.uri,
             advice="open another checkpoint; `headgate checkpoint list` shows them",
         )
@@ -80,15 +80,16 @@ def base_at(home: TableHome, checkpoint: TableCheckpoint) -> Any:
     except DataLoss as error:
         what = f"Version {checkpoint.base_version} of the base, which checkpoint {checkpoint.name!r} names,"
         raise DataLoss(
-            f"{what} cannot be opened.",
+            f"{what} failed to open.",
             table=home.uri,
             checkpoint=checkpoint.name,
-            advice="the table itself is not touched: drop this checkpoint and use another; `headgate fsck` tells more",
+            advice="the table itself is not affected: drop this checkpoint and use another one; `headgate fsck` tells "
+            "more",
         ) from error
 
 
 def for_reading(home: TableHome, why: str) -> TableHome:
-    """The same home, through which nothing can be written; `why` is what a caller is told who tries."""
+    """The same table home, read-only. A write attempt fails with the message `why`."""
     store = ReadOnlyStore(home.store, why)
     wal_store = store if home.wal_store is home.store else ReadOnlyStore(home.wal_store, why)
     return replace(home, store=store, wal_store=wal_store)
@@ -114,5 +115,5 @@ def _view(home: TableHome, checkpoint: TableCheckpoint, delta: Callable[[PinnedS
         error.with_context(table=home.uri, checkpoint=checkpoint.name)
         raise
     if view is None:
-        raise Corrupt("The checkpoint's base has taken in later flushes than its manifests know.", table=home.uri)
+        raise Corrupt("The checkpoint's base contains later flushes than its manifests list.", table=home.uri)
     return view

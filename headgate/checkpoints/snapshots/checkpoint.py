@@ -123,7 +123,7 @@ class CheckpointStore:
         if any(info.key != key for info in self._named(checkpoint.name)):
             self.remove(key)
             raise InvalidInput(
-                f"There is already a checkpoint {checkpoint.name!r}.",
+                f"Checkpoint {checkpoint.name!r} exists already.",
                 table=self._table,
                 advice="choose another name, or drop that one first; nothing was written",
             )
@@ -135,7 +135,7 @@ class CheckpointStore:
                 return found
         known = ", ".join(one.checkpoint.name for one in self.list())
         raise NotFound(
-            f"There is no checkpoint {name!r}.", table=self._table, advice=f"the table has {known or 'none'}"
+            f"Checkpoint {name!r} not found.", table=self._table, advice=f"the table's checkpoints: {known or 'none'}"
         )
 
     def list(self) -> list[StoredCheckpoint]:

@@ -52,10 +52,10 @@ def part_batches(
         if _is_held(plan):
             raise
         raise Expired(
-            "What this read was planned on has been collected: it was not held any more.",
+            "Files that this read needs were deleted: its hold had expired.",
             table=plan.home.uri,
             checkpoint=plan.at.name,
-            advice="load the table again; hold it longer by the option pinFor",
+            advice="start the read again; raise the option pinFor to hold files longer",
         ) from error
 
 

@@ -121,7 +121,7 @@ def _read(
             return _try(home, [Shard(home, shard_id) for shard_id in sorted(ids)], read_tail, cache, tail_start)
         except _Moved as moved:
             ids |= moved.appeared
-    raise Transient(f"The table moved on during each of {TRIES} reads.", table=home.uri)
+    raise Transient(f"The table changed during each of {TRIES} reads.", table=home.uri)
 
 
 def _try(
@@ -156,7 +156,7 @@ def _check_known(asked: Sequence[Shard], claimed: Sequence[UUID], visible: Visib
     unclaimed = [shard for shard in asked if shard.id in listed.difference(claimed)]
     for shard in unclaimed:
         if shard.manifests.latest() is None:
-            raise DataLoss("A commit record lists rows of a shard that has no manifest.", **shard.where())
+            raise DataLoss("A commit record lists rows of a shard without a manifest.", **shard.where())
     if unclaimed:
         raise _Moved
 
@@ -185,7 +185,7 @@ def _end(shard: Shard, manifest: Manifest, start: int) -> int:
     """Where the tail ends. A LIST proves it, and that nothing of it is missing from the start on."""
     end = listed_tip(shard, start)
     if end <= manifest.last_seen:
-        what = f"The manifest knows of entry {manifest.last_seen}, and the WAL ends before {end}."
+        what = f"The manifest names entry {manifest.last_seen}, but the WAL ends before {end}."
         raise DataLoss(what, **shard.where(), position=end)
     return end
 
@@ -210,7 +210,7 @@ def _ends(shard: Shard, manifest: Manifest, visible: Visible, end: int, cache: T
         if last >= end:
             missing = max(first, end)
             raise DataLoss(
-                f"A commit record lists position {missing}, and the entry there is absent.",
+                f"The entry at position {missing}, which a commit record lists, is missing.",
                 **shard.where(),
                 position=missing,
             )

@@ -97,9 +97,9 @@ def take(
             raise
         _withdraw(home, checkpoint)
     raise Transient(
-        f"The table could not be pinned: it was flushed or compacted during each of {TRIES} tries.",
+        f"Pinning the table failed: it was flushed or compacted during each of {TRIES} tries.",
         table=home.uri,
-        advice="try again when the table is quieter",
+        advice="try again when fewer jobs run",
     )
 
 
@@ -165,7 +165,7 @@ def check_name(name: str) -> None:
     for prefix, who in ((OWN_PREFIX, "streams"), (READ_PREFIX, "readers")):
         if name.startswith(prefix):
             raise InvalidInput(
-                f"Names that begin with {prefix!r} belong to the checkpoints that {who} take by themselves.",
+                f"Names that begin with {prefix!r} are reserved for automatic checkpoints of {who}.",
                 advice="choose another name; nothing was written",
             )
 

@@ -117,9 +117,9 @@ def look_at_spark(checkpoint: SparkCheckpoint) -> SparkLook:
         for source in checkpoint.names("sources"):
             _readable(partial(checkpoint.check_begun, source), faults)
     if last_done is not None and (last_planned is None or last_done > last_planned):
-        faults.append(Corrupt(f"Spark is done with batch {last_done}, and has logged only up to {last_planned}."))
+        faults.append(Corrupt(f"Spark committed batch {last_done}, but planned batches only up to {last_planned}."))
     for name in checkpoint.stray_checksums():
-        faults.append(Corrupt(f"Spark's {name} is a checksum of a file that is gone."))
+        faults.append(Corrupt(f"Spark's {name} is the checksum of a missing file."))
     return SparkLook(
         uri=checkpoint.uri,
         names=names,
@@ -143,8 +143,8 @@ def standing(head: Head, spark: SparkLook) -> Standing:
     """
     if not spark.is_there:
         if head.last is None:
-            return Standing("aligned", "There is no Spark checkpoint here, and the table has no batch of this stream.")
-        return Standing("lost", "There is no Spark checkpoint here.", needs_rebuild=True, is_mendable=True)
+            return Standing("aligned", "No Spark checkpoint found, and the table has no batch of this stream.")
+        return Standing("lost", "No Spark checkpoint found.", needs_rebuild=True, is_mendable=True)
     own = _is_own(head, spark)
     if spark.faults or spark.query_id is None:
         what = " ".join(spark.faults) or "It has no query id."
@@ -154,8 +154,8 @@ def standing(head: Head, spark: SparkLook) -> Standing:
         return _with_upcoming(head, spark, spark.query_id, spark.upcoming)
     if spark.done is None:
         if head.last is None:
-            return Standing("aligned", "Neither Spark nor the table has a batch yet.")
-        why = "Spark has no batch yet, and the table has some: it is a new checkpoint."
+            return Standing("aligned", "Neither Spark nor the table has any batch yet.")
+        why = "The Spark checkpoint is new: it has no batch, but the table has some."
         return Standing("lost", why, True, is_mendable=own)
     return _between_batches(head, spark, spark.done)
 
@@ -168,25 +168,31 @@ def _with_upcoming(head: Head, spark: SparkLook, query_id: str, upcoming: BatchS
     decision = decide_batch(head, query_id, spark.planned, upcoming, _from_zero)
     if isinstance(decision, Skip):
         if head.last is None or decision.record.record_id != head.last.record_id:
-            why = f"The Spark checkpoint is an old copy: the stream has gone on without it since batch {spark.planned}."
+            why = f"The Spark checkpoint is an old copy: the stream continued without it after batch {spark.planned}."
             return Standing("lost", why, True, upcoming=ranges)
-        why = f"The table has batch {spark.planned}, and Spark does not know it yet: it comes again and is skipped."
+        why = (
+            f"The table has batch {spark.planned}, but Spark has not recorded it yet: Spark will send it again, and "
+            "the sink will skip it."
+        )
         return Standing("log ahead", why, upcoming=ranges)
     if isinstance(decision, Refusal) and head.last is None and head.rewound is None:
-        why = f"The Spark checkpoint is not this table's. {decision.error.what}"
+        why = f"The Spark checkpoint belongs to another table. {decision.error.what}"
         return Standing("foreign", why, upcoming=ranges)
     if isinstance(decision, Refusal):
-        why = f"The Spark checkpoint does not go with the table. {decision.error.what}"
+        why = f"The Spark checkpoint does not match the table. {decision.error.what}"
         return Standing("lost", why, True, upcoming=ranges)
-    why = f"Spark has logged batch {spark.planned}, and the table has not committed it: it comes again and is written."
+    why = (
+        f"Spark planned batch {spark.planned}, but the table has not committed it: Spark will send it again, and "
+        "the sink will write it."
+    )
     return Standing("spark ahead", why, upcoming=ranges)
 
 
 def _between_batches(head: Head, spark: SparkLook, done: int) -> Standing:
     """Nothing is logged that is not done: the next batch starts where the last one ended."""
     if head.last is None and head.rewound is None:
-        why = f"Spark is done with batch {done}, and the table has no batch of this stream: it was made anew, or is "
-        return Standing("foreign", f"{why}another one than the checkpoint's. The next batch is refused.")
+        why = f"Spark committed batch {done}, but the table has no batch of this stream: it was re-created, or is "
+        return Standing("foreign", f"{why}not the checkpoint's table. The next batch will be refused.")
     ours = head.next_starts()
     theirs = spark.kafka_ends()
     opaque = {one.source: one.text for one in spark.ends if one.kafka is None and one.text is not None}
@@ -194,18 +200,18 @@ def _between_batches(head: Head, spark: SparkLook, done: int) -> Standing:
     if (old := _old_copy(head, spark.query_id, done)) is not None:
         return old
     if theirs == ours and (opaque == known or head.last is None):
-        return Standing("aligned", f"Spark is done with batch {done}, and the table has everything up to there.")
+        return Standing("aligned", f"Spark committed batch {done}, and the table has everything up to it.")
     differing = sorted(place for place in {*ours, *theirs} if ours.get(place) != theirs.get(place))
     told = ", ".join(f"{t}/{p}: Spark {theirs.get((t, p))}, table {ours.get((t, p))}" for t, p in differing[:5])
     if differing and head.is_rewound and head.rewound is not None:
         record = f"record {head.rewound.sequence} ({head.rewound.rewound_at})"
-        return Standing("lost", f"{record} rewound the stream; the Spark checkpoint is of before ({told}).", True)
+        return Standing("lost", f"{record} rewound the stream; the Spark checkpoint is older ({told}).", True)
     if differing and all(theirs.get(place, 0) >= ours.get(place, 0) for place in differing):
-        return Standing("spark ahead", f"Spark is done with offsets that the table does not have ({told}).", True)
+        return Standing("spark ahead", f"Spark committed offsets that the table does not have ({told}).", True)
     if differing and all(theirs.get(place, 0) <= ours.get(place, 0) for place in differing):
-        return Standing("lost", f"The Spark checkpoint is an old copy: the table goes further ({told}).", True)
-    what = told or "its sources are others"
-    return Standing("lost", f"The Spark checkpoint does not go with the table ({what}).", True)
+        return Standing("lost", f"The Spark checkpoint is an old copy: the table is ahead of it ({told}).", True)
+    what = told or "it has other sources"
+    return Standing("lost", f"The Spark checkpoint does not match the table ({what}).", True)
 
 
 def _old_copy(

@@ -69,7 +69,7 @@ class SparkCheckpoint:
         try:
             return str(json.loads(self._read("metadata"))["id"])
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise Corrupt("Spark's `metadata` does not hold a query id.", checkpoint=self.uri) from error
+            raise Corrupt("Spark's `metadata` has no query id.", checkpoint=self.uri) from error
 
     def offsets(self, batch_id: int) -> tuple[SourceOffsets, ...]:
         """Where each source ends in a batch, in Spark's order. Raises NotFound where Spark did not plan it."""
@@ -77,7 +77,7 @@ class SparkCheckpoint:
         version, *lines = self._lines(file)
         # The first line is Spark's own: watermark, time and settings.
         if len(lines) < 2 or not _is_json(lines[0] or "{}"):
-            raise Corrupt(f"Spark's {file} ends early.", checkpoint=self.uri)
+            raise Corrupt(f"Spark's {file} is cut off.", checkpoint=self.uri)
         named = [line.partition(":")[::2] for line in lines[1:]] if version == "v2" else _numbered(lines[1:])
         if any(not _SOURCE_NAME.fullmatch(source) for source, _ in named):
             raise Corrupt(f"Spark's {file} has a line without a source.", checkpoint=self.uri)
@@ -103,7 +103,9 @@ class SparkCheckpoint:
                 continue
             begins = start.kafka if start is not None and start.text is not None else self._initial(end.source)
             if begins is None:
-                raise Corrupt(f"Source {end.source} was not Kafka's in batch {batch_id - 1}.", checkpoint=self.uri)
+                raise Corrupt(
+                    f"Source {end.source} was not a Kafka source in batch {batch_id - 1}.", checkpoint=self.uri
+                )
             for (topic, partition), until in sorted(end.kafka.items()):
                 begin = begins.get((topic, partition))
                 if begin is None:
@@ -127,7 +129,7 @@ class SparkCheckpoint:
     def check_commit(self, batch_id: int) -> None:
         """Raises NotFound, Corrupt or InvalidInput where Spark could not read that it is done with a batch."""
         if not _is_json("\n".join(self._lines(f"commits/{batch_id}")[1:])):
-            raise Corrupt(f"Spark's commits/{batch_id} ends early.", checkpoint=self.uri)
+            raise Corrupt(f"Spark's commits/{batch_id} is cut off.", checkpoint=self.uri)
 
     def names(self, folder: str = "") -> tuple[str, ...]:
         """What is right below the directory, or a folder of it; nothing where it is empty, or not there."""
@@ -178,7 +180,7 @@ class SparkCheckpoint:
         lines = self._lines(file)
         kafka = _kafka("\n".join(lines[1:]))
         if kafka is None:
-            raise Corrupt(f"Spark's {file} does not hold Kafka offsets.", checkpoint=self.uri)
+            raise Corrupt(f"Spark's {file} has no Kafka offsets.", checkpoint=self.uri)
         return kafka
 
     def _lines(self, file: str) -> list[str]:
@@ -193,7 +195,7 @@ class SparkCheckpoint:
             raise InvalidInput(
                 f"Spark's {file} has version {lines[0]}; this release reads {' and '.join(_VERSIONS)}.",
                 checkpoint=self.uri,
-                advice="use a release of headgate that knows this Spark; nothing was written",
+                advice="use a release of headgate that supports this version of Spark; nothing was written",
             )
         return lines
 
@@ -219,11 +221,11 @@ class SparkCheckpoint:
                 advice="check the checkpoint location; `headgate recover` rebuilds a lost one",
             ) from error
         except PermissionError as error:
-            raise PermissionDenied(f"Spark's {file} may not be read.", checkpoint=self.uri) from error
+            raise PermissionDenied(f"No permission to read Spark's {file}.", checkpoint=self.uri) from error
         except OSError as error:
-            raise Transient(f"Spark's {file} could not be read.", checkpoint=self.uri) from error
+            raise Transient(f"Reading Spark's {file} failed.", checkpoint=self.uri) from error
         except Exception as error:  # what a cloud's client raises for missing credentials and the like
-            raise StoreError(f"Spark's {file} could not be read.", checkpoint=self.uri) from error
+            raise StoreError(f"Reading Spark's {file} failed.", checkpoint=self.uri) from error
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None}
@@ -305,8 +307,9 @@ def _filesystem(scheme: str, options: Mapping[str, Any]) -> Any:
         return fsspec.filesystem(scheme, use_listings_cache=False, skip_instance_cache=True, **given)
     except (ImportError, ValueError, TypeError) as error:
         raise InvalidInput(
-            f"The checkpoint location's scheme {scheme!r} cannot be opened.",
-            advice="install what fsspec needs for it (s3: pip install 'headgate[s3]'), and check the storage options",
+            f"Opening a checkpoint location with scheme {scheme!r} failed.",
+            advice="install the package that fsspec needs for it (s3: pip install 'headgate[s3]'), and check the "
+            "storage options",
         ) from error
 
 
@@ -336,7 +339,7 @@ def default_checkpoint(home: TableHome, stream: str) -> str:
     """
     if "://" in home.uri:
         raise InvalidInput(
-            "The table is not on local disk, so Spark's checkpoint needs a place of its own.",
+            "The table is not on local disk, so Spark's checkpoint needs a separate location.",
             table=home.uri,
             advice="name it with --spark-checkpoint: a local directory, or s3a://… (see docs/operations/s3.md)",
         )

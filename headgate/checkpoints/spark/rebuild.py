@@ -40,7 +40,7 @@ class Layout:
         others = set(opaque)
         if not all(name.isdigit() for name in others):
             raise InvalidInput(
-                f"The query names its sources ({', '.join(sorted(others))}), and the order of them is not known.",
+                f"The query names its sources ({', '.join(sorted(others))}), and their order is unknown.",
                 advice="restore the Spark checkpoint, or start a new one with the offsets that `headgate status` shows",
             )
         found: list[tuple[str, frozenset[str] | None]] = []
@@ -48,7 +48,7 @@ class Layout:
         while waiting or any(int(name) >= len(found) for name in others):
             number = str(len(found))
             if number not in others and not waiting:
-                raise InvalidInput(f"The query had a source {number}, of which the commit log knows nothing.")
+                raise InvalidInput(f"The query had a source {number} that is not in the commit log.")
             found.append((number, None if number in others else waiting.pop(0)))
         return cls(tuple(found))
 
@@ -109,7 +109,7 @@ def write_files(target: ObjectStore, files: Iterable[tuple[str, bytes]]) -> None
         except AlreadyExists as error:
             if bytes(target.get(key)) != data:
                 raise InvalidInput(
-                    f"Somebody else writes to the Spark checkpoint: {key} is there already.",
+                    f"Another process writes to the Spark checkpoint: {key} exists already.",
                     checkpoint=target.uri,
                     advice="stop the query that uses this directory, then run `headgate recover` again",
                 ) from error
@@ -130,7 +130,7 @@ def _offset_lines(head: Head, last: BatchRecord, layout: Layout) -> dict[str, st
             lines[name] = _compact(own) if own else _NOTHING_YET
     if ends:
         raise InvalidInput(
-            f"Topic {next(iter(ends))!r} belongs to none of the query's sources, or to two.",
+            f"Topic {next(iter(ends))!r} must belong to exactly one of the query's sources.",
             advice="name the topics of each Kafka source of the query, in its order: --source a,b --source c",
         )
     return lines

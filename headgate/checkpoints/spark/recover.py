@@ -188,11 +188,12 @@ def mend(home: TableHome, stream: str, checkpoint: SparkCheckpoint, target: Call
         return Mended(found.why, rebuild(home, stream, checkpoint, target()))
     if found.is_damaged:
         raise InvalidInput(
-            f"{found.why} It is not rebuilt unasked: what is left of it is another stream's, or newer than the table.",
+            f"{found.why} It was not rebuilt automatically: its files belong to another stream, or are newer "
+            "than the table.",
             table=home.uri,
             stream=stream,
             checkpoint=checkpoint.uri,
-            advice="check table, stream and checkpoint; `headgate recover --apply` rebuilds it all the same",
+            advice="check table, stream and checkpoint; `headgate recover --apply` rebuilds it anyway",
         )
     return None
 
@@ -211,7 +212,7 @@ def choose_stream(home: TableHome, spark: SparkLook, given: str | None) -> str:
         return own[0]
     if not streams:
         raise no_stream(None, (), home.uri)
-    what = "The table has several streams, and the checkpoint does not tell which one it belongs to."
+    what = "The table has several streams, and the checkpoint does not say which one it belongs to."
     raise InvalidInput(what, table=home.uri, advice=f"name it with --stream: {', '.join(streams)}")
 
 
@@ -240,10 +241,11 @@ def _check_needed(home: TableHome, head: Head, spark: SparkLook) -> None:
         )
     if spark.is_stateful:
         raise InvalidInput(
-            "The query remembers rows of its own (it aggregates, joins or removes duplicates), and the table does not "
-            "have them: such a checkpoint cannot be rebuilt.",
+            "The query is stateful (it aggregates, joins or removes duplicates). Its state is not in the "
+            "table, so its checkpoint cannot be rebuilt.",
             **where,
-            advice="restore the directory from a backup; or start the query over into a new table; nothing was written",
+            advice="restore the directory from a backup; or start the query again with a new table; nothing was "
+            "written",
         )
 
 
@@ -266,16 +268,16 @@ def _layout(head: Head, spark: SparkLook, sources: Sequence[Iterable[str]]) -> L
 def _mover(checkpoint: SparkCheckpoint) -> Callable[[str, str], None]:
     if checkpoint.local_path is None:
         raise InvalidInput(
-            "The damaged Spark checkpoint is in an object store, where a directory cannot be moved at once.",
+            "The damaged Spark checkpoint is in an object store, where a directory cannot be moved atomically.",
             checkpoint=checkpoint.uri,
-            advice="move it away yourself, or give an empty place with --spark-checkpoint; nothing was written",
+            advice="move it away yourself, or give an empty directory with --spark-checkpoint; nothing was written",
         )
     return _rename
 
 
 def _rename(path: str, moved_to: str) -> None:
     if os.path.lexists(moved_to):
-        raise AlreadyExists("The place for the old Spark checkpoint is taken.", path=moved_to)
+        raise AlreadyExists("The target for moving the old Spark checkpoint exists already.", path=moved_to)
     os.rename(path, moved_to)
     sync_path(os.path.dirname(os.path.abspath(path)))
 

@@ -32,12 +32,12 @@ def parse_offsets(given: str | Mapping[str, Mapping[int, int]]) -> dict[Partitio
         topics = json.loads(given) if isinstance(given, str) else given
         found = {(topic, int(number)): at for topic, parts in topics.items() for number, at in parts.items()}
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise InvalidInput("The offsets to go to cannot be read.", advice=_FORM) from error
+        raise InvalidInput("The given offsets are invalid.", advice=_FORM) from error
     for (topic, number), at in found.items():
         if number < 0 or type(at) is not int or at < EARLIEST:
-            raise InvalidInput(f"{at!r} is no offset of {topic}/{number}.", advice=_FORM)
+            raise InvalidInput(f"Invalid offset {at!r} of {topic}/{number}.", advice=_FORM)
     if not found:
-        raise InvalidInput("There are no offsets to go to.", advice=_FORM)
+        raise InvalidInput("No offsets were given.", advice=_FORM)
     return found
 
 
@@ -50,7 +50,7 @@ def plan_rewind(head: Head, wanted: Mapping[Partition, int]) -> tuple[OffsetMove
     stands = head.next_starts()
     if not stands:
         raise InvalidInput(
-            f"Stream {head.stream!r} has committed no offsets of Kafka, so there is nothing to rewind.",
+            f"Stream {head.stream!r} has committed no Kafka offsets, so there is nothing to rewind.",
             advice="start the query where you want it to begin: .option('startingOffsets', …); nothing was written",
         )
     topics = sorted({topic for topic, _ in stands})
@@ -63,8 +63,8 @@ def plan_rewind(head: Head, wanted: Mapping[Partition, int]) -> tuple[OffsetMove
     if unknown := sorted(place for place, at in wanted.items() if at < 0):
         topic, partition = unknown[0]
         raise InvalidInput(
-            f"Where {topic}/{partition} begins or ends is not known here.",
-            advice="give --servers, so that Kafka can be asked; or give an offset of 0 or more",
+            f"First and last offset of {topic}/{partition} are unknown without Kafka.",
+            advice="add --servers, to ask Kafka; or give an offset of 0 or more",
         )
     return tuple(
         OffsetMove(*place, head.ends.get(place), wanted.get(place, stands.get(place, 0)))
@@ -80,22 +80,23 @@ def plan_adoption(head: Head, spark: SparkLook) -> tuple[OffsetMove, ...]:
     """
     if not spark.is_there or spark.faults or spark.query_id is None:
         raise InvalidInput(
-            "There is no Spark checkpoint here that could be read.",
+            "No readable Spark checkpoint found.",
             checkpoint=spark.uri,
             found=" ".join(spark.faults) or None,
             advice="name the query's checkpointLocation; nothing was written",
         )
     if not spark.planned and head.last is None:
         raise InvalidInput(
-            "The Spark checkpoint has no batch before it, and the first batch of a stream may start anywhere.",
+            "The Spark checkpoint has no earlier batch. A stream's first batch may start at any offset, so "
+            "nothing must be adopted.",
             checkpoint=spark.uri,
             advice="start the query; nothing was written",
         )
     if head.last is not None and any(one.kafka is None for one in spark.layout):
         raise InvalidInput(
-            f"Stream {head.stream!r} has batches in this table, and the checkpoint has a source that is not Kafka.",
+            f"Stream {head.stream!r} has batches in this table, and the checkpoint has a source other than Kafka.",
             checkpoint=spark.uri,
-            advice="give the query a stream of its own; nothing was written",
+            advice="give the query its own stream; nothing was written",
         )
     stands, wanted = head.next_starts(), spark.next_starts()
     return tuple(
@@ -123,9 +124,9 @@ def check_held(moves: Iterable[OffsetMove], there: Mapping[Partition, tuple[int,
         first, end = there.get((one.topic, one.partition), (0, 0))
         if not first <= one.after <= end:
             raise InvalidInput(
-                f"Kafka has offsets [{first}, {end}) of {one.topic}/{one.partition}, and the stream would go on at "
-                f"{one.after}.",
-                advice="give an offset from the first to the last of these; nothing was written",
+                f"Kafka has offsets [{first}, {end}) of {one.topic}/{one.partition}, but the stream would "
+                f"continue at {one.after}.",
+                advice="give an offset in this range; nothing was written",
             )
 
 

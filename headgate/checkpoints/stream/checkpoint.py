@@ -28,7 +28,7 @@ from headgate.errors import Fenced, HeadgateError
 from headgate.shards.shard import TableHome
 from headgate.steps import step
 
-WAL_ONLY = "{} WAL only: rows stay in the WAL, which is pinned as it is; nothing was flushed"
+WAL_ONLY = "{} WAL only: rows stay in the WAL, which the checkpoint pins; nothing was flushed"
 """Of the note, where a stream or several have no SSTables."""
 
 
@@ -64,8 +64,8 @@ class FinalCompaction:
         if not (left := self._left(driver)):
             return ""
         note = (
-            f"{left} SSTables are not in the base, where plain Lance readers look{why}; "
-            "the next run takes them in, or `headgate compact --apply`"
+            f"{left} SSTables are not in the base yet, so plain Lance readers do not see them{why}; the next "
+            "run or `headgate compact --apply` merges them"
         )
         _log.warning("the clean stop left SSTables", stream=driver.stream, note=note)
         return note

@@ -22,10 +22,11 @@ def check_owners(home: TableHome, stream: str, names: Iterable[str]) -> None:
         stored = shard.manifests.latest()
         if stored is not None and stored.owner not in (None, stream):
             raise InvalidInput(
-                f"Shard {name!r} belongs to stream {stored.owner!r} and was opened by stream {stream!r}.",
+                f"Shard {name!r} belongs to stream {stored.owner!r} but stream {stream!r} opened it.",
                 **shard.where(),
                 stored_epoch=stored.epoch,
-                advice=f"write through stream {stored.owner!r}, or release the shard first; nothing was written",
+                advice=f"write with stream {stored.owner!r}, or release the shard first (`headgate shard release`); "
+                "nothing was written",
             )
 
     parallel.each("claim", check, names)
@@ -56,7 +57,7 @@ def check_held(claims: Iterable[Claim]) -> dict[UUID, Manifest]:
         stored = claim.shard.manifests.latest()
         if stored is None or not claim_stands(stored, claim.epoch, claim.claim_id, claim.next_position - 1):
             raise Fenced(
-                "Another driver claimed the stream's shard while this one was starting.",
+                "Another driver claimed the stream's shard while this driver was starting.",
                 **claim.shard.where(),
                 epoch=claim.epoch,
                 stored_epoch=stored.epoch if stored else None,

@@ -165,7 +165,7 @@ class StreamDriver(StreamShards):
         head = self.head
         if not holds_log(head, self._log.log.read().head):
             raise Fenced(
-                "A successor has taken the stream over.",
+                "Another driver took over the stream.",
                 table=self.home.uri,
                 stream=self.stream,
                 advice="stop this query; another driver runs the stream",

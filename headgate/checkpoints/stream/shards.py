@@ -127,7 +127,7 @@ class StreamShards:
     def _alone(self, lock: threading.Lock, doing: str, what: str) -> Iterator[None]:
         if not lock.acquire(blocking=False):
             raise InvalidInput(
-                f"Another thread is {doing}; {what} cannot begin.",
+                f"Another thread is {doing}, so {what} was not started.",
                 table=self.home.uri,
                 stream=self.stream,
                 advice="wait for it to end, then try again; nothing was written",

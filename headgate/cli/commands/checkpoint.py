@@ -1,4 +1,4 @@
-"""`headgate checkpoint …`: tables at an instant, named and pinned."""
+"""`headgate checkpoint …`: named, pinned states of a table."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ _COLUMNS = (
 
 @click.group()
 def checkpoint() -> None:
-    """Name a table as it is now, and keep all of it until the name is dropped."""
+    """Name the current state of a table, and keep all its files until the name is dropped."""
 
 
 @checkpoint.command(
     epilog="""\b
 Example:
   headgate checkpoint create ./orders --name before-migration --expires 7d
-  headgate checkpoint create ./orders --scope all            what it would fence
+  headgate checkpoint create ./orders --scope all            show what it would fence
   headgate checkpoint create ./orders --scope all --apply --output json
 """
 )
 @table_argument
-@click.option("--name", metavar="NAME", help="Default: by the time.")
+@click.option("--name", metavar="NAME", help="Name of the checkpoint. Default: the current time.")
 @click.option(
     "--scope",
     type=click.Choice(["durable", "all"]),
     default="durable",
     show_default=True,
-    help="Record what is; or flush everything first and leave no gap, which fences every writer and stream.",
+    help="durable: record the current state. all: flush everything first, which fences every writer and stream.",
 )
-@click.option("--expires", type=DURATION, metavar="AGE", help="Pin for so long only: 90m, 12h, 7d.")
+@click.option("--expires", type=DURATION, metavar="AGE", help="How long it is kept: 90m, 12h, 7d.")
 @click.option("--note", default="", metavar="TEXT", help="For people.")
-@apply_option("With --scope all: do it, whoever is fenced.")
+@apply_option("With --scope all: do it, and fence writers and streams.")
 @storage_option
 @output_option
 def create(
@@ -64,16 +64,16 @@ def create(
     storage_options: dict[str, str],
     output: Output,
 ) -> None:
-    """Take a checkpoint of the TABLE.
+    """Take a checkpoint of TABLE.
 
-    A running stream takes its own (checkpointInterval): --scope all is for tables that nobody runs, and a stream that
-    runs anyway is fenced. Where that could happen nothing is done without --apply.
+    A running stream takes its own checkpoints (checkpointInterval). --scope all is for stopped tables: it fences any
+    stream that still runs. If it could fence one, it does nothing without --apply.
     """
     table = open_table(uri, storage_options=storage_options)
     fenced = [] if scope == "durable" or apply else _fenced(table)
     if fenced:
         value = {"applied": False, "scope": scope, "would_fence": fenced}
-        output.record(f"Nothing was done to {table.uri}: this would fence its writers; --apply does it", value)
+        output.record(f"Nothing was done to {table.uri}: this would fence its writers. Add --apply to do it", value)
         return
     taken = table.checkpoint(scope, name=name, expires=expires, note=note)
     output.record(f"Checkpoint {taken.name} of {table.uri}", {"applied": True, **_described(taken)})
@@ -90,7 +90,7 @@ Example:
 @storage_option
 @output_option
 def list_(uri: str, storage_options: dict[str, str], output: Output) -> None:
-    """List the checkpoints of the TABLE, oldest first. Expired ones are gone after the next `headgate gc`."""
+    """List the checkpoints of TABLE, oldest first. The next `headgate gc` removes expired ones."""
 
     def rows() -> Iterator[dict[str, Any]]:
         for one in open_table(uri, storage_options=storage_options).checkpoints():
@@ -110,7 +110,7 @@ Example:
 @storage_option
 @output_option
 def show(uri: str, name: str, storage_options: dict[str, str], output: Output) -> None:
-    """Show what the checkpoint NAME of the TABLE names: base, shards, streams and their offsets."""
+    """Show what checkpoint NAME of TABLE holds: base version, shards, streams and their offsets."""
     table = open_table(uri, storage_options=storage_options)
     stored = CheckpointStore(table.home.records, table.uri).get(name)
     output.record(f"Checkpoint {name} of {table.uri}", {**_times(stored), **_described(stored.checkpoint)})
@@ -119,17 +119,17 @@ def show(uri: str, name: str, storage_options: dict[str, str], output: Output) -
 @checkpoint.command(
     epilog="""\b
 Example:
-  headgate checkpoint drop ./orders before-migration            what it holds
+  headgate checkpoint drop ./orders before-migration            show what it holds
   headgate checkpoint drop ./orders before-migration --apply
 """
 )
 @table_argument
 @click.argument("name")
-@apply_option("Drop it. Without this nothing is written.")
+@apply_option("Drop it. Without --apply nothing is written.")
 @storage_option
 @output_option
 def drop(uri: str, name: str, apply: bool, storage_options: dict[str, str], output: Output) -> None:
-    """Drop the checkpoint NAME of the TABLE: what only it names may be collected from then on."""
+    """Drop checkpoint NAME of TABLE. Garbage collection may then delete files that only it held."""
     table = open_table(uri, storage_options=storage_options)
     if not apply:
         pinned = CheckpointStore(table.home.records, table.uri).get(name).checkpoint
@@ -140,7 +140,7 @@ def drop(uri: str, name: str, apply: bool, storage_options: dict[str, str], outp
 
 
 def _fenced(table: Table) -> list[dict[str, Any]]:
-    """Every shard that was ever claimed: nobody can tell from outside whether its writer lives."""
+    """Every shard that was ever claimed: from outside, nobody can tell whether its writer still runs."""
     return [
         {"shard": str(one.id), "name": one.name, "stream": one.owner, "epoch": one.epoch}
         for one in table.shards()

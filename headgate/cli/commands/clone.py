@@ -1,4 +1,4 @@
-"""`headgate clone`: a table of its own out of another one, fresh rows included."""
+"""`headgate clone`: an independent copy of a table, fresh rows included."""
 
 from __future__ import annotations
 
@@ -21,17 +21,21 @@ Example:
 )
 @click.argument("source", metavar="TABLE")
 @click.argument("target", metavar="TARGET")
-@click.option("--checkpoint", metavar="NAME", help="Clone the table as this checkpoint has it; without it, as it is.")
-@click.option("--deep", is_flag=True, help="Copy the base's files too. Without it they are shared with TABLE.")
+@click.option("--checkpoint", metavar="NAME", help="Clone this checkpoint. Default: the current state.")
 @click.option(
-    "--wal-uri", metavar="URI", help="A separate store for the clone's write-ahead logs; TABLE's is not taken."
+    "--deep", is_flag=True, help="Copy the base's files too. Without --deep the clone shares them with TABLE."
+)
+@click.option(
+    "--wal-uri",
+    metavar="URI",
+    help="A separate store for the clone's write-ahead logs; TABLE's WAL store is not reused.",
 )
 @click.option(
     "--shard-name",
     "shard_names",
     multiple=True,
     metavar="NAME",
-    help="The name of a shard that no stream wrote to, such as partition:orders:0; may be repeated.",
+    help="Name of a shard that no stream wrote to, such as partition:orders:0; may be repeated.",
 )
 @storage_option
 @output_option
@@ -45,11 +49,11 @@ def clone(
     storage_options: dict[str, str],
     output: Output,
 ) -> None:
-    """Make the TABLE anew at TARGET: base, SSTables, write-ahead logs, streams and dead letters.
+    """Copy TABLE to TARGET: base, SSTables, write-ahead logs, streams and dead letters.
 
-    Writers and streams of TABLE go on undisturbed, and both tables evolve apart from then on; a stream that is
-    started on TARGET goes on from the same offsets. TARGET must be empty. After a crash the same command completes
-    the clone. A clone that is not deep needs TABLE's files: a tag on TABLE holds them for as long as it is there.
+    Writers and streams of TABLE keep running. Afterwards the two tables are independent; a stream started on TARGET
+    continues from the same offsets. TARGET must be empty. After a crash, run the same command again to complete the
+    clone. Without --deep the clone needs TABLE's files: a tag on TABLE protects them while the clone exists.
     """
     table = open_table(source, storage_options=storage_options or None)
     made = table.clone(target, checkpoint=checkpoint, deep=deep, wal_uri=wal_uri, names=shard_names)

@@ -1,4 +1,4 @@
-"""`headgate compact`: SSTables of a table that nobody runs go into its base."""
+"""`headgate compact`: merge the SSTables of a stopped table into its base."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from headgate.table.table import open_table
 @click.command(
     epilog="""\b
 Example:
-  headgate compact ./orders                    what would go into the base, and who would be fenced
+  headgate compact ./orders                    show what would be merged, and who would be fenced
   headgate compact ./orders --apply
-  headgate compact ./orders --flush --apply    rows that are in the write-ahead logs alone as well
+  headgate compact ./orders --flush --apply    also rows that are only in write-ahead logs
   headgate compact s3://bucket/orders --keep-versions 7d --apply --output json
 """
 )
@@ -34,10 +34,10 @@ Example:
     default="1d",
     show_default=True,
     metavar="AGE",
-    help="90m, 12h, 7d: versions of the base that were replaced longer ago go; held ones stay.",
+    help="90m, 12h, 7d: remove base versions replaced longer ago than this; pinned ones stay.",
 )
 @nothing_else_runs_option
-@apply_option("Do it. Without this nothing is written, and nobody is fenced.")
+@apply_option("Do it. Without --apply nothing is written, and nobody is fenced.")
 @storage_option
 @output_option
 def compact(
@@ -49,13 +49,13 @@ def compact(
     storage_options: dict[str, str],
     output: Output,
 ) -> None:
-    """Take the SSTables of TABLE into its base, merge small fragments of it, remove its old versions, and let its
-    full-text indexes cover what is new.
+    """Merge the SSTables of TABLE into its base. Also merge the base's small fragments, remove its old versions, and
+    extend its full-text indexes to the new rows.
 
-    A running stream does this by itself. By hand it needs the shards: a writer or a stream that holds one with
-    SSTables is fenced, and stops with its next write. Without --apply it is only said which. With --flush every writer
-    and stream is fenced but those of WAL-only streams, which have no SSTables and are left alone; without --apply
-    `flush` says what waits in each write-ahead log, and what would be done with it.
+    A running stream does this by itself. This command takes over the shards: it fences every writer or stream that
+    holds a shard with SSTables, which stops at its next write. Without --apply it only lists them. With --flush it
+    fences all writers and streams except WAL-only streams, which have no SSTables; without --apply, `flush` shows what
+    each write-ahead log holds and what would be done with it.
     """
     check_age("--keep-versions", keep_versions, nothing_else_runs)
     table = open_table(uri, storage_options=storage_options or None)
@@ -89,13 +89,13 @@ def _to_flush(one: ToFlush) -> dict[str, Any]:
         "shard": str(one.shard_id),
         "name": one.name,
         "wal_entries": one.entries,
-        "does": "nothing: its stream is WAL-only" if one.wal_only else "flush" if one.entries else "nothing to flush",
+        "does": "none: its stream is WAL-only" if one.wal_only else "flush" if one.entries else "nothing to flush",
         "fences": None if one.wal_only else _fences(one.owner),
     }
 
 
 def _fences(owner: str | None) -> str:
-    return f"stream {owner!r}" if owner else "its writer, if there is one"
+    return f"stream {owner!r}" if owner else "its writer, if one runs"
 
 
 def _value(done: Compacted) -> dict[str, Any]:

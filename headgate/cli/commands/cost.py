@@ -24,12 +24,23 @@ Example:
   headgate cost --partitions 64 --trigger 1 --shards 4 --wal-only --output json
 """
 )
-@click.option("--partitions", type=_COUNT, required=True, help="Of the topic: by_partition has a shard for each.")
-@click.option("--trigger", type=DURATION, required=True, metavar="TIME", help="Between two batches: 10, 90s, 5m.")
-@click.option("--shards", type=_COUNT, required=True, help="Of bucket(column, n): the other way to shard.")
-@click.option("--rows-per-day", type=click.FloatRange(min=0), metavar="N", help="Without it every batch is full.")
-@click.option("--row-bytes", type=_COUNT, default=Workload.row_bytes, show_default=True, help="Of a stored row.")
-@click.option("--memtable/--wal-only", default=True, show_default=True, help="Whether shards are flushed.")
+@click.option(
+    "--partitions", type=_COUNT, required=True, help="Partitions of the topic; by_partition has one shard for each."
+)
+@click.option("--trigger", type=DURATION, required=True, metavar="TIME", help="Time between two batches: 10, 90s, 5m.")
+@click.option("--shards", type=_COUNT, required=True, help="Shards of bucket(column, n), to compare with by_partition.")
+@click.option(
+    "--rows-per-day", type=click.FloatRange(min=0), metavar="N", help="Rows per day. Default: every batch is full."
+)
+@click.option(
+    "--row-bytes", type=_COUNT, default=Workload.row_bytes, show_default=True, help="Average bytes of a stored row."
+)
+@click.option(
+    "--memtable/--wal-only",
+    default=True,
+    show_default=True,
+    help="Flush shards to SSTables, or keep rows in write-ahead logs only.",
+)
 @click.option("--flush-bytes", type=_COUNT, default=Workload.flush_bytes, show_default=True, help="maxMemtableSize.")
 @click.option("--flush-age", type=_LENGTH, default="5m", show_default=True, metavar="TIME", help="maxMemtableAge.")
 @click.option(
@@ -42,7 +53,7 @@ Example:
 )
 @click.option("--gc-interval", type=_LENGTH, default="1h", show_default=True, metavar="TIME", help="gcInterval.")
 @click.option(
-    "--keep", type=DURATION, default="30d", show_default=True, metavar="TIME", help="How long rows are stored."
+    "--keep", type=DURATION, default="30d", show_default=True, metavar="TIME", help="Days that rows are kept."
 )
 @click.option("--put-price", type=float, default=Prices.put_per_1000, show_default=True, help="$ per 1,000 PUTs.")
 @click.option("--get-price", type=float, default=Prices.get_per_1000, show_default=True, help="$ per 1,000 GETs.")
@@ -67,11 +78,11 @@ def cost(
     storage_price: float,
     output: Output,
 ) -> None:
-    """Estimate what a stream asks of S3 in a month (730 hours), sharded by partition and by bucket.
+    """Estimate a stream's S3 requests and cost per month (730 hours), sharded by partition and by bucket.
 
-    A batch costs a PUT per shard with rows and one for its commit record, no GET and no LIST; the rest is counted work
-    beside it. The prices are list prices of S3 Standard, assumed: give your own. Spark's own checkpoint, the transfer
-    of bytes and queries are not in it.
+    A batch costs one PUT per shard with rows and one for its commit record, no GET and no LIST. Maintenance requests
+    are added, as counted in tests. The default prices are list prices of S3 Standard: pass your own. Not included:
+    Spark's own checkpoint, data transfer, and queries.
     """
     work = Workload(
         partitions=partitions,

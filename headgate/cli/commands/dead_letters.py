@@ -1,4 +1,4 @@
-"""`headgate dead-letters …`: the records that could not become rows. Only `replay --apply` writes."""
+"""`headgate dead-letters …`: records that could not be decoded into rows. Only `replay --apply` writes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headgate.streaming.replay import replay_dead_letters
 from headgate.table.table import Table, open_table
 
 SHOWN_BYTES = 120
-"""Of a key or value. Enough to recognise a record; --full shows all of it."""
+"""Bytes of a key or value that are shown. Enough to recognise a record; --full shows all."""
 
 _COLUMNS = (
     Column("stream", 12),
@@ -34,7 +34,7 @@ _COLUMNS = (
 
 @click.group()
 def dead_letters() -> None:
-    """The records that could not become rows: read them, and try them again. Only `replay --apply` writes."""
+    """Show and replay records that could not be decoded into rows. Only `replay --apply` writes."""
 
 
 @dead_letters.command(
@@ -46,9 +46,9 @@ Example:
 )
 @table_argument
 @click.option("--stream", metavar="NAME", help="Only of this stream.")
-@click.option("--waiting", is_flag=True, help="Only those that no replay has made rows of.")
+@click.option("--waiting", is_flag=True, help="Only those that were not replayed yet.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N of them.")
-@click.option("--full", is_flag=True, help=f"Keys and values whole, not only their first {SHOWN_BYTES} bytes.")
+@click.option("--full", is_flag=True, help=f"Show whole keys and values, not only their first {SHOWN_BYTES} bytes.")
 @storage_option
 @output_option
 def show(
@@ -60,9 +60,9 @@ def show(
     storage_options: dict[str, str],
     output: Output,
 ) -> None:
-    """List the committed dead letters of a TABLE: where each record was, why it was refused, and its bytes.
+    """List the committed dead letters of TABLE: topic and offset of each record, why it was refused, and its bytes.
 
-    Bytes that are not UTF-8 are shown as escapes.
+    Bytes that are not UTF-8 are escaped.
     """
     table = open_table(uri, storage_options=storage_options or None)
     if stream is not None:
@@ -73,15 +73,17 @@ def show(
 @dead_letters.command(
     epilog="""\b
 Example:
-  headgate dead-letters replay ./orders --stream orders              what would become rows
+  headgate dead-letters replay ./orders --stream orders              show what would become rows
   headgate dead-letters replay ./orders --stream orders --apply
   headgate dead-letters replay ./orders --stream cdc --decode debezium --apply --output json
 """
 )
 @table_argument
-@click.option("--stream", required=True, metavar="NAME", help="Whose dead letters.")
+@click.option("--stream", required=True, metavar="NAME", help="The stream whose dead letters are replayed.")
 @decoder_options
-@click.option("--overwrite", is_flag=True, help="Also where the table has a row with the same key.")
+@click.option(
+    "--overwrite", is_flag=True, help="Also replay records whose key is in the table already; they overwrite the row."
+)
 @apply_option()
 @storage_option
 @output_option
@@ -97,11 +99,12 @@ def replay(
     storage_options: dict[str, str],
     output: Output,
 ) -> None:
-    """Make rows of the dead letters of a TABLE's stream that can be read now: after a column was added, a decoder
-    changed, a registry mended.
+    """Decode a stream's dead letters again, and write those that are valid now: after you added a column, changed the
+    decoder, or fixed the registry.
 
-    Exactly once: what was replayed is never replayed again, what is refused again stays. The stream is taken over for
-    it: one that still runs is fenced and stops; start it again afterwards, it goes on where it was.
+    Exactly once: a replayed record is never replayed again; a record that is refused again stays a dead letter. The
+    command takes over the stream: a query that still runs is fenced and stops. Start it again afterwards; it continues
+    where it was.
     """
     table = open_table(uri, storage_options=storage_options or None)
     decoder = decoder_for(table, decode_as, registry, registry_auth, metadata)

@@ -1,4 +1,4 @@
-"""`headgate demo`: the main job, seen from end to end on this machine."""
+"""`headgate demo`: the whole pipeline on this machine."""
 
 from __future__ import annotations
 
@@ -29,27 +29,30 @@ Example:
   headgate demo --clean
 """
 )
-@click.option("--rows", type=click.IntRange(min=1_000), default=200_000, show_default=True, help="Records to produce.")
+@click.option(
+    "--rows", type=click.IntRange(min=1_000), default=200_000, show_default=True, help="Number of records to produce."
+)
 @click.option(
     "--dir",
     "directory",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("headgate-demo"),
     show_default=True,
-    help="Where the table is kept, as orders; one of an earlier demo is replaced.",
+    help="Directory for the table `orders`; a table of an earlier demo is replaced.",
 )
-@click.option("--clean", "is_clean", is_flag=True, help="Only remove what a demo has left in DIR.")
+@click.option("--clean", "is_clean", is_flag=True, help="Only remove the table that a demo left in DIR.")
 @output_option
 def demo(rows: int, directory: Path, is_clean: bool, output: Output) -> None:
-    """Start a Kafka, produce orders, stream them into a table, kill the driver half-way with kill -9, start
-    again, and compare every row with what was produced. Then search, take a checkpoint, and take the rows into the
-    base, and look that nothing changed.
+    """Start Kafka, produce orders, stream them into a table, kill the driver with kill -9, start it again, and compare
+    every row with the produced records. Then search, take a checkpoint, merge all rows into the base, and check that
+    results stay the same.
 
-    Leaves nothing running. The table stays, to try commands on. Exits 6 where a row is lost, there twice or wrong.
+    Leaves nothing running. The table stays, so that you can try commands on it. Exits 6 if a row is lost, duplicated or
+    wrong.
     """
     if is_clean:
         removed = clean(directory)
-        title = f"Removed the demo's table from {directory}" if removed else f"No demo has left anything in {directory}"
+        title = f"Removed the demo's table from {directory}" if removed else f"No demo table found in {directory}"
         _tell(output, title, {"dir": str(directory), "removed": removed})
         return
     with _term_as_interrupt(), bars() as progress:
@@ -57,7 +60,7 @@ def demo(rows: int, directory: Path, is_clean: bool, output: Output) -> None:
     if isinstance(output, TextOutput) and result.holds:
         click.echo(_last_lines(result, directory / TOPIC))
     else:
-        title = "Every row is there, once" if result.holds else "NOT as promised"
+        title = "Every row is there, once" if result.holds else "FAILED: rows are lost, duplicated or wrong"
         value = {**_summary(result), "table": result.table}
         output.record(title, value | ({} if isinstance(output, TextOutput) else {"batches": list(result.batches)}))
     click.get_current_context().exit(0 if result.holds else exit_code(DataLoss))
@@ -124,7 +127,7 @@ def _off(result: Result) -> dict[str, Any]:
 
 
 class _Shown:
-    """Steps as bars on a terminal, and as a line each; with JSON only the bars."""
+    """Progress: bars on a terminal and one line per step; with JSON only the bars."""
 
     def __init__(self, progress: Progress, output: Output) -> None:
         self._progress = progress
@@ -132,16 +135,13 @@ class _Shown:
         self._task: TaskID | None = None
 
     def step(self, what: str, total: int | None = None) -> None:
-        """The next step begins."""
         self._task = self._progress.add_task(what, total=total)
 
     def moved(self, done: int) -> None:
-        """So much of the step is done."""
         if self._task is not None:
             self._progress.update(self._task, completed=done)
 
     def done(self, result: str) -> None:
-        """The step is done."""
         if self._task is not None:
             self._progress.remove_task(self._task)
             self._task = None

@@ -1,4 +1,4 @@
-"""`headgate doctor`: whether this machine, a table's store and Kafka are fit, and what to do where they are not."""
+"""`headgate doctor`: check this machine, a table's store and Kafka, and say what to do."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ Example:
   headgate doctor --store s3://bucket/new-prefix --output json
 """
 )
-@click.option("--table", "uri", metavar="TABLE", help="A table: whether it opens, and what its store allows.")
-@click.option("--store", "prefix", metavar="URI", help="A place without a table yet: what the store allows there.")
-@servers_option(": whether it answers.")
-@click.option("--topic", "topics", multiple=True, help="With --servers: a topic that should be there; may be repeated.")
+@click.option("--table", "uri", metavar="TABLE", help="Check that this table opens, and what its store allows.")
+@click.option("--store", "prefix", metavar="URI", help="Check what the store allows at a place without a table.")
+@servers_option(": check that Kafka answers.")
+@click.option("--topic", "topics", multiple=True, help="With --servers: a topic that must exist; may be repeated.")
 @kafka_option
 @storage_option
 @output_option
@@ -47,11 +47,11 @@ def doctor(
     storage_options: dict[str, str],
     output: Output,
 ) -> None:
-    """Look at Python, packages, Java, jars and room; with --table or --store at the store; with --servers at Kafka.
+    """Check Python, packages, Java, jars and disk space; with --table or --store the store; with --servers Kafka.
 
-    Each line is ok, a warning or bad, with what to do. In the store one small object is put, read, listed and deleted
-    below `_headgate/`; where writing is not allowed, only reading is tried. Exits 1 where something is bad. Nothing
-    that is printed holds a credential.
+    Each line is ok, a warning or bad, with what to do. The store check puts, reads, lists and deletes one small object
+    below `_headgate/`; if writing is not allowed, it only reads. Exits 1 if something is bad. The output contains no
+    credentials.
     """
     if servers is None and (topics or kafka_options):
         raise InvalidInput("--topic and --kafka-option need --servers.", advice="add --servers HOST:PORT")
@@ -59,7 +59,7 @@ def doctor(
     counts = Counter(check.state for check in checks)
     if isinstance(output, TextOutput):
         output.rows(_COLUMNS, (_line(one) for one in checks))
-        fit = "Fit" if not counts["bad"] else "NOT fit, see what is bad"
+        fit = "Fit" if not counts["bad"] else "Problems found, see the lines marked bad"
         click.echo(f"{fit}: {counts['ok']} ok, {counts['warn']} warnings, {counts['bad']} bad")
     else:
         output.record(
@@ -100,7 +100,7 @@ def _checks(
 
 
 def check_kafka(servers: str, topics: tuple[str, ...], options: dict[str, str]) -> Iterator[Check]:
-    """Whether Kafka answers, and has the topics."""
+    """Check that Kafka answers and has the topics."""
     try:
         from headgate.connectors.kafka.reader import cluster, offsets
         from headgate.streaming.kafka.source import source

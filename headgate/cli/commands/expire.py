@@ -1,4 +1,4 @@
-"""`headgate wal expire`: retention of WAL-only streams, whose rows are in the write-ahead log alone."""
+"""`headgate wal expire`: retention of WAL-only streams, whose rows exist only in the write-ahead log."""
 
 from __future__ import annotations
 
@@ -18,16 +18,21 @@ from headgate.table.table import open_table
 @click.command(
     epilog="""\b
 Example:
-  headgate wal expire ./orders --older-than 30d                     what would go
+  headgate wal expire ./orders --older-than 30d                     show what would go
   headgate wal expire ./orders --older-than 30d --stream orders --apply
   headgate wal expire ./orders --before-checkpoint before-migration --apply
   headgate wal expire ./orders --before-position 4200 --shard bucket-00000 --apply --output json
 """
 )
 @table_argument
-@click.option("--before-position", type=click.IntRange(min=0), metavar="N", help="What lies before it; with --shard.")
-@click.option("--older-than", type=DURATION, metavar="AGE", help="What is older: 12h, 30d.")
-@click.option("--before-checkpoint", metavar="NAME", help="What is older than this checkpoint of the table.")
+@click.option(
+    "--before-position",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Expire entries before this position; with --shard.",
+)
+@click.option("--older-than", type=DURATION, metavar="AGE", help="Expire entries older than this: 12h, 30d.")
+@click.option("--before-checkpoint", metavar="NAME", help="Expire entries older than this checkpoint of the table.")
 @click.option("--stream", metavar="NAME", help="Only the shards of this stream.")
 @click.option("--shard", metavar="NAME|ID", help="Only this shard.")
 @apply_option()
@@ -44,11 +49,11 @@ def expire(
     storage_options: dict[str, str],
     output: Output,
 ) -> None:
-    """Let old entries go where the write-ahead log is all there is: THEIR ROWS ARE NO LONGER PART OF THE TABLE.
+    """Remove old rows of WAL-only streams: THESE ROWS ARE NO LONGER PART OF THE TABLE.
 
-    For streams that write WAL only (without names: all of those). Each stream is taken over for it: one that still
-    runs is fenced and stops. What goes is noted in a record that stays; `headgate gc` deletes the entries later,
-    unless a checkpoint pins them.
+    Without --stream or --shard: all WAL-only streams. The command takes over each stream: a query that still runs is
+    fenced and stops. A permanent record notes what was removed; `headgate gc` deletes the entries later, unless a
+    checkpoint pins them.
     """
     before = _before(before_position, older_than, before_checkpoint)
     table = open_table(uri, storage_options=storage_options)
@@ -67,7 +72,7 @@ def expire(
 
 
 def _before(position: int | None, age: timedelta | None, checkpoint: str | None) -> Before:
-    """What goes, by the one of the three that was given. Raises InvalidInput."""
+    """The limit that was given. Raises InvalidInput unless there is exactly one."""
     given: list[Before] = []
     if position is not None:
         given.append(BeforePosition(position))
@@ -77,7 +82,7 @@ def _before(position: int | None, age: timedelta | None, checkpoint: str | None)
         given.append(BeforeCheckpoint(checkpoint))
     if len(given) != 1:
         raise InvalidInput(
-            "Say --before-position, --older-than or --before-checkpoint, one of them.",
+            "Give exactly one of --before-position, --older-than and --before-checkpoint.",
             advice="see `headgate wal expire --help`",
         )
     return given[0]

@@ -20,17 +20,17 @@ Example:
   headgate fsck s3://bucket/orders --storage-option region=eu-west-1 --output json
 
 \b
-Exit codes: 0 nothing found, 1 warnings only, 6 something durable is missing or damaged.
+Exit codes: 0 no problems, 1 warnings only, 6 something durable is missing or damaged.
 """
 )
 @table_argument
 @storage_option
 @output_option
 def fsck(uri: str, storage_options: dict[str, str], output: Output) -> None:
-    """Check every record, manifest, WAL entry, SSTable, dead letter and checkpoint of a TABLE.
+    """Check every record, manifest, WAL entry, SSTable, dead letter and checkpoint of TABLE.
 
-    That nothing committed is missing or there twice, that no WAL has a gap, that every fence stands. Each finding
-    has a code, says what is lost by it, and what to do. Streams may go on meanwhile. Nothing is written.
+    Checks that nothing committed is missing or duplicated, that no WAL has a gap, and that every fence is in place.
+    Each finding has a code and says what is lost and what to do. Streams may keep running. Nothing is written.
     """
     report = check(uri, storage_options=storage_options or None)
     value = report.to_dict()

@@ -1,4 +1,4 @@
-"""`headgate gc`: what nobody can need any more, listed, and with --apply deleted."""
+"""`headgate gc`: list files that nothing needs any more, and delete them with --apply."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from headgate.cli.output import Output, not_applied, output_option
 from headgate.table.table import open_table
 
 SHOWN = 1000
-"""Objects that are listed one by one; the sums count all of them."""
+"""Maximum objects listed one by one; the totals count all of them."""
 
 
 @click.command(
     epilog="""\b
 Example:
-  headgate gc ./orders                 what would be deleted, why, and how many bytes
+  headgate gc ./orders                 show what would be deleted, and why
   headgate gc ./orders --apply
   headgate gc s3://bucket/orders --min-age 7d --apply --output json
 """
@@ -33,18 +33,18 @@ Example:
     default="1h",
     show_default=True,
     metavar="AGE",
-    help="90m, 12h, 7d: younger garbage stays.",
+    help="Keep garbage younger than this: 90m, 12h, 7d.",
 )
 @nothing_else_runs_option
-@apply_option("Delete it. Without this nothing is written.")
+@apply_option("Delete it. Without --apply nothing is deleted.")
 @storage_option
 @output_option
 def gc(
     uri: str, min_age: timedelta, nothing_else_runs: bool, apply: bool, storage_options: dict[str, str], output: Output
 ) -> None:
-    """Find what no reader, checkpoint, fence or recovery of the TABLE can need any more.
+    """Find files of TABLE that no reader, checkpoint, fence or recovery can need any more.
 
-    Fence barriers, open records and the tips of logs always stay: they refuse what a stalled writer may still try.
+    Fence barriers, open records and the tips of logs always stay: they stop writes of a stalled writer.
     """
     check_age("--min-age", min_age, nothing_else_runs)
     table = open_table(uri, storage_options=storage_options)

@@ -1,4 +1,4 @@
-"""`headgate index`: build indexes of texts and vectors, and see what they cover."""
+"""`headgate index`: build full-text and vector indexes, and show what they cover."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _SHOWN = (
 
 @click.group()
 def index() -> None:
-    """Build indexes of texts and vectors, and see what they cover."""
+    """Build full-text and vector indexes, and show what they cover."""
 
 
 @index.command(
@@ -62,11 +62,15 @@ Example:
 """
 )
 @table_argument
-@click.option("--column", "columns", multiple=True, help="A column; may be repeated. Default: all of the table's own.")
-@click.option("--spark", "on_spark", is_flag=True, help="On a Spark of this machine, not in this process.")
-@click.option("--cores", type=click.IntRange(min=1), metavar="N", help="With --spark: cores for it. Default: all.")
-@click.option("--rebuild", is_flag=True, help="Index every row anew, and forget the old segments.")
-@parameter_option("Of a new index, or with --rebuild: Lance's own, such as language=German; may be repeated.")
+@click.option(
+    "--column", "columns", multiple=True, help="A column; may be repeated. Default: all full-text columns of the table."
+)
+@click.option("--spark", "on_spark", is_flag=True, help="Build with a local Spark, not in this process.")
+@click.option("--cores", type=click.IntRange(min=1), metavar="N", help="With --spark: number of cores. Default: all.")
+@click.option("--rebuild", is_flag=True, help="Index every row again, and drop the old segments.")
+@parameter_option(
+    "For a new index or with --rebuild: a parameter of Lance's index, such as language=German; may be repeated."
+)
 @click.option(
     "--max-segments",
     type=click.IntRange(min=1),
@@ -88,12 +92,12 @@ def build(
     storage_options: dict[str, str],
     output: Output,
 ) -> None:
-    """Cover every row of the base of the TABLE by its indexes: of words, and of vectors.
+    """Extend the full-text and vector indexes of TABLE to every row of its base.
 
-    Rows that are covered are left alone, so that a second run does nothing, and the same command goes on after a
-    crash. Fresh rows are found without it; they get their index when they are flushed and compacted. A vector column
-    gets one once enough rows of the base have a vector (65,536, if the table names no other number); until then the
-    note says so, and every row is measured.
+    Rows that are covered already are skipped: a second run does nothing, and after a crash the same command continues.
+    Fresh rows are found without an index; they are indexed when they are flushed and compacted. A vector column gets an
+    index once enough rows of the base have a vector (default 65,536); until then a note says so, and every search
+    computes the distance of every row.
     """
     if cores is not None and not on_spark:
         raise InvalidInput("--cores is for --spark.")
@@ -102,7 +106,7 @@ def build(
     chosen = parse_parameters(parameters)
     wanted = columns or indexed_columns(table)
     if not wanted:
-        what = f"The table at {table.uri} names no full-text or vector columns."
+        what = f"The table at {table.uri} has no full-text or vector columns."
         raise InvalidInput(what, advice="name a column of text with --column")
     with _session(on_spark, cores) as spark:
         limits = _limits(spark, max_segments)
@@ -122,11 +126,13 @@ Example:
 """
 )
 @table_argument
-@click.option("--column", "columns", multiple=True, help="A column; may be repeated. Default: all of the table's own.")
+@click.option(
+    "--column", "columns", multiple=True, help="A column; may be repeated. Default: all full-text columns of the table."
+)
 @storage_option
 @output_option
 def show(uri: str, columns: tuple[str, ...], storage_options: dict[str, str], output: Output) -> None:
-    """What the indexes of the TABLE cover; of one column, with its segments. Writes nothing."""
+    """Show what the indexes of TABLE cover; with one --column also its segments. Writes nothing."""
     quiet_logs()
     table = open_table(uri, storage_options=storage_options)
     if len(columns) == 1:
@@ -141,7 +147,7 @@ def indexed_columns(table: Table) -> tuple[str, ...]:
 
 
 def described(table: Table, column: str) -> dict[str, Any]:
-    """How a column's index stands, segment by segment."""
+    """The state of a column's index, by segment."""
     kind, store = kind_of(table.home, column), table.home.store
     look = kind.look(store, column, index_name(column))
     missing = uncovered(look)

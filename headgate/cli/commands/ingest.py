@@ -1,4 +1,4 @@
-"""`headgate ingest`: one stream from a Kafka topic into a table, in a Spark of its own on this machine."""
+"""`headgate ingest`: stream Kafka topics into a table, with a local Spark."""
 
 from __future__ import annotations
 
@@ -72,15 +72,17 @@ Example:
 )
 @servers_option(required=True)
 @click.option("--topic", "topics", multiple=True, help="A topic to read; may be repeated.")
-@click.option("--topic-pattern", metavar="REGEX", help="Or all topics whose whole names match, later ones included.")
+@click.option(
+    "--topic-pattern", metavar="REGEX", help="Or all topics whose full names match, including topics created later."
+)
 @click.option(
     "--start",
     metavar="WHEN",
-    help="Where a new stream begins: earliest (default), latest, or an instant in ISO 8601 with its zone.",
+    help="Where a new stream begins: earliest (default), latest, or a time in ISO 8601 with time zone.",
 )
 @click.option("--table", "uri", required=True, metavar="TABLE", help="The table to write to.")
-@click.option("--stream", metavar="NAME", help="The stream's name in the table. Default: the one topic's.")
-@click.option("--create", "ddl", metavar="DDL", help="Make the table with these columns where it is not there yet.")
+@click.option("--stream", metavar="NAME", help="The stream's name in the table. Default: the topic's name.")
+@click.option("--create", "ddl", metavar="DDL", help="Create the table with these columns if it does not exist.")
 @click.option("--primary-key", multiple=True, metavar="COLUMN", help="With --create: a key column; may be repeated.")
 @click.option(
     "--sharding",
@@ -93,34 +95,34 @@ Example:
 @click.option(
     "--spark-checkpoint",
     metavar="DIR",
-    help="Spark's checkpoint directory. Default, for a table on local disk: a folder beside the table's own records.",
+    help="Spark's checkpoint directory. Default for a table on local disk: a folder below the table's _headgate/.",
 )
-@click.option("--once", is_flag=True, help="Stop when everything that is in the topic now is in the table.")
-@click.option("--trigger", type=DURATION, metavar="TIME", help="At least so long between batches: 10, 90s, 5m.")
+@click.option("--once", is_flag=True, help="Stop when everything now in the topic is in the table.")
+@click.option("--trigger", type=DURATION, metavar="TIME", help="Minimum time between batches: 10, 90s, 5m.")
 @click.option(
     "--direct/--no-direct",
     default=True,
     show_default=True,
-    help="Let the tasks read Kafka themselves, or take the rows from Spark's source.",
+    help="Let the tasks read Kafka themselves, or take rows from Spark's Kafka source.",
 )
 @click.option(
     "--memtable/--wal-only",
     default=True,
     show_default=True,
-    help="Flush shards to SSTables as they grow, or leave the rows in the write-ahead logs.",
+    help="Flush shards to SSTables as they grow, or leave rows in the write-ahead logs.",
 )
 @click.option(
     "--max-base-age",
     default="15 minutes",
     show_default=True,
     metavar="AGE",
-    help="With --memtable: rows are in the base, where plain Lance readers see them, before they are this old.",
+    help="With --memtable: merge rows into the base, where plain Lance readers see them, before they are this old.",
 )
 @click.option(
     "--compact-on-stop/--no-compact-on-stop",
     default=True,
     show_default=True,
-    help="With --memtable: a clean stop takes all rows into the base.",
+    help="With --memtable: merge all rows into the base at a clean stop.",
 )
 @click.option(
     "--stop-timeout",
@@ -135,14 +137,14 @@ Example:
     default=MAX_OFFSETS_PER_TRIGGER,
     show_default=True,
     metavar="N",
-    help="Most offsets of one batch.",
+    help="Maximum offsets per batch.",
 )
 @click.option(
     "--on-bad-record",
     type=click.Choice(["dead_letter", "fail"]),
     default="dead_letter",
     show_default=True,
-    help="Keep what cannot become a row beside the table, or stop at the first one.",
+    help="Keep invalid records as dead letters, or stop at the first one.",
 )
 @click.option(
     "--commit-to-kafka",
@@ -152,29 +154,29 @@ Example:
 @click.option(
     "--ledger",
     metavar="PATH",
-    help="Keep the commit log as rows of this Delta table.",
+    help="Also write the commit log to this Delta table.",
 )
 @click.option(
     "--metrics-port",
     type=click.IntRange(0, 65535),
     metavar="PORT",
-    help="Show counts to Prometheus at this port; 0: any free one.",
+    help="Serve Prometheus metrics on this port; 0: any free port.",
 )
 @click.option(
     "--metrics-host",
     default="127.0.0.1",
     show_default=True,
     metavar="ADDRESS",
-    help="Address the metrics server binds to; 0.0.0.0 lets other machines reach it.",
+    help="Address the metrics server binds to; 0.0.0.0 for access from other machines.",
 )
 @click.option(
     "--log",
     "log_form",
     type=click.Choice(["text", "json"]),
-    help="Log lines on stderr, one a batch. Default: only warnings.",
+    help="Log one line per batch to stderr. Default: only warnings.",
 )
 @decoder_options
-@click.option("--cores", type=click.IntRange(min=1), metavar="N", help="Cores for Spark. Default: all.")
+@click.option("--cores", type=click.IntRange(min=1), metavar="N", help="Number of cores for Spark. Default: all.")
 @kafka_option
 @storage_option
 @output_option
@@ -215,17 +217,16 @@ def ingest(
     storage_options: dict[str, str],
     output: Output,
 ) -> None:
-    """Stream the records of topics into a table, exactly once, and print one line per batch.
+    """Stream Kafka topics into a table, exactly once, and print one line per batch.
 
-    Starting takes the stream over: a driver that still runs it elsewhere, or here with the same Spark
-    checkpoint, is fenced and exits 4. SIGTERM finishes or abandons the batch, takes all rows into the
-    base and exits 0, Ctrl-C does the same and exits 130, also where every process of the command gets
-    the signal; a second one hurries it. After any of these, and after a crash, the same command goes on
-    where the table stands. Where a power cut has left Spark's checkpoint damaged, it is rebuilt from the
-    table first, which is reported on stderr.
+    A start takes over the stream: a driver that still runs it, elsewhere or here, is fenced and exits 4. SIGTERM
+    finishes or abandons the current batch, merges all rows into the base and exits 0. Ctrl-C does the same and exits
+    130. A second signal ends the command at once. After any of these, and after a crash, run the same command again: it
+    continues where the table is. If a power cut damaged Spark's checkpoint, the command rebuilds it from the table
+    first and says so on stderr.
     """
     if once and trigger is not None:
-        raise InvalidInput("--once and --trigger exclude each other.")
+        raise InvalidInput("Give --once or --trigger, not both.")
     for_ledger = {} if ledger is None else ledger_settings(ledger, storage_options)
     name = _stream_name(stream, topics, topic_pattern)
     wanted = _TopicChoice(servers, topics or None, topic_pattern, parse_start(start), max_offsets, kafka_options)
@@ -274,23 +275,23 @@ def ingest(
         raise click.Abort
 
 
-_NOT_BEGUN = "no batch has begun, so nothing is lost. Ctrl-C again ends it at once."
+_NOT_BEGUN = "no batch has started, so nothing is lost. Press Ctrl-C again to end at once."
 
 
 def _waits_for(base: str | None) -> str:
     base = f", then for at most {base} until all rows are in the base" if base else ""
-    return (
-        f"waiting for the batch, or the answer, that is on its way{base}. Ctrl-C again ends it at once; no row is lost."
-    )
+    return f"waiting for the current batch{base}. Press Ctrl-C again to end at once; no row is lost."
 
 
 def _interval(trigger: timedelta) -> str:
-    """As Spark reads it: exact, whatever fraction of a second it has."""
+    """The trigger interval as Spark reads it, with any fraction of a second."""
     return f"{round(trigger.total_seconds() * 1000)} milliseconds"
 
 
 def _mend(table: Table, stream: str, place: str, storage_options: Mapping[str, str] | None) -> None:
-    """Spark reads its own files before it calls anybody, and a power cut leaves them empty or older than the table."""
+    """Rebuild a damaged Spark checkpoint. Spark reads its files before it calls the sink, and a power cut can leave
+    them empty or older than the table.
+    """
     checkpoint = SparkCheckpoint(place, storage_options)
     mended = mend(table.home, stream, checkpoint, lambda: open_store(checkpoint.location, storage_options))
     if mended is not None:
@@ -305,7 +306,7 @@ def batch_row(done: Done) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _TopicChoice:
-    """What is read, as it was asked for. Options may hold credentials."""
+    """The requested topics. Options may hold credentials."""
 
     servers: str
     topics: tuple[str, ...] | None
@@ -315,7 +316,7 @@ class _TopicChoice:
     options: Mapping[str, str] = field(repr=False)
 
     def source(self) -> KafkaSource:
-        """For our own client. Raises InvalidInput for what it cannot honour."""
+        """For headgate's own Kafka client. Raises InvalidInput for options that it does not support."""
         return source(
             self.servers,
             self.topics,
@@ -340,39 +341,40 @@ class _TopicChoice:
 
 def _stream_name(stream: str | None, topics: tuple[str, ...], pattern: str | None) -> str:
     if bool(topics) == (pattern is not None):
-        raise InvalidInput("Name topics with --topic, or give a --topic-pattern: one of the two.")
+        raise InvalidInput("Give either --topic or --topic-pattern.")
     if stream is not None:
         return stream
     if len(topics) != 1 or "," in topics[0]:
-        raise InvalidInput("A stream of several topics needs a name.", advice="give it one with --stream")
+        raise InvalidInput("A stream that reads several topics needs a name.", advice="give it one with --stream")
     return topics[0]
 
 
 def parse_start(text: str | None) -> str | datetime | None:
-    """What --start says. Raises InvalidInput."""
+    """Parse --start. Raises InvalidInput."""
     if text is None or text in ("earliest", "latest"):
         return text
     try:
         return datetime.fromisoformat(text)
     except ValueError:
         raise InvalidInput(
-            f"--start is earliest, latest or an instant, not {text[:40]!r}.", advice="write 2026-11-16T20:00:00Z"
+            f"--start must be earliest, latest or a time in ISO 8601 with time zone, got {text[:40]}.",
+            advice="write 2026-11-16T20:00:00Z",
         ) from None
 
 
 def _source(wanted: _TopicChoice, direct: bool) -> KafkaSource | None:
-    """The topics for our own client. None: only Spark's can honour the options, and it is the one that reads."""
+    """The topics for headgate's own client. None if only Spark's source supports the options."""
     try:
         return wanted.source()
     except InvalidInput as error:
         if direct:
-            error.advice = error.advice or "correct the option, or read through Spark's own source with --no-direct"
+            error.advice = error.advice or "correct the option, or read with Spark's Kafka source: --no-direct"
             raise
         return None
 
 
 def _has_read(uri: str, storage_options: Mapping[str, str] | None, stream: str, topic: str) -> bool:
-    """Whether the stream has rows of the topic. Where there is no table yet it has none."""
+    """True if the stream has read from the topic. False if the table does not exist."""
     try:
         home = open_table(uri, storage_options=storage_options).home
     except NotFound:

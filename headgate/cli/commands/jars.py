@@ -1,4 +1,4 @@
-"""`headgate jars …`: the jars that Spark needs beside its own, and those of the local broker."""
+"""`headgate jars …`: the extra jars for Spark, and those of the local Kafka broker."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from headgate.connectors.jars.lists import JarsMissing, cache_directory, spark_j
 
 @click.group()
 def jars() -> None:
-    """The jars that Spark needs beside its own, and those of the local broker."""
+    """Fetch and list the extra jars for Spark, and those of the local Kafka broker."""
 
 
 @jars.command()
 @click.argument("lists", nargs=-1, metavar="[LIST]...")
 @output_option
 def fetch(lists: tuple[str, ...], output: Output) -> None:
-    """Bring the jars to the cache directory (HEADGATE_CACHE), with the Ivy that Spark ships: those of the lists
-    `spark` (for the line of Spark that is installed) and `kafka`, or of the ones that are named.
+    """Download jars to the cache directory (HEADGATE_CACHE) with Spark's Ivy: the lists `spark` (for the installed
+    Spark version) and `kafka`, or only the lists you name.
 
-    What is there is left alone. HEADGATE_IVY_SETTINGS names a settings file of Ivy, for a mirror.
+    Jars that are there already are not downloaded again. For a mirror, set HEADGATE_IVY_SETTINGS to an Ivy settings
+    file.
 
     \b
     Example:
@@ -38,7 +39,7 @@ def fetch(lists: tuple[str, ...], output: Output) -> None:
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None or not Path(java).exists():
         raise JarsMissing(
-            "There is no java on PATH or in JAVA_HOME to fetch jars with.",
+            "No java found on PATH or in JAVA_HOME; it is needed to fetch jars.",
             advice="install Java 17 or newer, or point JAVA_HOME at it",
         )
     with redirect_stdout(sys.stderr):
@@ -47,10 +48,10 @@ def fetch(lists: tuple[str, ...], output: Output) -> None:
 
 
 @jars.command()
-@click.option("--comma", is_flag=True, help="One line, as `spark-submit --jars` takes it.")
+@click.option("--comma", is_flag=True, help="Print one comma-separated line, as `spark-submit --jars` takes it.")
 @output_option
 def show(comma: bool, output: Output) -> None:
-    """Where the jars for Spark are: what `spark-submit --jars` is given on a cluster.
+    """Show the paths of the jars for Spark, to pass to `spark-submit --jars` on a cluster.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`headgate kafka …`: a Kafka of one node on this machine, and topics of any, for trying things out."""
+"""`headgate kafka …`: run a one-node Kafka on this machine, and create topics, to try things out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headgate.connectors.jars.lists import cache_directory
 
 @click.group()
 def kafka() -> None:
-    """Run a Kafka of one node on this machine, and make topics, for trying things out."""
+    """Run a one-node Kafka on this machine, and create topics, to try things out."""
 
 
 _directory = click.option(
@@ -23,18 +23,20 @@ _directory = click.option(
     type=click.Path(path_type=Path, file_okay=False),
     default=lambda: cache_directory() / "kafka",
     show_default="kafka in the cache directory",
-    help="Where configuration, data and log are.",
+    help="Directory for configuration, data and log.",
 )
 
 
 @kafka.command()
 @_directory
-@click.option("--port", type=click.IntRange(1, 65535), metavar="N", help="Default: the earlier one, else a free one.")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), metavar="N", help="Default: the port of the last start, else a free one."
+)
 @output_option
 def start(directory: Path, port: int | None, output: Output) -> None:
-    """Start the broker of DIR and leave it running; data of earlier runs is kept.
+    """Start the broker in DIR and leave it running. Data of earlier runs is kept.
 
-    Prints the address that clients take. Where it already runs, says so and starts nothing.
+    Prints the address for clients. If the broker already runs, the command says so and starts nothing.
 
     \b
     Example:
@@ -66,7 +68,7 @@ def start(directory: Path, port: int | None, output: Output) -> None:
 @_directory
 @output_option
 def stop(directory: Path, output: Output) -> None:
-    """Stop the broker of DIR. Its data stays. Where none runs, says so.
+    """Stop the broker in DIR. Its data stays. If none runs, the command says so.
 
     \b
     Example:
@@ -77,7 +79,7 @@ def stop(directory: Path, output: Output) -> None:
 
     stopped = stop_detached(directory)
     output.record(
-        "No Kafka runs there" if stopped is None else "Kafka stopped",
+        "No Kafka runs in this directory" if stopped is None else "Kafka stopped",
         {
             "servers": stopped.servers if stopped else None,
             "dir": str(directory.absolute()),
@@ -93,7 +95,7 @@ def stop(directory: Path, output: Output) -> None:
 @click.option("--replication", type=click.IntRange(min=1), default=1, show_default=True, metavar="N")
 @output_option
 def topic(name: str, servers: str, partitions: int, replication: int, output: Output) -> None:
-    """Make the topic NAME. Where it is there already, says so and changes nothing.
+    """Create topic NAME. If it exists, the command says so and changes nothing.
 
     \b
     Example:
@@ -103,6 +105,6 @@ def topic(name: str, servers: str, partitions: int, replication: int, output: Ou
 
     made = ensure_topic(servers, name, partitions, replication=replication)
     output.record(
-        "Topic made" if made else "The topic is there already",
+        "Topic made" if made else "The topic exists already",
         {"topic": name, "servers": servers, "already_there": not made},
     )

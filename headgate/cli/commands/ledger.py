@@ -1,4 +1,4 @@
-"""`headgate ledger …`: the commit log of a stream as rows of a Delta table. Only `rebuild --apply` writes."""
+"""`headgate ledger …`: a stream's commit log as rows of a Delta table. Only `rebuild --apply` writes."""
 
 from __future__ import annotations
 
@@ -18,29 +18,28 @@ from headgate.table.table import open_table
 
 @click.group()
 def ledger() -> None:
-    """The ledger of a stream: its commit log as rows of a Delta table. Only `rebuild --apply` writes."""
+    """A stream's ledger: its commit log as rows of a Delta table. Only `rebuild --apply` writes."""
 
 
 @ledger.command(
     epilog="""\b
 Example:
-  headgate ledger rebuild ./orders --stream orders --ledger ./ledger            what it would do
+  headgate ledger rebuild ./orders --stream orders --ledger ./ledger            show what it would do
   headgate ledger rebuild ./orders --stream orders --ledger ./ledger --apply
   headgate ledger rebuild ./orders --stream orders --ledger ./ledger --apply --output json
 """
 )
 @table_argument
-@click.option("--stream", required=True, metavar="NAME", help="Whose commit log.")
-@click.option("--ledger", "target", required=True, metavar="PATH", help="The Delta table.")
+@click.option("--stream", required=True, metavar="NAME", help="The stream whose ledger is rebuilt.")
+@click.option("--ledger", "target", required=True, metavar="PATH", help="The ledger: a Delta table.")
 @apply_option()
 @storage_option
 @output_option
 def rebuild(uri: str, stream: str, target: str, apply: bool, storage_options: dict[str, str], output: Output) -> None:
-    """Make the rows of a TABLE's stream in a ledger anew, from its commit log and the log's archive, in a Spark of its
-    own.
+    """Rewrite the rows of one stream in a ledger, from its commit log and the log's archive, with a local Spark.
 
-    Rows of records that were collected before the stream had a ledger stay as they are: nobody else can give them
-    again. Where the ledger does not have them either, rows of the kind `folded` say which offsets they had read.
+    Records that were garbage collected before the stream had a ledger cannot be rebuilt: their ledger rows stay as they
+    are. If the ledger has no such rows either, rows of kind `folded` say which offsets they had read.
     """
     table = open_table(uri, storage_options=storage_options or None)
     check_stream(table.home.records, stream, table.uri)
@@ -52,6 +51,6 @@ def rebuild(uri: str, stream: str, target: str, apply: bool, storage_options: di
         try:
             done = rebuild_ledger(spark, table, stream=stream, ledger=target, apply=apply)
         except PySparkException as error:
-            raise SparkFailed(f"The ledger could not be rebuilt: {short(error)}", log=str(log_file)) from error
+            raise SparkFailed(f"The ledger was not rebuilt: {short(error)}", log=str(log_file)) from error
     title = f"{'Rebuilt' if apply else 'Would rebuild'} the ledger of stream {stream} of {table.uri}"
     output.record(title if apply else not_applied(title), asdict(done))

@@ -1,4 +1,4 @@
-"""`headgate recover`: how Spark's checkpoint stands to the table, and a new one where it is lost or damaged."""
+"""`headgate recover`: compare Spark's checkpoint with the table, and rebuild it if it is lost or damaged."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from headgate.table.recover import recover as recover_stream
 @click.command(
     epilog="""\b
 Example:
-  headgate recover ./orders --spark-checkpoint checkpoints/orders            how they stand to each other
+  headgate recover ./orders --spark-checkpoint checkpoints/orders            compare the two
   headgate recover ./orders --spark-checkpoint checkpoints/orders --apply    rebuild the checkpoint from the table
-  headgate recover ./orders --apply                                    mend the base alone, after a power cut
+  headgate recover ./orders --apply                                    repair only the base, after a power cut
 """
 )
 @table_argument
 @click.option("--spark-checkpoint", metavar="DIR", help="The query's checkpointLocation: a path or URI.")
-@click.option("--stream", metavar="NAME", help="The stream, where the table has several.")
+@click.option("--stream", metavar="NAME", help="The stream, if the table has several.")
 @source_option
-@apply_option("Rebuild it. This fences a query that still runs the stream.")
+@apply_option("Rebuild it. Fences a query that still runs the stream.")
 @storage_option
 @output_option
 def recover(
@@ -37,16 +37,16 @@ def recover(
     storage_options: dict[str, str],
     output: Output,
 ) -> None:
-    """Say how Spark's checkpoint DIR and the commit log of a TABLE stand to each other, and what a start would do.
+    """Compare Spark's checkpoint DIR with the commit log of TABLE, and say what a start would do.
 
-    They are aligned; or the table is ahead by a batch that Spark will see skipped; or Spark has logged a batch that
-    it will write; or the checkpoint is foreign, made for another table; or it is lost, damaged or of another time.
-    The last is mended with --apply: the stream is taken over, what is in DIR is moved aside, and DIR is written anew
-    in Spark's own format, under a new query id, so that the query goes on exactly where the table stands. Without
-    --apply nothing is written.
+    Possible states: aligned; the table is one batch ahead, which Spark will skip; Spark has planned a batch that it
+    will write; the checkpoint is foreign, made for another table; or it is lost, damaged or outdated. A lost, damaged
+    or outdated checkpoint is rebuilt with --apply: the command takes over the stream, moves the contents of DIR aside,
+    and writes DIR in Spark's own format, with a new query id. The query then continues exactly where the table is.
+    Without --apply nothing is written.
 
-    Versions of the base that a power cut left damaged, and that nothing relied on, are shown first; with --apply they
-    are set aside, as the next writer's open does. Without --spark-checkpoint that is all.
+    The command first lists base versions that a power cut left damaged and that nothing relies on; --apply sets them
+    aside, as the next writer would. Without --spark-checkpoint it does only that.
     """
     done = recover_stream(
         uri,
@@ -58,7 +58,7 @@ def recover(
     )
     value = done.to_dict()
     if done.found is None:
-        title = "Nothing to mend" if not done.damaged else "Mended" if apply else "Damaged"
+        title = "Nothing to repair" if not done.damaged else "Mended" if apply else "Damaged"
         output.record(f"{title}: the base of {done.uri}", value)
         return
     title = "Rebuilt" if done.rebuilt else done.found.standing.state.capitalize()

@@ -1,4 +1,4 @@
-"""`headgate shard release`: let native Lance, or another writer, have the shards of a stopped stream."""
+"""`headgate shard release`: hand the shards of a stopped stream to native Lance or another writer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headgate.table.table import Table, open_table
 @click.command(
     epilog="""\b
 Example:
-  headgate shard release ./orders --stream orders            what it would do
+  headgate shard release ./orders --stream orders            show what it would do
   headgate shard release ./orders --stream orders --apply
   headgate shard release ./orders bucket-00003 --forget-owner --apply --output json
 """
@@ -26,7 +26,7 @@ Example:
 @table_argument
 @click.argument("shard", required=False)
 @click.option("--stream", metavar="NAME", help="All shards of this stream.")
-@click.option("--forget-owner", is_flag=True, help="Let any other stream or writer of headgate open them as well.")
+@click.option("--forget-owner", is_flag=True, help="Also allow any other headgate stream or writer to open them.")
 @apply_option()
 @storage_option
 @output_option
@@ -39,14 +39,14 @@ def release(
     storage_options: dict[str, str],
     output: Output,
 ) -> None:
-    """Flush the stream that owns SHARD (its id or name), or --stream, of the TABLE, and unseal the shards.
+    """Flush the stream that owns SHARD (its id or name), or --stream, of TABLE, and unseal the shards.
 
-    The stream is taken over for it: one that still runs is fenced and stops. A checkpoint of scope all is taken, which
-    expires after seven days. Afterwards native Lance may open the shards; the stream seals them again at its next
-    start, unless its owner was forgotten and somebody else has them.
+    The command takes over the stream: a query that still runs is fenced and stops. It takes a checkpoint of scope all,
+    which expires after seven days. Afterwards native Lance may open the shards. The stream seals them again at its next
+    start, unless --forget-owner was given and another writer has them.
     """
     if (shard is None) == (stream is None):
-        raise InvalidInput("Name a SHARD or a --stream, one of the two.", advice="see `headgate shard release --help`")
+        raise InvalidInput("Give either a SHARD or --stream.", advice="see `headgate shard release --help`")
     table = open_table(uri, storage_options=storage_options)
     chosen = _of_stream(table, stream) if stream is not None else [_named(table, str(shard))]
     owner = chosen[0].owner
@@ -82,10 +82,10 @@ def _named(table: Table, shard: str) -> ShardInfo:
         raise NotFound(f"The table has no shard {shard!r}.", table=table.uri, shard=str(wanted), advice=advice)
     if found.owner is None:
         raise InvalidInput(
-            f"Shard {shard!r} belongs to no stream: there is nothing to release.",
+            f"Shard {shard!r} belongs to no stream, so there is nothing to release.",
             table=table.uri,
             shard=str(wanted),
-            advice="native Lance may open it as it is; nothing was written",
+            advice="native Lance can open it as it is; nothing was written",
         )
     return found
 

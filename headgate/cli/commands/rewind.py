@@ -1,4 +1,6 @@
-"""`headgate rewind`: let a stream read again what it has read, or skip what it has not. Deliberately, on record."""
+"""`headgate rewind`: move a stream back to read records again, or forward to skip some. The commit log keeps a record
+of it.
+"""
 
 from __future__ import annotations
 
@@ -15,23 +17,27 @@ from headgate.streaming.rewind import rewind as rewind_stream
 @click.command(
     epilog="""\b
 Example:
-  headgate rewind ./orders --stream orders --to-offsets '{"orders":{"0":1200}}'          what it would do
+  headgate rewind ./orders --stream orders --to-offsets '{"orders":{"0":1200}}'          show what it would do
   headgate rewind ./orders --stream orders --to-offsets '{"orders":{"0":1200}}' \\
       --spark-checkpoint checkpoints/orders --reason 'decoder fixed' --apply
   headgate rewind ./orders --stream orders --to-timestamp 2026-11-16T00:00:00Z --servers 127.0.0.1:9092
-  headgate rewind ./orders --stream orders --adopt --spark-checkpoint checkpoints/orders       the table was made anew
+  headgate rewind ./orders --stream orders --adopt --spark-checkpoint checkpoints/orders       for a re-created table
 """
 )
 @table_argument
-@click.option("--stream", required=True, metavar="NAME", help="The stream to send elsewhere.")
-@click.option("--to-offsets", metavar="JSON", help="Where to go on, as Spark's startingOffsets; others stay.")
-@click.option("--to-timestamp", metavar="TIME", help="Go on at the first records since then. Needs --servers.")
-@click.option("--adopt", is_flag=True, help="Go on where --spark-checkpoint stands, made for another table.")
-@servers_option(": then the offsets are looked for.")
-@click.option("--spark-checkpoint", metavar="DIR", help="The query's checkpointLocation: rebuilt for the new offsets.")
+@click.option("--stream", required=True, metavar="NAME", help="The stream to rewind.")
+@click.option(
+    "--to-offsets",
+    metavar="JSON",
+    help="New offsets, in the form of Spark's startingOffsets; partitions not named stay where they are.",
+)
+@click.option("--to-timestamp", metavar="TIME", help="Continue at the first records since this time. Needs --servers.")
+@click.option("--adopt", is_flag=True, help="Continue where --spark-checkpoint is, which was made for another table.")
+@servers_option(", for --to-timestamp.")
+@click.option("--spark-checkpoint", metavar="DIR", help="The query's checkpointLocation; rebuilt for the new offsets.")
 @source_option
-@click.option("--reason", default="", metavar="TEXT", help="Why. It is kept in the record.")
-@apply_option("Do it. This fences a query that still runs the stream.")
+@click.option("--reason", default="", metavar="TEXT", help="The reason, kept in the record.")
+@apply_option("Do it. Fences a query that still runs the stream.")
 @kafka_option
 @storage_option
 @output_option
@@ -50,28 +56,30 @@ def rewind(
     storage_options: dict[str, str],
     output: Output,
 ) -> None:
-    """Send a stream of a TABLE to other offsets: back, to read again; or forward, to skip.
+    """Move a stream of TABLE to other offsets: back to read records again, or forward to skip some.
 
-    Nothing of the table is taken back. On a table without a key, rows that are read again are there twice. On one with
-    a key they replace themselves; until the stream has caught up, a key may show an older value. What is skipped is
-    never read. Stop the query first; one that still runs is fenced.
+    No row is removed from the table. Without a primary key, rows that are read again become duplicates. With a key they
+    replace themselves; until the stream has caught up, a key may show an older value. Skipped records are never read.
+    Stop the query first; if it still runs, it is fenced.
 
-    The commit log keeps a record for ever: who, when, why, and the offsets before and after. Spark's own checkpoint no
-    longer goes with the stream: with --spark-checkpoint it is rebuilt, and the old one is moved aside; otherwise start
-    the query with an empty directory and the startingOffsets that this prints. Without --apply nothing is written.
+    The commit log keeps a permanent record: who, when, why, and the offsets before and after. Spark's own checkpoint no
+    longer matches the stream: --spark-checkpoint rebuilds it and moves the old one aside. Otherwise start the query
+    with an empty directory and the startingOffsets that this command prints. Without --apply nothing is written.
 
-    With --adopt the stream goes on where the checkpoint DIR stands, and DIR is left as it is: for a checkpoint that was
-    made for another table, such as one that was dropped. What it has read until now will not be in this table.
+    With --adopt the stream continues where the checkpoint DIR is, and DIR stays as it is. Use it for a checkpoint of
+    another table, such as a dropped one. Records that DIR has read so far will not be in this table.
     """
     if (to_offsets is not None) + (to_timestamp is not None) + adopt != 1:
         raise InvalidInput(
-            "Say --to-offsets, --to-timestamp or --adopt, one of them.", advice="see `headgate rewind --help`"
+            "Give exactly one of --to-offsets, --to-timestamp and --adopt.", advice="see `headgate rewind --help`"
         )
     if adopt and spark_checkpoint is None:
-        raise InvalidInput("--adopt needs --spark-checkpoint: it says where to go on.", advice="name the directory")
+        raise InvalidInput(
+            "--adopt needs --spark-checkpoint: the stream continues from there.", advice="name the directory"
+        )
     if to_timestamp is not None and servers is None:
         raise InvalidInput(
-            "--to-timestamp needs --servers: only Kafka knows which offsets are of that time.",
+            "--to-timestamp needs --servers: Kafka finds the offsets of that time.",
             advice="add --servers HOST:PORT; nothing was written",
         )
     done = rewind_stream(
@@ -98,7 +106,7 @@ def _title(done: Rewind) -> str:
         return title if done.done is not None else not_applied(title)
     if not done.moves_anything:
         what = "nothing was written" if done.rebuilt is None else "its Spark checkpoint was rebuilt"
-        return f"Stream {stream!r} of {uri} stands there already; {what}"
+        return f"Stream {stream!r} of {uri} is at these offsets already; {what}"
     if done.done is None:
         return not_applied(f"Rewind of stream {stream!r} of {uri}")
     return f"Rewound stream {stream!r} of {uri}"

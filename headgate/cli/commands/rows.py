@@ -1,4 +1,4 @@
-"""`headgate table scan|get|count`: rows, at one instant, fresh ones included. Writes no table."""
+"""`headgate table scan|get|count`: read rows at one instant, fresh ones included. Reads only."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ F = TypeVar("F")
 Write: TypeAlias = Callable[[pa.RecordBatch], object]
 
 SHOWN = 20
-"""Rows of a table for people where nobody says how many."""
+"""Default number of rows with --output table."""
 
 _columns_option = click.option("--columns", metavar="A,B", help="Columns to read, separated by commas. Default: all.")
-_filter_option = click.option("--filter", metavar="SQL", help="One condition, as Lance takes it.")
-_checkpoint_option = click.option("--checkpoint", metavar="NAME", help="Read the table as this checkpoint has it.")
+_filter_option = click.option("--filter", metavar="SQL", help='A condition in Lance\'s SQL, such as "amount > 100".')
+_checkpoint_option = click.option("--checkpoint", metavar="NAME", help="Read this checkpoint of the table.")
 
 
 @contextmanager
@@ -65,14 +65,14 @@ def _form_options(command: F) -> F:
         "--file",
         type=click.Path(path_type=Path, dir_okay=False),
         metavar="PATH",
-        help="Write the rows to this file; json, csv and parquet only. It appears when it is whole.",
+        help="Write the rows to this file; json, csv and parquet only. The file appears when it is complete.",
     )
     form = click.option(
         "--output",
         type=click.Choice(["table", *_FORMS]),
         default="table",
         show_default=True,
-        help="For people, or for machines; json is one object per line, parquet needs --file.",
+        help="table is for people. json is one object per line; parquet needs --file.",
     )
     return form(file(command))  # type: ignore[type-var]
 
@@ -106,7 +106,7 @@ def scan(
     output: str,
     storage_options: dict[str, str],
 ) -> None:
-    """Read the rows of the TABLE at one instant, fresh ones included."""
+    """Read the rows of TABLE at one instant, fresh ones included."""
     _check_form(output, file)
     table = open_table(uri, storage_options=storage_options or None, checkpoint=checkpoint)
     if output == "table":
@@ -126,7 +126,7 @@ Example:
   headgate table get ./orders 291 292 --columns note --output json
 
 \b
-A key of several columns is its values with commas between them, in the key's order: 'shop,291'.
+A key of several columns is written as its values separated by commas, in the key's order: 'shop,291'.
 """
 )
 @table_argument
@@ -144,13 +144,15 @@ def get(
     output: str,
     storage_options: dict[str, str],
 ) -> None:
-    """Read the rows of the TABLE with these KEYs; keys that are not there are left out."""
+    """Read the rows of TABLE with these KEYs; keys that are not found are left out."""
     _check_form(output, file)
     table = open_table(uri, storage_options=storage_options or None, checkpoint=checkpoint)
     found = table.get(_keys(table, keys))
     if (names := _names(columns)) is not None:
         if unknown := [name for name in names if name not in found.column_names]:
-            raise InvalidInput(f"The table has no column {unknown[0]!r}.", advice=f"it has {found.column_names}")
+            raise InvalidInput(
+                f"The table has no column {unknown[0]!r}.", advice=f"its columns are {found.column_names}"
+            )
         found = found.select(names)
     if output == "table":
         _show(found, more=False)
@@ -173,7 +175,7 @@ Example:
 def count(
     uri: str, filter: str | None, checkpoint: str | None, storage_options: dict[str, str], output: Output
 ) -> None:
-    """Count the rows of the TABLE at one instant, fresh ones included."""
+    """Count the rows of TABLE at one instant, fresh ones included."""
     table = open_table(uri, storage_options=storage_options or None, checkpoint=checkpoint)
     rows = table.count(filter=filter)
     output.record(
@@ -186,11 +188,11 @@ def _names(columns: str | None) -> list[str] | None:
 
 
 def _keys(table: Table, given: Sequence[str]) -> pa.Table:
-    """The key columns with the values that were given. Raises InvalidInput."""
+    """The given values as a table of key columns. Raises InvalidInput."""
     fields = [table.schema.field(name) for name in table.primary_key]
     if not fields:
         raise InvalidInput(
-            "The table has no primary key to get rows by.",
+            "The table has no primary key, so rows cannot be read by key.",
             table=table.uri,
             advice='read them with `headgate table scan TABLE --filter "…"`',
         )
@@ -204,7 +206,7 @@ def _keys(table: Table, given: Sequence[str]) -> pa.Table:
             columns.append(pa.array(values, pa.string()).cast(field.type))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             raise InvalidInput(
-                f"Not every key can be read as {field.type}, the type of column {field.name!r}.",
+                f"Not every given key is a valid {field.type}, the type of column {field.name!r}.",
                 advice=f"`headgate table show {table.uri}` shows the key",
             ) from None
     return pa.table(columns, schema=pa.schema(fields))
@@ -215,7 +217,7 @@ def _keys(table: Table, given: Sequence[str]) -> pa.Table:
 
 def _check_form(form: str, file: Path | None) -> None:
     if form == "parquet" and file is None:
-        raise InvalidInput("Parquet is for a file.", advice="name it with --file PATH")
+        raise InvalidInput("Parquet output needs a file.", advice="name it with --file PATH")
     if form == "table" and file is not None:
         raise InvalidInput("--file needs --output json, csv or parquet.")
 
@@ -223,13 +225,13 @@ def _check_form(form: str, file: Path | None) -> None:
 def _show(rows: pa.Table, *, more: bool) -> None:
     TextOutput().table(rows.to_pylist(), rows.column_names)
     if more:
-        click.echo(f"The first {rows.num_rows} rows; --limit N shows more.")
+        click.echo(f"Showing the first {rows.num_rows} rows; --limit N shows more.")
 
 
 def _write(
     schema: pa.Schema, batches: Iterator[pa.RecordBatch] | list[pa.RecordBatch], form: str, file: Path | None
 ) -> None:
-    """Raises InvalidInput for a column that the form cannot hold, and for a file that cannot be written."""
+    """Raises InvalidInput if the format does not support a column, or the file cannot be written."""
     try:
         into = _FORMS[form]
         with _target(file) as target, into(target, schema) as write:
@@ -242,7 +244,7 @@ def _write(
 
 @contextmanager
 def _target(file: Path | None) -> Iterator[BinaryIO]:
-    """Stdout, or a file that has its name once it is whole."""
+    """Stdout, or a file that gets its name when it is complete."""
     if file is None:
         yield sys.stdout.buffer
         return
@@ -257,7 +259,7 @@ def _target(file: Path | None) -> Iterator[BinaryIO]:
 
 
 def _plain(value: object) -> object:
-    """What JSON does not know."""
+    """JSON values for types that JSON does not have."""
     if isinstance(value, bytes):
         return value.decode(errors="backslashreplace")
     return value.isoformat() if hasattr(value, "isoformat") else str(value)

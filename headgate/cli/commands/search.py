@@ -1,4 +1,4 @@
-"""`headgate search`: find rows by their words, by a vector, or by both."""
+"""`headgate search`: search rows by words, by a vector, or by both."""
 
 from __future__ import annotations
 
@@ -34,26 +34,28 @@ Example:
 )
 @table_argument
 @click.argument("text", required=False)
-@click.option("--column", help="The column to search for TEXT. Default: the one that has a full-text index.")
+@click.option("--column", help="The column to search for TEXT. Default: the only full-text column.")
 @click.option(
     "--vector",
     metavar="@FILE|JSON",
-    help="Find the rows whose vectors are nearest to this one: @FILE.npy as numpy.save writes it, or numbers in JSON.",
+    help="Find the rows nearest to this vector: @FILE.npy as numpy.save writes it, or a JSON list of numbers.",
 )
-@click.option("--vector-column", help="The column to search for the vector. Default: the one that holds vectors.")
+@click.option("--vector-column", help="The column to search for the vector. Default: the only vector column.")
 @click.option(
     "--fuse",
     type=click.Choice(get_args(Fuse)),
     default="rrf",
     show_default=True,
-    help="With TEXT and --vector: by ranks in both, or by a weighted sum of score and closeness.",
+    help="With TEXT and --vector: combine by rank, or by a weighted sum of text score and vector similarity.",
 )
 @click.option(
-    "--weight", type=click.FloatRange(0, 1), default=0.5, show_default=True, help="The part of TEXT in that sum."
+    "--weight", type=click.FloatRange(0, 1), default=0.5, show_default=True, help="Weight of TEXT in that sum."
 )
-@click.option("--nprobes", type=click.IntRange(min=1), help="Partitions of a vector index to read at least.")
-@click.option("--refine", type=click.IntRange(min=1), help="So many times k candidates of it are measured exactly.")
-@click.option("-k", "k", type=click.IntRange(min=1), default=10, show_default=True, help="How many rows at most.")
+@click.option("--nprobes", type=click.IntRange(min=1), help="Minimum partitions of a vector index to read.")
+@click.option(
+    "--refine", type=click.IntRange(min=1), help="Compute exact distances for this many times k index candidates."
+)
+@click.option("-k", "k", type=click.IntRange(min=1), default=10, show_default=True, help="Maximum number of rows.")
 @click.option(
     "--match",
     type=click.Choice(["any", "all", "phrase"]),
@@ -61,7 +63,7 @@ Example:
     show_default=True,
     help="Rows with any of the words, with all of them, or with the words in this order.",
 )
-@click.option("--filter", help="SQL as Lance takes it; it chooses among the rows and changes no score.")
+@click.option("--filter", help="A condition in Lance's SQL. It selects rows and does not change scores.")
 @click.option("--show", metavar="COLUMNS", help="Columns to print, separated by commas. Default: all but vectors.")
 @storage_option
 @output_option
@@ -82,13 +84,13 @@ def search(
     storage_options: dict[str, str],
     output: Output,
 ) -> None:
-    """Find the rows of the TABLE that fit TEXT best, those nearest to a vector, or the best of both together.
+    """Find the rows of TABLE that match TEXT best, the rows nearest to a vector, or the best of both combined.
 
-    Texts are ranked by BM25, vectors by their exact distance, over everything that counts: base, SSTables and what is
-    committed in the WALs. Writes nothing.
+    Texts are ranked by BM25, vectors by exact distance, over base, SSTables and all committed rows in the WALs. Writes
+    nothing.
     """
     if text is None and vector is None:
-        raise InvalidInput("A search is by TEXT, by --vector, or by both, and none was given.")
+        raise InvalidInput("Give TEXT, --vector, or both.")
     query = None if vector is None else query_vector(vector)
     table = open_table(uri, storage_options=storage_options)
     plain = [field.name for field in table.schema if not is_vector(field.type)]
@@ -119,7 +121,7 @@ def _names(show: str) -> list[str]:
 
 
 def _hits(found: pa.Table, column: str | None = None, marked: Marker | None = None) -> list[dict[str, Any]]:
-    """What was measured comes first."""
+    """Hits as rows, scores first."""
     rows = []
     for row in found.to_pylist():
         measured = {name: row.pop(name) for name in (RELEVANCE, SCORE, DISTANCE) if name in row}

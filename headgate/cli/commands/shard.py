@@ -1,6 +1,6 @@
-"""`headgate shard …`: who owns a shard, and what it holds.
+"""`headgate shard …`: show who owns a shard and what it holds.
 
-`show` reads only, fences nobody and needs the objects alone: it works where the base dataset cannot be opened any more.
+`show` reads only and fences nobody. It does not open the base dataset, so it works even if the base is damaged.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _COLUMNS = (
 
 @click.group()
 def shard() -> None:
-    """Look at shards: who owns them, and what they hold; and release them."""
+    """Show shards, who owns them and what they hold; release them."""
 
 
 shard.add_command(release)
@@ -46,10 +46,10 @@ shard.add_command(release)
 @storage_option
 @output_option
 def show(uri: str, shard: str | None, storage_options: dict[str, str], output: Output) -> None:
-    """Show one shard of the TABLE, or all of them.
+    """Show one shard of TABLE, or all of them.
 
-    SHARD is its id, or its name in a table of headgate; without it every shard is one row. Missing
-    entries and damaged manifests are named, and the command then exits 6.
+    SHARD is its id, or its name in a headgate table. Without it, every shard is one row. If entries are missing or
+    manifests damaged, the command lists them and exits 6.
 
     \b
     Example:
@@ -76,11 +76,11 @@ def show(uri: str, shard: str | None, storage_options: dict[str, str], output: O
 
 
 def code_of(look: ShardLook) -> int:
-    """The exit code: 0 where all is well."""
+    """The exit code: 0 if there are no problems."""
     return max((exit_code(getattr(errors, one.error)) for one in look.problems), default=0)
 
 
 def look_value(look: ShardLook) -> dict[str, Any]:
-    """A look for an Output: each problem with its exit code."""
+    """A shard's state for an Output: each problem with its exit code."""
     problems = [{"error": one.error, "what": one.what, "exit_code": code_of(look)} for one in look.problems]
     return {**look.value(), "problems": problems}

@@ -1,4 +1,4 @@
-"""`headgate status`: how a table, its shards and its streams stand. Reads only; fences nobody."""
+"""`headgate status`: the state of a table, its shards and its streams. Reads only; fences nobody."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ Example:
 """
 )
 @table_argument
-@servers_option(": then the lag is shown too.")
+@servers_option(", to show the lag too.")
 @click.option("--batches", type=click.IntRange(min=0), default=5, show_default=True, metavar="N", help="Last batches.")
-@click.option("--watch", is_flag=True, help="Look again and again, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
 @click.option(
     "--every",
     type=Duration(timedelta(milliseconds=100)),
@@ -63,10 +63,10 @@ def status(
     storage_options: dict[str, str],
     output: Output,
 ) -> None:
-    """Show where the streams of a TABLE stand, what its shards hold, and Spark's last batches beside WAL
-    positions and Kafka's offsets.
+    """Show the streams of TABLE, what its shards hold, and Spark's last batches with their WAL positions and Kafka
+    offsets.
 
-    A shard with missing or damaged parts is named, and the command then exits 6.
+    If a shard has missing or damaged parts, the command names it and exits 6.
     """
     if kafka_options and servers is None:
         raise InvalidInput("--kafka-option needs --servers.")
@@ -84,7 +84,7 @@ def status(
 
 
 def status_of(table: Table, consumer: Consumer | None = None, batches: int = 5) -> dict[str, Any]:
-    """All that is shown, as plain values."""
+    """The whole status, as plain values."""
     streams = stream_statuses(table, consumer)
     shards = _shards(table, streams)
     recent = [record for one in streams for record in list(one.head.recent.values())[-batches:] if batches]
@@ -115,7 +115,7 @@ def status_of(table: Table, consumer: Consumer | None = None, batches: int = 5) 
 
 
 def _stream(status: StreamStatus) -> dict[str, Any]:
-    """Of older batches than the recent ones the log keeps what was read, not how many rows it was."""
+    """For older batches the log keeps the offsets, but not the number of rows."""
     head = status.head
     last, opened = head.last, head.opened
     return {
@@ -137,14 +137,14 @@ def _stream(status: StreamStatus) -> dict[str, Any]:
 
 
 def _since(head: Head) -> int:
-    """Batches since the last rewind, as far as the log remembers them one by one."""
+    """Batches since the last rewind, as far as the log still lists them."""
     rewound = 0 if head.rewound is None else head.rewound.sequence
     return sum(record.sequence > rewound for record in head.recent.values())
 
 
 def _maintenance(table: Table, streams: tuple[StreamStatus, ...], shards: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """As the drivers last said: a stream that stopped, or runs without MemTables, may have said nothing. Where its
-    shards hold nothing beside the base, what it said of that is over.
+    """Maintenance as the drivers last reported it. A stopped or WAL-only stream may have reported nothing. If its
+    shards hold nothing beside the base, reports about waiting rows are outdated and dropped.
     """
     waiting = {shard["owner"] for shard in shards if shard["sstables"] or shard["unflushed_entries"]}
     found = (read_state(table.home.records, one.head.stream) for one in streams)
@@ -156,7 +156,7 @@ def _maintenance(table: Table, streams: tuple[StreamStatus, ...], shards: list[d
 
 
 def _readers(table: Table, streams: tuple[StreamStatus, ...]) -> list[dict[str, Any]]:
-    """Who reads the commit logs, and how far each is; a ledger and a mirror are among them."""
+    """The readers of the commit logs and their progress, ledgers and mirrors included."""
     found = []
     for one in PinStore(table.home.records, table.uri).list():
         pin = one.pin
@@ -200,7 +200,7 @@ def _shards(table: Table, streams: tuple[StreamStatus, ...]) -> list[dict[str, A
 
 
 def _watch(output: Output, table: Table, consumer: Consumer | None, batches: int, every: float) -> None:
-    """On a terminal in place; otherwise one after the other. Ends with Ctrl-C, which is how it is meant to end."""
+    """Refresh in place on a terminal, else print one status after the other. Ctrl-C ends it with exit code 0."""
 
     def looks() -> Iterator[dict[str, Any]]:
         while True:

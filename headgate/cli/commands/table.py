@@ -1,4 +1,4 @@
-"""`headgate table`: make a table, see what it is, change its columns, and read it."""
+"""`headgate table`: create a table, show it, change its columns, and read it."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from headgate.table.ddl import arrow_schema
 from headgate.table.table import Table, open_table
 
 _OF_A_SHARD = ("name", "id", "claimed", "owner")
-"""What fits into 80 columns; `headgate shard show` has the rest."""
+"""Fields that fit into 80 columns; `headgate shard show` has the rest."""
 
 
 @click.group()
 def table() -> None:
-    """Make tables, see what they are, change their columns, and read their rows."""
+    """Create tables, show them, change their columns, and read their rows."""
 
 
 for _command in (scan, get, count):
@@ -46,7 +46,7 @@ Example:
 """
 )
 @table_argument
-@click.option("--schema", required=True, metavar="DDL", help='Columns as Spark writes them: "id bigint, note string".')
+@click.option("--schema", required=True, metavar="DDL", help='Columns in Spark\'s DDL: "id bigint, note string".')
 @click.option("--primary-key", multiple=True, metavar="COLUMN", help="A key column; may be repeated.")
 @click.option(
     "--sharding",
@@ -54,12 +54,12 @@ Example:
     default="single()",
     show_default=True,
     metavar="HOW",
-    help=f"As Python writes it: {EXAMPLES}.",
+    help=f"How rows are spread over shards: {EXAMPLES}.",
 )
 @full_text_option()
 @vector_option()
 @click.option("--wal-uri", metavar="URI", help="A separate store for the write-ahead logs.")
-@click.option("--exist-ok", is_flag=True, help="A table that is there already will do, if it has the same definition.")
+@click.option("--exist-ok", is_flag=True, help="Accept an existing table if it has the same definition.")
 @storage_option
 @output_option
 def create(
@@ -75,8 +75,8 @@ def create(
     storage_options: dict[str, str],
     output: Output,
 ) -> None:
-    """Make a TABLE. After a crash the same command completes it; an existing table is refused, unless
-    --exist-ok says otherwise.
+    """Create TABLE. After a crash, run the same command again to complete it. Fails if the table exists, unless
+    --exist-ok is given.
     """
     made = create_table(
         uri,
@@ -103,7 +103,7 @@ Example:
 @storage_option
 @output_option
 def show(uri: str, storage_options: dict[str, str], output: Output) -> None:
-    """What the TABLE is: its columns, its routing, and its shards. Writes nothing."""
+    """Show the columns, sharding and shards of TABLE. Writes nothing."""
     found = open_table(uri, storage_options=storage_options)
     shards = [{key: getattr(shard, key) for key in _OF_A_SHARD} for shard in found.shards()]
     output.record(found.uri, {**_described(found), "shards": shards})
@@ -121,7 +121,7 @@ Example:
 @storage_option
 @output_option
 def add_column(uri: str, column: str, storage_options: dict[str, str], output: Output) -> None:
-    """Add a column that may be null to the TABLE, as Spark writes it: "channel string". Streams may run."""
+    """Add a nullable column to TABLE, in Spark's DDL: "channel string". Streams may run."""
     changed = open_table(uri, storage_options=storage_options).add_column(column)
     output.record(f"Added the column to {changed.uri}", _described(changed))
 
@@ -139,7 +139,7 @@ Example:
 @storage_option
 @output_option
 def rename_column(uri: str, name: str, to: str, storage_options: dict[str, str], output: Output) -> None:
-    """Rename the column NAME of the TABLE; its values stay. Streams may run."""
+    """Rename the column NAME of TABLE; its values stay. Streams may run."""
     changed = open_table(uri, storage_options=storage_options).rename_column(name, to)
     output.record(f"Renamed {name} to {to} in {changed.uri}", _described(changed))
 
@@ -156,7 +156,7 @@ Example:
 @storage_option
 @output_option
 def drop_column(uri: str, name: str, storage_options: dict[str, str], output: Output) -> None:
-    """Drop the column NAME of the TABLE and its values. Streams may run. THIS CANNOT BE UNDONE."""
+    """Drop the column NAME of TABLE and its values. Streams may run. THIS CANNOT BE UNDONE."""
     changed = open_table(uri, storage_options=storage_options).drop_column(name)
     output.record(f"Dropped {name} from {changed.uri}", _described(changed))
 
@@ -185,7 +185,7 @@ def _column(table: Table, column: pa.Field) -> dict[str, Any]:
 
 
 def plain_vectors(table: Table) -> dict[str, Any]:
-    """The vector columns of a table, and what is measured between two vectors of each."""
+    """The vector columns of a table with their metrics."""
     return {one.column: {"metric": one.metric, "index": one.index} for one in table.vectors}
 
 
@@ -198,10 +198,10 @@ def open_or_create(
     full_text: Mapping[str, Mapping[str, Any]],
     vector: Mapping[str, Vector],
 ) -> Table:
-    """The table that is there; with --create one that is made, so that the same command starts and restarts."""
+    """The existing table, or with --create a new one, so that the same command starts and restarts."""
     if ddl is None:
         if primary_key or sharding is not None or full_text or vector:
-            raise InvalidInput("--primary-key, --sharding, --full-text and --vector belong to --create.")
+            raise InvalidInput("--primary-key, --sharding, --full-text and --vector need --create.")
         return open_table(uri, storage_options=storage_options)
     wanted = arrow_schema(ddl)
     try:
@@ -224,8 +224,7 @@ def open_or_create(
     other_vectors = vector and set(vectors) != set(table.vectors)
     if there != asked or set(primary_key) != set(table.primary_key) or other_text or other_vectors:
         raise InvalidInput(
-            "The table is there already, with other columns, another key, other full text or vectors than --create "
-            "names.",
+            "The table exists with other columns, another key, other full-text or vector columns than --create gives.",
             table=table.uri,
             advice=f"leave --create out; `headgate table show {table.uri}` shows what it has",
         )

@@ -1,4 +1,4 @@
-"""`headgate verify`: prove that every committed row is in the table, once. Reads only; fences nobody."""
+"""`headgate verify`: check that every committed row is in the table, exactly once. Reads only; fences nobody."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ Example:
 )
 @table_argument
 @servers_option(required=True)
-@click.option("--topic", "topics", required=True, multiple=True, help="A topic that streams read; all of them.")
+@click.option(
+    "--topic", "topics", required=True, multiple=True, help="A topic that the table's streams read; name all of them."
+)
 @recorded_decoder_options
 @kafka_option
 @storage_option
@@ -41,23 +43,24 @@ def verify(
     storage_options: dict[str, str],
     output: Output,
 ) -> None:
-    """Read the committed ranges of the topic again and compare them with the TABLE row by row.
+    """Read the committed offset ranges of the topics again and compare them with TABLE, row by row.
 
-    On a table with a key: the newest row of each key, deletes included. Dead letters must be exactly the
-    records that cannot become rows. Exits 6 where a row is lost, there twice or wrong, and shows the first ones
-    with key, column, expected and found value. Streams may go on meanwhile; rows that others than streams wrote count
-    as wrong. What a rewind let come again is expected again; what it skipped is not: `ranges` has every pass.
+    On a table with a key, it compares the newest row of each key, deletes included. Dead letters must be exactly the
+    records that cannot be decoded. If rows are lost, duplicated or wrong, it exits 6 and shows the first ones with key,
+    column, expected and found value. Streams may keep running. Rows that were not written by a stream count as wrong.
+    Records that a rewind read again are expected again; skipped ones are not: `ranges` lists every pass.
 
-    Records are decoded as their stream recorded it, by the columns of that time; --decode is for streams that did not.
-    Rows that Spark made cannot be made again: their offsets and their number are compared, and `unjudged` says so.
+    Records are decoded with the decoder that their stream recorded and the columns of that time; --decode is for
+    streams that recorded none. Rows computed in Spark cannot be computed again: their offsets and count are compared,
+    and `unjudged` says so.
 
-    Exits 1 where a difference may be no loss: rows that `headgate wal expire` let go, or a decoder that nobody
-    recorded or named; `doubts` says which.
+    Exits 1 if a difference may not be a loss: rows that `headgate wal expire` removed, or an unknown decoder; `doubts`
+    says which.
     """
     table = open_table(uri, storage_options=storage_options or None)
     decode = None if decode_as is None else decoder_for(table, decode_as, registry, registry_auth)
     if registry is not None and decode is None:
-        raise InvalidInput("--registry needs --decode; a recorded registry is known.")
+        raise InvalidInput("--registry needs --decode; a recorded registry is used by itself.")
     report = check(
         table, servers=servers, topic=topics, decode=decode, registry_auth=registry_auth, kafka_options=kafka_options
     )
@@ -68,12 +71,12 @@ def verify(
 
 def _title(report: Verification) -> str:
     if report.holds:
-        judged = ", as far as it can be judged" if report.unjudged else ""
+        judged = ", as far as it can be checked" if report.unjudged else ""
         return "Every row is there, once" + (" in each pass: the stream was rewound" if report.rewinds else "") + judged
     if report.may_be_expired:
-        return "Rows are not there, perhaps those that `headgate wal expire` let go; nothing is there twice or wrong"
+        return "Rows are missing, perhaps those that `headgate wal expire` removed; nothing is duplicated or wrong"
     if report.late and not (report.difference or report.dead_letters_lost or report.dead_letters_extra):
-        return "As committed, but a stream did not begin with its first batch: ROWS OF BEFORE ARE MISSING"
+        return "All committed rows are there, but a stream did not begin with its first batch: EARLIER ROWS ARE MISSING"
     if report.doubts:
-        return "Table and topic differ, and that need not be a loss: " + " ".join(report.doubts)
+        return "Table and topic differ, but that may not be a loss:  " + " ".join(report.doubts)
     return "NOT as committed"

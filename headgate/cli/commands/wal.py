@@ -1,6 +1,6 @@
 """`headgate wal …`: the entries of a shard's write-ahead log.
 
-`tail` reads only, fences nobody and needs the objects alone: it works where the base dataset cannot be opened any more.
+`tail` reads only and fences nobody. It does not open the base dataset, so it works even if the base is damaged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headgate.shards.wal.tailer import WalEntry, WalTailer
 from headgate.table.look import find_shard, open_place
 
 POLL_SECONDS = 0.5
-"""How long `--follow` sleeps at the tip. Each poll is one HEAD."""
+"""Seconds that `--follow` sleeps at the tip. Each poll is one HEAD."""
 
 
 def _sources(sources: list[dict[str, Any]]) -> str:
@@ -44,7 +44,7 @@ _COLUMNS = (
 
 @click.group()
 def wal() -> None:
-    """Look at a shard's write-ahead log; and retention where it is all there is."""
+    """Show a shard's write-ahead log, or expire old rows of WAL-only streams."""
 
 
 wal.add_command(expire)
@@ -58,9 +58,9 @@ wal.add_command(expire)
     "start",
     type=click.IntRange(min=0),
     metavar="N",
-    help="First position. Default: the first that no SSTable covers.",
+    help="First position. Default: the first one not covered by an SSTable.",
 )
-@click.option("--follow", is_flag=True, help="Wait for more at the tip, until Ctrl-C.")
+@click.option("--follow", is_flag=True, help="At the tip wait for more entries, until Ctrl-C.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N entries.")
 @storage_option
 @output_option
@@ -73,9 +73,9 @@ def tail(
     storage_options: dict[str, str],
     output: Output,
 ) -> None:
-    """List the entries of SHARD (its id, or its name in a table of headgate) of the TABLE, up to the tip.
+    """List the entries of SHARD (its id, or its name in a headgate table) of TABLE, up to the tip.
 
-    Every entry is read and checked. A missing or damaged one ends the list with exit code 6.
+    Every entry is read and checked. A missing or damaged entry ends the list with exit code 6.
 
     \b
     Example:
@@ -100,7 +100,7 @@ def entries_of(shard: Shard, start: int | None, follow: bool) -> Iterator[WalEnt
 
 
 def replay_start(shard: Shard) -> int:
-    """The first position that no SSTable covers."""
+    """The first position not covered by an SSTable."""
     manifest = shard.manifests.latest()
     return manifest.replay_after + 1 if manifest else 0
 
@@ -122,7 +122,9 @@ def row_of(found: WalEntry) -> dict[str, Any]:
 
 
 def _to_the_tip(shard: Shard, start: int) -> Iterator[WalEntry]:
-    """Positions that SSTables cover may have been collected, so of those only what is there; then every one."""
+    """Entries up to the tip. Positions covered by SSTables may be garbage collected, so missing ones are skipped there;
+    later ones must exist.
+    """
     uncovered = replay_start(shard)
     if start < uncovered:
         yield from _covered(shard, range(start, uncovered))

@@ -1,4 +1,4 @@
-"""`--decode …`: how the values of records become rows, for commands that read them."""
+"""`--decode …`: how record values are decoded into rows."""
 
 from __future__ import annotations
 
@@ -25,16 +25,18 @@ def decoder_options(command: F) -> F:
         "--metadata",
         multiple=True,
         metavar="[COLUMN=]FIELD",
-        help=f"A column that is Kafka's own: {', '.join(KAFKA.names)}; may be repeated.",
+        help=f"A column filled by Kafka: {', '.join(KAFKA.names)}; may be repeated.",
     )
-    command = _with_options(command, DEFAULT.name, "What the values are. raw keeps them in one column.")
+    command = _with_options(
+        command, DEFAULT.name, "Format of the record values. raw keeps each value in one binary column."
+    )
     return metadata(command)  # type: ignore[type-var]
 
 
 def recorded_decoder_options(command: F) -> F:
     """The same for a command that takes the decoder from the streams' own records; `decode_as` is None by default."""
     return _with_options(
-        command, None, "What the values are, where a stream did not record it: older ones, and decoders of your own."
+        command, None, "Format of the record values, if the stream did not record it (old streams, custom decoders)."
     )
 
 
@@ -48,12 +50,12 @@ def _with_options(command: F, default: str | None, help: str) -> F:
             show_default=default is not None,
             help=help,
         ),
-        click.option("--registry", metavar="URL", help=f"With --decode {_WITH_REGISTRY}: the schema registry."),
+        click.option("--registry", metavar="URL", help=f"With --decode {_WITH_REGISTRY}: URL of the schema registry."),
         click.option(
             "--registry-auth",
             envvar="HEADGATE_REGISTRY_AUTH",
             metavar="USER:PASSWORD",
-            help="For the registry. Better in the environment, as HEADGATE_REGISTRY_AUTH.",
+            help="Registry credentials. Better set HEADGATE_REGISTRY_AUTH in the environment.",
         ),
     ]
     for option in reversed(options):
@@ -64,7 +66,7 @@ def _with_options(command: F, default: str | None, help: str) -> F:
 def following_decoder(
     table: Table, decode_as: str, registry: str | None, registry_auth: str | None, metadata: Sequence[str]
 ) -> Decoder | TableDecoder:
-    """The same for a stream: its columns are the table's, also after somebody changed them (R22)."""
+    """The same for a stream: its columns follow the table's, also after a column change (R22)."""
     decoder = decoder_for(table, decode_as, registry, registry_auth, metadata)
     if not KINDS[decode_as].follows_table:
         return decoder
@@ -79,7 +81,7 @@ def decoder_for(
     """The decoder that makes rows of the table. Raises InvalidInput."""
     kind = KINDS[decode_as]
     if registry is not None and not kind.takes_registry:
-        raise InvalidInput(f"--registry belongs to --decode {_WITH_REGISTRY}.")
+        raise InvalidInput(f"--registry needs --decode {_WITH_REGISTRY}.")
     return with_metadata(
         table.schema, parse_metadata(metadata), lambda columns: kind.for_columns(columns, registry, registry_auth)
     )

@@ -1,4 +1,4 @@
-"""Options that take a length of time: `--min-age 2w`, `--expires 90m`, `--trigger 10`."""
+"""Options that take a duration: `--min-age 2w`, `--expires 90m`, `--trigger 10`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headgate.durations import ALLOWED, timedelta_of
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg]  # click 8.2 has none
-    """A length of time as `durations` reads it; the command gets a timedelta."""
+    """A duration; the command gets a timedelta."""
 
     name = "time"
 
@@ -23,9 +23,9 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # click 8.2 has none
         try:
             length = timedelta_of(value)
         except ValueError:
-            self.fail(f"it must be {ALLOWED}, got {str(value)[:40]!r}.", param, ctx)
+            self.fail(f"must be {ALLOWED}, got {str(value)[:40]!r}.", param, ctx)
         if length < self._least:
-            self.fail(f"it must be at least {self._least.total_seconds():g} seconds.", param, ctx)
+            self.fail(f"must be at least {self._least.total_seconds():g} seconds.", param, ctx)
         return length
 
 

@@ -21,8 +21,8 @@ def key_value_option(name: str, argument: str, what: str) -> Callable[[F], F]:
 
 
 def _key_values(context: click.Context, option: click.Parameter, given: Sequence[str]) -> dict[str, str]:
-    """A value may be a credential: the message does not repeat what was given."""
+    """A value may be a credential, so the message does not repeat it."""
     pairs = [text.partition("=") for text in given]
     if any(not key or not equals for key, equals, _ in pairs):
-        raise click.BadParameter("it has the form KEY=VALUE.", context, option)
+        raise click.BadParameter("must have the form KEY=VALUE.", context, option)
     return {key: value for key, _, value in pairs}

@@ -27,16 +27,16 @@ class ShardingParameter(click.ParamType):  # type: ignore[type-arg]  # click 8.2
         try:
             return _called(value)
         except InvalidInput as error:
-            self.fail(f"{error.what.rstrip('.')}: write {EXAMPLES}.", param, ctx)
+            self.fail(f"{error.what.rstrip('.')}: use {EXAMPLES}.", param, ctx)
         except (SyntaxError, TypeError, ValueError):
-            self.fail(f"there is no sharding {value[:80]!r}: write {EXAMPLES}.", param, ctx)
+            self.fail(f"invalid sharding {value[:80]!r}: use {EXAMPLES}.", param, ctx)
 
 
 SHARDING = ShardingParameter()
 
 
 def _called(text: str) -> Sharding:
-    """The value of the call. A column may stand with or without quotes. Raises ValueError for anything else."""
+    """The value of the call. Quotes around column names are optional. Raises ValueError for anything else."""
     call = ast.parse(text.strip(), mode="eval").body
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id not in _KINDS:
         raise ValueError

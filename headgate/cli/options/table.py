@@ -1,4 +1,4 @@
-"""What every command about a table takes."""
+"""Arguments and options of every command about a table."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ F = TypeVar("F")
 
 
 def storage_option(command: F) -> F:
-    """`--storage-option KEY=VALUE`, many times; the command gets a dict as its argument `storage_options`."""
+    """`--storage-option KEY=VALUE`, repeatable; the command gets a dict as its argument `storage_options`."""
     return key_value_option(
         "--storage-option",
         "storage_options",
-        "An option of S3 under pylance's name (region, endpoint, access_key_id …), for a separate WAL store with wal. "
-        "before it; may be repeated.",
+        "An S3 option under Lance's name (region, endpoint, access_key_id …); prefix wal. for a separate WAL "
+        "store; may be repeated.",
     )(command)
 
 
@@ -27,6 +27,6 @@ def table_argument(command: F) -> F:
     return click.argument("uri", metavar="TABLE")(command)  # type: ignore[type-var]
 
 
-def apply_option(help: str = "Do it. Without this nothing is written.") -> Callable[[F], F]:
-    """`--apply`, for commands that only say what they would do without it."""
+def apply_option(help: str = "Do it. Without --apply nothing is written.") -> Callable[[F], F]:
+    """`--apply`, for commands that otherwise only show what they would do."""
     return click.option("--apply", is_flag=True, help=help)  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""Full text, as commands take it: columns to search in, and the parameters of their indexes."""
+"""Full-text options: columns, and parameters of their indexes."""
 
 from __future__ import annotations
 
@@ -14,20 +14,23 @@ F = TypeVar("F")
 
 
 def parameter_option(help: str) -> Callable[[F], F]:
-    """`--parameter NAME=VALUE`, many times; the command gets texts for `parse_parameters` as `parameters`."""
+    """`--parameter NAME=VALUE`, repeatable; the command gets texts for `parse_parameters` as `parameters`."""
     return click.option("--parameter", "parameters", multiple=True, metavar="NAME=VALUE", help=help)  # type: ignore[return-value]
 
 
 def full_text_option(prefix: str = "") -> Callable[[F], F]:
-    """`--full-text COLUMN`, many times, and `--parameter`; for `full_text_of`. `prefix` says when they count."""
+    """`--full-text COLUMN`, repeatable, and `--parameter`; for `full_text_of`. `prefix` says when they apply."""
 
     def with_both(command: F) -> F:
         parameter = parameter_option(
-            f"{prefix}Of the full-text indexes: Lance's own, such as with_position=true or base_tokenizer=ngram; may "
-            "be repeated."
+            f"{prefix}A parameter of Lance's full-text index, such as with_position=true or "
+            "base_tokenizer=ngram; may be repeated."
         )
         column = click.option(
-            "--full-text", multiple=True, metavar="COLUMN", help=f"{prefix}A column to search in; may be repeated."
+            "--full-text",
+            multiple=True,
+            metavar="COLUMN",
+            help=f"{prefix}A column for full-text search; may be repeated.",
         )
         return column(parameter(command))  # type: ignore[type-var]
 
@@ -35,21 +38,21 @@ def full_text_option(prefix: str = "") -> Callable[[F], F]:
 
 
 def full_text_of(columns: Sequence[str], parameters: tuple[str, ...]) -> Mapping[str, Mapping[str, Any]]:
-    """What `create_table` takes. Raises InvalidInput for parameters without a column."""
+    """The `full_text` argument of `create_table`. Raises InvalidInput for parameters without a column."""
     if parameters and not columns:
-        raise InvalidInput("--parameter is for the full-text indexes.", advice="name a column with --full-text")
+        raise InvalidInput("--parameter needs --full-text.", advice="name a column with --full-text")
     if len(set(columns)) != len(columns):
-        raise InvalidInput(f"--full-text names every column once, got {', '.join(columns)}.")
+        raise InvalidInput(f"--full-text must name each column once, got {', '.join(columns)}.")
     return dict.fromkeys(columns, parse_parameters(parameters))
 
 
 def parse_parameters(given: tuple[str, ...]) -> dict[str, Any]:
-    """NAME=VALUE as Lance takes them: true, false and numbers are such, anything else is text. Raises InvalidInput."""
+    """Parse NAME=VALUE: true, false and numbers are converted, anything else stays text. Raises InvalidInput."""
     found: dict[str, Any] = {}
     for text in given:
         name, equals, value = text.partition("=")
         if not name or not equals:
-            raise InvalidInput(f"A parameter has the form NAME=VALUE, not {text!r}.")
+            raise InvalidInput(f"A parameter must have the form NAME=VALUE, got {text!r}.")
         try:
             parsed = json.loads(value)
         except ValueError:

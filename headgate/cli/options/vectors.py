@@ -1,4 +1,4 @@
-"""Vectors, as commands take them: columns of them, and one to search by."""
+"""Vector options: vector columns of a table, and a query vector."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ F = TypeVar("F")
 
 
 def vector_option(prefix: str = "") -> Callable[[F], F]:
-    """`--vector COLUMN=METRIC,DIMENSION`, many times; the command gets texts for `vectors_of` as `vectors`."""
+    """`--vector COLUMN=METRIC,DIMENSION`, repeatable; the command gets texts for `vectors_of` as `vectors`."""
     return click.option(  # type: ignore[return-value]
         "--vector",
         "vectors",
         multiple=True,
         metavar="COLUMN=METRIC,DIMENSION",
-        help=f"{prefix}A column array<float> that holds vectors: embedding=cosine,384. The metric is cosine, l2 or "
-        "dot; ',half' keeps 16 bits of a number, ',IVF_HNSW_SQ' names another index than IVF_PQ, ',train=20000' with "
-        "how many rows the base gets it. May be repeated.",
+        help=f"{prefix}A vector column of type array<float>: embedding=cosine,384. The metric is cosine, l2 or dot; "
+        "',half' stores 16-bit floats, ',IVF_HNSW_SQ' chooses that index instead of IVF_PQ, ',train=20000' sets the "
+        "number of rows from which the base gets an index. May be repeated.",
     )
 
 
 def vectors_of(given: tuple[str, ...]) -> Mapping[str, Vector]:
-    """What `create_table` takes. Raises InvalidInput."""
+    """The `vectors` argument of `create_table`. Raises InvalidInput."""
     found: dict[str, Vector] = {}
     for text in given:
         column, equals, rest = text.rpartition("=")
         if not column or not equals:
-            raise InvalidInput(f"A vector column has the form COLUMN=METRIC,DIMENSION, not {text!r}.")
+            raise InvalidInput(f"A vector column must have the form COLUMN=METRIC,DIMENSION, got {text!r}.")
         if column in found:
-            raise InvalidInput(f"--vector names every column once, and {column!r} twice.")
+            raise InvalidInput(f"--vector must name each column once, got {column!r} twice.")
         found[column] = Vector(**dict(_fact(part.strip(), text) for part in rest.split(",")))
     return found
 
@@ -53,7 +53,7 @@ def _fact(part: str, text: str) -> tuple[str, Any]:
         return "half", True
     if part.startswith("train="):
         return "train_rows", int(rows) if (rows := part.removeprefix("train=")).isdecimal() else rows
-    raise InvalidInput(f"There is no {part!r} in --vector {text!r}.", advice="write --vector embedding=cosine,384")
+    raise InvalidInput(f"Invalid part {part!r} in --vector {text!r}.", advice="write --vector embedding=cosine,384")
 
 
 def query_vector(text: str) -> np.ndarray[Any, Any]:
@@ -67,9 +67,9 @@ def query_vector(text: str) -> np.ndarray[Any, Any]:
             return np.asarray(np.load(path, allow_pickle=False), np.float64)
         return np.asarray(json.loads(path.read_text()), np.float64)
     except OSError as error:
-        raise InvalidInput(f"{text[1:]!r} cannot be read: {error.strerror or error}.") from error
+        raise InvalidInput(f"Reading {text[1:]!r} failed: {error.strerror or error}.") from error
     except (ValueError, TypeError, EOFError, RecursionError) as error:
         raise InvalidInput(
-            f"{text[:80]!r} is not a vector.",
-            advice="give @FILE.npy as numpy.save writes it, or a JSON list of numbers",
+            f"{text[:80]!r} is not a valid vector.",
+            advice="use @FILE.npy as numpy.save writes it, or a JSON list of numbers",
         ) from error

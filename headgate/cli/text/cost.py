@@ -1,8 +1,8 @@
-"""Requests and dollars per month of a stream on S3, from what the protocol does. Pure.
+"""S3 requests and dollars per month of a stream, computed from the protocol. Pure functions.
 
-A batch costs one PUT per entry and one for its commit record; no GET, no LIST. Everything else runs beside the batches
-and by the clock. What one flush, compaction or checkpoint costs was counted on an S3 server, requests of both clients
-included (`tests/s3/test_cost_requests.py` counts again), and rounded up. Nothing is assumed of a discount or a region.
+A batch costs one PUT per entry and one for its commit record; no GET, no LIST. Everything else runs on a schedule. The
+requests of a flush, compaction or checkpoint were counted on an S3 server, for both clients, and rounded up
+(`tests/s3/test_cost_requests.py` counts again). No discount or region is assumed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Sharding = Literal["by_partition", "bucket"]
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """Requests by price: HEAD is priced as GET, POST of a multipart upload as PUT, DELETE is free."""
+    """Requests by price class: HEAD costs as GET, a multipart POST as PUT, DELETE is free."""
 
     put: float = 0.0
     get: float = 0.0
@@ -36,13 +36,12 @@ class Requests:
         return Requests(self.put + other.put, self.get + other.get, self.list + other.list)
 
     def times(self, number: float) -> Requests:
-        """So many of them."""
         return Requests(self.put * number, self.get * number, self.list * number)
 
 
 @dataclass(frozen=True)
 class Prices:
-    """Dollars. The defaults are S3 Standard's list prices in us-east-1; look up your own."""
+    """Dollars. The defaults are S3 Standard's list prices in us-east-1; pass your own."""
 
     put_per_1000: float = 0.005
     get_per_1000: float = 0.0004
@@ -50,7 +49,6 @@ class Prices:
     gb_month: float = 0.023
 
     def of(self, requests: Requests) -> float:
-        """What requests cost."""
         return (
             requests.put * self.put_per_1000 + requests.get * self.get_per_1000 + requests.list * self.list_per_1000
         ) / 1000
@@ -60,16 +58,16 @@ class Prices:
 
 TIDY_SECONDS = INDEX_SECONDS = 600.0
 COLUMNS_SECONDS = 60.0
-"""As a stream's schedule has them."""
+"""Seconds, from the stream's schedule."""
 
 ENTRY = RECORD = Requests(put=1)
 FOLD = Requests(put=1, list=2)
 """Old records are deleted, which is free."""
 FLUSH = Requests(put=7, get=5, list=7)
-"""Of one shard, beside a GET per entry: the SSTable's own files, then the shard's manifest and its hint."""
+"""For one shard, plus a GET per entry: the SSTable's own files, then the shard's manifest and its hint."""
 TIDYING = Requests(put=1, get=5, list=7)
 LOOK = Requests(get=1, list=1)
-"""At the table's columns, or at its indexes."""
+"""One check of the table's columns, or of its indexes."""
 
 
 def opening(shards: int) -> Requests:
@@ -127,7 +125,7 @@ class Workload:
             if isinstance(value, int | float) and not isinstance(value, bool) and (value < 0 or not value):
                 if one.name in free and value == 0:
                     continue
-                raise InvalidInput(f"{one.name.replace('_', ' ')} must be above zero, not {value}.")
+                raise InvalidInput(f"{one.name.replace('_', ' ')} must be above zero, got {value}.")
 
     @property
     def batches(self) -> float:
@@ -141,7 +139,7 @@ class Workload:
         return None if self.rows_per_day is None or not self.batches else self.rows_per_day * MONTH / DAY / self.batches
 
     def entries_per_batch(self) -> float:
-        """Shards with rows, and more entries where a shard's rows pass the size of one. Rows fall on shards evenly."""
+        """One per shard with rows, more if a shard's rows exceed one entry. Rows are spread evenly."""
         rows = self.rows_per_batch
         if rows is None:
             return float(self.shards)
@@ -152,7 +150,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One kind of work: how often a month, and what it asks of the store."""
+    """One kind of work: how often per month, and its requests."""
 
     what: str
     times: float
@@ -160,7 +158,7 @@ class Line:
 
 
 def monthly(work: Workload) -> list[Line]:
-    """All that a stream asks of its store in a month."""
+    """All requests of a stream in a month."""
     batches = work.batches
     entries = work.entries_per_batch() * batches
     collections = work.gc_per_day * MONTH / DAY
@@ -171,7 +169,7 @@ def monthly(work: Workload) -> list[Line]:
         Line("commit records", batches, RECORD.times(batches)),
         _line("folds of the log", batches / FOLD_EVERY, FOLD),
         _line("checkpoints", checkpoints, checkpoint(work.shards)),
-        _line("looks at the columns", MONTH / COLUMNS_SECONDS, LOOK),
+        _line("checks of the columns", MONTH / COLUMNS_SECONDS, LOOK),
         _line("starts", work.starts_per_month, opening(work.shards)),
         Line("garbage collections", collections, collection(work.shards).times(collections) + read),
     ]
@@ -183,7 +181,9 @@ def _line(what: str, times: float, each: Requests) -> Line:
 
 
 def _flushing(work: Workload, entries: float) -> Iterator[Line]:
-    """A shard is flushed when it is large, old or of many entries, and by checkpoints; never oftener than rows come."""
+    """A shard is flushed when it is large, old or has many entries, and by checkpoints; never more often than rows
+    arrive.
+    """
     per_shard = entries / work.shards
     by_age = MONTH / min(work.flush_seconds, work.checkpoint_seconds)
     by_count = per_shard / MAX_ENTRIES
@@ -195,8 +195,8 @@ def _flushing(work: Workload, entries: float) -> Iterator[Line]:
     yield Line("flushes", flushes, FLUSH.times(flushes) + Requests(get=entries))
     rounds = flushes / work.shards / work.compact_sstables
     yield _line("compactions", rounds, compaction(work.shards, work.compact_sstables))
-    yield _line("tidying of the base", min(rounds, MONTH / TIDY_SECONDS), TIDYING)
-    yield _line("looks at the indexes", rounds + MONTH / INDEX_SECONDS, LOOK)
+    yield _line("cleanup of the base", min(rounds, MONTH / TIDY_SECONDS), TIDYING)
+    yield _line("checks of the indexes", rounds + MONTH / INDEX_SECONDS, LOOK)
 
 
 def stored_gb(work: Workload) -> float | None:

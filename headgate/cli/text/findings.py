@@ -1,4 +1,4 @@
-"""Findings for people: one block each. They are sentences, and the columns of a table would fold them."""
+"""Findings for people: one block each, because table columns would wrap their sentences."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from headgate.text import printable
 
 
 def tell_findings(findings: Iterable[Finding]) -> None:
-    """Print them, in the order they were found."""
     console = Console(highlight=False, markup=False)
     for one in findings:
         style = "bold red" if one.is_error else "bold yellow"

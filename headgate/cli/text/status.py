@@ -1,4 +1,4 @@
-"""The status of a table for people: streams, partitions, shards, and Spark's batches beside WAL positions and offsets.
+"""The status of a table as text: streams, partitions, shards, and Spark's batches with WAL positions and offsets.
 
 Takes the plain values that `--output json` prints.
 """
@@ -19,7 +19,6 @@ Value = Mapping[str, Any]
 
 
 def status_tables(status: Value) -> RenderableType:
-    """All of it."""
     title = Text(f"{status['uri']}  ({', '.join(status['primary_key']) or 'no key'}, {status['sharding']['kind']})")
     parts: list[RenderableType] = [title, Text()]
     parts.append(_streams(status["streams"]) if status["streams"] else Text("No stream has written to it yet."))
@@ -42,7 +41,7 @@ def status_tables(status: Value) -> RenderableType:
         parts.append(batches_table(status["batches"]))
     caches = status["caches"]
     held = ", ".join(f"{name} {nbytes:,}" for name, nbytes in caches["nbytes"].items() if nbytes) or "nothing"
-    parts.append(Text(f"Caches of this process, of {caches['limit']:,} B: {held}"))
+    parts.append(Text(f"Caches of this process, limit {caches['limit']:,} B: {held}"))
     return Group(*parts)
 
 
@@ -63,7 +62,7 @@ def batches_table(batches: Sequence[Value], title: str = "Batches") -> Table:
 
 
 def _shard_lines(batch: Value) -> Iterable[tuple[str, str, str]]:
-    """A partition's shard has that partition's offsets; other shards share all of them, shown once."""
+    """A partition's shard shows that partition's offsets; other shards share all offsets, shown once."""
     shown = False
     for shard, positions in sorted(batch["positions"].items()):
         own = [part for part in batch["offsets"] if shard == f"partition:{part['topic']}:{part['partition']}"]
@@ -131,7 +130,7 @@ def _collected(done: Value | None) -> str | None:
 def _caches(state: Value) -> Iterable[str]:
     if state["cached_bytes"] is not None:
         held, limit = state["cached_bytes"], state["cache_limit"]
-        yield f"{state['stream']}: the caches of its driver's process hold {held:,} B of at most {limit:,} B."
+        yield f"{state['stream']}: the caches of its driver hold {held:,} of {limit:,} B."
 
 
 def _readers(readers: Sequence[Value]) -> Padding:
@@ -140,10 +139,10 @@ def _readers(readers: Sequence[Value]) -> Padding:
 
 
 def _trouble(state: Value) -> Iterable[str]:
-    """What an operator should know: batches that wait, jobs that fail, things to do."""
+    """Warnings for the operator: delayed batches, failing jobs, things to do."""
     if state["base_since"]:
         since = state["base_since"]
-        yield f"{state['stream']}: rows since {since} are not in the base, where plain Lance readers look."
+        yield f"{state['stream']}: rows since {since} are not in the base yet, so plain Lance readers do not see them."
     if state["delayed"]:
         yield f"{state['stream']}: batches wait since {state['delayed']['since']}: {state['delayed']['detail']}."
     for one in state["failures"]:
@@ -166,7 +165,7 @@ def _filled(title: str, columns: Sequence[str], keys: Sequence[str], values: Seq
 
 
 def _table(title: str, columns: Sequence[str]) -> Table:
-    """A column whose name starts with > holds numbers."""
+    """A table; columns whose name starts with > are right-aligned."""
     table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         table.add_column(

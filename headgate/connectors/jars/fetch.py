@@ -33,8 +33,8 @@ RECEIPT = ".receipt.json"
 def main() -> int:
     """As a program: `python -m headgate.connectors.jars.fetch`."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--java", default="java", help="the java to run Ivy with")
-    arguments.add_argument("--folder", type=Path, default=LISTS, help="of the lists")
+    arguments.add_argument("--java", default="java", help="the java program that runs Ivy")
+    arguments.add_argument("--folder", type=Path, default=LISTS, help="from the lists")
     arguments.add_argument("names", nargs="*", help="of lists (spark, kafka …); default: all but the optional ones")
     given = arguments.parse_args()
     try:
@@ -57,14 +57,14 @@ def fetch_all(java: str, names: Sequence[str] = (), folder: Path = LISTS) -> Non
         known |= lines | {path.stem: path for path in folder.glob("optional/*.xml")}
         if unknown := sorted(set(names) - set(known)):
             raise InvalidInput(
-                f"There is no list {unknown[0]!r} of jars.", advice=f"the lists are {', '.join(sorted(known))}"
+                f"Jar list {unknown[0]!r} not found.", advice=f"the lists are {', '.join(sorted(known))}"
             )
         lists = [known[name] for name in dict.fromkeys(names)]
     cache = cache_directory().absolute()
     if all(is_complete(jar_list, cache / "jars" / jar_list.stem) for jar_list in lists):
         return
     if find_ivy() is None:
-        what = "Ivy, which fetches the jars, comes with Spark, and Spark is not installed."
+        what = "Fetching jars needs Ivy, which comes with Spark, but Spark is not installed."
         raise MissingExtra(what, extra="spark", advice="pip install 'headgate[spark]'")
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "lock").open("w") as lock:
@@ -83,7 +83,7 @@ def _installed(lines: Mapping[str, Path]) -> list[Path]:
         return []
     if f"spark-{line}" not in lines:
         raise InvalidInput(
-            f"There is no list of jars for Spark {line}.", advice=f"the lists are {', '.join(sorted(lines))}"
+            f"headgate has no jar list for Spark {line}.", advice=f"the lists are {', '.join(sorted(lines))}"
         )
     return [lines[f"spark-{line}"]]
 
@@ -125,8 +125,10 @@ def fetch(jar_list: Path, target: Path, cache: Path, java: str) -> None:
         shutil.rmtree(cache / "ivy", ignore_errors=True)
         if attempt == 2:
             some = ", ".join(sorted(bad)[:3]) + (" …" if len(bad) > 3 else "")
-            what = f"Ivy could not fetch {len(bad)} of {len(wanted)} jars ({some})."
-            raise JarsMissing(what, advice=f"read {log}; HEADGATE_IVY_SETTINGS names a settings file for a mirror")
+            what = f"Fetching {len(bad)} of {len(wanted)} jars failed ({some})."
+            raise JarsMissing(
+                what, advice=f"read {log}; for a mirror set HEADGATE_IVY_SETTINGS to an Ivy settings file"
+            )
     shutil.rmtree(target, ignore_errors=True)
     staging.rename(target)
     (target / RECEIPT).write_text(json.dumps(receipt_for(jar_list, target), indent=1))

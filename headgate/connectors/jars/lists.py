@@ -16,8 +16,8 @@ class JarsMissing(HeadgateError):
     """A set of jars is not in the cache directory."""
 
     next_step = (
-        "run `headgate jars fetch`, in a checkout `make setup`; "
-        "HEADGATE_CACHE names the cache directory where it is not the default one"
+        "run `headgate jars fetch` (in a checkout: `make setup`); if the jars are in another cache directory, "
+        "set HEADGATE_CACHE"
     )
 
 
@@ -47,7 +47,7 @@ def spark_jars() -> list[Path]:
 
 def s3a_jars() -> list[Path]:
     """The jars that Spark needs to keep its own checkpoint on S3. Raises JarsMissing: they come only when asked for."""
-    fetch = "run `headgate jars fetch s3a`; HEADGATE_CACHE names the cache directory where it is another"
+    fetch = "run `headgate jars fetch s3a`; if the jars are in another cache directory, set HEADGATE_CACHE"
     return sorted(_jar_set("s3a", "hadoop-aws-*.jar", fetch).parent.glob("*.jar"))
 
 
@@ -55,5 +55,5 @@ def _jar_set(name: str, witness: str, advice: str | None = None) -> Path:
     directory = cache_directory() / "jars" / name
     found = next(directory.glob(witness), None)
     if found is None:
-        raise JarsMissing(f"The {name} jars are not in {directory}.", advice=advice)
+        raise JarsMissing(f"The {name} jars were not found in {directory}.", advice=advice)
     return found

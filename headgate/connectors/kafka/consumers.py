@@ -107,9 +107,7 @@ def _make(config: ConsumerConfig) -> Lent:
         named = [name for name in sorted(config.librdkafka(), key=len, reverse=True) if name in text]
         # The text may quote a value; the name is enough.
         raise InvalidInput(
-            f"librdkafka does not accept the value of {named[0]!r}."
-            if named
-            else "librdkafka does not accept this configuration.",
+            f"librdkafka rejected the value of {named[0]!r}." if named else "librdkafka rejected the configuration.",
             servers=config.servers,
         ) from None
     # One reference that is never given back: a forked child would free its copy when it ends, and hang.

@@ -79,11 +79,11 @@ def _group_error(reason: KafkaError, lent: Lent, config: ConsumerConfig, group: 
     lent.consumer.poll(0)  # serves what the client has to say
     if reason.code() in _MEMBERS:
         return InvalidInput(
-            f"The consumer group {group!r} has members of its own.",
+            f"The consumer group {group!r} has active members.",
             **where,
-            advice="give the stream a group that nobody else uses",
+            advice="use a group that no consumer joins",
         )
     if lent.refused() or reason.code() in _FORBIDDEN:
-        return PermissionDenied(f"Kafka refused the offsets of group {group!r}: {reason.name()}.", **where)
-    what = f"Kafka did not take the offsets of group {group!r}: {reason.name()}."
+        return PermissionDenied(f"Kafka rejected the offsets of group {group!r}: {reason.name()}.", **where)
+    what = f"Writing the offsets of group {group!r} to Kafka failed: {reason.name()}."
     return Transient(what, **where, advice=config.reach)

@@ -54,7 +54,7 @@ class ConsumerConfig:
                 raise _refused(name)
         if translated["isolation.level"] not in (READ_COMMITTED, READ_UNCOMMITTED):
             raise InvalidInput(
-                f"The option 'kafka.isolation.level' is neither {READ_COMMITTED!r} nor {READ_UNCOMMITTED!r}."
+                f"The option 'kafka.isolation.level' must be {READ_COMMITTED!r} or {READ_UNCOMMITTED!r}."
             )
         return cls(tuple(sorted(translated.items())))
 
@@ -177,7 +177,7 @@ def _check_spark_options(options: Mapping[str, str]) -> None:
             raise InvalidInput(f"The Kafka source has no option {name!r}.{_nearest(name, _PLANNING)}")
     if options.get("failondataloss", "true").strip().lower() != "true":
         raise InvalidInput(
-            "The option 'failOnDataLoss' must be true: rows that are gone are never skipped silently.",
+            "The option 'failOnDataLoss' must be true: headgate never skips lost rows silently.",
             advice="leave the option out",
         )
 
@@ -202,9 +202,9 @@ def _sasl(kafka: Mapping[str, str]) -> dict[str, str]:
     mechanism = kafka.get("sasl.mechanism", "GSSAPI").strip().upper()
     if mechanism not in _MODULES:
         raise InvalidInput(
-            "The option 'kafka.sasl.mechanism' names a mechanism that direct reading does not have.",
+            "The option 'kafka.sasl.mechanism' has a mechanism that direct reading does not support.",
             known=" ".join(_MODULES),
-            advice="use one of the known mechanisms, or read through Spark's own source",
+            advice="use one of the known mechanisms, or read with Spark's Kafka source",
         )
     user, password = _login(kafka.get("sasl.jaas.config", ""), _MODULES[mechanism])
     return {"sasl.mechanism": mechanism, "sasl.username": user, "sasl.password": password}
@@ -215,22 +215,18 @@ def _login(jaas: str, module: str) -> tuple[str, str]:
     advice = f'write it as: {module} required username="…" password="…";'
     matched = _JAAS.fullmatch(jaas)
     if matched is None or matched["module"].rpartition(".")[2] != module:
-        raise InvalidInput(
-            f"The option 'kafka.sasl.jaas.config' is missing or is not one {module} entry.", advice=advice
-        )
+        raise InvalidInput(f"The option 'kafka.sasl.jaas.config' must be one {module} entry.", advice=advice)
     found: dict[str, str] = {}
     rest = matched["options"].strip()
     while rest:
         option = _JAAS_OPTION.match(rest)
         if option is None:
-            raise InvalidInput("The option 'kafka.sasl.jaas.config' cannot be parsed.", advice=advice)
+            raise InvalidInput("The option 'kafka.sasl.jaas.config' is invalid.", advice=advice)
         quoted = option["quoted"] if option["quoted"] is not None else option["single"]
         found[option["name"]] = option["bare"] if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
         rest = rest[option.end() :].strip()
     if set(found) != {"username", "password"}:
-        raise InvalidInput(
-            "The option 'kafka.sasl.jaas.config' must have username and password, and nothing else.", advice=advice
-        )
+        raise InvalidInput("The option 'kafka.sasl.jaas.config' must have username and password only.", advice=advice)
     return found["username"], found["password"]
 
 
@@ -298,8 +294,8 @@ def _host_check(kafka: Mapping[str, str]) -> dict[str, str]:
 
 def _not_pem(option: str) -> InvalidInput:
     return InvalidInput(
-        f"The option {option!r} must be PEM for direct reading (a keystore may be PKCS12); JKS is Java's alone.",
-        advice="convert the store with keytool and openssl, or read through Spark's own source",
+        f"The option {option!r} must be PEM for direct reading (a keystore may be PKCS12); JKS works only in Java.",
+        advice="convert the store with keytool and openssl, or read with Spark's Kafka source",
     )
 
 
@@ -309,8 +305,8 @@ def _not_pem(option: str) -> InvalidInput:
 def _refused(name: str) -> InvalidInput:
     known = _SAME | set(_RENAMED) | set(_CONVERTED) | _SASL | _TLS
     return InvalidInput(
-        f"The option 'kafka.{name}' cannot be translated for direct reading.{_nearest(name, known)}",
-        advice="leave the option out, or read through Spark's own source",
+        f"The option 'kafka.{name}' is not supported by direct reading.{_nearest(name, known)}",
+        advice="leave the option out, or read with Spark's Kafka source",
     )
 
 
@@ -325,4 +321,4 @@ def _text(value: object) -> str:
 
 def reach(servers: str) -> str:
     """What to do where the brokers at these addresses do not answer."""
-    return f"retry; if it lasts, check that Kafka at {servers} can be reached from here"
+    return f"try again; if it persists, check that Kafka at {servers} is reachable from this machine"

@@ -62,7 +62,7 @@ class Range:
     def __post_init__(self) -> None:
         if self.partition < 0 or not 0 <= self.start <= self.until:
             raise InvalidInput(
-                f"There is no range [{self.start},{self.until}) of partition {self.partition}.", topic=self.topic
+                f"Invalid range [{self.start},{self.until}) of partition {self.partition}.", topic=self.topic
             )
 
 
@@ -281,7 +281,7 @@ class _RangeReader:
                 self._check_for_loss()
             self._assign()
         elif error.code() in _FORBIDDEN:
-            raise self._error(PermissionDenied, f"The broker refused to let this user read: {error.name()}.")
+            raise self._error(PermissionDenied, f"The broker does not allow this user to read: {error.name()}.")
         elif error.code() in _NO_TOPIC:
             self._last_look = 0.0
 
@@ -292,10 +292,10 @@ class _RangeReader:
         """Nothing came. Say what is wrong, if something is; otherwise wait on."""
         now = clock.monotonic()
         if self._lent.refused():
-            raise self._error(PermissionDenied, "The broker did not accept the credentials or the certificate.")
+            raise self._error(PermissionDenied, "The broker rejected the credentials or the certificate.")
         if self._is_silent():
             raise self._error(
-                Transient, f"Kafka gave nothing for {self._deadline:g} s.", last_error=self._lent.last_error()
+                Transient, f"Kafka sent nothing for {self._deadline:g} s.", last_error=self._lent.last_error()
             )
         if now - self._last_look > _LOOK_AGAIN:
             with contextlib.suppress(KafkaException):  # away; the deadline decides
@@ -323,7 +323,7 @@ class _RangeReader:
             f"partition {self._wanted.partition}.",
             lost_from=lost.start,
             lost_until=lost.until,
-            advice="restore the topic, or skip what is gone deliberately with `headgate rewind`",
+            advice="restore the topic, or skip the lost offsets on purpose with `headgate rewind`",
         )
 
     def _lost(self) -> _Lost | None:
@@ -387,9 +387,9 @@ def _ask(lent: Lent, config: ConsumerConfig, topic: str, until: float, question:
 def _raise_for(reason: KafkaError, lent: Lent, config: ConsumerConfig, topic: str) -> NoReturn:
     where: dict[str, Any] = {"topic": topic, "servers": config.servers}
     if lent.refused() or reason.code() in _FORBIDDEN:
-        raise PermissionDenied("Kafka did not accept the credentials, the certificate or the request.", **where)
+        raise PermissionDenied("Kafka rejected the credentials, the certificate or the request.", **where)
     if reason.code() in _NO_TOPIC:
-        raise NotFound(f"There is no topic {topic!r}.", **where, advice="check the name, or create the topic first")
+        raise NotFound(f"Topic {topic!r} not found.", **where, advice="check the name, or create the topic first")
     what = f"Kafka did not answer: {reason.name()}."
     raise Transient(what, **where, last_error=lent.last_error(), advice=config.reach)
 

@@ -36,11 +36,11 @@ class SchemaRegistry:
     def __post_init__(self) -> None:
         parts = urllib.parse.urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InvalidInput("The address of a schema registry begins with http:// or https://.")
+            raise InvalidInput("The address of a schema registry must begin with http:// or https://.")
         if parts.username or parts.password:
             raise InvalidInput(
-                "The address of the schema registry holds credentials, which would be shown.",
-                advice="leave them out there, and pass auth='user:password'",
+                "The address of the schema registry contains credentials, which would be shown in logs.",
+                advice="remove them from the address and pass auth='user:password'",
             )
 
     def schemas(self, number: int) -> tuple[str, ...]:
@@ -60,7 +60,7 @@ class SchemaRegistry:
     def _resolved(self, answer: dict[str, Any], seen: set[tuple[str, int]]) -> list[str]:
         found: list[str] = []
         if answer.get("schemaType", "AVRO") != "AVRO":
-            raise InvalidInput(f"The registry says that this is {answer['schemaType']!s:.20}, not Avro.")
+            raise InvalidInput(f"The registry's schema type is {answer['schemaType']!s:.20}, not Avro.")
         for one in answer.get("references") or ():
             place = (str(one["subject"]), int(one["version"]))
             if place not in seen:
@@ -84,9 +84,11 @@ class SchemaRegistry:
             except urllib.error.HTTPError as error:
                 error.close()
                 if error.code == 404:
-                    raise NotFound("The schema registry does not have it.", registry=self.url, asked=path) from None
+                    raise NotFound(
+                        "The schema registry does not have the schema.", registry=self.url, asked=path
+                    ) from None
                 if error.code in (401, 403):
-                    raise PermissionDenied("The schema registry refused the credentials.", registry=self.url) from None
+                    raise PermissionDenied("The schema registry rejected the credentials.", registry=self.url) from None
                 reason = f"status {error.code}"
             except (OSError, ValueError) as error:
                 reason = type(error).__name__
@@ -94,5 +96,5 @@ class SchemaRegistry:
             f"The schema registry did not answer: {reason}.",
             registry=self.url,
             asked=path,
-            advice=f"retry; if it lasts, check that {self.url} can be reached from here",
+            advice=f"try again; if it persists, check that {self.url} is reachable from this machine",
         )

@@ -96,9 +96,9 @@ def rehearse(schema: pa.Schema, indexes: Sequence[TextIndex], sharding: NativeSh
         # By name, as compaction reads: Lance takes names at first that it cannot find again.
         read = dataset.scanner(columns=schema.names).to_table().schema.names
     except Exception as error:
-        raise InvalidInput(f"Lance refuses such a table: {_reason(error)}.") from without_secrets(error)
+        raise InvalidInput(f"Lance rejects the table: {_reason(error)}.") from without_secrets(error)
     if read != schema.names or dataset.schema.names != schema.names:
-        raise InvalidInput("Lance would call a column by another name.", advice="use names without control characters")
+        raise InvalidInput("Lance would rename a column.", advice="use names without control characters")
     return dataset.schema
 
 
@@ -114,11 +114,11 @@ def rehearse_change(schema: pa.Schema, change: Callable[[LanceDataset], object],
         dataset.checkout_latest()  # type: ignore[no-untyped-call]
         read = dataset.scanner(columns=list(names)).to_table().schema.names
     except Exception as error:
-        raise InvalidInput(f"Lance refuses such columns: {_reason(error)}.", advice=_UNCHANGED) from without_secrets(
+        raise InvalidInput(f"Lance rejects the columns: {_reason(error)}.", advice=_UNCHANGED) from without_secrets(
             error
         )
     if not read == dataset.schema.names == list(names):
-        raise InvalidInput("Lance would call a column by another name.", advice=_UNCHANGED)
+        raise InvalidInput("Lance would rename a column.", advice=_UNCHANGED)
 
 
 _UNCHANGED = "use plain names, without dots, quotes or control characters; nothing was written"
@@ -162,7 +162,7 @@ def ensure_mem_wal(uri: str, wanted: MemWal, storage_options: Options = None) ->
                 raise _failed("initialise MemWAL", uri, error) from without_secrets(error)
     if found != wanted:
         raise InvalidInput(
-            f"MemWAL of the dataset is initialised as {found}, and {wanted} was asked for.", table=redact(uri)
+            f"MemWAL of the dataset is initialised as {found}, but {wanted} was requested.", table=redact(uri)
         )
 
 
@@ -224,7 +224,7 @@ def _open(uri: str, storage_options: Options) -> LanceDataset:
         if has_versions(store):
             raise _failed("open the dataset", uri, error) from without_secrets(error)
         raise NotFound(
-            f"There is no Lance table at {redact(uri)}.", advice="check the URI, or create the table first"
+            f"No Lance table found at {redact(uri)}.", advice="check the URI, or create the table first"
         ) from without_secrets(error)
 
 
@@ -286,7 +286,7 @@ def _options(storage_options: Options) -> dict[str, str] | None:
 
 
 def _failed(verb: str, uri: str, error: Exception) -> HeadgateError:
-    return native_error(f"Lance could not {verb}: {_reason(error)}.", error, StoreError, table=redact(uri))
+    return native_error(f"Lance failed to {verb}: {_reason(error)}.", error, StoreError, table=redact(uri))
 
 
 def _reason(error: Exception) -> str:

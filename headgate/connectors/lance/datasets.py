@@ -61,7 +61,7 @@ def open_dataset(store: ObjectStore, key: str = "", version: int | None = None, 
     except (ValueError, OSError) as error:
         if version is None and not key and (older := newest_readable(store)) is not None:
             return open_dataset(store, version=older, session=session)
-        what = f"The Lance dataset {key or 'of the table'} cannot be opened."
+        what = f"Opening the Lance dataset {key or 'of the table'} failed."
         raise native_error(what, error, DataLoss, store=store.uri, key=key or None) from without_secrets(error)
 
 
@@ -107,7 +107,7 @@ def write_dataset(
         if primary_key:
             _write_key_sidecar(store, key, rows.select(list(primary_key)))
     except (OSError, ValueError, RuntimeError) as error:
-        what = "An SSTable could not be written."
+        what = "Writing an SSTable failed."
         raise native_error(what, error, Transient, store=store.uri, key=key) from without_secrets(error)
     # Lance never syncs: before the WAL behind a dataset may go, its files and folders must be on disk.
     sync_tree(store, key)
@@ -129,7 +129,7 @@ def scan_dataset(
         batch_readahead=READAHEAD,
         fragment_readahead=1,
     )
-    with reading("A Lance dataset could not be read.", uri=dataset.uri):
+    with reading("Reading a Lance dataset failed.", uri=dataset.uri):
         yield from scanner.to_batches()
 
 

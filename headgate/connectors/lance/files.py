@@ -80,24 +80,24 @@ def small_file(batch: pa.RecordBatch, metadata: Mapping[str, str]) -> bytes:
 
 def _end(fetch: Fetch, size: int) -> FileEnd:
     if size < _FOOTER.size:
-        raise Corrupt(f"A Lance file has at least {_FOOTER.size} bytes, and this one {size}.")
+        raise Corrupt(f"A Lance file must have at least {_FOOTER.size} bytes, got {size}.")
     footer = fetch(size - _FOOTER.size, _FOOTER.size)
     if len(footer) != _FOOTER.size:
-        raise Corrupt("A Lance file is shorter than it was.")
+        raise Corrupt("A Lance file became shorter.")
     *_, table, buffers, _, major, _, magic = _FOOTER.unpack(footer)
     if magic != b"LANC" or major != 2:
-        raise Corrupt("A file does not end as a Lance file of version 2 does.")
+        raise Corrupt("A file does not end with the footer of a Lance 2 file.")
     if buffers < 1 or table + _BUFFER.size > size:
-        raise Corrupt("The table of contents of a Lance file lies outside of it.")
+        raise Corrupt("The table of contents of a Lance file is out of bounds.")
     position, length = _BUFFER.unpack(fetch(table, _BUFFER.size))
     if position + length > size:
-        raise Corrupt("The schema of a Lance file lies outside of it.")
+        raise Corrupt("The schema of a Lance file is out of bounds.")
     descriptor = _FileDescriptor()
     try:
         descriptor.ParseFromString(bytes(fetch(position, length)))
         metadata = {entry.key: entry.value.decode() for entry in descriptor.schema.metadata}
     except (DecodeError, UnicodeDecodeError) as error:
-        raise Corrupt("The schema of a Lance file cannot be read.") from error
+        raise Corrupt("The schema of a Lance file is invalid.") from error
     return FileEnd(descriptor.length, metadata)
 
 

@@ -45,7 +45,7 @@ _PLACE = re.compile(r",? ?/\S+\.rs:\d+:\d+")
 def check_filter(schema: pa.Schema, filter: Filter) -> None:
     """Refuse a filter before the first row is read. Raises InvalidInput."""
     if not isinstance(filter, str | pc.Expression):
-        raise InvalidInput(f"A filter is SQL text or a pyarrow.compute.Expression, not {type(filter).__name__}.")
+        raise InvalidInput(f"A filter must be SQL text or a pyarrow.compute.Expression, got {type(filter).__name__}.")
     empty = dataset_in_memory(schema.empty_table())
     try:
         empty.to_table(filter=filter)
@@ -53,11 +53,12 @@ def check_filter(schema: pa.Schema, filter: Filter) -> None:
             # An expression for a new column is planned over the table's columns alone.
             empty.add_columns({f"c{uuid.uuid4().hex}": filter})
     except (ValueError, OSError, RuntimeError) as error:
-        raise InvalidInput(f"Lance refuses the filter {_shown(filter)}: {_reason(error)}") from without_secrets(error)
+        raise InvalidInput(f"Lance rejects the filter {_shown(filter)}: {_reason(error)}") from without_secrets(error)
     if isinstance(filter, str) and not all(_is_planned(empty, text.format(filter)) for text in _ENCLOSED):
         raise InvalidInput(
-            f"The filter {_shown(filter)} is not one expression.",
-            advice="give one condition, brackets in pairs, without order by, limit or a semicolon; nothing was read",
+            f"The filter {_shown(filter)} must be one expression.",
+            advice="give one condition with balanced brackets, without order by, limit or a semicolon; nothing was "
+            "read",
         )
 
 

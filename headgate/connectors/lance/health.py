@@ -61,9 +61,9 @@ def _guarded(store: ObjectStore, key: str, version: int | None, read: Any) -> Da
         raise
     except BaseException as error:  # native code that panics raises what is no Exception
         if is_away(error):
-            raise Transient(
-                "A Lance dataset could not be read.", store=store.uri, key=key or None
-            ) from without_secrets(error)
+            raise Transient("Reading a Lance dataset failed.", store=store.uri, key=key or None) from without_secrets(
+                error
+            )
         return DatasetHealth(_reason(error))
     missing = tuple(
         name for name, folders in named.items() if any(not _has_files(store, key, folder) for folder in folders)

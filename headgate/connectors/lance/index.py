@@ -100,12 +100,12 @@ def look_index(store: ObjectStore, column: str, name: str, find: Find = text_par
     dataset = open_dataset(store)
     fields = {field.name(): field.id() for field in dataset.lance_schema.fields()}
     if column not in fields:
-        raise InvalidInput(f"The table has no column {column!r}; it has {sorted(fields)}.", table=store.uri)
+        raise InvalidInput(f"Column {column!r} not found; the table has {sorted(fields)}.", table=store.uri)
     described = {index.name: index for index in dataset.describe_indices()}
     of_column = {one: parameters for one, (of, parameters) in find(dataset).items() if of == column}
     existing = name if name in of_column else max(of_column, default=None)
     if existing is None and name in described:
-        what = f"An index {name!r} of type {described[name].index_type} is on {described[name].field_names} already."
+        what = f"Index {name!r} of type {described[name].index_type} exists already, on {described[name].field_names}."
         raise InvalidInput(what, table=store.uri, advice="drop it, or rename it; nothing was written")
     field_id = fields[column]
     return IndexLook(
@@ -129,7 +129,7 @@ def check_parameters(store: ObjectStore, column: str, parameters: Mapping[str, A
     except Exception as error:
         reason = str(error).split(", /")[0].rstrip(".") or type(error).__name__
         raise InvalidInput(
-            f"Lance refuses a full-text index of column {column!r}: {reason}.", table=store.uri
+            f"Lance rejects a full-text index of column {column!r}: {reason}.", table=store.uri
         ) from without_secrets(error)
 
 
@@ -159,7 +159,7 @@ def build_segment(
             **parameters,
         )
     except (OSError, ValueError, RuntimeError) as error:
-        what = f"Lance could not index column {column!r}: {scrubbed(str(error))[:300]}"
+        what = f"Lance failed to index column {column!r}: {scrubbed(str(error))[:300]}"
         raise native_error(what, error, Transient, table=store.uri, index=str(index_id)) from without_secrets(error)
     return NativeSegment(
         index_id=index_id,
@@ -209,7 +209,7 @@ def commit_segments(
     except CommitConflictError:
         return False
     except (OSError, ValueError, RuntimeError) as error:
-        what = f"Lance could not commit index {name!r}: {scrubbed(str(error))[:300]}"
+        what = f"Lance failed to commit index {name!r}: {scrubbed(str(error))[:300]}"
         raise native_error(what, error, StoreError, table=store.uri) from without_secrets(error)
     return True
 

@@ -38,7 +38,7 @@ def numbered_batches(
     scanner = dataset.scanner(
         columns=list(columns), filter=filter, with_row_id=True, fragments=chosen, batch_size=batch_rows
     )
-    with reading("A Lance dataset could not be read.", uri=dataset.uri):
+    with reading("Reading a Lance dataset failed.", uri=dataset.uri):
         yield from scanner.to_batches()
 
 
@@ -52,10 +52,10 @@ def row_ids(
 
 def take_rows(dataset: Any, rows: RowIds, columns: Sequence[str]) -> pa.Table:
     """The rows with these ids, in this order. Raises Corrupt where one is not living."""
-    with reading("Rows of a Lance dataset could not be read.", uri=dataset.uri):
+    with reading("Reading rows of a Lance dataset failed.", uri=dataset.uri):
         found = dataset._take_rows(pa.array(rows, pa.uint64()), columns=list(columns))
     if found.num_rows != len(rows):
-        what = f"Of {len(rows)} rows that were to be there, a Lance dataset has {found.num_rows}."
+        what = f"A Lance dataset has only {found.num_rows} of {len(rows)} expected rows."
         raise Corrupt(what, uri=dataset.uri, version=dataset.version)
     return found
 

@@ -35,5 +35,5 @@ def open_store(uri: str, storage_options: Mapping[str, object] | None = None) ->
     if scheme == "memory":
         return MemoryStore(uri).retrying()
     raise InvalidInput(
-        f"The scheme {scheme!r} is not known.", uri=redact(uri), known="a plain path, file://, s3://, memory://"
+        f"Unknown URI scheme {scheme!r}.", uri=redact(uri), known="a plain path, file://, s3://, memory://"
     )

@@ -52,8 +52,9 @@ class Rule:
 
 RULES: Mapping[Kind, Rule] = {
     "wal entry": Rule(
-        "SSTables have it for every live manifest and pin, and every consumer has read it (R15). Never a barrier or "
-        "the tip (R5); none while a named SSTable or a file of the base is missing (R20): gc.rules.collectable_wal.",
+        "SSTables cover it for every live manifest and pin, and every consumer has read it (R15). Never a "
+        "barrier or the tip (R5); no entry while a named SSTable or a file of the base is missing (R20): "
+        "gc.rules.collectable_wal.",
         ("checkpoints.gc.shards",),
     ),
     "sstable": Rule(
@@ -62,29 +63,30 @@ RULES: Mapping[Kind, Rule] = {
         ("checkpoints.gc.shards",),
     ),
     "manifest": Rule(
-        "An oldest-first prefix that nobody may hold, after native's hint was written (R7); those that claim an epoch "
-        "stay (R20): gc.rules.collectable_manifests, gc.rules.without_claims.",
+        "An oldest-first prefix that nobody can hold, after native's hint was written (R7); those that claim "
+        "an epoch stay (R20): gc.rules.collectable_manifests, gc.rules.without_claims.",
         ("checkpoints.gc.shards",),
     ),
     "commit record": Rule(
-        "A fold has it, every consumer has read it (R15), and it is archived where the stream has an archive. Only a "
-        "batch's, not the last of these, never the tip (R5, R22): log.decisions.collectable_records and last_batch.",
+        "A fold covers it, every consumer has read it (R15), and it is archived if the stream has an archive. "
+        "Only records of batches, never the last of these or the tip (R5, R22): "
+        "log.decisions.collectable_records and last_batch.",
         ("checkpoints.gc.table", "checkpoints.log.fold"),
     ),
     "fold": Rule(
-        "A later fold has what it says: `collectable_records` of log.decisions.",
+        "A later fold covers it: `collectable_records` of log.decisions.",
         ("checkpoints.gc.table", "checkpoints.log.fold"),
     ),
     "checkpoint": Rule(
-        "It expired, was dropped, or its take did not hold. By its id, never by its name alone (R20).",
+        "It expired, was dropped, or was never completed. Deleted by its id, never by name alone (R20).",
         ("checkpoints.gc.table", "checkpoints.snapshots.checkpoint"),
     ),
     "consumer": Rule(
-        "A newer pin of the consumer is there. The newest stays, also expired: its number would be used again (R20).",
+        "The consumer has a newer pin. The newest stays even if expired: its number would be used again (R20).",
         ("checkpoints.gc.table", "checkpoints.log.pins"),
     ),
     "tag": Rule(
-        "No checkpoint and no clone holds its version of the base any more: the record goes first.",
+        "No checkpoint and no clone holds its version of the base any more: the record is deleted first.",
         ("checkpoints.gc.table", "connectors.lance.base.tags"),
     ),
     "base version": Rule(
@@ -93,17 +95,17 @@ RULES: Mapping[Kind, Rule] = {
         ("connectors.lance.base.tidy",),
     ),
     "index": Rule(
-        "No version of the base uses the segment, and its outcome was won from its maker (R20); of a segment in use, "
-        "what its build has staged, and its slots.",
+        "No version of the base uses the segment, and its maker can no longer commit it (R20). For a segment "
+        "in use: the staged files and slots of its build.",
         ("checkpoints.gc.table",),
     ),
     "outcome": Rule(
-        "Its maker took it, and will never commit the segment: a collection may have it.",
+        "Its maker gave the segment up and will never commit it.",
         ("search.build.commit",),
     ),
     "staging": Rule(
-        "What a build has staged for a segment, and strays beside it, once the segment's marker is valid or it is "
-        "committed: nobody looks there any more, and Lance makes no deep clone over it.",
+        "Staged and stray files of an index build, once the segment has a valid marker or is committed: nobody "
+        "reads them any more, and they block deep clones.",
         ("connectors.lance.base.clone", "search.finalize.finalize"),
     ),
     "synced mark": Rule(
@@ -111,20 +113,20 @@ RULES: Mapping[Kind, Rule] = {
         ("connectors.lance.base.synced",),
     ),
     "clone": Rule(
-        "Everything of a clone whose outcome was won from its maker (R20), its intent and the mark last; or that mark, "
-        "where the maker has won.",
+        "All files of a clone that its maker can no longer complete (R20), its intent and mark last; or only "
+        "the mark, if the maker completed it.",
         ("checkpoints.clone.build", "checkpoints.clone.intent"),
     ),
     "probe": Rule(
-        "Its name is random, and who deletes it has just put it: to see what the store allows, or its time.",
+        "A probe with a random name, deleted by the process that put it.",
         ("checkpoints.gc.candidates", "doctor.store", "streaming.running"),
     ),
     "stray": Rule(
-        "It lies among entries or manifests for long, and none has such a name.",
+        "An old object among entries or manifests whose name is not one of theirs.",
         ("checkpoints.gc.shards",),
     ),
     "temporary": Rule(
-        "A put died half-way, long ago.",
+        "The temporary file of a put that was interrupted long ago.",
         ("checkpoints.gc.table",),
     ),
 }

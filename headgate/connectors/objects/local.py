@@ -76,8 +76,8 @@ class LocalStore(ObjectStore):
                 # caller recognises as its own must be as durable as a put that returned.
                 os.fsync(folder)
                 if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-                    raise InvalidInput("A folder has the name of the object.", store=self.uri, key=key) from error
-                raise AlreadyExists("An object of that name exists.", store=self.uri, key=key) from error
+                    raise InvalidInput("A folder has the object's name.", store=self.uri, key=key) from error
+                raise AlreadyExists("An object with that name exists already.", store=self.uri, key=key) from error
             os.fsync(folder)
 
     def put_overwrite(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
@@ -167,7 +167,7 @@ class LocalStore(ObjectStore):
         """Remove one of them. One that is missing is fine."""
         self._count("delete")
         if "/" in checked_key(key):
-            raise InvalidInput(f"{key[:200]!r} is no temporary file.", store=self.uri)
+            raise InvalidInput(f"{key[:200]!r} is not a temporary file.", store=self.uri)
         with os_errors("delete", self.uri, key), suppress(FileNotFoundError):
             os.unlink(os.path.join(self._root, TEMPORARY, key))
 
@@ -175,7 +175,7 @@ class LocalStore(ObjectStore):
 
     def _path(self, key: str) -> str:
         if checked_key(key) == TEMPORARY or key.startswith(TEMPORARY + "/"):
-            raise InvalidInput(f"Names below {TEMPORARY}/ are for temporary files.", store=self.uri, key=key)
+            raise InvalidInput(f"Names below {TEMPORARY}/ are reserved for temporary files.", store=self.uri, key=key)
         return os.path.join(self._root, key)
 
     @contextmanager
@@ -299,12 +299,12 @@ class LocalStore(ObjectStore):
 
 def _path_of(uri: str) -> str:
     if "\0" in uri:
-        raise InvalidInput("A path has no NUL character.", uri=uri[:200])
+        raise InvalidInput("A path must not contain a NUL character.", uri=uri[:200])
     if not uri.startswith("file://"):
         return os.path.abspath(uri)
     host, slash, path = uri.removeprefix("file://").partition("/")
     if host not in ("", "localhost") or not slash:
-        raise InvalidInput("A file:// URI needs three slashes and an absolute path: file:///data/table.", uri=uri)
+        raise InvalidInput("A file:// URI must have three slashes and an absolute path: file:///data/table.", uri=uri)
     return os.path.abspath("/" + unquote(path))
 
 

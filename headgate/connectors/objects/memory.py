@@ -48,7 +48,7 @@ class MemoryStore(ObjectStore):
     def __init__(self, uri: str) -> None:
         match = _URI.fullmatch(uri)
         if match is None:
-            raise InvalidInput("A memory URI has a name: memory://name or memory://name/folder.", uri=uri)
+            raise InvalidInput("A memory URI must have a name: memory://name or memory://name/folder.", uri=uri)
         self._name = match[1]
         folder = (match[2] or "").rstrip("/")
         self._folder = checked_key(folder) + "/" if folder else ""
@@ -66,7 +66,7 @@ class MemoryStore(ObjectStore):
         contents = self._contents
         with contents.lock:
             if full in contents.objects:
-                raise AlreadyExists("An object of that name exists.", store=self.uri, key=key)
+                raise AlreadyExists("An object with that name exists already.", store=self.uri, key=key)
             contents.objects[full] = stored
 
     def put_overwrite(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
@@ -137,7 +137,7 @@ class MemoryStore(ObjectStore):
         try:
             return self._contents.objects[full]
         except KeyError as error:
-            raise NotFound("There is no such object.", store=self.uri, key=key) from error
+            raise NotFound("The object does not exist.", store=self.uri, key=key) from error
 
     def _below(self, prefix: str) -> Sequence[ObjectInfo]:
         start = self._folder + prefix

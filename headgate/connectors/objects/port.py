@@ -185,8 +185,8 @@ def checked_key(key: str) -> str:
     """The key itself if it stays below the root and every store can hold it. Raises InvalidInput."""
     if not key or not _NO_NAMES.isdisjoint(key.split("/")) or _CONTROL.search(key) is not None or not _is_utf8(key):
         raise InvalidInput(
-            f"The object name {key[:200]!r} is empty, absolute, has an empty, '.' or '..' part, "
-            "a control character, or is not valid Unicode."
+            f"Invalid object name {key[:200]!r}: it is empty, absolute, has an empty, '.' or '..' part, a "
+            "control character, or is not valid Unicode."
         )
     return key
 
@@ -195,7 +195,7 @@ def checked_folder(prefix: str) -> str:
     """The folder prefix itself if it is '' or a key followed by '/'. Raises InvalidInput."""
     if prefix:
         if not prefix.endswith("/"):
-            raise InvalidInput(f"The folder {prefix[:200]!r} does not end in '/'.")
+            raise InvalidInput(f"The folder {prefix[:200]!r} must end in '/'.")
         checked_key(prefix[:-1])
     return prefix
 
@@ -203,7 +203,7 @@ def checked_folder(prefix: str) -> str:
 def checked_range(start: int, length: int) -> None:
     """Raises InvalidInput for a range that counts backwards."""
     if start < 0 or length < 0:
-        raise InvalidInput(f"A range has no negative start or length: {start}, {length}.")
+        raise InvalidInput(f"A range must not have a negative start or length, got {start}, {length}.")
 
 
 def _is_utf8(key: str) -> bool:

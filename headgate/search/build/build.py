@@ -119,7 +119,7 @@ def _matching(jobs: Sequence[Job], segments: Sequence[Segment], store: ObjectSto
     asked = sorted(tuple(sorted(job.fragments)) for job in jobs)
     if sorted(one.fragments for one in segments) != asked:
         raise Transient(
-            f"{len(jobs)} jobs gave {len(segments)} segments, or such as cover other fragments than they should.",
+            f"{len(jobs)} jobs returned {len(segments)} segments, or segments that cover the wrong fragments.",
             table=store.uri,
         )
     return segments
@@ -127,8 +127,8 @@ def _matching(jobs: Sequence[Job], segments: Sequence[Segment], store: ObjectSto
 
 def _never_fits(store: ObjectStore, look: IndexLook, landed: Committed) -> Transient:
     return Transient(
-        f"The base changed so often that nothing built for index {look.name!r} could be used.",
+        f"The base changed during each try to build index {look.name!r}, so nothing was committed.",
         table=store.uri,
         uncovered=len(landed.uncovered),
-        advice="index while no compaction runs",
+        advice="build the index while no compaction runs",
     )

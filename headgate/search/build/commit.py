@@ -96,7 +96,9 @@ def commit(
             failure, unknown = error, True
             clock.sleep(delay)
         step("committed")
-    raise failure or Transient(f"Others changed index {now.name!r} in each of {TRIES} tries.", table=store.uri)
+    raise failure or Transient(
+        f"Other processes changed index {now.name!r} during each of {TRIES} tries.", table=store.uri
+    )
 
 
 def _check(store: ObjectStore, now: IndexLook, decision: Decision, kind: Kind) -> None:
@@ -120,10 +122,10 @@ def _check(store: ObjectStore, now: IndexLook, decision: Decision, kind: Kind) -
     for one in decision.added:
         if not is_whole(IndexFolder(store, one.index_id), one):
             raise DataLoss(
-                "A segment is not there as it was finalized.",
+                "A segment is missing or changed since it was finalized.",
                 table=store.uri,
                 index=str(one.index_id),
-                advice="build the index again; nothing was committed",
+                advice="run the build again; nothing was committed",
             )
 
 
@@ -132,10 +134,10 @@ def _win(store: ObjectStore, segments: Collection[uuid.UUID]) -> None:
     if lost:
         _give_back(store, set(segments) - set(lost))
         raise Transient(
-            "Garbage collection took a segment that waited for longer than its minimum age to be committed.",
+            "Garbage collection deleted a segment that was not committed within the minimum age.",
             table=store.uri,
             index=str(lost[0]),
-            advice="build the index again; nothing was committed",
+            advice="run the build again; nothing was committed",
         )
 
 

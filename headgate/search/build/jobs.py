@@ -72,8 +72,8 @@ class BuildJob:
         report("build", 0, 1)
         built = build(folder, self)
         if built.documents > self.rows:
-            what = f"Lance indexed {built.documents} documents of {self.rows} rows."
-            raise DataLoss(what, **folder.where(), advice="report this; nothing was committed")
+            what = f"Lance indexed {built.documents} documents, but the fragments have {self.rows} rows."
+            raise DataLoss(what, **folder.where(), advice="report this as a bug; nothing was committed")
         report("build", 1, 1)
         step("built")
         return finalize(folder, built, report=report)
@@ -144,6 +144,6 @@ def _part(folder: IndexFolder, part: int, files: Mapping[str, int]) -> Part:
     try:
         docs, invert, tokens = (files[staged_name(part, suffix)] for suffix in SUFFIXES)
     except KeyError as error:
-        raise Transient(f"Lance listed part {part} and did not write it.", **folder.where()) from error
+        raise Transient(f"Lance listed part {part}, but did not write it.", **folder.where()) from error
     end = read_end(folder.objects, staged_name(part, "docs"), docs)
     return Part(part, (docs, invert, tokens), end.rows)

@@ -64,7 +64,7 @@ def _collected(spark: SparkSession, jobs: Sequence[Job]) -> list[dict[str, Any]]
     except (PySparkException, Py4JError) as error:
         raise Transient(
             f"Spark gave up on a task that builds an index segment: {type(error).__name__}.",
-            advice="read what the task met in Spark's log, then build again; nothing was committed",
+            advice="read the task's error in Spark's log, then build again; nothing was committed",
         ) from error
     return [json.loads(row[0]) for row in rows]
 

@@ -190,7 +190,7 @@ class _Finalizer:
     def _mark(self) -> Segment:
         self.stages.at("write_merged_metadata", 0, 1)
         if name := missing(self.built.final(), self._sizes()):
-            raise Transient(f"{name} is not there as it was copied.", **self.folder.where())
+            raise Transient(f"{name} changed after it was copied.", **self.folder.where())
         staged = f"{STAGING}merged-{uuid.uuid4().hex}.lance"
         data = marker_bytes(self.built)
         with suppress(AlreadyExists):  # nobody else knows the name: it is ours, and the response to its put was lost
@@ -199,7 +199,7 @@ class _Finalizer:
         self.folder.objects.copy(staged, MARKER)
         segment = self._finished()
         if segment is None:
-            raise Transient("The marker that was just written is not valid.", **self.folder.where())
+            raise Transient("The marker just written is invalid.", **self.folder.where())
         self.stages.complete("write_merged_metadata")
         return segment
 
@@ -211,7 +211,7 @@ class _Finalizer:
             objects = self.folder.objects
             self._each("clean_staging", lambda name: delete(objects, name, "staging"), strays)
         except HeadgateError:  # the segment is whole; leftovers are never listed, and garbage collection takes them
-            _log.debug("staging of index %s was not cleaned", self.folder.index_id, exc_info=True)
+            _log.debug("cleaning the staging folder of index %s failed", self.folder.index_id, exc_info=True)
 
     def _each(self, stage: str, do: Callable[[T], None], what: Sequence[T]) -> None:
         self.stages.at(stage, 0, len(what))
@@ -235,9 +235,9 @@ def check_staging(built: Built, listed: Mapping[str, int]) -> None:
         if name not in listed:
             raise DataLoss(f"{name} is missing.", advice=_AGAIN)
         if size is not None and listed[name] != size:
-            what = f"{name} has {listed[name]} bytes, and {size} were written."
+            what = f"{name} has {listed[name]} bytes, but {size} were written."
             raise DataLoss(what, advice=_AGAIN)
     if foreign := sorted(name for name in listed if is_staged_part(name) and name not in built.staged()):
         raise InvalidInput(
-            f"{foreign[0]} was not written by this build: it is of an earlier attempt, or another's.", advice=_AGAIN
+            f"{foreign[0]} was not written by this build, but by an earlier or another one.", advice=_AGAIN
         )

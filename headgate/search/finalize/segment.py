@@ -215,9 +215,9 @@ def partition_ids(metadata: Mapping[str, str]) -> list[int]:
     try:
         ids = json.loads(metadata["partitions"])
     except (KeyError, ValueError, RecursionError) as error:
-        raise Corrupt("The metadata of an index do not list its parts.") from error
+        raise Corrupt("The metadata of an index does not list its parts.") from error
     if not isinstance(ids, list) or any(type(one) is not int or one < 0 for one in ids):
-        raise Corrupt("The metadata of an index do not list its parts.")
+        raise Corrupt("The metadata of an index does not list its parts.")
     return ids
 
 
@@ -278,7 +278,7 @@ def segment_from(
         fragments = tuple(int(fragment) for fragment in data["fragments"])
         return Segment(index_id, fragments, files, marker_size, int(data["documents"]), dict(settings), facts)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise Corrupt("The marker of an index segment does not describe it.", index=str(index_id)) from error
+        raise Corrupt("The marker of an index segment does not match the segment.", index=str(index_id)) from error
 
 
 def _parameters(text: str | None) -> dict[str, Any]:

@@ -161,13 +161,11 @@ def rows_from(
 def check_match(column: TextColumn, match: str, k: int) -> None:
     """Raises InvalidInput for a search that cannot be."""
     if k < 1:
-        raise InvalidInput(f"A search returns at least one row, not {k}.")
+        raise InvalidInput(f"k must be at least 1, got {k}.")
     if match not in ("any", "all", "phrase"):
-        raise InvalidInput(
-            f"A search matches any word, all words or a phrase, not {match!r}.", known="any, all, phrase"
-        )
+        raise InvalidInput(f"match must be any, all or phrase, got {match!r}.", known="any, all, phrase")
     if match == "phrase" and not column.parameters["with_position"]:
         raise InvalidInput(
-            f"The full-text index of column {column.name!r} does not know the positions of words.",
-            advice="search for all words, or build the index again with_position",
+            f"The full-text index of column {column.name!r} does not store word positions, which a phrase needs.",
+            advice='search with match="all", or rebuild the index with with_position=true',
         )

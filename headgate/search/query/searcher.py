@@ -121,7 +121,7 @@ class Searcher:
         known = sorted({index.column for index in datasets.text_indexes(self._view.base.dataset)})
         if len(known) != 1:
             uri = self._view.home.uri
-            what = f"The table has {len(known)} columns with a full-text index, and none was named."
+            what = f"The table has {len(known)} columns with a full-text index, so the search must name one."
             advice = "name one" if known else f"build one first: headgate index build {uri} --column NAME"
             raise InvalidInput(what, table=uri, known=known or None, advice=advice)
         return known[0]
@@ -148,7 +148,9 @@ class Searcher:
     def _make(self, column: str) -> _Prepared:
         schema = self._view.home.schema
         if column in schema.logical.names and not _is_text(schema.logical.field(column).type):
-            raise InvalidInput(f"Column {column!r} holds {schema.logical.field(column).type}, and texts are searched.")
+            raise InvalidInput(
+                f"Column {column!r} has type {schema.logical.field(column).type}, which has no full-text search."
+            )
         base = BaseIndex.of(self._view, column)
         shards = [shard_parts(delta, base.column) for delta in self._view.deltas]
         only_base = not any(delta.sstables or any(t.num_rows for t in delta.tables) for delta in self._view.deltas)

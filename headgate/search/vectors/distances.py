@@ -31,17 +31,17 @@ def query_of(vector: Any, kind: pa.DataType, metric: Metric) -> Floats:
     try:
         found = np.asarray(vector, np.float64)
     except (TypeError, ValueError) as error:
-        raise InvalidInput("A search is by one vector: a list or an array of numbers.") from error
+        raise InvalidInput("vector must be a list or an array of numbers.") from error
     if found.shape != (kind.list_size,):
         shape = "×".join(map(str, found.shape)) or "no"
-        raise InvalidInput(f"The column has vectors of {kind.list_size} numbers, and one of {shape} was given.")
+        raise InvalidInput(f"The column has vectors of {kind.list_size} numbers, got one of {shape}.")
     with np.errstate(over="ignore"):
         # Native rounds it to 32 bits first, wherever it is rounded to 16.
         query = found.astype(np.float32).astype(kind.value_type.to_pandas_dtype()).astype(np.float32)
     if not np.isfinite(query).all():
-        raise InvalidInput(f"A search is by a vector of finite numbers that are {kind.value_type}.")
+        raise InvalidInput(f"vector must contain finite numbers of type {kind.value_type}.")
     if metric == "cosine" and not query.any():
-        raise InvalidInput("A vector of zeros has no direction, and the column's metric is cosine.")
+        raise InvalidInput("vector must not be all zeros: the column's metric is cosine.")
     return query
 
 

@@ -76,14 +76,14 @@ class VectorSearcher:
         if name is None and len(known) == 1:
             return next(iter(known.values()))
         if name is None:
-            what = f"The table has {len(known)} vector columns, and none was named."
+            what = f"The table has {len(known)} vector columns, so the search must name one."
             raise InvalidInput(what, table=home.uri, known=sorted(known) or None)
         if name not in known:
             raise InvalidInput(
                 f"Column {name!r} is not a vector column of the table.",
                 table=home.uri,
                 known=sorted(known) or None,
-                advice='name it when the table is made: create_table(vector={"embedding": vector("cosine")})',
+                advice='declare it when you create the table: create_table(vector={"embedding": vector("cosine")})',
             )
         return known[name]
 
@@ -100,7 +100,7 @@ class VectorSearcher:
         """Sources, and where in them the k nearest rows are; their scores are distances."""
         for name, number in (("k", k), ("nprobes", nprobes), ("refine", refine)):
             if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 1):
-                raise InvalidInput(f"{name} must be a number of at least 1, got {number!r}.")
+                raise InvalidInput(f"{name} must be at least 1, got {number!r}.")
         layers, dataset = layers_of(self._view), self._view.base.dataset
 
         def search(layer: Layer | None) -> tuple[RowIds, Floats]:

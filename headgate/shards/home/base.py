@@ -20,17 +20,19 @@ def table_id_of(store: ObjectStore, base: Base) -> uuid.UUID:
     """The id of a table that exists. Raises InvalidInput for one that does not."""
     named = base.config.get(TABLE_ID)
     if named is None:
-        what = f"The Lance dataset at {store.uri} is no headgate table, or its creation was not finished."
-        raise InvalidInput(what, advice="create the table first; the same create_table call completes a creation")
+        what = f"The Lance dataset at {store.uri} is not a headgate table, or its creation was not completed."
+        raise InvalidInput(
+            what, advice="create the table first; the same create_table call completes an interrupted creation"
+        )
     if not named or base.mem_wal is None:
         raise InvalidInput(
             f"The table at {store.uri} was overwritten by native Lance, which dropped its MemWAL.",
-            advice="call create_table again: the base's rows stay, and a new id keeps the old shards away",
+            advice="call create_table again: the base's rows stay, and a new table id separates it from the old shards",
         )
     try:
         return uuid.UUID(named)
     except ValueError:
-        raise Corrupt(f"The base of {store.uri} names {named[:80]!r}, which is no table id.") from None
+        raise Corrupt(f"The base of {store.uri} names {named[:80]!r}, which is not a table id.") from None
 
 
 def check_own_mem_wal(store: ObjectStore, base: Base, record: TableRecord) -> None:
@@ -41,6 +43,6 @@ def check_own_mem_wal(store: ObjectStore, base: Base, record: TableRecord) -> No
     """
     if base.mem_wal is None or base.mem_wal.maintained != tuple(map(index_name, record.full_text)):
         raise InvalidInput(
-            f"MemWAL of the table at {store.uri} was initialised anew by native Lance: {base.mem_wal}.",
+            f"MemWAL of the table at {store.uri} was re-initialised by native Lance: {base.mem_wal}.",
             advice="drop the index __lance_mem_wal with native Lance, then call create_table again",
         )

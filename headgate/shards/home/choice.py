@@ -63,9 +63,9 @@ def read_choice(store: ObjectStore, table_id: UUID) -> str | None:
 def mismatch(table: str, recorded: str, given: str) -> WalStoreMismatch:
     """What to say where a table is opened with another WAL store than its own; URIs without credentials."""
     return WalStoreMismatch(
-        f"The table's WALs lie in {recorded}, and it was opened with {given}.",
+        f"The table's WALs are in {recorded}, but it was opened with {given}.",
         table=table,
-        advice="leave wal_uri out, or give the recorded one; nothing was written",
+        advice="leave wal_uri out, or pass the recorded one; nothing was written",
     )
 
 
@@ -127,7 +127,9 @@ class UndecidedWal(WalPlaces):
     def target(self) -> ObjectStore:
         """The chosen store. Raises InvalidInput where no writer was opened."""
         if (chosen := self._look()) is None:
-            raise InvalidInput("No writer has chosen the store of the clone's WALs yet.", table=self.own.uri)
+            raise InvalidInput(
+                "The store of the clone's WALs is not set yet: no writer has opened the clone.", table=self.own.uri
+            )
         return chosen
 
     @property

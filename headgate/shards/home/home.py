@@ -22,7 +22,7 @@ def home_at(uri: str, storage_options: Mapping[str, str] | None = None) -> Table
     store = open_store(uri, storage_options)
     base = lance_connector.look(store.uri, storage_options)
     if base is None:
-        raise NotFound(f"There is no Lance table at {store.uri}.", advice="check the URI, or create the table first")
+        raise NotFound(f"No Lance table found at {store.uri}.", advice="check the URI, or create the table first")
     if TABLE_ID in base.config:
         return recorded_home(store, base, storage_options)[0]
     return TableHome(RowSchema.of(base.schema, base.field_ids), store, store, spec_id=_spec_id(base))

@@ -51,13 +51,14 @@ def read_record(store: ObjectStore, table_id: uuid.UUID) -> TableRecord:
     """The record of a table. Raises InvalidInput where it is gone, Corrupt."""
     key = record_key(table_id)
     try:
-        return decode(TableRecord, store.get(key), "The table's record")
+        return decode(TableRecord, store.get(key), "table.json")
     except NotFound as error:
         raise InvalidInput(
-            f"The dataset at {store.uri} names table {table_id}, whose record is not here: "
-            "it is a copy made by native Lance, or the record was deleted.",
+            f"The dataset at {store.uri} has table id {table_id}, but its table.json is missing: it is a copy "
+            "made by native Lance, or the file was deleted.",
             key=key,
-            advice="restore the record; a native copy lacks fresh rows, so clone the table with headgate instead",
+            advice="restore table.json; a copy by native Lance lacks fresh rows, so clone the table with headgate "
+            "instead",
         ) from error
     except (Corrupt, InvalidInput) as error:
         error.with_context(table=store.uri, key=key)

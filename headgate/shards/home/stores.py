@@ -23,14 +23,14 @@ def place(uri: Place) -> str:
     """It as text. Raises InvalidInput for what is neither text nor a path."""
     text = os.fspath(uri) if isinstance(uri, str | os.PathLike) else None
     if not isinstance(text, str):
-        raise InvalidInput(f"A place is a path or a URI, not {type(uri).__name__}.")
+        raise InvalidInput(f"uri must be a path or a URI, got {type(uri).__name__}.")
     return text
 
 
 def table_store(uri: str, storage_options: Mapping[str, str] | None) -> ObjectStore:
     """The store of a table. Raises InvalidInput for a place where no table can be."""
     if uri.lower().startswith("memory:"):
-        raise InvalidInput("A table cannot live in memory: Lance and headgate would not see the same objects.", uri=uri)
+        raise InvalidInput("A table cannot be in memory: Lance and headgate would not see the same objects.", uri=uri)
     return open_store(uri, storage_options)
 
 
@@ -41,15 +41,15 @@ def wal_store_of(store: ObjectStore, wal_uri: Place | None, options: Mapping[str
     wal_uri = place(wal_uri)
     if redact(wal_uri) != wal_uri:
         raise InvalidInput(
-            f"The WAL store {redact(wal_uri)} was given with credentials or options in its URI.",
-            advice="put them into storage_options; the table's record keeps the URI only",
+            f"The URI of the WAL store {redact(wal_uri)} contains credentials or options.",
+            advice="put them into storage_options; table.json stores only the URI",
         )
     given = open_store(wal_uri, wal_options(options))
     if given.uri == store.uri and wal_options(options) != own_options(options):
         raise InvalidInput(
-            f"The WAL store has options of its own and the same URI as the table, {store.uri}: "
-            "the record could not tell them apart.",
-            advice="give the WAL store another bucket or prefix; nothing was written",
+            f"The WAL store has its own options but the same URI as the table, {store.uri}: table.json could "
+            "not tell them apart.",
+            advice="use another bucket or prefix for the WAL store; nothing was written",
         )
     return store if given.uri == store.uri else given
 

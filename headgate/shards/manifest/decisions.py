@@ -95,7 +95,7 @@ class Slot(Enum):
 
     OURS = "ours: a response was lost, the entry is durable"
     STALE = "stale: the next position"
-    FENCED = "a successor's: stop for ever"
+    FENCED = "a successor's: stop, final"
 
 
 def entry_in_the_way(*, entry_id: str, epoch: int, stored_id: str | None, stored_epoch: int) -> Slot:
@@ -109,7 +109,7 @@ class Fate(Enum):
     """What a writer that stops says of a put (R24)."""
 
     LANDED = "durable"
-    FAILED = "not durable, and it never will be: safe to put again"
+    FAILED = "not durable, and never will be: safe to write again"
     UNKNOWN = "it may be durable, or become so: ask again after the next open"
 
 

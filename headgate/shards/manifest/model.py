@@ -120,7 +120,7 @@ class Manifest:
 def encode_manifest(manifest: Manifest) -> bytes:
     """The bytes of a manifest file. Raises InvalidInput for a manifest that decoding would refuse."""
     if fault := _fault(manifest):
-        raise InvalidInput(f"This manifest cannot be written: {fault}.", shard=str(manifest.shard_id))
+        raise InvalidInput(f"Invalid manifest: {fault}.", shard=str(manifest.shard_id))
     message = _ShardManifest(
         version=manifest.version,
         writer_epoch=manifest.epoch,
@@ -161,33 +161,33 @@ def decode_manifest(data: bytes | memoryview, *, shard_id: UUID, version: int) -
 def check_successor(old: Manifest, new: Manifest) -> None:
     """Raises InvalidInput unless `new` may follow `old`: version + 1, and nothing that only grows goes back."""
     faults = [
-        f"it takes {name} back from {getattr(old, name)} to {getattr(new, name)}"
+        f"{name} goes back from {getattr(old, name)} to {getattr(new, name)}"
         for name in ("epoch", "replay_after", "last_seen", "generation")
         if getattr(new, name) < getattr(old, name)
     ]
     if new.version != old.version + 1:
-        faults.append(f"its version {new.version} does not follow {old.version}, and a gap hides later versions")
+        faults.append(f"version {new.version} does not follow {old.version}; a gap would hide later versions")
     if new.shard_id != old.shard_id:
         faults.append(f"it is for shard {new.shard_id}")
     if faults:
-        what = f"The manifest cannot follow the one that is there: {', '.join(faults)}."
+        what = f"The new manifest cannot follow the current one: {', '.join(faults)}."
         raise InvalidInput(what, shard=str(old.shard_id), epoch=new.epoch, stored_epoch=old.epoch)
 
 
 def _decode(data: bytes | memoryview, shard_id: UUID, version: int) -> Manifest:
     if len(data) > MAX_BYTES:
-        raise Corrupt(f"A manifest of {len(data)} bytes is larger than any that is written.")
+        raise Corrupt(f"A manifest of {len(data)} bytes is too large to be valid.")
     message = _ShardManifest()
     try:
         message.MergeFromString(bytes(data))
     except DecodeError as error:
-        raise Corrupt(f"The {len(data)} bytes are not a shard manifest.") from error
+        raise Corrupt(f"The object ({len(data)} bytes) is not a shard manifest.") from error
     if message.shard_id.uuid != shard_id.bytes:
         raise Corrupt(f"The manifest is for shard {message.shard_id.uuid.hex() or '(none)'}.")
     if message.version != version:
         raise Corrupt(f"The manifest says version {message.version}.")
     if message.status not in (0, _SEALED):
-        raise Corrupt(f"The shard's status {message.status} is unknown here; a newer Lance may have set it.")
+        raise Corrupt(f"The shard's status {message.status} is unknown; a newer Lance may have set it.")
     manifest = Manifest(
         version=message.version,
         epoch=message.writer_epoch,
@@ -202,7 +202,7 @@ def _decode(data: bytes | memoryview, shard_id: UUID, version: int) -> Manifest:
         unknown=_unknown(message),
     )
     if fault := _fault(manifest):
-        raise Corrupt(f"The manifest cannot be what a writer wrote: {fault}.")
+        raise Corrupt(f"The manifest is invalid: {fault}.")
     return manifest
 
 
@@ -238,7 +238,7 @@ def _fault(manifest: Manifest) -> str | None:
     if not 0 <= manifest.spec_id < _U32:
         return f"shard spec id {manifest.spec_id} does not fit into 32 bits"
     if manifest.epoch == 0 and (manifest.sstables or manifest.replay_after or manifest.field(CLAIM_ID)):
-        return "it has epoch 0, though a writer's work is in it"
+        return "it has epoch 0, but contains a writer's work"
     return _sstables_fault(manifest) or _fields_fault(manifest)
 
 
@@ -248,10 +248,10 @@ def _sstables_fault(manifest: Manifest) -> str | None:
         if not last < sstable.generation < manifest.generation:
             return f"SSTable generation {sstable.generation} is not between {last} and {manifest.generation}"
         if not _is_safe(sstable.path) or sstable.path in paths:
-            return f"SSTable path {sstable.path[:80]!r} is no folder of its own in the shard's folder"
+            return f"SSTable path {sstable.path[:80]!r} is not a direct subfolder of the shard's folder"
         for size in (sstable.in_memory_bytes, sstable.physical_rows, sstable.primary_key_bytes):
             if size is not None and not 0 <= size < _U64:
-                return f"a size of SSTable generation {sstable.generation} is {size}"
+                return f"SSTable generation {sstable.generation} has an invalid size {size}"
         last = sstable.generation
         paths.add(sstable.path)
     return None
@@ -266,7 +266,7 @@ def _fields_fault(manifest: Manifest) -> str | None:
     seen = set()
     for key, value in manifest.fields:
         if key in seen:
-            return f"shard field {key[:80]!r} is there twice"
+            return f"shard field {key[:80]!r} is duplicated"
         seen.add(key)
         try:
             key.encode()

@@ -98,7 +98,7 @@ class ManifestStore:
                 except NotFound as error:
                     # Collected since the LIST, so a newer one must be there.
                     vanished = error
-            raise Transient("The latest manifest vanished each time after it was listed.") from vanished
+            raise Transient("The latest manifest disappeared each time after it was listed.") from vanished
 
     def claim(self, owner: str | None = None, *, spec_id: int = 0) -> Claimed:
         """Take the shard with the next epoch. THIS WRITES, AND IT FENCES AN EARLIER WRITER.
@@ -137,7 +137,7 @@ class ManifestStore:
                     if not self._hint_if_latest(manifest.version):
                         self._check_no_ghost(claim_id, manifest.epoch)
                     return Claimed(manifest, previous)
-            raise Transient(f"The shard was claimed by others in each of {CLAIM_TRIES} tries.")
+            raise Transient(f"Other writers claimed the shard during each of {CLAIM_TRIES} tries.")
 
     def check_free(self) -> None:
         """Raises InvalidInput where a claim without an owner would be refused. Writes nothing."""
@@ -193,14 +193,14 @@ class ManifestStore:
                     raise self._fenced(stored, epoch)
                 changed = replace(change(stored), version=stored.version + 1)
                 if not changed.held_by(epoch, claim_id):
-                    raise InvalidInput("An update changes neither epoch nor claim id.", stored_epoch=stored.epoch)
+                    raise InvalidInput("An update must not change epoch or claim id.", stored_epoch=stored.epoch)
                 check_successor(stored, changed)
                 changed = changed.with_field(WRITE_ID, uuid.uuid4().hex.encode())
                 if self._put(changed):
                     if not self._hint_if_latest(changed.version):
                         self._check_held(claim_id, epoch, changed)
                     return changed
-            raise Transient(f"Others changed the manifest in each of {UPDATE_TRIES} tries.")
+            raise Transient(f"Other processes changed the manifest during each of {UPDATE_TRIES} tries.")
 
     def write_hint(self) -> bool:
         """Tell native which version is the latest. True where the hint names it now.
@@ -222,7 +222,7 @@ class ManifestStore:
         try:
             return self.read(manifest.version).write_id == manifest.write_id
         except NotFound:
-            what = f"Whether manifest {manifest.version} was written is unknown."
+            what = f"It is unknown whether manifest {manifest.version} was written."
             raise Transient(what, epoch=manifest.epoch) from refused
 
     def _hint_if_latest(self, version: int, *, required: bool = False) -> bool:
@@ -250,12 +250,12 @@ class ManifestStore:
     def _check_held(self, claim_id: str, epoch: int, written: Manifest) -> None:
         stored = self.latest()
         if stored is None:
-            raise DataLoss("The manifests vanished while one was being written.")
+            raise DataLoss("The manifests disappeared during a write.")
         if not stored.held_by(epoch, claim_id):
             raise self._fenced(stored, epoch)
         if not decisions.follows(stored, written):
             raise Fenced(
-                "The manifest that was written never was the latest: its version had been collected before.",
+                "The written manifest never was the latest: garbage collection had already deleted its version.",
                 table=self.table,
                 shard=str(self.shard_id),
                 epoch=epoch,
@@ -265,20 +265,22 @@ class ManifestStore:
     def _check_owner(self, stored: Manifest, owner: str | None) -> None:
         if stored.owner is None and stored.sealed:
             raise InvalidInput(
-                "Someone is dropping the shard: it is sealed and no stream owns it.",
+                "The shard is being dropped: it is sealed and no stream owns it.",
                 stored_epoch=stored.epoch,
-                advice="wait for the drop to finish, or unseal the shard if it was given up; nothing was written",
+                advice="wait for the drop to finish, or unseal the shard if the drop was abandoned; nothing was "
+                "written",
             )
         if stored.owner is not None and stored.owner != owner:
             asked = "a writer without a stream" if owner is None else f"stream {owner!r}"
             raise InvalidInput(
-                f"The shard belongs to stream {stored.owner!r} and was opened by {asked}.",
+                f"The shard belongs to stream {stored.owner!r}, but {asked} opened it.",
                 stored_epoch=stored.epoch,
-                advice=f"write through stream {stored.owner!r}, or release the shard first; nothing was written",
+                advice=f"write with stream {stored.owner!r}, or release the shard first (`headgate shard release`); "
+                "nothing was written",
             )
 
     def _fenced(self, stored: Manifest, epoch: int) -> Fenced:
-        what = "A successor claimed the shard." if stored.epoch > epoch else "Another claim holds the shard."
+        what = "Another writer claimed the shard." if stored.epoch > epoch else "Another claim holds the shard."
         return Fenced(
             what, table=self.table, shard=str(self.shard_id), epoch=epoch, stored_epoch=stored.epoch, owner=stored.owner
         )

@@ -160,7 +160,7 @@ class MemTables:
         if self._error is not None:
             raise self._error
         if self._abandoned:
-            raise Closed("This writer was closed.", **self._claim.shard.where())
+            raise Closed("This writer is closed.", **self._claim.shard.where())
 
     def _may_end_before(self, part: ReplayedEntry, notes: GenerationNotes) -> bool:
         """Whether a flush may reach up to this part and no further.
@@ -277,7 +277,7 @@ class MemTables:
         if not isinstance(error, Fenced):
             reason = f" ({error.what.rstrip('.')})" if isinstance(error, StoreError) else ""
             poisoned = Poisoned(
-                f"Generation {table.generation} could not be flushed{reason}; its rows are safe in the WAL.",
+                f"Flushing generation {table.generation} failed{reason}; its rows are safe in the WAL.",
                 **self._claim.shard.where(),
                 position=table.last_position,
                 epoch=self._claim.epoch,

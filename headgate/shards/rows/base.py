@@ -54,10 +54,10 @@ def check_own(home: TableHome, dataset: Any) -> None:
     named = dataset.config().get(TABLE_ID)
     if home.table_id is not None and (named != str(home.table_id) or dataset.mem_wal_index_details() is None):
         raise InvalidInput(
-            "The base was overwritten, by native Lance or as another table, and is not this table's any more.",
+            "The base was overwritten by native Lance or by another table.",
             table=home.uri,
             version=dataset.version,
-            advice="restore the base's version from before, and the shards' rows are part of it again; or stop what "
-            "writes, and call create_table again, which leaves them behind; a table that was made here since is read "
-            "by opening it again. Nothing was written",
+            advice="to keep the shards' rows, restore the earlier version of the base; to drop them, stop all writers "
+            "and call create_table again; to read a table that was created here since, open it again. Nothing "
+            "was written",
         )

@@ -128,7 +128,7 @@ class KeySet:
         if self._dense is None:
             return None
         numbers = _numbers(rows, self.key[0])
-        assert numbers is not None, "keys are of one type and never null"
+        assert numbers is not None, "keys have one type and are never null"
         return self._dense.has(numbers)
 
     def _all(self) -> pa.Table:

@@ -37,7 +37,7 @@ def adopted_column(column: pa.Array, stored: pa.DataType, field: pa.Field) -> pa
     try:
         return _fitted(column, stored, field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-        what = f"Stored column {field.name!r} is {stored}, which cannot be read as {field.type}."
+        what = f"Stored column {field.name!r} has type {stored}, which cannot be read as {field.type}."
         raise Corrupt(what) from error
 
 

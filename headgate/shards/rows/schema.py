@@ -48,7 +48,7 @@ class RowSchema:
     def of(cls, schema: pa.Schema, field_ids: Sequence[int] | None = None) -> RowSchema:
         """The schema with field ids in depth-first order: those given, or 0, 1, 2 … as a new Lance table has them."""
         if TOMBSTONE in schema.names:
-            raise InvalidInput(f"A column may not be named {TOMBSTONE!r}: the storage format uses that name.")
+            raise InvalidInput(f"Invalid column name {TOMBSTONE!r}: the storage format uses it.")
         if len(set(schema.names)) != len(schema.names):
             raise InvalidInput(f"Column names must be unique, got {schema.names}.")
         used: list[int] = []
@@ -93,7 +93,7 @@ class RowSchema:
         for batch in as_batches(keys):
             extra = [name for name in batch.schema.names if name not in self.primary_key]
             if extra or set(batch.schema.names) != set(self.primary_key):
-                raise InvalidInput(f"A delete takes exactly the key columns {list(self.primary_key)}.")
+                raise InvalidInput(f"A delete must have exactly the key columns {list(self.primary_key)}.")
             if batch.num_rows:
                 batches.append(self._stored(batch, deleted=True))
         return batches
@@ -120,7 +120,7 @@ class RowSchema:
         if unknown := [name for name in names if name not in known]:
             near = nearest(unknown[0], self.logical.names)
             hint = f"; did you mean {near!r}?" if near else f"; the table has {self.logical.names}"
-            raise InvalidInput(f"There is no column {unknown[0]!r} in this table{hint}.")
+            raise InvalidInput(f"Column {unknown[0]!r} not found in this table{hint}.")
         given = dict(zip(names, batch.columns, strict=True))
         columns: list[pa.Array] = []
         for name, column in known.items():
@@ -128,7 +128,7 @@ class RowSchema:
             if name in given:
                 columns.append(_checked(given[name], name, column.type, required=required))
             elif required:
-                raise InvalidInput(f"Column {name!r} may not be null and is missing.")
+                raise InvalidInput(f"Column {name!r} is not nullable and is missing.")
             else:
                 columns.append(pa.nulls(batch.num_rows, column.type))
         columns.append(_constant(deleted, batch.num_rows))
@@ -164,14 +164,14 @@ def as_batches(rows: Rows) -> Iterable[pa.RecordBatch]:
         return batches
     if isinstance(rows, Sequence) and all(isinstance(batch, pa.RecordBatch) for batch in rows):
         return rows
-    raise InvalidInput(f"Rows come as a pyarrow RecordBatch, a Table or a list of batches, not {type(rows).__name__}.")
+    raise InvalidInput(f"rows must be a pyarrow RecordBatch, a Table or a list of batches, got {type(rows).__name__}.")
 
 
 def _checked(column: pa.Array, name: str, kind: pa.DataType, *, required: bool) -> pa.Array:
     if column.type != kind:
         raise InvalidInput(f"Column {name!r} must be {kind}, got {column.type}.")
     if required and column.null_count:
-        raise InvalidInput(f"Column {name!r} may not be null and has {column.null_count} nulls.")
+        raise InvalidInput(f"Column {name!r} is not nullable, but has {column.null_count} nulls.")
     return column
 
 

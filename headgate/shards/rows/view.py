@@ -298,5 +298,5 @@ def result_schema(schema: RowSchema, columns: Sequence[str] | None) -> pa.Schema
     names = schema.logical.names if columns is None else list(columns)
     unknown = [name for name in names if name not in schema.logical.names]
     if unknown:
-        raise InvalidInput(f"There is no column {unknown[0]!r}; the table has {schema.logical.names}.")
+        raise InvalidInput(f"Column {unknown[0]!r} not found; the table has {schema.logical.names}.")
     return pa.schema([pa.field(f.name, f.type, f.nullable) for f in (schema.logical.field(n) for n in names)])

@@ -125,7 +125,7 @@ class WalAppender:
         if not claim_stands(stored, manifest.epoch, manifest.claim_id, barrier):
             raise appender._stop(
                 Fenced(
-                    "Another writer claimed the shard while this one was opening it.",
+                    "Another writer claimed the shard while this writer was opening it.",
                     **shard.where(),
                     position=barrier,
                     epoch=manifest.epoch,
@@ -206,7 +206,7 @@ class WalAppender:
                 self._wait(delays, position, error, on_retry)
                 continue
             except StoreError as error:
-                raise self._stop(self._poisoned(f"The store refused a WAL entry: {error.what}", position)) from error
+                raise self._stop(self._poisoned(f"The store rejected a WAL entry: {error.what}", position)) from error
             self.next_position = position + 1
             return Appended(position, encoded.entry_id, encoded.rows, encoded.nbytes)
 
@@ -218,9 +218,9 @@ class WalAppender:
             self._check_vanished(position)
             return False
         except Transient as error:
-            raise self._stop(self._poisoned("A WAL entry in the way could not be read.", position)) from error
+            raise self._stop(self._poisoned("Reading the WAL entry at this position failed.", position)) from error
         except HeadgateError as error:
-            raise self._stop(self._poisoned("A WAL entry in the way is damaged.", position)) from error
+            raise self._stop(self._poisoned("The WAL entry at this position is damaged.", position)) from error
         slot = entry_in_the_way(
             entry_id=entry_id, epoch=self.epoch, stored_id=header.entry_id, stored_epoch=header.epoch
         )
@@ -248,17 +248,19 @@ class WalAppender:
         try:
             stored = self.shard.manifests.latest()
         except HeadgateError as error:
-            raise self._stop(self._poisoned("The shard's manifest could not be read.", position)) from error
+            raise self._stop(self._poisoned("Reading the shard's manifest failed.", position)) from error
         if stored is None or not stored.held_by(self.epoch, self.claim_id):
             raise self._stop(self._fenced(position, stored.epoch if stored else None))
         if position <= stored.replay_after:
-            raise self._stop(self._poisoned("The next WAL position was already flushed and collected.", position))
+            raise self._stop(
+                self._poisoned("The entry at the next WAL position was already flushed and deleted.", position)
+            )
 
     def _wait(self, delays: Iterator[float], position: int, error: StoreError, on_retry: Callable[[], None]) -> None:
         delay = next(delays, None) if self._halt is None else None
         if delay is None:
             raise self._stop(
-                self._poisoned("A WAL entry could not be stored; whether it was is unknown.", position)
+                self._poisoned("The store did not answer the put of a WAL entry; it may be stored or not.", position)
             ) from error
         self.retries += 1
         note_retry()
@@ -268,7 +270,7 @@ class WalAppender:
 
     def _fenced(self, position: int, stored_epoch: int | None) -> Fenced:
         return Fenced(
-            "A successor has taken the shard over.",
+            "Another writer took over the shard.",
             **self.shard.where(),
             position=position,
             epoch=self.epoch,

@@ -50,7 +50,7 @@ def decode_header(data: memoryview) -> EntryHeader:
     """The header from the entry's first bytes (at least `header_length` of them). Raises Corrupt."""
     length = header_length(data)
     if len(data) < length:
-        raise Corrupt(f"A WAL entry ends inside its header: {len(data)} of {length} bytes.")
+        raise Corrupt(f"A WAL entry is cut off inside its header: {len(data)} of {length} bytes.")
     return _parse_header(data[:length])
 
 
@@ -58,7 +58,7 @@ def decode_entry(data: memoryview) -> Entry:
     """The whole entry, checked. Raises Corrupt."""
     length = header_length(data)
     if len(data) < length + len(EOS):
-        raise Corrupt(f"A WAL entry is cut short: {len(data)} bytes, its header alone takes {length}.")
+        raise Corrupt(f"A WAL entry is cut off: {len(data)} bytes, but its header alone has {length}.")
     header = _parse_header(data[:length])
     if header.body_checksum is not None and xxhash.xxh3_64(data[length:]).hexdigest() != header.body_checksum:
         raise Corrupt("The rows of a WAL entry do not match its checksum.")
@@ -68,13 +68,13 @@ def decode_entry(data: memoryview) -> Entry:
         batches = _own_batches(data[length:], header.schema)
     entry = Entry(header, batches, len(data))
     if header.barrier and batches:
-        raise Corrupt("A fence barrier holds rows.")
+        raise Corrupt("A fence barrier has rows.")
     if batches and not len(header.schema):
-        raise Corrupt("A WAL entry holds rows without columns.")
+        raise Corrupt("A WAL entry has rows without columns.")
     if header.rows == 0 and not header.barrier:
-        raise Corrupt("A WAL entry without rows is no fence barrier.")
+        raise Corrupt("A WAL entry without rows is not a fence barrier.")
     if header.rows is not None and header.rows != entry.rows:
-        raise Corrupt(f"A WAL entry says {header.rows} rows and holds {entry.rows}.")
+        raise Corrupt(f"A WAL entry states {header.rows} rows, but has {entry.rows}.")
     return entry
 
 
@@ -91,7 +91,7 @@ def _parse_new_header(raw: bytes) -> EntryHeader:
         schema = pa.ipc.read_schema(pa.py_buffer(data))
         _check_names(list(schema))
     except (pa.ArrowException, OSError, ValueError, MemoryError, NotImplementedError) as error:
-        raise Corrupt("The schema of a WAL entry cannot be read.") from error
+        raise Corrupt("The schema of a WAL entry is invalid.") from error
     metadata = schema.metadata or {}
     header = EntryHeader(
         epoch=_number(metadata, EPOCH_KEY),
@@ -143,7 +143,7 @@ def _with_tags(header: EntryHeader, raw: bytes) -> EntryHeader:
     if version != FORMAT:
         raise Corrupt(
             f"A WAL entry has format {version!r}; this release reads {FORMAT!r}.",
-            advice="use a release of headgate that knows this format",
+            advice="use a release of headgate that supports this format",
         )
     if not own.get(ID_KEY) or not own.get(BODY_KEY):
         raise Corrupt("A WAL entry lacks its id or checksum.")
@@ -151,7 +151,7 @@ def _with_tags(header: EntryHeader, raw: bytes) -> EntryHeader:
         entry_id, body_checksum = own[ID_KEY].decode(), own[BODY_KEY].decode()
         tags = _tags(own.get(ATTEMPT_KEY), own.get(SOURCES_KEY))
     except (ValueError, TypeError, RecursionError) as error:
-        raise Corrupt("The tags of a WAL entry cannot be read.") from error
+        raise Corrupt("The tags of a WAL entry are invalid.") from error
     return EntryHeader(
         epoch=header.epoch,
         barrier=header.barrier,
@@ -222,7 +222,7 @@ def _sources(text: bytes) -> tuple[SourceRange, ...]:
     """The source ranges, each of them [topic, partition, start, until]. Raises ValueError, TypeError."""
     items = json.loads(text)
     if not isinstance(items, list) or [list(map(type, item)) for item in items] != [[str, int, int, int]] * len(items):
-        raise ValueError("source ranges are [topic, partition, start, until]")
+        raise ValueError("source ranges must be [topic, partition, start, until]")
     return tuple(SourceRange(*item) for item in items)
 
 
@@ -234,15 +234,15 @@ def _own_batches(body: memoryview, schema: pa.Schema) -> tuple[pa.RecordBatch, .
         while source.tell() < len(body) - len(EOS):
             batches.append(pa.ipc.read_record_batch(pa.ipc.read_message(source), schema))
     except (pa.ArrowException, OSError, ValueError, MemoryError, NotImplementedError, EOFError) as error:
-        raise Corrupt("The rows of a WAL entry cannot be read.") from error
+        raise Corrupt("The rows of a WAL entry are invalid.") from error
     return _ended(batches, body, source.tell() + len(EOS))
 
 
 def _ended(batches: Sequence[pa.RecordBatch], data: memoryview, end: int) -> tuple[pa.RecordBatch, ...]:
     if end != len(data) or bytes(data[-len(EOS) :]) != EOS:
-        raise Corrupt("A WAL entry does not end where its stream ends.")
+        raise Corrupt("A WAL entry has bytes after the end of its stream.")
     if any(batch.num_rows == 0 for batch in batches):
-        raise Corrupt("A WAL entry holds a batch without rows.")
+        raise Corrupt("A WAL entry has a batch without rows.")
     return tuple(batches)
 
 
@@ -257,7 +257,7 @@ def _stream_batches(data: memoryview, *, validate: bool) -> tuple[pa.RecordBatch
             for batch in batches:
                 batch.validate(full=True)
     except (pa.ArrowException, OSError, ValueError, MemoryError, NotImplementedError, EOFError) as error:
-        raise Corrupt("The rows of a WAL entry cannot be read.") from error
+        raise Corrupt("The rows of a WAL entry are invalid.") from error
     return _ended(batches, data, source.tell())
 
 
@@ -271,5 +271,5 @@ def _number(metadata: dict[bytes, bytes], key: bytes) -> int:
 def _flag(metadata: dict[bytes, bytes], key: bytes) -> bool:
     text = metadata.get(key)
     if text not in (None, b"true"):
-        raise Corrupt(f"A WAL entry has {key.decode()} = {text[:40]!r}, which is neither true nor absent.")
+        raise Corrupt(f"A WAL entry has {key.decode()} = {text[:40]!r}, which must be true or absent.")
     return text is not None

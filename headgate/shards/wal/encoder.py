@@ -44,7 +44,7 @@ def encode_rows(
 ) -> EncodedRows:
     """The batches (storage schema, none of them empty) as IPC messages; `keep` the batches themselves as well."""
     if any(batch.num_rows == 0 for batch in batches):
-        raise InvalidInput("A batch without rows cannot be stored: native Lance would refuse to open the shard.")
+        raise InvalidInput("A batch must have rows: native Lance would refuse to open the shard.")
     if compression is None and batches and not has_dictionaries(batches[0].schema):
         buffers = tuple(batch.serialize() for batch in batches)
         own = [pa.ipc.read_record_batch(buffer, batches[0].schema) for buffer in buffers] if keep else []
@@ -73,7 +73,7 @@ def encode_entry(
     """One entry of all chunks, in order. The id is new unless given."""
     rows = sum(chunk.rows for chunk in chunks)
     if rows == 0:
-        raise InvalidInput("An entry without rows cannot be stored; only a barrier has none.")
+        raise InvalidInput("An entry must have rows; only a barrier has none.")
     body = [buffer for chunk in chunks for buffer in chunk.buffers]
     return _seal(schema.storage, body, epoch, schema.table_metadata, tags, rows, entry_id)
 
@@ -124,7 +124,9 @@ def _header(schema: pa.Schema, epoch: int, metadata: dict[bytes, bytes], values:
         tagged = schema.set(index, schema.field(index).with_metadata(own))
         header: bytes = tagged.with_metadata({**metadata, EPOCH_KEY: str(epoch).encode()}).serialize().to_pybytes()
         if len(header) > MAX_HEADER:
-            raise InvalidInput(f"The schema and tags of an entry take {len(header)} bytes; {MAX_HEADER} is the most.")
+            raise InvalidInput(
+                f"The schema and tags of an entry have {len(header)} bytes; the maximum is {MAX_HEADER}."
+            )
         if len(_templates) >= MOST:
             _templates.clear()
         template = Template(header, values)

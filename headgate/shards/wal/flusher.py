@@ -166,9 +166,9 @@ class WalFlusher:
                 if self._closing and self._idle:
                     return Unfinished()
                 raise InvalidInput(
-                    "The writer works: its pending puts are on their way.",
+                    "The writer has not failed: its pending puts are still being written.",
                     **self._where,
-                    advice="wait for the puts, or flush(); take_pending() is for a writer that has failed",
+                    advice="wait for the puts, or flush(); take_pending() is for failed writers",
                 )
             unfinished = self._unfinished()
             self._queue, self._in_flight = PendingQueue(), None
@@ -233,7 +233,7 @@ class WalFlusher:
         if (error := self._error or self._stopping) is not None:
             raise error
         if self._closing:
-            raise Closed("This writer was closed.", **self._where)
+            raise Closed("This writer is closed.", **self._where)
 
     def _wait_for_room(self, nbytes: int) -> None:
         if self._has_room(nbytes):
@@ -264,7 +264,7 @@ class WalFlusher:
         if now - self._last_complaint >= self._config.backpressure_log_interval:
             self._last_complaint = now
             _log.warning(
-                "puts wait: there is no room for bytes that are not durable yet",
+                "puts wait: the memory limit for bytes that are not durable yet is reached",
                 pending_bytes=self._queue.nbytes,
                 buffer=self._config.max_wal_buffer_size,
                 budget=self._config.max_unflushed_memtable_bytes,
@@ -289,7 +289,7 @@ class WalFlusher:
         except HeadgateError as error:
             self._fail(error)
         except BaseException as error:
-            poisoned = Poisoned(f"Writing to the WAL was broken off: {error!r}.", **self._where)
+            poisoned = Poisoned(f"Writing to the WAL was interrupted: {error!r}.", **self._where)
             poisoned.__cause__ = error
             self._fail(poisoned)
             if self._alone and not isinstance(error, Exception):
@@ -369,7 +369,7 @@ class WalFlusher:
                 error.with_context(not_durable=_named(left.failed))
             if left.sent is not None:
                 name = entry_name(self._where["shard"], left.sent.position, left.sent.entry_id)
-                elsewhere = "The writer stopped, and the store has not answered for a WAL entry that was under way."
+                elsewhere = "The writer stopped before the store answered the put of a WAL entry."
                 what, cause = (elsewhere, error) if self._stopping is not None else (error.what, error.__cause__)
                 self._doubt = OutcomeUnknown(what, **self._where, position=left.sent.position, epoch=error.epoch)
                 self._doubt.__cause__ = cause

@@ -42,12 +42,12 @@ def check_lengths(message: pa.Message) -> None:
         if codec is None:
             return
         if any(min(offset, length) < 0 for offset, length in buffers) or sum(n for _, n in buffers) > len(body):
-            raise Corrupt("The compressed buffers of a WAL entry do not lie within its body.")
+            raise Corrupt("The compressed buffers of a WAL entry are outside its body.")
         for offset, length in buffers:
             if length:
                 _check(codec, body[offset : offset + length])
     except (struct.error, IndexError) as error:
-        raise Corrupt("A compressed buffer of a WAL entry cannot be read.") from error
+        raise Corrupt("A compressed buffer of a WAL entry is invalid.") from error
 
 
 def most_in(codec: int, frame: memoryview) -> int:
@@ -61,7 +61,7 @@ def most_in(codec: int, frame: memoryview) -> int:
         return sum(_lz4_blocks(frame))
     if codec == ZSTD:
         return sum(_zstd_blocks(frame))
-    raise Corrupt(f"A WAL entry is compressed with codec {codec}, which is not known.")
+    raise Corrupt(f"A WAL entry has an unknown compression codec {codec}.")
 
 
 def _check(codec: int, data: memoryview) -> None:
@@ -70,7 +70,7 @@ def _check(codec: int, data: memoryview) -> None:
         return
     most = most_in(codec, data[8:])
     if not 0 <= stated <= most:
-        raise Corrupt(f"A compressed buffer of a WAL entry states {stated} bytes; its blocks hold {most} at most.")
+        raise Corrupt(f"A compressed buffer of a WAL entry states {stated} bytes, but its blocks hold at most {most}.")
 
 
 def _bytes(buffer: pa.Buffer | None) -> memoryview:
@@ -86,7 +86,7 @@ def _zstd_blocks(data: memoryview) -> Iterator[int]:
     at = 0
     while at < len(data):
         if bytes(data[at : at + 4]) != b"\x28\xb5\x2f\xfd":
-            raise Corrupt("A compressed buffer of a WAL entry is no zstd.")
+            raise Corrupt("A compressed buffer of a WAL entry is not zstd.")
         flags = data[at + 4]
         single = flags >> 5 & 1
         content_size = (single, 2, 4, 8)[flags >> 6]
@@ -100,13 +100,13 @@ def _zstd_blocks(data: memoryview) -> Iterator[int]:
             at += 3 + (1 if kind == _ZSTD_REPEATED else size)
         at += 4 if flags & 4 else 0
         if at > len(data):
-            raise Corrupt("A compressed buffer of a WAL entry is cut short.")
+            raise Corrupt("A compressed buffer of a WAL entry is cut off.")
 
 
 def _lz4_blocks(data: memoryview) -> Iterator[int]:
     """The most that each block of the frame holds; Arrow takes no second frame."""
     if bytes(data[:4]) != b"\x04\x22\x4d\x18":
-        raise Corrupt("A compressed buffer of a WAL entry is no lz4 frame.")
+        raise Corrupt("A compressed buffer of a WAL entry is not an lz4 frame.")
     flags, largest = data[4], 1 << 8 + 2 * (data[5] >> 4 & 7)
     at = 7 + (8 if flags & 8 else 0) + (4 if flags & 1 else 0)
     while (size := struct.unpack_from("<I", data, at)[0]) != 0:

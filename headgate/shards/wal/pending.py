@@ -72,20 +72,22 @@ def landed(home: TableHome, entry_id: str) -> bool:
     except NotFound:
         manifest = shard.manifests.latest()
     if manifest is None:
-        raise InvalidInput("The table has no such shard.", **shard.where(), advice="ask the table that was written to")
+        raise InvalidInput(
+            "Shard not found in the table.", **shard.where(), advice="use the table that the rows were written to"
+        )
     if position <= manifest.replay_after:
         raise Expired(
             "Garbage collection has deleted the entry at this position, so its id is unknown.",
             **shard.where(),
             position=position,
             replay_after=manifest.replay_after,
-            advice="look for the rows in the table; ask within the collection's min_age next time",
+            advice="look for the rows in the table; next time ask sooner than the min-age of `headgate gc`",
         )
     raise InvalidInput(
-        "The entry's position is still free: the request may yet arrive.",
+        "The entry's position is still free: the request may still arrive.",
         **shard.where(),
         position=position,
-        advice="open the shard for writing, which settles it, then ask again; nothing was written",
+        advice="open the shard for writing, which decides it, then ask again; nothing was written",
     )
 
 
@@ -98,7 +100,7 @@ def _parsed(home: TableHome, entry_id: str) -> tuple[Shard, int, str]:
         return Shard(home, UUID(shard_id)), int(position), stored_id
     except ValueError:
         raise InvalidInput(
-            f"{entry_id[:200]!r} is not an entry id.",
+            f"Invalid entry id {entry_id[:200]!r}.",
             table=home.uri,
-            advice="pass UnknownEntry.entry_id, or the unknown_entry of the error, as it is",
+            advice="pass UnknownEntry.entry_id or the error's unknown_entry unchanged",
         ) from None

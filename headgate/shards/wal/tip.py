@@ -89,8 +89,8 @@ def _listed_from(shard: Shard, start: int) -> set[int]:
         listed = positions(shard)
     if listed and max(listed) < start - 1:
         raise Corrupt(
-            f"Entries up to {start - 1} are known to have been there, and the WAL ends at {max(listed)}: the shard's "
-            "manifest has a wrong replay_after, or the end of the WAL was deleted.",
+            f"Entries up to {start - 1} once existed, but the WAL ends at {max(listed)}: replay_after in the "
+            "shard's manifest is wrong, or the end of the WAL was deleted.",
             **shard.where(),
             position=start - 1,
             advice="run `headgate fsck`, and restore the manifest or the entries from a backup",
@@ -102,7 +102,7 @@ def _check_there(shard: Shard, position: int, there: set[int]) -> None:
     """A writer that is still alive may have filled a slot after the LIST went past it."""
     if position not in there and not has_entry(shard, position):
         raise DataLoss(
-            f"The WAL has a hole: entry {position} is missing and later ones are there.",
+            f"The WAL has a hole: entry {position} is missing but later ones exist.",
             **shard.where(),
             position=position,
         )

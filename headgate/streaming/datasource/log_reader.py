@@ -49,12 +49,14 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         check_columns(schema, log_schema(table.home.schema))
         if table.primary_key and "_deleted" not in schema.fieldNames():
             raise InvalidInput(
-                "The table has a key, and without the column _deleted a deleted row looks like a new one.",
+                "The table has a primary key: without the column _deleted, deleted rows look like new ones.",
                 table=table.uri,
-                advice="say .option('log', 'true'), or use headgate.read_log(spark, uri)",
+                advice="set .option('log', 'true'), or use headgate.read_log(spark, uri)",
             )
         if options.hold_seconds == math.inf:
-            raise InvalidInput("A consumer of the log holds what it has not read: pinFor is a time, not never.")
+            raise InvalidInput(
+                "pinFor must be a duration, not never: a consumer holds log records until it has read them."
+            )
         self._limit = _limit(options)
         self._options = options
         self._schema = schema
@@ -138,7 +140,7 @@ def _limit(options: ReadOptions) -> ReadLimit:
     if options.max_batches is not None:
         given.append(ReadMaxFiles(options.max_batches))
     if len(given) > 1:
-        raise InvalidInput("A batch is limited by rows, bytes or committed batches, by one of them.")
+        raise InvalidInput("Give only one limit per batch: rows, bytes or committed batches.")
     return given[0] if given else ReadAllAvailable()
 
 

@@ -40,11 +40,11 @@ from headgate.streaming.write.task import WritePlan
 from headgate.table.table import Table, open_table
 
 _MEETING = (
-    "let the rows of a shard meet in one task: shard by_partition() and read Kafka without minPartitions, or "
-    "coalesce(1) the frame, or use foreachBatch with headgate.ShardSink, which shuffles where it must"
+    "bring the rows of a shard into one task: use by_partition() and read Kafka without minPartitions, or "
+    "coalesce(1) the frame, or use foreachBatch with headgate.ShardSink, which shuffles if needed"
 )
 
-_NAME_THE_CLUSTER = "name the cluster beside format('headgate') as well: .option('kafka.bootstrap.servers', …)"
+_NAME_THE_CLUSTER = "give format('headgate') the brokers too: .option('kafka.bootstrap.servers', …)"
 
 _heads: dict[tuple[str, str], Head] = {}
 """Per log, where it stood when this process last looked: the next batch then reads only what came since."""
@@ -113,7 +113,7 @@ def plan_batch(settings: Settings, columns: Sequence[str], root: str) -> BatchPl
     checkpoint = SparkCheckpoint(settings.checkpoint, settings.options.storage_options)
     batch_id = max(checkpoint.planned(), default=None)
     if batch_id is None:
-        raise NotFound("Spark's checkpoint has no offsets of the batch that is about to run.", uri=checkpoint.uri)
+        raise NotFound("Spark's checkpoint has no offsets for the next batch.", uri=checkpoint.uri)
     query_id, sources = checkpoint.query_id(), checkpoint.sources(batch_id)
     names = shard_names(table.sharding, sources)
 
@@ -235,12 +235,13 @@ def _held(
     if head.opened is None or head.opened.record_id != mine.open_id:
         hold.forget()
         raise Fenced(
-            "A successor has taken the stream over.",
+            "Another driver took over the stream.",
             table=home.uri,
             stream=stream,
             query_id=query_id,
             successor_query_id=head.opened and head.opened.query_id,
-            advice="stop this query; another driver runs the stream. Start it again only if that one should stop",
+            advice="stop this query; another driver runs the stream. Start it again only if you want to stop the "
+            "other driver",
         )
     opened = OpenedLog(log, head.opened, LogState(head, {}))
     return StreamDriver.resume(home, stream, opened)
@@ -257,10 +258,10 @@ def _earliest(settings: Settings, topic: str, partition: int) -> int:
 def _agreed(results: Sequence[TaskResult], batch_id: int) -> Commitment:
     plans = {result.commitment.attempt_id: result.commitment for result in results}
     if len(plans) != 1:
-        raise Poisoned(f"Batch {batch_id} came back from its tasks with {len(plans)} plans instead of one.")
+        raise Poisoned(f"Batch {batch_id} returned {len(plans)} plans from its tasks instead of one.")
     (commitment,) = plans.values()
     if commitment.batch.batch_id != batch_id:
-        raise Poisoned(f"Batch {commitment.batch.batch_id} was planned, and batch {batch_id} is to be committed.")
+        raise Poisoned(f"Batch {commitment.batch.batch_id} was planned, but Spark commits batch {batch_id}.")
     return commitment
 
 
@@ -270,7 +271,7 @@ def _check_tasks(commitment: Commitment, written: Sequence[Mapping[str, Any]]) -
     name, times = max(tasks.items(), key=lambda one: one[1], default=("", 0))
     if commitment.ordered and times > 1:
         raise InvalidInput(
-            f"Rows of shard {name!r} came from {times} tasks, and the order of rows with one key is not known.",
+            f"Rows of shard {name!r} came from {times} tasks, so the order of rows with the same key is unknown.",
             table=commitment.home.uri,
             stream=commitment.head.stream,
             batch=commitment.batch.batch_id,
@@ -283,10 +284,11 @@ def _check_columns(commitment: Commitment) -> None:
     home = commitment.home
     if commitment.follows and gained(home.schema, stream_schema(home)):
         raise Transient(
-            "Columns were added to the table while the batch was written, and its rows do not have them.",
+            "Columns were added to the table while the batch was written, so its rows lack them.",
             table=home.uri,
             stream=commitment.head.stream,
-            advice="start the query again: the batch is written again with them; nothing of it is visible",
+            advice="start the query again: it writes the batch again, with the new columns; nothing of the batch is "
+            "visible",
         )
 
 

@@ -93,4 +93,4 @@ def refuse(options: ReadOptions, arguments: tuple[str, ...], here: str, there: s
     """Raises InvalidInput for an option that only the other way of reading takes."""
     for option in READ_OPTIONS:
         if option.argument in arguments and getattr(options, option.argument) != option.default:
-            raise InvalidInput(f"The option {option.name!r} is for {there}, and this is {here}.")
+            raise InvalidInput(f"The option {option.name!r} works only with {there}, not with {here}.")

@@ -32,25 +32,25 @@ class Settings:
         _refuse_memtables(parse_options(given))
         if known.get("commit_to_kafka") is not None:
             raise InvalidInput(
-                "format('headgate') cannot write a consumer group's offsets: none of its processes lives beside the "
-                "stream, and a commit must not wait for Kafka.",
+                "format('headgate') does not support commitToKafka: it has no process that lives as long as "
+                "the stream, and a commit must not wait for Kafka.",
                 advice="leave out commitToKafka, or use foreachBatch with headgate.ShardSink(commit_to_kafka=…)",
             )
         if known.get("ledger") is not None:
             raise InvalidInput(
-                "format('headgate') cannot keep a ledger: none of its processes lives beside the stream.",
+                "format('headgate') does not support a ledger: it has no process that lives as long as the stream.",
                 advice="leave out ledger, or use foreachBatch with headgate.ShardSink(ledger=…)",
             )
         if known.get("delete_when") is not None:
             raise InvalidInput(
-                "format('headgate') cannot evaluate a condition: it gets the frame's rows as they are.",
-                advice="leave out deleteWhen and write .withColumn('_deleted', expr(\"op = 'd'\")) on the frame",
+                "format('headgate') does not support deleteWhen: it cannot evaluate conditions.",
+                advice="leave out deleteWhen and use .withColumn('_deleted', expr(\"op = 'd'\")) on the frame",
             )
         table, checkpoint = known.pop("table", None), known.pop("checkpoint_location", None)
         query_name, kafka = known.pop("query_name", None), known.pop("kafka", {})
         decode, metadata = known.pop("decode", None), known.pop("metadata", None)
         if metadata is not None and decode is None:
-            raise InvalidInput("The option metadata needs a decoder.", advice="set the option decode (json) as well")
+            raise InvalidInput("The option metadata needs a decoder.", advice="set the option decode too, such as json")
         stream = known.get("stream") or query_name or DEFAULT_STREAM
         options = SinkOptions(**{**known, "enable_memtable": False, "checkpoint_location": checkpoint})
         return cls(
@@ -68,7 +68,8 @@ def _refuse_memtables(given: Mapping[str, Any]) -> None:
     """Only what was said for this stream: a session default is for those that can."""
     if given.get("enable_memtable") or "max_memtable_size" in given:
         raise InvalidInput(
-            "format('headgate') writes the WAL only: a Python data source cannot start the jobs that flush MemTables.",
+            "format('headgate') does not support MemTables: a Python data source cannot start the jobs that "
+            "flush them.",
             advice="leave out enableMemtable and maxMemtableSize, or use foreachBatch with headgate.ShardSink",
         )
 
@@ -79,7 +80,9 @@ def absolute(uri: str | None, what: str, how: str) -> str:
     Raises InvalidInput.
     """
     if not uri:
-        raise InvalidInput(f"The stream's {what} is not given.", advice=f"say where it is by {how}")
+        raise InvalidInput(f"The stream's {what} is missing.", advice=f"set it with {how}")
     if ":" not in uri and not uri.startswith("/"):
-        raise InvalidInput(f"The stream's {what} is the relative path {uri!r}.", advice=f"give it whole, by {how}")
+        raise InvalidInput(
+            f"The stream's {what} must be an absolute path or URI, got {uri!r}.", advice=f"set it with {how}"
+        )
     return uri

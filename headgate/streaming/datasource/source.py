@@ -96,7 +96,8 @@ class HeadgateDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
         """Raises InvalidInput: it is for streams."""
         raise InvalidInput(
-            "format('headgate') writes streams only.", advice="use writeStream, or Table.writer without Spark"
+            "format('headgate') supports only streaming writes.",
+            advice="use writeStream, or Table.writer without Spark",
         )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> BatchWriter:
@@ -151,7 +152,7 @@ class BatchWriter(DataSourceStreamArrowWriter):
         """Append what Spark hands to this task. Errors that a retry would meet again wait for the commit."""
         plan = self._plan
         if plan is None:
-            raise Poisoned("A task was started with a batch that was not planned.", advice="report this as a bug")
+            raise Poisoned("A task was started for an unplanned batch.", advice="report this as a bug")
         _check_task(plan)
         return TaskMessage(write_batch(plan, iterator))
 
@@ -175,6 +176,7 @@ def _check_task(plan: BatchPlan) -> None:
     batch = plan.commitment.batch
     if found != (batch.query_id, str(batch.batch_id)):
         raise Poisoned(
-            f"Batch {batch.batch_id} of query {batch.query_id} was planned; this is batch {found[1]} of {found[0]}.",
-            advice="check that the option checkpointLocation is this query's own",
+            f"Batch {batch.batch_id} of query {batch.query_id} was planned, but this is batch {found[1]} of "
+            f"query {found[0]}.",
+            advice="check that no other query uses this checkpointLocation",
         )

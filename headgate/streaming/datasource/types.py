@@ -32,8 +32,8 @@ def spark_schema(columns: pa.Schema) -> StructType:
             kind = from_arrow_type(_widened(column.type))
         except PySparkTypeError as error:
             raise InvalidInput(
-                f"Column {column.name!r} is {column.type}, which Spark does not have.",
-                advice="leave it out: name the columns to read by .schema(…)",
+                f"Column {column.name!r} has type {column.type}, which Spark does not support.",
+                advice="leave it out: select the columns to read with .schema(…)",
             ) from error
         fields.append(StructField(column.name, kind, nullable=True))
     return StructType(fields)
@@ -74,4 +74,4 @@ def _fitted(column: pa.Array, field: pa.Field) -> pa.Array:
     try:
         return column.cast(field.type, safe=not pa.types.is_timestamp(field.type))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise InvalidInput(f"Column {field.name!r} is {column.type}, which does not fit {field.type}.") from error
+        raise InvalidInput(f"Column {field.name!r} has type {column.type}, which does not fit {field.type}.") from error

@@ -34,7 +34,9 @@ def maintain(settings: Settings, hold: Hold, sequence: int) -> None:
             put_fold(log, log.read(), {})
             tidy(home.records, log)
     except Exception as error:
-        _log.warning("a checkpoint or fold failed; a later one is tried", stream=settings.stream, error=str(error))
+        _log.warning(
+            "a checkpoint or fold failed; the next one is tried later", stream=settings.stream, error=str(error)
+        )
 
 
 def _is_time(stamp: Path, interval: float) -> bool:

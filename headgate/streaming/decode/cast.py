@@ -43,7 +43,9 @@ def cast_column(column: pa.Array, schema: RowSchema, name: str) -> pa.Array:
     kind = schema.logical.field(name).type
     if column.type == kind:
         return column
-    refusal = InvalidInput(f"Column {name!r} is {column.type} in the frame and cannot become {kind} without a change.")
+    refusal = InvalidInput(
+        f"Column {name!r} has type {column.type} in the frame, which cannot be converted to {kind} without loss."
+    )
     if not keeps_values(column.type, kind):
         raise refusal
     try:

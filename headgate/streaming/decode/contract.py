@@ -119,4 +119,4 @@ def as_bytes(values: pa.Array) -> pa.Array:
         return values.cast(pa.binary())
     if kind == pa.large_string():
         return values.cast(pa.large_binary())
-    raise InvalidInput(f"Record values are binary or string, not {kind or type(values).__name__}.")
+    raise InvalidInput(f"Record values must be binary or string, got {kind or type(values).__name__}.")

@@ -54,11 +54,11 @@ class DebeziumDecoder:
     def __post_init__(self) -> None:
         if not self.primary_key:
             raise InvalidInput(
-                "Change events need a table with a key: updates and deletes name rows by it.",
+                "Change events need a table with a primary key, for updates and deletes.",
                 advice="pass primary_key=, or the schema of a table that has one",
             )
         if unknown := [name for name in self.primary_key if name not in self.schema.names]:
-            raise InvalidInput(f"The key column {unknown[0]!r} is not among the columns {self.schema.names}.")
+            raise InvalidInput(f"The key column {unknown[0]!r} is not one of the columns {self.schema.names}.")
         self._parser  # noqa: B018 - refuses types that JSON cannot fill
 
     @cached_property
@@ -92,7 +92,9 @@ class DebeziumDecoder:
             errors[int(at[i])] = f"op {op[i].as_py()!r} has no 'after'"
         is_row &= whole
         sent, left_out = self._sent(after, is_row)
-        errors.update({int(at[i]): f"column {name!r} was not sent ({UNAVAILABLE})" for i, name in left_out.items()})
+        errors.update(
+            {int(at[i]): f"column {name!r} was not sent by Debezium ({UNAVAILABLE})" for i, name in left_out.items()}
+        )
         rows = pa.RecordBatch.from_arrays(after.filter(pa.array(sent)).flatten(), schema=self.schema)
         deletes, by_value = self._deletes(before, is_delete)
         nulls = np.union1d(parsed.nulls.to_numpy(), at[is_delete & ~by_value])
@@ -172,8 +174,8 @@ def _is_in(op: pa.Array, known: tuple[str, ...]) -> npt.NDArray[np.bool_]:
 
 def _no_change(op: str | None) -> str:
     if op is None:
-        return "no change event: the value has no 'op'"
-    return f"op {op[:_SHOWN]!r} says nothing of one row"
+        return "not a change event: the value has no 'op'"
+    return f"op {op[:_SHOWN]!r} does not change a single row"
 
 
 KIND = DecoderKind(

@@ -36,7 +36,7 @@ def decode_keys(keys: pa.Array, schema: RowSchema) -> Decoded:
         fits, values = _bare(keys.take(pa.array(bare)), wanted)
         tables.append(values)
         indices.append(bare[fits])
-        why = f"the key is no JSON object with {wanted.names} and no bare {wanted.types[0]}"
+        why = f"the key must be a JSON object with {wanted.names} or a plain {wanted.types[0]}"
         bad.update(dict.fromkeys(bare[~fits].tolist(), why))
     joined = np.concatenate(indices)
     order = np.argsort(joined, kind="stable")

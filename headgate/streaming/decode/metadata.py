@@ -61,7 +61,7 @@ class WithMetadata:
             kind = KAFKA.field(source).type
             if not _can_hold(field.type, kind, source):
                 raise InvalidInput(
-                    f"Column {field.name!r} is {field.type}, and Kafka's {source} is {kind}.",
+                    f"Column {field.name!r} has type {field.type}, but Kafka's {source} has type {kind}.",
                     advice=f"declare the column as {kind}, or leave it out of metadata",
                 )
 
@@ -96,7 +96,7 @@ class WithMetadata:
         if missing is not None:
             gone = missing.take(at).to_numpy(zero_copy_only=False)
             fits &= ~gone
-            why = "the letter was kept without Kafka's columns: its stream did not read them then"
+            why = "the dead letter has no Kafka columns: its stream did not read them then"
             errors.update(dict.fromkeys(at.filter(pa.array(gone)).to_pylist(), why))
         found = [_taken(records, source, topic, at) for source in self.sources]
         for field, source, column in zip(self.columns, self.sources, found, strict=True):
@@ -139,13 +139,13 @@ def with_metadata(columns: pa.Schema, metadata: Metadata, make: Callable[[pa.Sch
 def metadata_columns(metadata: Metadata) -> dict[str, str]:
     """Per column which of Kafka's it is. Raises InvalidInput."""
     if isinstance(metadata, str):
-        raise InvalidInput(f"metadata must be several names, got the text {metadata[:40]!r}.", advice="pass a list")
+        raise InvalidInput(f"metadata must be a list of names, got the text {metadata[:40]!r}.", advice="pass a list")
     named = dict(metadata) if isinstance(metadata, Mapping) else {name: name for name in metadata}
     for source in named.values():
         if source not in KAFKA.names:
             near = nearest(str(source), KAFKA.names)
-            advice = f"did you mean {near!r}?" if near else f"Kafka has {', '.join(KAFKA.names)}"
-            raise InvalidInput(f"A record of Kafka has no {str(source)[:40]!r}.", advice=advice)
+            advice = f"did you mean {near!r}?" if near else f"Kafka's fields are {', '.join(KAFKA.names)}"
+            raise InvalidInput(f"A Kafka record has no field {str(source)[:40]!r}.", advice=advice)
     return named
 
 

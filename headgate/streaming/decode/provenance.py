@@ -46,8 +46,8 @@ class Provenance:
     def why_not(self) -> str:
         """Why the rows cannot be made again, as the end of a sentence."""
         if self.changed is True:
-            return "Spark made its rows from the records"
-        return f"its decoder {self.kind} is not one of headgate's, and --decode does not name one"
+            return "its rows were computed in Spark"
+        return f"its decoder {self.kind} is a custom one, and --decode is not given"
 
 
 def provenance_value(decode: Decoder | None, columns: RowSchema, *, changed: bool | None) -> dict[str, Any]:

@@ -25,7 +25,7 @@ class RawDecoder:
     def __post_init__(self) -> None:
         check_unicode(self.column)
         if self.kind not in _KINDS:
-            raise InvalidInput(f"Raw values are {', '.join(map(str, _KINDS))}, not {self.kind}.")
+            raise InvalidInput(f"The raw column must be one of {', '.join(map(str, _KINDS))}, got {self.kind}.")
 
     @property
     def schema(self) -> pa.Schema:
@@ -48,8 +48,8 @@ class RawDecoder:
 def _for_columns(columns: pa.Schema, registry: str | None, auth: str | None) -> RawDecoder:
     if len(columns) != 1:
         raise InvalidInput(
-            f"The decoder raw fills one column; the table has {columns.names}.",
-            advice="name those that are Kafka's own as metadata, such as timestamp",
+            f"The raw decoder fills one column, but the table has {columns.names}.",
+            advice="declare columns that Kafka fills as metadata, such as timestamp",
         )
     return _of_column(columns)
 

@@ -64,7 +64,11 @@ class Ledger(Follower[int]):
         """As of any follower, with a word about what is left."""
         current = super().stop(wait=wait)
         if wait and not current:
-            _log.warning("the stream ended before its ledger; a start goes on", behind=self.behind, **self._facts)
+            _log.warning(
+                "the stream stopped before its ledger was complete; the next start continues it",
+                behind=self.behind,
+                **self._facts,
+            )
         if current and self._at is not None:
             with suppress(HeadgateError):
                 self._pin.move(self._at, now=True)
@@ -81,7 +85,7 @@ class Ledger(Follower[int]):
             self._fresh = False
             self._pin.move(self._at)
         except Fenced as error:
-            _log.info("another run keeps the ledger now", error=str(error))
+            _log.info("another run writes the ledger now", error=str(error))
             self.give_up()
 
     def _put(self, at: int) -> int:
@@ -101,7 +105,7 @@ class Ledger(Follower[int]):
         else:
             why = short(failed)
             if first:
-                _log.warning("the ledger was not written; tried again", behind=self.behind, error=why)
+                _log.warning("writing the ledger failed; it is retried", behind=self.behind, error=why)
             with suppress(HeadgateError):
                 self._pin.complain(why)
 
@@ -154,10 +158,10 @@ def rebuild_ledger(
         chunk = feed.read(at, ends.copy, CHUNK)
         if there and chunk.lost_upto > gone:
             raise Transient(
-                "Records of the commit log went while the ledger was made anew, and it may be the last that has them.",
+                "Commit log records were deleted during the rebuild, and the ledger may be the only copy of them.",
                 table=table.uri,
                 stream=stream,
-                advice="run it again; the rows of these records were left as they are",
+                advice="run it again; the ledger rows of these records were not changed",
             )
         new, more = _rows_of(table, stream, chunk), chunk.more
         if apply:

@@ -84,9 +84,9 @@ class DeltaMirror:
         if not self._name.exists(spark):
             if place.planned():
                 raise InvalidInput(
-                    f"The checkpoint is of a mirror, and its target {self._name.shown} is gone.",
+                    f"The checkpoint belongs to a mirror whose target {self._name.shown} is missing.",
                     checkpoint=place.uri,
-                    advice="start with an empty checkpoint location: the mirror is then made anew",
+                    advice="start with an empty checkpoint location: that rebuilds the mirror",
                 )
             self._begin(spark, query_id, start)
         else:
@@ -116,7 +116,7 @@ class DeltaMirror:
         """
         if any(one.checkpoint.name == start for one in self._table.checkpoints()):
             self._table.drop_checkpoint(start)  # of a start that did not come to the target
-        self._table.checkpoint(name=start, expires=BEGINNING, note=f"a mirror begins: {self._name.shown}")
+        self._table.checkpoint(name=start, expires=BEGINNING, note=f"a mirror starts: {self._name.shown}")
         view = f"headgate_mirror_{uuid.uuid4().hex}"
         self._frame(spark, stream=False, checkpoint=start).createOrReplaceTempView(view)
         properties = {_QUERY: query_id, _TABLE: str(self._table.table_id)}
@@ -135,15 +135,15 @@ class DeltaMirror:
         facts: dict[str, Any] = {"target": self._name.shown, "checkpoint": place.uri}
         if _QUERY not in properties:
             raise InvalidInput(
-                "The target is a Delta table, and no mirror.", advice="choose another target, or drop it", **facts
+                "The target is a Delta table, but not a mirror.", advice="choose another target, or drop it", **facts
             )
         if properties.get(_TABLE) != str(self._table.table_id):
             raise InvalidInput("The target is the mirror of another table.", table=self._table.uri, **facts)
         if properties[_QUERY] != query_id:
             raise InvalidInput(
-                "The target is kept by a query with another checkpoint location.",
+                "The target belongs to a query with another checkpoint location.",
                 **facts,
-                advice="start it with that one; or drop the target, and it is made anew; nothing was written",
+                advice="start the query with that location; or drop the target, to rebuild it; nothing was written",
             )
 
     def _add_columns(self, spark: SparkSession) -> None:
@@ -157,9 +157,9 @@ class DeltaMirror:
         changed = [one.name for one in wanted if one.name in known and known[one.name] != sql_type(one.dataType)]
         if gone or changed:
             raise InvalidInput(
-                f"Column {(gone + changed)[0]!r} of the mirror is not the table's any more.",
+                f"Column {(gone + changed)[0]!r} of the mirror no longer matches the table.",
                 target=self._name.shown,
-                advice="drop the target and start with an empty checkpoint location: the mirror is made anew",
+                advice="drop the target and start with an empty checkpoint location: that rebuilds the mirror",
             )
         new = [field for field in wanted if field.name not in known]
         if new:
@@ -190,10 +190,10 @@ def checked_mode(mode: str | None, table: Table) -> MirrorMode:
         raise InvalidInput(f"The mode of a mirror must be append or merge, got {mode!r}.")
     if mode in (None, wanted):
         return wanted
-    why = "has a key: appended, its updates and deletes would be rows of their own"
+    why = "has a key: in append mode, updates and deletes would become extra rows"
     if wanted == "append":
-        why = "has no key, so that there is nothing to merge by"
-    raise InvalidInput(f"The table {why}.", table=table.uri, advice=f"leave out mode=, or say mode={wanted!r}")
+        why = "has no key to merge by"
+    raise InvalidInput(f"The table {why}.", table=table.uri, advice=f"leave out mode=, or pass mode={wanted!r}")
 
 
 def _query_of(place: SparkCheckpoint, storage: Mapping[str, str]) -> str:
@@ -205,7 +205,7 @@ def _query_of(place: SparkCheckpoint, storage: Mapping[str, str]) -> str:
     except NotFound:
         if place.names():
             raise InvalidInput(
-                "The checkpoint location holds something that is not Spark's.", checkpoint=place.uri
+                "The checkpoint location contains files that are not Spark's.", checkpoint=place.uri
             ) from None
         query_id = str(uuid.uuid4())
         data = json.dumps({"id": query_id}, separators=(",", ":")).encode()

@@ -38,7 +38,7 @@ def check_delta(spark: SparkSession, what: str) -> None:
         missing = "Delta's jars"
     if missing:
         raise InvalidInput(
-            f"{what} needs a Spark session with Delta Lake, and this one has no {missing}.",
+            f"{what} needs a Spark session with Delta Lake, but this session has no {missing}.",
             advice="pip install 'headgate[delta]' and build the session with delta.configure_spark_with_delta_pip"
             f"(builder), with {', '.join(f'{name}={value}' for name, value in delta_settings().items())}",
         )
@@ -61,8 +61,8 @@ class DeltaName:
         named = 2 <= len(parts) <= 3 and all(map(_PART.fullmatch, parts))
         if not named and "/" not in given:
             raise InvalidInput(
-                f"The {what} {redact(given)[:200]!r} is neither a path nor a name in a catalog.",
-                advice="write a path with a slash in it, such as ./ledger, or schema.table",
+                f"The {what} {redact(given)[:200]!r} must be a path or a name in a catalog.",
+                advice="use a path with a slash, such as ./ledger, or a name such as schema.table",
             )
         self.given = str(Path(given).absolute()) if not named and ":" not in given else given
         """A path of this machine is absolute: Spark's processes have different working directories."""

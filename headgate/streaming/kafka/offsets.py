@@ -19,7 +19,7 @@ def earliest(consumer: ConsumerConfig | None, topic: str, partition: int, *, adv
     """The earliest offset that a partition still has. Raises InvalidInput where nobody can be asked, Transient."""
     if consumer is None:
         raise InvalidInput(
-            f"Partition {partition} of {topic!r} is new, and where it starts is not known here.",
+            f"Partition {partition} of {topic!r} is new, and its first offset is unknown here.",
             advice=advice,
         )
     there, cause = {}, None
@@ -31,11 +31,11 @@ def earliest(consumer: ConsumerConfig | None, topic: str, partition: int, *, adv
         # A broker may learn of a new partition later than the one that Spark asked; one that has just come back may
         # not know the topic.
         raise Transient(
-            f"Kafka does not know partition {partition} of {topic!r} yet.",
+            f"Kafka does not have partition {partition} of {topic!r} yet.",
             topic=topic,
             partition=partition,
             servers=consumer.servers,
-            advice=f"start again; if it lasts, check the topic at {consumer.servers}",
+            advice=f"start again; if it persists, check the topic at {consumer.servers}",
         ) from cause
     return there[partition][0]
 
@@ -104,6 +104,6 @@ def _look(consumer: ConsumerConfig, ranges: Iterable[SourceRange]) -> DataLoss |
                 lost_from=gone[0],
                 lost_until=gone[1],
                 earliest=first,
-                advice="restore the topic, or skip what is gone deliberately with `headgate rewind`",
+                advice="restore the topic, or skip the lost offsets on purpose with `headgate rewind`",
             )
     return None

@@ -118,7 +118,7 @@ def _made(
     if start is not None:
         taken |= set(_STARTS)
     if twice := [name for name in options if name.lower() in taken]:
-        raise InvalidInput(f"The option {twice[0]!r} has an argument of its own.", advice="leave the option out")
+        raise InvalidInput(f"The option {twice[0]!r} must be given as its own argument.", advice="leave the option out")
     given = {name.lower() for name in options} | {name.lower() for name in named}
     # Spark takes one way to say where to begin, and refuses two.
     without = {"startingoffsets"} if given & set(_STARTS) else set()
@@ -128,19 +128,17 @@ def _made(
 
 def _subscription(topic: Topics | None, pattern: str | None) -> dict[str, str]:
     if (topic is None) == (pattern is None):
-        raise InvalidInput(
-            "Name the topics or give a pattern, one of the two.", advice="pass topic=… or pattern=…; nothing was read"
-        )
+        raise InvalidInput("Give either topic= or pattern=.", advice="pass topic=… or pattern=…; nothing was read")
     if pattern is not None:
         if not pattern.strip():
-            raise InvalidInput("The pattern of topics is empty.")
+            raise InvalidInput("pattern must not be empty.")
         return {"subscribePattern": pattern}
     assert topic is not None
     names = [name.strip() for name in (topic.split(",") if isinstance(topic, str) else topic)]
     if wrong := [name for name in names if not _NAME.fullmatch(name)]:
-        raise InvalidInput(f"There can be no topic {wrong[0]!r}.", advice="several names are separated by commas")
+        raise InvalidInput(f"Invalid topic name {wrong[0]!r}.", advice="separate several names by commas")
     if len(set(names)) < len(names) or not names:
-        raise InvalidInput(f"Topics must be there, and each once, not {names}.")
+        raise InvalidInput(f"topic must name at least one topic, each once, got {names}.")
     return {"subscribe": ",".join(names)}
 
 
@@ -149,12 +147,12 @@ def _starting(start: Start | None) -> dict[str, str]:
         return {}
     if isinstance(start, datetime):
         if start.tzinfo is None:
-            raise InvalidInput("The instant to start from has no zone.", advice="give it one, such as timezone.utc")
+            raise InvalidInput("start must have a time zone.", advice="add one, such as timezone.utc")
         # A partition without a record since then has nothing to be read of: its end is where it starts, not an error.
         return {
             "startingTimestamp": str(round(start.timestamp() * 1000)),
             "startingOffsetsByTimestampStrategy": "latest",
         }
     if start not in ("earliest", "latest"):
-        raise InvalidInput(f"start is 'earliest', 'latest' or a datetime, not {start[:40]!r}.")
+        raise InvalidInput(f"start must be 'earliest', 'latest' or a datetime, got {start[:40]!r}.")
     return {"startingOffsets": start}

@@ -119,8 +119,8 @@ class BaseUpkeep:
         while SSTables pile up.
         """
         return [
-            Chore("tidying of the base", self._tidy_due, self._tidy),
-            Chore("look at the indexes", self._index_look_due, self._look_at_indexes, quiet=True),
+            Chore("cleanup of the base", self._tidy_due, self._tidy),
+            Chore("check of the indexes", self._index_look_due, self._look_at_indexes, quiet=True),
             Chore("indexing", lambda: bool(self._stale_indexes), self._index),
             Chore("compaction", self._compaction_due, self._compact),
         ]
@@ -180,7 +180,7 @@ class TableLook:
 
     def chore(self) -> Chore:
         """Of the thread of the shards."""
-        return Chore("look at the table", self._is_due, self._look, quiet=True)
+        return Chore("check of the table", self._is_due, self._look, quiet=True)
 
     def check_table(self) -> None:
         """Raises Fenced where a look has found another table in the place of the stream's (R23). Reads nothing."""
@@ -211,9 +211,9 @@ class TableLook:
                 self._other_columns = True
         elif changed is not None:
             self.board.note(
-                f"The table's columns changed since the query started: {changed}. Rows are stored as before: an added "
-                "column is null in them, a dropped one is left out wherever they are read, flushed or compacted. "
-                "Restart the query with the new columns, and without dropped ones, in its decoder or frame."
+                f"The table's columns changed since the query started: {changed}. The query writes rows as "
+                "before: an added column is null, a dropped column is ignored. Restart the query with a "
+                "decoder or frame that has the new columns and not the dropped ones."
             )
 
 
@@ -248,4 +248,6 @@ class GarbageUpkeep:
             "garbage collected", stream=self.board.driver.stream, objects=collected.objects, bytes=collected.nbytes
         )
         for one in collected.kept:
-            _log.warning("garbage collection kept what it could not judge", stream=self.board.driver.stream, kept=one)
+            _log.warning(
+                "garbage collection kept files that it could not check", stream=self.board.driver.stream, kept=one
+            )

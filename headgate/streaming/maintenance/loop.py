@@ -75,9 +75,9 @@ class Loop:
         try:
             chore.run()
         except CalledOff:
-            _log.debug("the stream is over: what was due is for the next run", stream=self.driver.stream)
+            _log.debug("the stream stopped: due maintenance is left for the next run", stream=self.driver.stream)
         except Fenced as error:
-            _log.info("maintenance ends: the stream is not this driver's", stream=self.driver.stream, error=error.what)
+            _log.info("maintenance ends: another driver runs the stream", stream=self.driver.stream, error=error.what)
             self.board.fence(error)
         except Exception as error:
             self._note_failure(chore, error)
@@ -100,7 +100,7 @@ class Loop:
         why = str(error) if isinstance(error, HeadgateError) else type(error).__name__
         self.board.failed(chore.name, JobFailure(chore.name, chore.failures, why, chore.since, f"in {pause:.0f} s"))
         _log.warning(
-            "a maintenance job failed; it is tried again",
+            "a maintenance job failed; it is retried",
             stream=self.driver.stream,
             job=chore.name,
             times=chore.failures,

@@ -43,8 +43,9 @@ class MaintenanceLimits:
     def __post_init__(self) -> None:
         if self.max_sstables < self.compact_sstables:
             raise InvalidInput(
-                f"Batches would wait at {self.max_sstables} SSTables, before {self.compact_sstables} are compacted.",
-                advice="let max_sstables be at least compact_sstables",
+                f"max_sstables ({self.max_sstables}) must be at least compact_sstables "
+                f"({self.compact_sstables}): otherwise batches wait for a compaction that never starts.",
+                advice="raise max_sstables or lower compact_sstables",
             )
 
 
@@ -58,7 +59,7 @@ class Delay:
 
     def __str__(self) -> str:
         what = "bytes are not flushed yet" if self.reason == "unflushed bytes" else "SSTables of a shard wait"
-        return f"{self.value:,} {what}, and at most {self.limit:,} may"
+        return f"{self.value:,} {what}, the limit is {self.limit:,}"
 
 
 def to_flush(loads: Sequence[ShardLoad], ages: Mapping[str, float], limits: MaintenanceLimits) -> list[str]:

@@ -43,9 +43,9 @@ class KafkaProgress(Follower[Mapping[tuple[str, int], int]]):
 
     def _log_try(self, failed: Exception | None, first: bool) -> None:
         if failed is None and self.is_failing:
-            _log.info("the offsets of the consumer group are in Kafka again")
+            _log.info("writing the consumer group's offsets to Kafka works again")
         elif failed is not None and first:
-            _log.warning("the offsets of the consumer group were not taken; tried again", error=short(failed))
+            _log.warning("writing the consumer group's offsets to Kafka failed; it is retried", error=short(failed))
 
 
 def short(error: Exception | None) -> str:

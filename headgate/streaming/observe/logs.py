@@ -24,9 +24,7 @@ def configure_logs(form: Form = "text", *, level: str = "INFO", stream: TextIO |
     """
     number = logging.getLevelNamesMapping().get(level.upper())
     if number is None or form not in ("text", "json"):
-        raise InvalidInput(
-            f"The form of logs must be text or json, their level DEBUG, INFO …; got {form!r}, {level!r}."
-        )
+        raise InvalidInput(f"The log format must be text or json and the level DEBUG, INFO …, got {form!r}, {level!r}.")
     renderer: Any = (
         structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer(colors=False)
     )

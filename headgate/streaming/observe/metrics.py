@@ -46,7 +46,7 @@ METRICS = {
         Metric("headgate_batches_total", "counter", "Batches: committed, skipped (in the log), failed.", ("outcome",)),
         Metric("headgate_rows_total", "counter", "Rows of committed batches."),
         Metric("headgate_bytes_total", "counter", "Bytes of the entries of committed batches."),
-        Metric("headgate_dead_letters_total", "counter", "Records that could not become rows."),
+        Metric("headgate_dead_letters_total", "counter", "Records that became dead letters."),
         Metric(
             "headgate_batch_seconds",
             "histogram",
@@ -56,21 +56,28 @@ METRICS = {
         ),
         Metric("headgate_last_commit_timestamp_seconds", "gauge", "When the last batch was committed."),
         Metric("headgate_sequence", "gauge", "Sequence of the last record in the commit log."),
-        Metric("headgate_lag_rows", "gauge", "Offsets in Kafka that no commit record has.", ("topic", "partition")),
-        Metric("headgate_lag_seconds", "gauge", "Seconds since nothing was behind in Kafka; 0 where nothing is."),
+        Metric(
+            "headgate_lag_rows",
+            "gauge",
+            "Offsets in Kafka that are not committed to the table yet.",
+            ("topic", "partition"),
+        ),
+        Metric(
+            "headgate_lag_seconds", "gauge", "Seconds since the stream was last caught up with Kafka; 0 while it is."
+        ),
         Metric("headgate_trigger_seconds", "gauge", "Seconds of Spark's last trigger by part.", ("part",)),
-        Metric("headgate_unflushed_bytes", "gauge", "Bytes of entries that are in no SSTable.", ("shard",)),
-        Metric("headgate_sstables", "gauge", "SSTables that the base has not taken in.", ("shard",)),
+        Metric("headgate_unflushed_bytes", "gauge", "Bytes of WAL entries that are not flushed yet.", ("shard",)),
+        Metric("headgate_sstables", "gauge", "SSTables that are not compacted into the base yet.", ("shard",)),
         Metric(
             "headgate_base_lag_seconds",
             "gauge",
-            "Age of the oldest row that plain Lance readers do not see yet, since this driver saw it; 0: none. "
-            "With MemTables.",
+            "Age of the oldest row that is not in the base yet, since this driver first saw it; 0: none. With "
+            "MemTables.",
         ),
-        Metric("headgate_epoch", "gauge", "The epoch that the driver holds.", ("shard",)),
-        Metric("headgate_fences_total", "counter", "Times that a successor had taken the stream over."),
-        Metric("headgate_retries_total", "counter", "What was tried again: store, task, kafka or ledger.", ("what",)),
-        Metric("headgate_ledger_behind", "gauge", "Records of the commit log that the ledger does not have yet."),
+        Metric("headgate_epoch", "gauge", "The driver's epoch.", ("shard",)),
+        Metric("headgate_fences_total", "counter", "How often another driver took over the stream."),
+        Metric("headgate_retries_total", "counter", "Retries by kind: store, task, kafka or ledger.", ("what",)),
+        Metric("headgate_ledger_behind", "gauge", "Commit records that are not in the ledger yet."),
         Metric(
             "headgate_store_operations_total",
             "counter",
@@ -79,9 +86,9 @@ METRICS = {
         ),
         Metric("headgate_flushes_total", "counter", "Flushes of a shard to an SSTable."),
         Metric("headgate_compactions_total", "counter", "Compactions into the base."),
-        Metric("headgate_checkpoints_total", "counter", "Checkpoints that the stream took."),
+        Metric("headgate_checkpoints_total", "counter", "Table checkpoints taken by the stream."),
         Metric("headgate_failing_jobs", "gauge", "Maintenance jobs whose last try failed."),
-        Metric("headgate_delayed", "gauge", "1 where batches wait for maintenance."),
+        Metric("headgate_delayed", "gauge", "1 while batches wait for maintenance."),
         Metric("headgate_cache_bytes", "gauge", "Bytes that a cache of the process holds.", ("cache",)),
         Metric("headgate_cache_limit_bytes", "gauge", "Bytes that all caches of the process may hold together."),
     )

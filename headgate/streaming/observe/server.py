@@ -107,7 +107,9 @@ def serve(metrics: StreamMetrics, host: str, port: int) -> Serving | None:
             try:
                 server = _started(host, port)
             except OSError as error:
-                _log.warning("metrics are not shown: the address cannot be had", host=host, port=port, why=str(error))
+                _log.warning(
+                    "metrics are not served: binding to the address failed", host=host, port=port, why=str(error)
+                )
                 return None
             _servers[key] = server
         if metrics not in server.streams:

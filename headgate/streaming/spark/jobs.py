@@ -50,7 +50,7 @@ def run_pieces(spark: SparkSession, name: str, pieces: int, work: Work, tasks: i
     for line in lines:
         found[line["piece"]] = from_json(line["error"]) if "error" in line else line["done"]
     if missing := set(range(pieces)) - found.keys():
-        raise Poisoned(f"Spark ran {name!r} and says nothing of piece {min(missing)} of {pieces}.")
+        raise Poisoned(f"Spark ran {name!r}, but returned no result for piece {min(missing)} of {pieces}.")
     return [found[number] for number in range(pieces)]
 
 
@@ -72,7 +72,7 @@ def run_tasks(spark: SparkSession, pieces: int, tasks: int, lines: Callable[[int
                 if _FORBIDDEN not in str(error):
                     raise
                 _without_rdds.add(application)
-                _log.info("the cluster forbids RDDs: each batch costs Spark some 50 ms more")
+                _log.info("the cluster does not allow RDDs: each batch costs about 50 ms more")
     frame = spark.range(0, pieces, 1, tasks).mapInArrow(partial(_each_in_arrow, lines), RESULT)
     return [row[0] for row in frame.collect()]
 
@@ -88,7 +88,7 @@ def named(spark: SparkSession, name: str) -> Iterator[None]:
     if not fair and context.applicationId not in _logged:
         _logged.add(str(context.applicationId))
         _log.info(
-            "maintenance jobs queue with the batches' own: the session does not schedule fairly",
+            "maintenance jobs delay batches: the session does not use spark.scheduler.mode=FAIR",
             setting="spark.scheduler.mode=FAIR",
         )
     context.setLocalProperty("spark.scheduler.pool", POOL if fair else None)  # type: ignore[arg-type]

@@ -61,12 +61,14 @@ def session(spark: SparkSession | None = None, *, cores: int | None = None, **se
             return local_session(cores, settings=settings)
         spark = SparkSession.builder.config(map=dict(settings)).getOrCreate()
     elif settings or cores is not None:
-        raise InvalidInput("A session that is given keeps its own settings.", advice="set them where it is built")
+        raise InvalidInput(
+            "The settings of an existing session cannot be changed.", advice="set them when you build the session"
+        )
     if missing := [jar for name, jar in _NEEDED.items() if not has_class(spark, name)]:
         raise JarsMissing(
-            f"This Spark session lacks jars that Kafka needs: {', '.join(missing)}.",
+            f"The Spark session lacks jars for Kafka: {', '.join(missing)}.",
             advice='start Spark with --jars "$(headgate jars show --comma)", or let headgate.session() start it in a '
-            "new process: a JVM that runs takes no more jars",
+            "new process: a running JVM accepts no more jars",
         )
     return spark
 
@@ -160,10 +162,10 @@ def jvm_gone(log_file: Path | None, error: BaseException) -> SparkFailed | None:
     except subprocess.TimeoutExpired:
         return None
     return SparkFailed(
-        f"Spark's JVM is gone: {f'signal {-code}' if code < 0 else f'exit code {code}'}.",
+        f"Spark's JVM ended: {f'signal {-code}' if code < 0 else f'exit code {code}'}.",
         log=None if log_file is None else str(log_file),
-        advice="read the end of Spark's log, and whether the machine ran out of memory; then start again: what was "
-        "committed stays, once",
+        advice="read the end of Spark's log, and check if the machine ran out of memory; then start again: committed "
+        "rows stay, exactly once",
     )
 
 

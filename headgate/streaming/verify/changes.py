@@ -84,8 +84,8 @@ class Changes:
         """What replays made of dead letters and nobody can make again, as a sentence."""
         if self.letters_unread:
             yield (
-                f"The values of {self.letters_unread} replayed dead letters cannot be judged, because no decoder that "
-                "the log records reads them; they were counted."
+                f"The values of {self.letters_unread} replayed dead letters were not compared, because no "
+                "recorded decoder reads them; they were only counted."
             )
 
     def _of_range(self, part: CommittedRange, era: Era) -> Iterator[Change]:

@@ -213,9 +213,9 @@ def _at_one_instant(table: Table, progress: ReadProgress) -> tuple[tuple[Head, .
         if [head.sequence for head in heads_of(table)] == [head.sequence for head in before]:
             return before, Prints.of(table.home.schema, _counted(rows, progress))
     raise Transient(
-        f"The table moved on during each of {TRIES} reads.",
+        f"The table changed during each of {TRIES} reads.",
         table=table.uri,
-        advice="try again when fewer batches come, or stop the stream for a moment",
+        advice="try again when the stream has fewer batches, or stop it for a moment",
     )
 
 
@@ -250,9 +250,9 @@ def _check_topics(
         start = min((era.start for era in decoded if era.made.can_judge), default=part.until)
         if part.until > part.start and ((first > start and start < part.until) or end < part.until):
             raise InvalidInput(
-                f"The topic no longer holds what was read of {part.topic}/{part.partition}: committed is "
-                f"[{part.start}, {part.until}), there is [{first}, {end}).",
-                advice="only what the topic still holds can be compared; verify within its retention",
+                f"The topic no longer has all records of {part.topic}/{part.partition}: committed is "
+                f"[{part.start}, {part.until}), Kafka has [{first}, {end}).",
+                advice="verify compares with the topic, so run it within the topic's retention",
             )
 
 
@@ -266,12 +266,12 @@ def _unjudged(
         mine = [era for part, decoded in zip(ranges, eras, strict=True) if part.stream == stream for era in decoded]
         why = {era.made.why_not: None for era in mine if not era.made.can_judge}
         if any(batch.opaque and not batch.is_replay for batch in log.history.batches):
-            why["it has a source that is not Kafka"] = None
+            why["it has a source other than Kafka"] = None
         counted = "offsets and row counts were compared"
         if log.others() is None:
-            counted = "offsets alone were compared: its log no longer has every record, so rows cannot be counted"
+            counted = "only offsets were compared: its log no longer has every record, so rows cannot be counted"
         for reason in why:
-            yield f"The values of stream {stream!r} cannot be judged, because {reason}; {counted}."
+            yield f"The values of stream {stream!r} were not compared, because {reason}; {counted}."
 
 
 def _doubts(ranges: Sequence[CommittedRange], eras: Sequence[Sequence[Era]]) -> Iterator[str]:
@@ -279,11 +279,11 @@ def _doubts(ranges: Sequence[CommittedRange], eras: Sequence[Sequence[Era]]) -> 
         (part.stream, era) for part, decoded in zip(ranges, eras, strict=True) for era in decoded if era.made.can_judge
     ]
     for stream, kind in sorted({(stream, era.made.kind) for stream, era in judged if era.assumed}):
-        yield f"Stream {stream!r} did not record its decoder, and {kind} was taken: name the right one by --decode."
+        yield f"Stream {stream!r} did not record its decoder, so {kind} was used: name the right one with --decode."
     for stream in sorted({stream for stream, era in judged if era.made.changed is None}):
         yield (
-            f'Stream {stream!r} was written by format("headgate"), which does not know whether its query filters or '
-            "changes records before they are decoded: if it does, that is the difference."
+            f'Stream {stream!r} was written by format("headgate"), whose query may filter or change records '
+            "before decoding: that could explain the difference."
         )
 
 

@@ -24,14 +24,16 @@ def check_query(facts: QueryFacts) -> None:
         refuse_complete("use outputMode append, or update on a table with a key")
     if _lowered(facts.kafka_options or {}).get("failondataloss", "true").strip().lower() != "true":
         raise InvalidInput(
-            "failOnDataLoss is false: Spark would skip offsets that are gone, and the table would not say so.",
+            "failOnDataLoss must be true: otherwise Spark skips lost offsets silently.",
             advice="leave the option out",
         )
 
 
 def refuse_complete(advice: str) -> NoReturn:
     """Raises InvalidInput for outputMode complete."""
-    raise InvalidInput("outputMode complete writes the whole result again with every batch.", advice=advice)
+    raise InvalidInput(
+        "outputMode complete is not supported: it writes the whole result with every batch.", advice=advice
+    )
 
 
 def check_direct(facts: QueryFacts, source: KafkaSource) -> None:
@@ -53,11 +55,12 @@ def check_checkpoint(facts: QueryFacts, query_id: str, checkpoint: str) -> None:
     """
     if facts.query_id is not None and facts.query_id != query_id:
         raise InvalidInput(
-            "The checkpoint location is another query's.",
+            "The checkpoint location belongs to another query.",
             checkpoint=checkpoint,
             query_id=facts.query_id,
             stored_query_id=query_id,
-            advice="leave out checkpoint_location=: Spark tells it, except on Spark Connect; nothing was written",
+            advice="leave out checkpoint_location=: the sink finds it by itself, except on Spark Connect; nothing was "
+            "written",
         )
 
 
@@ -65,7 +68,7 @@ def check_bare(bare: bool) -> None:
     """What is done to rows that the tasks read themselves would be ignored. Raises InvalidInput."""
     if not bare:
         raise InvalidInput(
-            "Reading Kafka directly takes the bare source, and this frame has something on top of it.",
+            "With source=, the frame must be the unchanged source, but this frame has transformations.",
             advice="pass source.read(spark) itself to writeStream and its batches to the sink, or leave out source=",
         )
 
@@ -89,13 +92,13 @@ def check_columns(
     beside = decode.reads if isinstance(decode, WithMetadata) else ()
     if "headers" in beside and "headers" not in columns:
         raise InvalidInput(
-            "The frame has no column 'headers', which metadata names.",
+            "The frame has no column 'headers', which metadata= needs.",
             advice="read Kafka with the option includeHeaders=true, or pass source= so that the tasks read it",
         )
     missing = [name for name in (*_DECODED, *beside) if name not in columns]
     if missing:
         raise InvalidInput(
-            f"A decoder takes the frame of Spark's Kafka source, and this one lacks {missing}.",
+            f"A decoder needs the columns of Spark's Kafka source, but the frame lacks {missing}.",
             advice=f"keep the columns {', '.join(KAFKA_COLUMNS)}, or leave out {spelled('decode')} for typed rows",
         )
     check_decoder(decode, table)
@@ -106,14 +109,16 @@ def check_decoder(decode: Decoder, table: Table) -> None:
     logical = table.home.schema.logical
     key = getattr(decode, "primary_key", None)
     if key is not None and set(key) != set(table.primary_key):
-        raise InvalidInput(f"The decoder's key is {list(key)}, and the table's is {list(table.primary_key)}.")
+        raise InvalidInput(f"The decoder's key is {list(key)}, but the table's key is {list(table.primary_key)}.")
     made = {field.name: field.type for field in decode.schema}
     _check_known(made, table)
     for field in logical:
         if field.name in made and made[field.name] != field.type:
-            raise InvalidInput(f"The decoder makes {field.name!r} {made[field.name]}, and the table has {field.type}.")
+            raise InvalidInput(
+                f"The decoder's column {field.name!r} has type {made[field.name]}, but the table has {field.type}."
+            )
         if field.name not in made and (not field.nullable or field.name in table.primary_key):
-            raise InvalidInput(f"The decoder does not make {field.name!r}, which may not be null.")
+            raise InvalidInput(f"The decoder has no column {field.name!r}, which must not be null.")
 
 
 def _check_typed(
@@ -130,16 +135,16 @@ def _check_typed(
     spare = {mark} if delete_when is None else deletes.named_in(delete_when, columns)
     if not table.primary_key and (mark is not None or delete_when is not None):
         raise InvalidInput(
-            "Rows are deleted by their key, and the table has none.",
+            "Deleting rows needs a primary key, but the table has none.",
             table=table.uri,
-            advice=f"make the table with a primary key, or drop the column {mark}"
+            advice=f"create the table with a primary key, or drop the column {mark}"
             if delete_when is None
-            else f"make the table with a primary key, or leave out {spelled('delete_when')}",
+            else f"create the table with a primary key, or leave out {spelled('delete_when')}",
         )
     _check_known([name for name in columns if name not in (*ORDER, sequence_by) and name not in spare], table, hint)
     if table.primary_key and sequence_by is None and not all(name in columns for name in ORDER):
         raise InvalidInput(
-            "On a table with a key the order of rows with one key must be known.",
+            "On a table with a primary key, the order of rows with the same key must be known.",
             advice=f"keep the columns {', '.join(ORDER)} in the frame, or set {spelled('sequence_by')}",
         )
 
@@ -147,7 +152,7 @@ def _check_typed(
 def _check_known(names: Iterable[str], table: Table, hint: str | None = None) -> None:
     unknown = [name for name in names if name not in table.schema.names]
     if unknown:
-        raise InvalidInput(f"The table has no column {unknown[0]!r}; it has {table.schema.names}.", advice=hint)
+        raise InvalidInput(f"Column {unknown[0]!r} not found; the table has {table.schema.names}.", advice=hint)
 
 
 def _lowered(options: Mapping[str, str]) -> dict[str, str]:

@@ -37,8 +37,8 @@ def are_gone(column: pa.Array, name: str) -> pa.Array:
     """Per row whether it is gone. Raises InvalidInput for a column of another type."""
     if not pa.types.is_boolean(column.type):
         raise InvalidInput(
-            f"Column {name!r} says which rows are deleted, so it must be boolean, and it is {column.type}.",
-            advice="make it of a condition: .withColumn('_deleted', expr(\"op = 'd'\"))",
+            f"Column {name!r} marks deleted rows, so it must be boolean, got {column.type}.",
+            advice="compute it from a condition: .withColumn('_deleted', expr(\"op = 'd'\"))",
         )
     return pc.fill_null(column, False)
 
@@ -63,7 +63,7 @@ def check_condition(frame: DataFrame, condition: str) -> None:
         why = str(error).strip().partition("\n")[0][:200]
         raise InvalidInput(f"delete_when={condition!r} does not fit the frame: {why}", advice=advice) from error
     if kind != "boolean":
-        raise InvalidInput(f"delete_when={condition!r} gives {kind}, not true or false.", advice=advice)
+        raise InvalidInput(f"delete_when={condition!r} must be boolean, got {kind}.", advice=advice)
 
 
 def marked(frame: DataFrame, condition: str, table_columns: Sequence[str], beside: Iterable[str]) -> DataFrame:

@@ -42,7 +42,7 @@ def shard_names(sharding: Sharding, sources: BatchSources) -> set[str]:
         return set(sharding.known_names())
     if sources.opaque:
         raise InvalidInput(
-            "by_partition needs Kafka partitions, and this query has another source.",
+            "by_partition needs Kafka partitions, but this query has another source.",
             advice="shard the table by bucket() or single()",
         )
     return {sharding.shard_name(topic, partition) for topic, partition in sources.partitions()}

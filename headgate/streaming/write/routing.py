@@ -70,6 +70,7 @@ def check_routing(
     if grown:
         names = ", ".join(f"{topic}/{p}" for topic, p in grown[:5])
         raise InvalidInput(
-            f"The topic has new partitions ({names}), and rows of one key would meet two shards.",
-            advice="stream the topic from its start into a table with bucket() sharding, which takes topics that grow",
+            f"The topic has new partitions ({names}), so rows with the same key would go to two shards.",
+            advice="stream the topic from its start into a table with bucket() sharding, which supports topics that "
+            "grow",
         )

@@ -131,7 +131,7 @@ class RowMaker:
         for name in required:
             if name in rows.schema.names and rows.column(name).null_count:
                 missing = pc.is_null(rows.column(name)).to_numpy(zero_copy_only=False)
-                bad += [(int(i), f"column {name!r} may not be null") for i in indices[missing]]
+                bad += [(int(i), f"column {name!r} must not be null") for i in indices[missing]]
                 rows, indices = rows.filter(pa.array(~missing)), indices[~missing]
         return rows, indices, bad
 
@@ -140,7 +140,7 @@ class RowMaker:
     ) -> tuple[list[pa.RecordBatch], np.ndarray, list[tuple[int, str]]]:
         at = nulls.to_numpy()
         if not self.schema.primary_key:
-            return [], at[:0], [(int(i), "the record has no value, and the table no key to delete by") for i in at]
+            return [], at[:0], [(int(i), "the record has no value, and the table has no key to delete by") for i in at]
         named = batch.column("key").take(nulls)
         own = self.decode.decoder if isinstance(self.decode, WithMetadata) else self.decode
         keys = own.decode_keys(named, self.schema) if isinstance(own, KeyDecoder) else decode_keys(named, self.schema)
@@ -218,7 +218,7 @@ class _Origin:
         """Per row a number, per number a shard."""
         if self.topics is None or self.partitions is None:
             raise InvalidInput(
-                "by_partition needs to know where each row came from.",
+                "by_partition needs the topic and partition of each row.",
                 advice=f"keep the columns {', '.join(ORDER)} in the frame, or shard by bucket() or single()",
             )
         partitions = self.partitions.to_numpy()
@@ -245,7 +245,10 @@ def _typed_origin(batch: pa.RecordBatch, sequence_by: str | None, gone: pa.Array
     there = {name: batch.column(name) for name in ORDER if name in batch.schema.names}
     for name, column in there.items():
         if column.null_count:
-            raise InvalidInput(f"Column {name!r} says where a row came from, and {column.null_count} rows lack it.")
+            raise InvalidInput(
+                f"Column {name!r} must not be null, but {column.null_count} rows lack it: it gives each row's place "
+                "in Kafka."
+            )
     sequence = None if sequence_by is None else batch.column(sequence_by)
     topics, partitions, offsets = map(there.get, ORDER)
     return _Origin(topics, partitions, offsets, sequence, None if gone is None else pc.invert(gone))

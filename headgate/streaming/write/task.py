@@ -109,7 +109,9 @@ class _ShardRows:
         except Fenced as error:
             if error.stored_epoch is None:
                 # The slot was said to be taken and is not. A log without a manifest cannot say why: another try can.
-                raise Transient("An entry met a conflict that left nothing.", **error.fields()) from error
+                raise Transient(
+                    "Writing an entry failed with a conflict, but no entry is there.", **error.fields()
+                ) from error
             raise
 
     def answer(self) -> dict[str, Any]:
@@ -181,7 +183,7 @@ class Attempt:
     def _attach(self, shard: str, dead: bool) -> _ShardRows:
         claims = self._plan.dead_letters if dead else self._plan.claims
         if shard not in claims:
-            raise InvalidInput(f"A row belongs to shard {shard!r}, which this batch did not plan.", shard=shard)
+            raise InvalidInput(f"A row belongs to shard {shard!r}, which is not in this batch's plan.", shard=shard)
         writer = ShardWriter.attach(claims[shard], self._plan.writer)
         return _ShardRows(writer, Tags(self._id, self._plan.sources.get(shard, ())))
 
@@ -326,9 +328,9 @@ def _payloads(plan: WritePlan, parts: Iterable[Routed]) -> Iterator[pa.RecordBat
 def _bad_record(rows: pa.RecordBatch) -> HeadgateError:
     first = rows.slice(0, 1).to_pylist()[0]
     return InvalidInput(
-        f"A record could not become a row: {first['error']}.",
+        f"A record could not be decoded: {first['error']}.",
         topic=first["topic"],
         partition=first["partition"],
         offset=first["offset"],
-        advice="mend the record or the schema, or let bad records become dead letters (on_bad_record='dead_letter')",
+        advice="correct the record or the schema, or keep bad records as dead letters (on_bad_record='dead_letter')",
     )

@@ -213,7 +213,7 @@ def test_an_unfinished_clone_whose_pin_was_dropped_is_refused_rather_than_mixed(
     with source.writer(DIRECT, CONFIG) as writer:
         writer.put(rows(-3))
         writer.flush_memtable()
-    with pytest.raises(InvalidInput, match="another instant") as refused:
+    with pytest.raises(InvalidInput, match="an older state") as refused:
         source.clone(uri, names=[DIRECT])
     assert refused.value.detail["checkpoint"] == pin.checkpoint.name
     with pytest.raises(NotFound):

@@ -176,14 +176,14 @@ def test_a_log_is_the_same_under_the_clones_ids_and_names_no_claim_of_the_source
 
 def test_a_log_that_lists_a_dead_letter_log_under_a_strange_id_is_refused() -> None:
     strange = replace(fold(), shards={BY_HAND: FoldedShard("dead-letters:s0", 0, 0, ())}, last=None)
-    with pytest.raises(Corrupt, match="not its own"):
+    with pytest.raises(Corrupt, match="under a wrong id"):
         cloned_fold(strange, checkpoint(), NEW, {})
 
 
 def test_only_shards_with_rows_need_a_name() -> None:
     found = plans()
     check_named([found[NAMED]], "t")
-    with pytest.raises(InvalidInput, match="name is not known") as refused:
+    with pytest.raises(InvalidInput, match="name is unknown") as refused:
         check_named(found.values(), "t")
     assert refused.value.shard == str(BY_HAND)
     empty = PinnedShard(manifest(BY_HAND, sstables=(), last_seen=5), 6)

@@ -105,7 +105,7 @@ def test_another_store_than_the_chosen_one_is_refused_with_both_named(tmp_path: 
     open_table(table.uri, wal_uri=str(tmp_path / "wal")).writer(DIRECT, WAL_ONLY).close()
     wanted = content(open_table(table.uri))
     for other in (str(tmp_path / "other"), table.uri):
-        with pytest.raises(WalStoreMismatch, match=f"lie in {tmp_path / 'wal'}, and it was opened with {other}"):
+        with pytest.raises(WalStoreMismatch, match=f"WALs are in {tmp_path / 'wal'}, but it was opened with {other}"):
             open_table(table.uri, wal_uri=other)
     with pytest.raises(InvalidInput, match=f"moved to {tmp_path / 'wal'}"):
         rival.writer(DIRECT, WAL_ONLY)

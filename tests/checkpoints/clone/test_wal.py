@@ -128,7 +128,7 @@ def test_a_first_writer_without_one_keeps_the_wal_in_the_table_for_ever(tmp_path
     write(open_table(clone.uri), -4)
     again = open_table(clone.uri)
     assert again.home.wal_store is again.home.store
-    with pytest.raises(WalStoreMismatch, match="WALs lie in") as refused:
+    with pytest.raises(WalStoreMismatch, match="WALs are in") as refused:
         open_table(clone.uri, wal_uri=str(tmp_path / "wal"))
     assert refused.value.table == clone.uri
     assert [shard.native_safe for shard in claimed(open_table(clone.uri)) if not shard.sealed] == [True]
@@ -154,7 +154,7 @@ def test_a_writer_that_comes_second_with_another_store_is_refused_before_it_clai
 
 def test_a_store_that_no_writer_has_chosen_takes_no_entry(tmp_path: Path, clone: Table) -> None:
     table, before = open_table(clone.uri, wal_uri=str(tmp_path / "wal")), files(tmp_path / "clone")
-    with pytest.raises(InvalidInput, match="No writer has chosen"):
+    with pytest.raises(InvalidInput, match="no writer has opened the clone"):
         table.home.wal_store.put_if_absent(table.shard(DIRECT).wal_key(1000), b"")
     assert (files(tmp_path / "clone"), (tmp_path / "wal").exists()) == (before, False)
 
@@ -167,7 +167,7 @@ def test_of_two_writers_that_choose_at_once_one_wins(tmp_path: Path, clone: Tabl
         if step == "barrier":
             write(first, -4)
 
-    with pytest.raises(InvalidInput, match="WALs lie in"):
+    with pytest.raises(InvalidInput, match="WALs are in"):
         with watching(pause):
             ShardWriter.open(second.home, second.shard(DIRECT).id, WAL_ONLY)
     assert open_table(clone.uri).record.wal_uri == str(tmp_path / "first")

@@ -55,7 +55,7 @@ def test_a_replay_after_beyond_the_wal_is_corrupt_and_not_an_empty_table(tmp_pat
         lambda: table.writer("single"),
         lambda: StreamDriver.open(table.home, "s", "q", ["single"]),
     ):
-        with pytest.raises(Corrupt, match="wrong replay_after"):
+        with pytest.raises(Corrupt, match="replay_after in the shard's manifest is wrong"):
             call()
     assert files(table) == there, "who cannot go on writes nothing"
     assert [one.code for one in fsck(table.uri).findings] == ["manifest-replay-after"]

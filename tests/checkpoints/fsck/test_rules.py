@@ -107,14 +107,14 @@ def test_every_position_below_the_tip_is_there_or_flushed_and_the_tip_stays(
 def test_a_gap_is_told_by_the_batches_that_lose_rows_by_it(store: ObjectStore) -> None:
     found = list(judge_listing(context(store, 5, 5, PART), listing(5, 6, 7, 8)))
     assert [(one.code, one.lost) for one in found] == [
-        ("commit-entry-missing", "30 rows of batch 4 in this shard, or some of them; readers stop there")
+        ("commit-entry-missing", "up to 30 rows of batch 4 in this shard; readers fail at this position")
     ]
 
 
 def test_a_wal_that_lost_its_disk_is_told_in_bounds(store: ObjectStore) -> None:
     found = list(judge_listing(context(store), listing(*range(0, 4000, 2))))
     assert len(found) == 101
-    assert found[-1].what == "1899 more runs of entries are missing."
+    assert found[-1].what == "1899 more ranges of entries are missing."
 
 
 def test_a_fence_is_missed_wherever_it_stood(store: ObjectStore) -> None:
@@ -139,7 +139,7 @@ def test_an_unreadable_entry_costs_what_stood_there(store: ObjectStore) -> None:
     }
     assert (found[1].code, found[1].is_error) == ("entry-old-damaged", False)
     assert found[3].lost.startswith("no row: it is a fence barrier")
-    assert found[7].lost == "some of the 30 rows of batch 4 (commit record 9); readers stop there"
+    assert found[7].lost == "some of 30 rows of batch 4 (commit record 9); readers fail at this position"
     assert found[8].lost.startswith("no row of a committed batch")
     assert "(position 3) over it" in found[8].do
     assert found[7].do == KINDS["entry-empty"].do, "only a restore helps"
@@ -171,7 +171,7 @@ def test_what_may_be_a_direct_writers_row_is_never_called_dead(
 ) -> None:
     one = context(store, 2, 9, fences=fences, logs_whole=whole)
     (empty,) = (each for each in judge_listing(one, listing(*range(10), empty=(8,))) if each.code == "entry-empty")
-    told = "no row of a committed batch" if dead else "the rows that a writer was told to be durable"
+    told = "no row of a committed batch" if dead else "acknowledged rows of a writer"
     assert empty.lost.startswith(told)
     assert ("copy the fence barrier" in empty.do) == dead
 
@@ -231,7 +231,7 @@ def test_a_damaged_fold_whose_records_are_there_is_deleted_and_nothing_is_lost(t
     newest = max(Path(table.uri).glob("_headgate/*/streams/*/folds/*.json"))
     newest.write_bytes(b"")
     (found,) = fsck(table.uri).findings
-    assert found.lost == "nothing: every record that it sums up is still there"
+    assert found.lost == "nothing: every record that it sums up still exists"
     newest.unlink()
     assert fsck(table.uri).findings == ()
     assert table.scan().read_all().num_rows == rows_before
@@ -260,7 +260,7 @@ def test_a_place_without_a_table_is_refused(tmp_path: Path) -> None:
     import lance
 
     lance.write_dataset(rows(1), str(tmp_path / "plain"))
-    with pytest.raises(InvalidInput, match="no headgate table"):
+    with pytest.raises(InvalidInput, match="not a headgate table"):
         fsck(str(tmp_path / "plain"))
 
 

@@ -187,7 +187,7 @@ def test_what_nobody_names_an_sstable_stays_and_is_told(table: Table, shard: Sha
     life(table, 1)
     stray = f"{names.shard_folder(shard.id)}/notes/x.txt"
     table.home.store.put_if_absent(stray, b"somebody's")
-    assert [one for one in collected(table).kept if one.endswith("notes: nobody names an SSTable like this")]
+    assert [one for one in collected(table).kept if one.endswith("notes: not the name of an SSTable")]
     assert stray in objects(table.home.store)
 
 
@@ -260,7 +260,7 @@ def test_what_a_build_has_left_inside_an_index_that_is_used_goes(tmp_path: Path)
     table.collect_garbage(min_age=timedelta(hours=1), apply=True)
     assert objects(table.home.store) > before
     (gone,) = collected(table).found
-    assert (gone.kind, gone.why) == ("index", f"index {used} is finished without it")
+    assert (gone.kind, gone.why) == ("index", f"index {used} was finished without it")
     assert objects(table.home.store) == before
 
 

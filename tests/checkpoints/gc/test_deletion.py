@@ -247,7 +247,7 @@ def test_a_checkpoint_of_an_earlier_release_is_listed_dropped_and_collected(tabl
 
     put_as_before("old")
     assert ids(open_table(table.uri, checkpoint="old")) == ALL
-    with pytest.raises(InvalidInput, match="already a checkpoint 'old'"):
+    with pytest.raises(InvalidInput, match="Checkpoint 'old' exists already"):
         take(table.home, table.shard_ids(), name="old")
     table.compact()
     collected(table)

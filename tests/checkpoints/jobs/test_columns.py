@@ -315,7 +315,7 @@ REFUSED: dict[str, Callable[[Table], object]] = {
     "other type": lambda table: table.add_column(pa.field("n", pa.string())),
     "renamed to the key": lambda table: table.rename_column("n", "id"),
     "a key again": lambda table: table.add_column(pa.field("id", pa.int64())),
-    "may not be null": lambda table: table.add_column(pa.field("m", pa.int64(), nullable=False)),
+    "is not nullable": lambda table: table.add_column(pa.field("m", pa.int64(), nullable=False)),
     "reserved": lambda table: table.add_column(pa.field("_tombstone", pa.bool_())),
     "no field": lambda table: table.add_column("m"),
     "renamed key": lambda table: table.rename_column("id", "key"),
@@ -340,7 +340,7 @@ def test_a_change_that_cannot_be_followed_is_refused_before_anything_is_written(
 
 def test_the_last_column_stays(tmp_path: Path) -> None:
     one = create_table(str(tmp_path / "one"), pa.schema([("a", pa.int64())]))
-    with pytest.raises(InvalidInput, match="only one"):
+    with pytest.raises(InvalidInput, match="the only column"):
         one.drop_column("a")
 
 

@@ -188,7 +188,7 @@ def test_a_table_at_a_checkpoint_cannot_be_compacted(tmp_path: Path) -> None:
     table = make_table(tmp_path / "t", "key")
     layered(table, "key")
     table.checkpoint(name="then")
-    with pytest.raises(InvalidInput, match="for reading"):
+    with pytest.raises(InvalidInput, match="is read-only"):
         open_table(table.uri, checkpoint="then").compact()
 
 

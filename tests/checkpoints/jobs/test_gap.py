@@ -79,14 +79,14 @@ def test_a_shard_with_rows_in_its_wal_alone_is_not_unsealed(table: Table) -> Non
     driver = open_stream(table, [0])
     run_batch(driver, 0, [0])
     driver.renew()
-    with pytest.raises(InvalidInput, match="are in no SSTable"):
+    with pytest.raises(InvalidInput, match="not in an SSTable yet"):
         unseal(driver.claims["partition:orders:0"])
     assert manifest_of(shard_of(table, 0)).sealed
 
 
 def test_a_stream_that_has_no_shard_cannot_be_released(table: Table) -> None:
     run_batch(open_stream(table, [0]), 0, [0])
-    with pytest.raises(NotFound, match=r"no stream 'x'.*its streams are: s;"):
+    with pytest.raises(NotFound, match=r"Stream 'x' not found.*its streams are: s;"):
         release(table.home, table.shard_ids(), "x")
     release(table.home, table.shard_ids(), "s", forget_owner=True)
     with pytest.raises(InvalidInput, match="No shard belongs to stream 's'"):

@@ -48,7 +48,7 @@ KINDS = {
     "expired/*/*.json expire": False,
     "maintenance/s.json": MaintenanceState.UNSEALED,
     "clone.json clone": False,
-    "clone.given_up.json clone given up": False,
+    "clone.given_up.json clone abandoned": False,
     "wal_store.json wal_store": False,
     "metadata.lance": True,
 }

@@ -169,7 +169,7 @@ def test_a_commit_is_one_put(any_store: ObjectStore) -> None:
     [
         ((3, 9), {SHARD: 3}, "replay_after, 3"),
         ((3, 9), {SHARD: 8}, "replay_after, 8"),
-        ((2, 9), {}, "the last position that was listed, 2"),
+        ((2, 9), {}, "the last listed position, 2"),
         ((0,), {}, "the barrier of this driver, 0"),
     ],
 )

@@ -77,7 +77,7 @@ def test_a_listed_entry_without_a_tag_is_data_loss_also_below_the_fold(store: Ob
 @pytest.mark.parametrize("known", [state((2, "a"), (7, "b")), unfolded(fold(state((2, "a"), (7, "b")), {}))])
 def test_a_listed_position_past_the_tip_is_data_loss(store: ObjectStore, known: LogState) -> None:
     shard = written(store, "x", "a", "x")
-    with pytest.raises(DataLoss, match="lists position 7") as error:
+    with pytest.raises(DataLoss, match="position 7, which a commit record lists") as error:
         positions(shard, Visible.of([known], "memory://table"))
     assert (error.value.position, error.value.shard, error.value.table) == (7, str(SHARD), "memory://table")
 
@@ -86,7 +86,7 @@ def test_a_listed_position_that_the_entries_leave_out_is_data_loss(store: Object
     shard = written(store, "a", "b", "c")
     visible = Visible.of([state((1, "a"), (2, "b"), (3, "c"))])
     entries = [found for found in WalTailer(shard).read(1) if found.position != 2]
-    with pytest.raises(DataLoss, match="lists position 2"):
+    with pytest.raises(DataLoss, match="position 2, which a commit record lists"):
         list(visible.visible_entries(SHARD, entries, 1))
 
 
@@ -103,7 +103,7 @@ def test_a_manifest_that_is_older_than_the_fold_must_be_read_again(store: Object
     assert not visible.covers(SHARD, 0)
     assert not visible.covers(SHARD, 1)
     assert visible.covers(SHARD, 2)
-    with pytest.raises(InvalidInput, match="folded after the manifest was read"):
+    with pytest.raises(InvalidInput, match="folded after this reader read the manifest"):
         positions(shard, visible, start=1)
     assert positions(shard, visible, start=3) == [3]
 

@@ -242,7 +242,8 @@ def test_a_wal_only_stream_is_recorded_and_pinned_and_the_note_says_so(table: Ta
     checkpoint = taken(table, driver)
     assert [manifest_of(shard_of(table, p)) for p in (0, 1)] == before
     assert (
-        checkpoint.note == "stream 's' is WAL only: rows stay in the WAL, which is pinned as it is; nothing was flushed"
+        checkpoint.note
+        == "stream 's' is WAL only: rows stay in the WAL, which the checkpoint pins; nothing was flushed"
     )
     assert table.checkpoint("all").note == checkpoint.note
     run_batch(driver, 1, mode="wal")

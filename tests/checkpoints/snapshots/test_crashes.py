@@ -214,7 +214,7 @@ def test_of_a_take_that_died_before_its_tag_everybody_is_told_what_native_lance_
         lambda: table.clone(str(tmp_path / "shallow"), checkpoint="now"),
         lambda: table.clone(str(tmp_path / "deep"), checkpoint="now", deep=True),
     ):
-        with pytest.raises(DataLoss, match=r"Version \d+ of the base, which checkpoint 'now' names, cannot be opened"):
+        with pytest.raises(DataLoss, match=r"Version \d+ of the base, which checkpoint 'now' names, failed to open"):
             read()
     table.drop_checkpoint("now")
     assert fsck(table.uri).findings == ()

@@ -177,7 +177,7 @@ def test_a_damaged_directory_that_no_power_cut_of_this_stream_left_is_told_and_k
     path = tmp_path / "c"
     make(path)
     emptied(f"offsets/{max(int(one.name) for one in path.glob('offsets/[0-9]'))}")(path)
-    with pytest.raises(InvalidInput, match="not rebuilt unasked"):
+    with pytest.raises(InvalidInput, match="not rebuilt automatically"):
         mended(home, path)
     assert [one.name for one in tmp_path.iterdir()] == ["c"]
     run_batch(driver, BATCHES, ranges_of(BATCHES))  # nobody was fenced

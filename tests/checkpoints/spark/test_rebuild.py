@@ -84,14 +84,14 @@ def test_a_source_that_has_read_nothing_yet_begins_as_spark_s_options_say() -> N
 
 @pytest.mark.parametrize("topics", [[["a"]], [["b"], ["c"]]], ids=["too few", "others"])
 def test_a_layout_that_leaves_a_topic_out_is_refused(topics: list[list[str]]) -> None:
-    with pytest.raises(InvalidInput, match="belongs to none"):
+    with pytest.raises(InvalidInput, match="must belong to exactly one"):
         rebuilt_files(head_of(record(A, C)), "q", Layout.given(topics, ()))
 
 
 def test_sources_that_are_named_or_unknown_cannot_be_placed() -> None:
     with pytest.raises(InvalidInput, match="names its sources"):
         rebuilt_files(head_of(record(A, opaque=(OpaqueRange("clicks", None, "1"),))), "q")
-    with pytest.raises(InvalidInput, match="knows nothing"):
+    with pytest.raises(InvalidInput, match="not in the commit log"):
         rebuilt_files(head_of(record(A, opaque=(OpaqueRange("3", None, "1"),))), "q")
 
 
@@ -122,7 +122,7 @@ def test_nothing_is_ever_overwritten(store: ObjectStore) -> None:
     files = rebuilt_files(head_of(batch_record(3, 1, 4)), "q", now_ms=1)
     write_files(store, files)
     write_files(store, files)  # a lost response is not an error
-    with pytest.raises(InvalidInput, match="metadata is there already"):
+    with pytest.raises(InvalidInput, match="metadata exists already"):
         write_files(store, rebuilt_files(head_of(batch_record(3, 1, 4)), "other", now_ms=1))
 
 

@@ -226,12 +226,12 @@ def test_a_damaged_shard_is_diagnosed_with_what_is_lost_and_what_is_not(home: Ta
         for one in diagnose(home, "s", SparkCheckpoint(str(tmp_path / "none"))).findings
         if one.code == "entry-empty"
     )
-    assert empty.lost == "18 rows of batch 1 (commit record 3); readers stop there"
+    assert empty.lost == "18 rows of batch 1 (commit record 3); readers fail at this position"
 
 
 def test_a_stream_that_never_was_is_named_with_those_that_are(home: TableHome, tmp_path: Path) -> None:
     committed(home, 1)
-    with pytest.raises(NotFound, match="no stream 'x'") as missing:
+    with pytest.raises(NotFound, match="Stream 'x' not found") as missing:
         diagnose(home, "x", SparkCheckpoint(str(tmp_path)))
     assert missing.value.advice == "its streams are: s; nothing was written"
     assert CommitLog(home.records, "x", home.uri).read().sequence == 0, "nothing was written"

@@ -102,7 +102,7 @@ def test_a_column_without_a_single_word_is_an_index_without_parts(tmp_path: Path
 
 def test_an_index_that_is_stored_in_an_unknown_way_is_refused(tmp_path: Path) -> None:
     """A canary too: when blocks of 256 can be read, or are the default, this code must learn them."""
-    with pytest.raises(InvalidInput, match="cannot read"):
+    with pytest.raises(InvalidInput, match="not supported by this release"):
         open_index(*_stored(tmp_path / "d", ["red"] * 300, block_size=256))
 
 

@@ -190,9 +190,9 @@ def test_other_parameters_need_a_rebuild(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("column", "parameters", "said"),
     [
-        ("id", None, "Lance refuses a full-text index of column 'id'"),
-        ("nobody", None, "no column 'nobody'"),
-        ("note", {"language": "Klingon"}, "Lance refuses"),
+        ("id", None, "Lance rejects a full-text index of column 'id'"),
+        ("nobody", None, "Column 'nobody' not found"),
+        ("note", {"language": "Klingon"}, "Lance rejects"),
     ],
 )
 def test_what_cannot_be_indexed_is_refused_before_anything_is_written(

@@ -194,7 +194,7 @@ def test_a_compaction_whose_indexing_fails_says_that_the_rows_are_in(tmp_path: P
         if step == "decided":
             raise Transient("The store is away.")
 
-    with pytest.raises(HeadgateError, match="the SSTables are in the base") as raised:
+    with pytest.raises(HeadgateError, match="the SSTables were merged") as raised:
         with watching(fail):
             table.compact()
     assert raised.value.advice is not None

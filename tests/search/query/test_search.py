@@ -204,13 +204,13 @@ def test_a_filter_that_few_of_many_hits_pass_is_asked_of_the_sources(tmp_path: P
 @pytest.mark.parametrize(
     ("how", "match"),
     [
-        ({"column": "size"}, "no full-text index|holds"),
+        ({"column": "size"}, "no full-text index|has no full-text search"),
         ({"column": "nowhere"}, "no full-text index"),
-        ({"k": 0}, "at least one"),
-        ({"match": "some"}, "any word"),
+        ({"k": 0}, "k must be at least 1"),
+        ({"match": "some"}, "any, all or phrase"),
         ({"match": "phrase"}, "positions"),
-        ({"filter": "nowhere = 1"}, "refuses the filter"),
-        ({"columns": ["nowhere"]}, "no column"),
+        ({"filter": "nowhere = 1"}, "rejects the filter"),
+        ({"columns": ["nowhere"]}, "not found"),
     ],
 )
 def test_what_cannot_be_is_refused(tmp_path: Path, how: dict[str, Any], match: str) -> None:

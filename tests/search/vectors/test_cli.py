@@ -68,11 +68,11 @@ def test_words_and_a_vector_go_together_and_words_stand_out(tmp_path: Path, monk
 def test_failures_are_one_sentence_and_a_next_step(table: Table, tmp_path: Path) -> None:
     np.save(tmp_path / "objects.npy", np.array([{}], object), allow_pickle=True)
     for arguments, said in (
-        (["--vector", f"@{tmp_path}/nothing.npy"], "cannot be read"),
-        (["--vector", f"@{tmp_path}/objects.npy"], "not a vector"),
-        (["--vector", "near"], "not a vector"),
+        (["--vector", f"@{tmp_path}/nothing.npy"], "nothing.npy' failed"),
+        (["--vector", f"@{tmp_path}/objects.npy"], "not a valid vector"),
+        (["--vector", "near"], "not a valid vector"),
         (["--vector", "[1]"], "vectors of 2 numbers"),
-        ([], "by TEXT, by --vector"),
+        ([], "Give TEXT, --vector"),
         (["late", "--vector", "[0, 0]"], "0 columns with a full-text index"),
     ):
         done = _call(table.uri, *arguments)

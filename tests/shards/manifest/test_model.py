@@ -140,7 +140,7 @@ def test_bytes_that_no_writer_wrote_are_corrupt(data: bytes) -> None:
 
 
 def test_a_manifest_beyond_all_measure_is_corrupt_before_it_is_parsed() -> None:
-    with pytest.raises(Corrupt, match="larger"):
+    with pytest.raises(Corrupt, match="too large"):
         decode(bytes(MAX_BYTES + 1))
 
 

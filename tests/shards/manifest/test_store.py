@@ -445,8 +445,8 @@ OWNED = Manifest(version=3, epoch=2, shard_id=SHARD, fields=((OWNER, b"s1"),))
         (replace(OWNED, sealed=True), None, ["'s1'", "without a stream"]),
         (OWNED, "s2", ["'s1'", "'s2'"]),
         (OWNED, None, ["'s1'", "without a stream"]),
-        (replace(OWNED, sealed=True, fields=()), "s1", ["dropping the shard"]),
-        (replace(OWNED, sealed=True, fields=()), None, ["dropping the shard"]),
+        (replace(OWNED, sealed=True, fields=()), "s1", ["being dropped"]),
+        (replace(OWNED, sealed=True, fields=()), None, ["being dropped"]),
     ],
 )
 def test_a_shard_has_one_owner(

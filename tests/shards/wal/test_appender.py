@@ -744,7 +744,7 @@ def test_an_entry_that_was_collected_under_the_appenders_eyes_is_never_replaced(
     shard.manifests.commit_update(holder.claim_id, holder.epoch, lambda m: replace(m, replay_after=1, last_seen=1))
     faulty.script("put_if_absent", Fault.VANISHED)
     faulty.script("get_range", Fault.VANISHED)
-    with pytest.raises(Poisoned, match="collected"):
+    with pytest.raises(Poisoned, match="flushed and deleted"):
         zombie.append(chunk(2))
 
 

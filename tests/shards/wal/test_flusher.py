@@ -330,7 +330,7 @@ def test_a_lone_putter_that_is_interrupted_leaves_a_put_of_unknown_outcome(
     with pytest.raises(KeyboardInterrupt):
         writer.put(rows(1))
     faulty.unscript()
-    with pytest.raises(Poisoned, match="broken off"):
+    with pytest.raises(Poisoned, match="was interrupted"):
         writer.put(rows(2))
     with pytest.raises(Poisoned):
         writer.close()

@@ -114,7 +114,7 @@ def test_a_second_driver_fences_the_first_and_its_query_stops(
     query.processAllAvailable()
     StreamDriver.open(table.home, "s", query.id, [])
     files.put("b", range(10, 20))
-    with pytest.raises(Exception, match=r"Fenced: A successor has taken the stream over"):
+    with pytest.raises(Exception, match=r"Fenced: Another driver took over the stream"):
         query.processAllAvailable()
     assert not query.isActive
     assert ids(table) == list(range(10))
@@ -138,10 +138,10 @@ def test_a_batch_that_the_table_has_and_spark_lost_is_skipped(
     ("options", "mode", "message"),
     [
         ({"streamNam": "x"}, "append", "Unknown option 'streamnam'.*did you mean 'streamName'"),
-        ({"enableMemtable": "true"}, "append", "writes the WAL only"),
-        ({}, "complete", "outputMode complete writes"),
+        ({"enableMemtable": "true"}, "append", "does not support MemTables"),
+        ({}, "complete", "outputMode complete is not supported"),
         ({}, "update", "does not support Update mode"),
-        ({"decode": "json"}, "append", "A decoder takes the frame of Spark's Kafka source"),
+        ({"decode": "json"}, "append", "A decoder needs the columns of Spark's Kafka source"),
     ],
 )
 def test_what_cannot_be_is_refused_in_words(

@@ -71,7 +71,7 @@ BAD = {
     "too large for int64": (b'{"id": 9223372036854775808}', "column 'id'"),
     "missing": (b'{"name": "a"}', "column 'id' is missing"),
     "null where it may not be": (b'{"id": null}', "column 'id' is null"),
-    "a column twice": (b'{"id": 1, "id": 1}', "column 'id' is given twice"),
+    "a column twice": (b'{"id": 1, "id": 1}', "column 'id' is duplicated"),
     "NaN": (b'{"id": 1, "price": NaN}', "column 'price'"),
     "Inf": (b'{"id": 1, "price": -Inf}', "column 'price'"),
     "Infinity": (b'{"id": 1, "price": Infinity}', "column 'price'"),
@@ -162,7 +162,7 @@ def test_bytes_and_text_of_every_layout_decode_alike(kind: pa.DataType) -> None:
 
 
 def test_values_that_are_no_bytes_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="binary or string, not int64"):
+    with pytest.raises(InvalidInput, match="binary or string, got int64"):
         decode.json(SCHEMA).decode(pa.array([1]))
 
 

@@ -48,14 +48,14 @@ def test_a_key_is_a_json_object_or_the_bare_value(kind: pa.DataType, key: bytes,
     ("kind", "key", "error"),
     [
         (pa.int64(), None, "nothing to delete"),
-        (pa.int64(), b"seven", "no bare int64"),
-        (pa.int64(), b"7.5", "no bare int64"),
-        (pa.int8(), b"300", "no bare int8"),
+        (pa.int64(), b"seven", "or a plain int64"),
+        (pa.int64(), b"7.5", "or a plain int64"),
+        (pa.int8(), b"300", "or a plain int8"),
         (pa.int64(), b'{"id": "seven"}', "id"),
         (pa.int64(), b'{"other": 7}', "id"),
         (pa.int64(), b"{", "JSON"),
-        (pa.string(), b"\xff", "no bare string"),
-        (pa.decimal128(5, 2), b"1.255", "no bare decimal"),
+        (pa.string(), b"\xff", "or a plain string"),
+        (pa.decimal128(5, 2), b"1.255", "or a plain decimal"),
     ],
 )
 def test_a_key_that_is_neither_is_bad_and_costs_no_other(kind: pa.DataType, key: bytes | None, error: str) -> None:
@@ -71,7 +71,7 @@ def test_keys_of_several_columns_are_json_objects_only() -> None:
     two = schema(a=pa.int64(), b=pa.string())
     found = decode_keys(pa.array([b'{"b": "x", "a": 1}', b"1"], pa.binary()), two)
     assert found.rows.to_pylist() == [{"a": 1, "b": "x"}]
-    assert found.bad.errors.to_pylist() == ["the key is no JSON object with ['a', 'b'] and no bare int64"]
+    assert found.bad.errors.to_pylist() == ["the key must be a JSON object with ['a', 'b'] or a plain int64"]
 
 
 def test_objects_and_bare_values_keep_the_order_they_came_in() -> None:

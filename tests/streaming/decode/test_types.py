@@ -222,9 +222,9 @@ def test_a_type_that_json_cannot_fill_is_refused_by_name_when_the_decoder_is_mad
 
 
 def test_names_that_a_json_object_cannot_have_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="'a' is in the schema twice"):
+    with pytest.raises(InvalidInput, match="has the name 'a' twice"):
         decode.json(pa.schema([("a", pa.int32()), ("a", pa.int32())]))
-    with pytest.raises(InvalidInput, match=r"'s\.a' is in the schema twice"):
+    with pytest.raises(InvalidInput, match=r"has the name 's\.a' twice"):
         decode.json(pa.schema([("s", pa.struct([("a", pa.int32()), ("a", pa.int32())]))]))
-    with pytest.raises(InvalidInput, match="without columns"):
+    with pytest.raises(InvalidInput, match="at least one column"):
         decode.json(pa.schema([]))

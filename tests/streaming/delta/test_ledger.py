@@ -61,7 +61,7 @@ def test_sql_says_where_an_offset_lies_after_failures_crashes_and_over_buckets(
     structlog.reset_defaults()
     assert sink.last is not None
     (warned,) = [
-        line for text in said.getvalue().splitlines() if "the ledger was not" in (line := json.loads(text))["event"]
+        line for text in said.getvalue().splitlines() if "ledger failed" in (line := json.loads(text))["event"]
     ]
     assert (warned["query"], warned["stream"], warned["ledger"]) == (sink.last.query_id, "s", str(ledger))
     ledger.parent.unlink()
@@ -146,7 +146,7 @@ def test_sql_says_where_an_offset_lies_after_failures_crashes_and_over_buckets(
 
     with monkeypatch.context() as patched:
         patched.setattr(LedgerFeed, "lost_upto", taken_meanwhile)
-        with pytest.raises(Transient, match="last that has them"):
+        with pytest.raises(Transient, match="the only copy of them"):
             rebuild_ledger(spark, straight.table, stream="s", ledger=str(ledger), apply=True)
     taken.rename(record)
     assert _sorted(check_ledger(spark, straight.table, ledger)) == _sorted(own)

@@ -82,9 +82,9 @@ def _refused(spark: SparkSession, table: Table, target: Path, place: str, tmp_pa
     spark.range(3).write.format("delta").save(str(plain))
     calls: dict[str, tuple[Any, Path, str]] = {
         "another checkpoint": (table, target, str(tmp_path / "empty")),
-        "no mirror": (table, plain, str(tmp_path / "empty")),
+        "not a mirror": (table, plain, str(tmp_path / "empty")),
         "mirror of another table": (other, target, place),
-        "is gone": (table, tmp_path / "nowhere", place),
+        "is missing": (table, tmp_path / "nowhere", place),
     }
     for why, (of, into, at) in calls.items():
         with pytest.raises(InvalidInput, match=why):

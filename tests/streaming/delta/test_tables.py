@@ -30,7 +30,7 @@ def test_a_delta_table_is_a_path_or_a_name_in_a_catalog(tmp_path: Path) -> None:
     assert DeltaName("main.lake.ledger").path is None
     assert DeltaName("/a`b/c").sql == "delta.`/a``b/c`"
     for bad in ("ledger", "", "a.b.c.d", "a.b;drop"):
-        with pytest.raises(InvalidInput, match="neither a path nor a name"):
+        with pytest.raises(InvalidInput, match="must be a path or a name"):
             DeltaName(bad, "ledger")
     assert text("it's \\ here") == "'it\\'s \\\\ here'"
 
@@ -63,7 +63,7 @@ def test_a_mode_that_cannot_keep_the_mirror_equal_is_refused(tmp_path: Path) -> 
     for mode, table in (("append", keyed), ("merge", plain), ("replace", plain)):
         with pytest.raises(InvalidInput):
             checked_mode(mode, table)
-    with pytest.raises(InvalidInput, match="neither a path"):
+    with pytest.raises(InvalidInput, match="must be a path"):
         headgate.DeltaMirror(plain, "mirror")
 
 

@@ -30,15 +30,15 @@ def test_topics_are_a_name_a_list_or_a_pattern_and_a_start_is_one_of_sparks_opti
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({}, "one of the two"),
-        ({"topic": "a", "pattern": "b"}, "one of the two"),
+        ({}, "either topic= or pattern="),
+        ({"topic": "a", "pattern": "b"}, "either topic= or pattern="),
         ({"topic": ["a", "a"]}, "each once"),
-        ({"topic": []}, "must be there"),
-        ({"topic": "a b"}, "no topic 'a b'"),
+        ({"topic": []}, "at least one topic"),
+        ({"topic": "a b"}, "Invalid topic name 'a b'"),
         ({"topic": "a", "start": "sometime"}, "earliest"),
         ({"topic": "a", "start": datetime(2026, 1, 1)}, "zone"),
-        ({"topic": "a", "start": "latest", "startingTimestamp": "5"}, "argument of its own"),
-        ({"topic": "a", "subscribePattern": "b"}, "argument of its own"),
+        ({"topic": "a", "start": "latest", "startingTimestamp": "5"}, "its own argument"),
+        ({"topic": "a", "subscribePattern": "b"}, "its own argument"),
     ],
 )
 def test_what_cannot_be_read_is_refused(arguments: dict[str, Any], said: str) -> None:

@@ -528,7 +528,7 @@ def test_a_table_that_was_dropped_and_made_anew_ends_its_stream(
     assert anew.table_id != table.table_id
 
     until(lambda: maintenance._look._another_table, "a look finds the other id")
-    with pytest.raises(Fenced, match="another one was made in its place") as ended:
+    with pytest.raises(Fenced, match="dropped and re-created") as ended:
         maintenance.wait_for_room()
     assert ended.value.detail["stored_table_id"] == str(anew.table_id)
     assert not anew.scan().read_all()

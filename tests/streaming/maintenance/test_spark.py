@@ -209,5 +209,5 @@ def test_a_session_that_does_not_schedule_fairly_is_told_once(
                 assert spark.sparkContext.getLocalProperty("spark.scheduler.pool") is None
                 spark.range(1).count()
     assert job_names(spark)[-1] == "headgate: a test"
-    (said,) = (line for line in logs if "does not schedule fairly" in line["event"])
+    (said,) = (line for line in logs if "scheduler.mode=FAIR" in line["event"])
     assert said["setting"] == "spark.scheduler.mode=FAIR"

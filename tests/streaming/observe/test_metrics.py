@@ -148,7 +148,7 @@ def test_a_live_stream_shows_every_name_that_dashboard_and_alerts_use_and_logs_a
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", port), 5).close()
     lines = [json.loads(line) for line in log_lines.getvalue().splitlines()]
-    assert "the stream was taken over before its clean stop" in [line["event"] for line in lines]
+    assert "another driver took over the stream before its clean stop" in [line["event"] for line in lines]
     batches = [line for line in lines if line["event"] == "batch committed"]
     assert len(batches) == committed
     for number, line in enumerate(batches):

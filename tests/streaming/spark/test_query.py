@@ -126,7 +126,7 @@ def test_a_checkpoint_of_another_query_is_refused_before_anything_is_claimed(
 ) -> None:
     run(make_table(tmp_path / "a", headgate.single()), "first")
     table = make_table(tmp_path / "b", headgate.single())
-    with pytest.raises(InvalidInput, match="The checkpoint location is another query's"):
+    with pytest.raises(InvalidInput, match="The checkpoint location belongs to another query"):
         run(table, "second", checkpoint_location=str(tmp_path / "first"))
     assert claimed(table) == []
     run(table, "second", checkpoint_location=str(tmp_path / "second"))
@@ -182,9 +182,9 @@ def test_a_query_is_looked_at_once_per_run_and_again_when_the_same_sink_runs_aga
     assert looked[0].run_id != looked[1].run_id
     assert looked[0].query_id == looked[1].query_id
 
-    # The same sink, the same query, and now something on top of the source: the checks are made anew.
+    # The same sink, the same query, and now has transformations of the source: the checks are made anew.
     topic.put_numbers(range(600, 610))
-    with pytest.raises(InvalidInput, match="something on top"):
+    with pytest.raises(InvalidInput, match="has transformations"):
         stream.run(sink, stream.frame().where("offset > 5"))
     assert len(scanned(stream.table)) == 600
     stream.run(sink)
@@ -205,6 +205,6 @@ def test_direct_reading_refuses_what_is_done_to_any_batch(
         sink(frame.where("offset % 2 = 0") if number == 1 else frame, number)
 
     writer = stream.frame().writeStream.foreachBatch(batch).option("checkpointLocation", str(stream.checkpoint))
-    with pytest.raises(InvalidInput, match="something on top"):
+    with pytest.raises(InvalidInput, match="has transformations"):
         wait(writer.trigger(**NOW).start(), sink)
     assert [one["id"] for one in scanned(stream.table)] == list(range(100)), "the first batch and nothing of the second"

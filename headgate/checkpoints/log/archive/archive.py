@@ -87,10 +87,10 @@ class LogArchive:
 
     def since(self) -> int:
         """The last sequence that was gone already when the archive began. Raises NotFound, Corrupt, InvalidInput."""
-        what = "The beginning of an archive"
+        what = "The start record of an archive"
         beginning = records.decode(_Beginning, self._store.get(self.marker), what)
         if beginning.stream != self.log.stream:
-            raise Corrupt(f"{what} is that of stream {beginning.stream[:200]!r}.")
+            raise Corrupt(f"{what} belongs to stream {beginning.stream[:200]!r}.")
         return beginning.since
 
     # -- archiving ---------------------------------------------------------------------

@@ -151,14 +151,14 @@ def decode(data: bytes | memoryview, name: ArchiveName, stream: str) -> list[Arc
                 digest.update(line)
                 found.append(_archived(line))
     except (OSError, EOFError, zlib.error) as error:
-        raise Corrupt(f"{_WHAT} is damaged: it cannot be unpacked.") from error
+        raise Corrupt(f"{_WHAT} is damaged: decompression failed.") from error
     _check(head, found, digest.hexdigest(), name, stream)
     return found
 
 
 def _check(head: _Head, found: Sequence[ArchivedBatch], digest: str, name: ArchiveName, stream: str) -> None:
     if len(found) != head.records or digest != head.digest:
-        raise Corrupt(f"{_WHAT} has {len(found)} of its {head.records} records, or others.")
+        raise Corrupt(f"{_WHAT} does not have its {head.records} records; found {len(found)}.")
     sequences = [one.sequence for one in found]
     if (
         not sequences
@@ -166,9 +166,9 @@ def _check(head: _Head, found: Sequence[ArchivedBatch], digest: str, name: Archi
         or sequences != sorted(set(sequences))
         or (sequences[0], sequences[-1]) != (name.first, name.last)
     ):
-        raise Corrupt(f"{_WHAT} has other records than its name says.")
+        raise Corrupt(f"{_WHAT} has records that do not match its name.")
     if any(one.record.stream != stream for one in found):
-        raise Corrupt(f"An archive of stream {head.stream!r} stands where that of {stream!r} should be.")
+        raise Corrupt(f"Found an archive of stream {head.stream!r} in the place of stream {stream!r}.")
 
 
 def _line(one: Leaving) -> bytes:
@@ -187,5 +187,5 @@ def _archived(line: bytes) -> ArchivedBatch:
         record, committed_at = found["record"], datetime.fromisoformat(found["committed_at"])
     batch = record_from(record)
     if not isinstance(batch, BatchRecord):
-        raise Corrupt(f"{_WHAT} has record {batch.sequence}, which is of no batch.")
+        raise Corrupt(f"{_WHAT} has record {batch.sequence}, which is not a batch.")
     return ArchivedBatch(batch, committed_at)

@@ -134,7 +134,7 @@ def write_fragments(dataset: Any, store: ObjectStore, batches: Iterable[pa.Recor
             storage_options=options or None,
         )
     except (OSError, ValueError, RuntimeError) as error:
-        what = "Rows could not be written beside the base."
+        what = "Writing new fragments for the base failed."
         raise native_error(what, error, Transient, store=store.uri) from without_secrets(error)
     return tuple(json.dumps(fragment.to_json()) for fragment in made if fragment.physical_rows)
 
@@ -187,7 +187,7 @@ def append(store: ObjectStore, own: str, upto: Mapping[UUID, int], fragments: Se
         if taken_in or any(one is not None for one in found.values()):
             raise BaseMoved(table=store.uri)
         if any(all(one.id != own for one in there.tries) for there in progress.values()):
-            raise Fenced("A successor has compacted these SSTables.", table=store.uri)
+            raise Fenced("Another process has already compacted these SSTables.", table=store.uri)
         made = [lance.FragmentMetadata.from_json(text) for text in fragments]
         if not {number for one in made for file in one.files for number in file.fields} <= {-2, *field_ids(dataset)}:
             raise BaseMoved(table=store.uri)
@@ -214,7 +214,7 @@ def finish(store: ObjectStore, upto: Mapping[UUID, int]) -> None:
         dataset = open_dataset(store)
         marks, progress = appended_marks(dataset, upto.keys()), progress_of(dataset)
         if any(marks.get(shard, 0) < generation for shard, generation in upto.items()):
-            raise Fenced("Another compaction took these SSTables in hand.", table=store.uri)
+            raise Fenced("Another compaction is working on these SSTables.", table=store.uri)
         open_ones = {shard: marks[shard] for shard in upto if progress.get(shard, AppendProgress()).tries}
         if not open_ones or _note(store, dataset, {shard: AppendProgress(mark) for shard, mark in open_ones.items()}):
             return
@@ -235,7 +235,7 @@ def _parsed(key: str, text: str) -> AppendProgress:
         tries = (Try(str(one["id"]), int(one["generation"]), tuple(one["files"])) for one in fields["tries"])
         return AppendProgress(int(fields["done"]), int(fields["since"]), tuple(tries))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise Corrupt("The base's note of what was compacted cannot be read.", key=key) from error
+        raise Corrupt("The base's note about the last compaction is invalid.", key=key) from error
 
 
 def _properties(dataset: Any, version: int) -> Mapping[str, str]:
@@ -254,12 +254,12 @@ def _fragments(dataset: Any) -> list[Any]:
 
 def _unknown(dataset: Any, version: int) -> Poisoned:
     return Poisoned(
-        "Whether the base has taken in some SSTables is unknown: one of its versions is gone.",
+        "It is unknown whether some SSTables were merged: a version of the base is missing.",
         base_version=dataset.version,
         missing_version=version,
-        advice="restore that version of the base; run `headgate compact` before versions are cleaned up by hand",
+        advice="restore that version of the base; run `headgate compact` before you clean up versions by hand",
     )
 
 
 def _contended(store: ObjectStore) -> StoreError:
-    return Transient(f"The base could not be changed in {TRIES} tries.", table=store.uri)
+    return Transient(f"Committing to the base failed {TRIES} times.", table=store.uri)

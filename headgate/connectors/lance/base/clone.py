@@ -45,7 +45,7 @@ def ensure_clone(source: ObjectStore, target: ObjectStore, version: int, *, deep
     if failed is not None and deep and _without_leftovers(source, dataset):
         failed = failure()
     if failed is not None:
-        what = f"Lance could not clone version {version} of the base."
+        what = f"Cloning version {version} of the base failed."
         raise native_error(what, failed, StoreError, source=source.uri, target=target.uri) from without_secrets(failed)
     sync_base(target)
 
@@ -61,10 +61,10 @@ def _without_leftovers(source: ObjectStore, dataset: Any) -> bool:
         delete_all(source, left, "staging")
     except PermissionDenied as error:
         raise PermissionDenied(
-            "Lance cannot make a deep clone over what a build of an index has left, and it may not be deleted.",
+            "A deep clone fails while files of an interrupted index build are left, and this user may not delete them.",
             source=source.uri,
             key=left[0],
-            advice="collect the garbage of the source, or clone with the right to delete there",
+            advice="run `headgate gc --apply` on the source, or clone with permission to delete there",
         ) from error
     return bool(left)
 
@@ -76,10 +76,10 @@ def check_shallow(source: ObjectStore, target: ObjectStore) -> None:
     """
     if _place(source) != _place(target):
         raise InvalidInput(
-            "A shallow clone shares the source's files, so both must be on one disk or in one bucket.",
+            "A shallow clone shares the source's files, so both must be on the same disk or in the same bucket.",
             source=source.uri,
             target=target.uri,
-            advice="make a deep clone; nothing was written",
+            advice="make a deep clone (--deep); nothing was written",
         )
 
 

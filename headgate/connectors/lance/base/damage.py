@@ -112,7 +112,7 @@ def settle_base(store: ObjectStore) -> tuple[Damaged, ...]:
     try:
         sync_base(store)
     except (DataLoss, NotFound) as error:
-        _log.warning("the base is not whole", table=store.uri, why=error.what)
+        _log.warning("the base is incomplete", table=store.uri, why=error.what)
     return gone
 
 
@@ -127,7 +127,7 @@ def set_aside(store: ObjectStore) -> tuple[Damaged, ...]:
         _move(root, judged.table_id, going)
     for one in going:
         _log.warning(
-            f"{one.name} of the base was set aside: a power cut damaged it",
+            f"set aside {one.name} of the base, which a power cut damaged",
             table=store.uri,
             what=one.what,
             base_version=judged.whole,
@@ -215,7 +215,7 @@ def _tags(root: str) -> tuple[Damaged, ...]:
             continue
         except ValueError:
             if name.endswith(".json"):
-                found.append(Damaged("tag", f"tag {name.removesuffix('.json')}", path, "The tag cannot be read."))
+                found.append(Damaged("tag", f"tag {name.removesuffix('.json')}", path, "The tag is unreadable."))
     return tuple(found)
 
 
@@ -247,8 +247,8 @@ def _alone(root: str, table: str) -> Iterator[None]:
                 break
             except BlockingIOError as error:
                 if clock.monotonic() > deadline:
-                    what = "Another process sets versions of the base aside and does not come to an end."
-                    raise Transient(what, table=table, advice="look for a process that stands still") from error
+                    what = "Another process that sets damaged base versions aside does not finish."
+                    raise Transient(what, table=table, advice="look for a hanging process") from error
                 clock.sleep(0.01)
         yield
     finally:

@@ -77,11 +77,13 @@ def native_marks(store: ObjectStore, dataset: Any) -> Mapping[UUID, int]:
         except NotFound:
             continue
         except struct.error as error:
-            raise Corrupt("The manifest of the base table is cut short.", store=store.uri, key=key) from error
+            raise Corrupt("The manifest of the base table is cut off.", store=store.uri, key=key) from error
         if length > _MAX_SECTION:
-            raise Corrupt(f"The index section of the base table takes {length} bytes.", store=store.uri, key=key)
+            raise Corrupt(
+                f"The index section of the base table has {length} bytes, which is invalid.", store=store.uri, key=key
+            )
         return _marks(bytes(store.get_range(key, position + 4, length)))
-    raise NotFound(f"The manifest of version {dataset.version} of the base table is gone.", store=store.uri)
+    raise NotFound(f"The manifest of version {dataset.version} of the base table is missing.", store=store.uri)
 
 
 def max_fragment_id(dataset: Any) -> int:
@@ -107,11 +109,11 @@ def version_files(root: str, manifest: str) -> VersionFiles:
     try:
         position, _, _, magic = _FOOTER.unpack(data[-_FOOTER.size :])
         if magic != _MAGIC:
-            raise Corrupt("The manifest of a version of the base is cut short.", path=manifest)
+            raise Corrupt("The manifest of a version of the base is cut off.", path=manifest)
         found = _parsed(_Manifest, _section(data, position))
         indexes = _parsed(_IndexSection, _section(data, found.index_section)).indices if _has_indexes(found) else ()
     except struct.error as error:
-        what = f"The manifest of a version of the base is cut short: {len(data)} bytes."
+        what = f"The manifest of a version of the base is cut off: {len(data)} bytes."
         raise Corrupt(what, path=manifest) from error
     bases = {one.id: one for one in found.base_paths}
     change = os.path.join(root, "_transactions", found.transaction_file) if found.transaction_file else None
@@ -177,7 +179,7 @@ def _parsed(kind: Any, data: bytes) -> Any:
     try:
         message.ParseFromString(data)
     except DecodeError as error:
-        raise Corrupt("The manifest of the base table cannot be read.") from error
+        raise Corrupt("The manifest of the base table is invalid.") from error
     return message
 
 

@@ -45,7 +45,7 @@ def delete_keys(dataset: Any, key: Sequence[str], keys: pa.Table) -> int:
         merge = dataset.merge_insert(list(key)).when_matched_delete().conflict_retries(0)
         return int(merge.execute(keys.select(list(key)))["num_deleted_rows"])
     except (OSError, ValueError, RuntimeError) as error:
-        raise _failed(dataset, "Rows could not be deleted from the base.", error) from without_secrets(error)
+        raise _failed(dataset, "Deleting rows from the base failed.", error) from without_secrets(error)
 
 
 def merge_rows(dataset: Any, key: Sequence[str], rows: pa.Table, generations: Mapping[UUID, int]) -> Merged:
@@ -63,7 +63,7 @@ def merge_rows(dataset: Any, key: Sequence[str], rows: pa.Table, generations: Ma
         done = merge.conflict_retries(0).mark_sstables_as_compacted(marks).execute(aligned(rows))
         return Merged(int(done["num_inserted_rows"]), int(done["num_updated_rows"]))
     except (OSError, ValueError, RuntimeError) as error:
-        raise _failed(dataset, "Rows could not be merged into the base.", error) from without_secrets(error)
+        raise _failed(dataset, "Merging rows into the base failed.", error) from without_secrets(error)
 
 
 def _failed(dataset: Any, what: str, error: Exception) -> HeadgateError:

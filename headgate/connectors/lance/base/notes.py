@@ -57,7 +57,7 @@ def started_marks(dataset: Any) -> Mapping[UUID, int]:
             if key.startswith(STARTED)
         }
     except ValueError as error:
-        raise Corrupt("The base's note of a compaction that began cannot be read.", uri=dataset.uri) from error
+        raise Corrupt("The base's note about a running compaction is invalid.", uri=dataset.uri) from error
 
 
 def note_started(store: ObjectStore, generations: Mapping[UUID, int]) -> None:
@@ -69,4 +69,4 @@ def note_started(store: ObjectStore, generations: Mapping[UUID, int]) -> None:
         notes = {f"{STARTED}{shard}": str(generation) for shard, generation in wanted.items()}
         if not notes or write_notes(store, dataset, notes):
             return
-    raise Transient(f"A note of the base could not be written in {TRIES} tries.", table=store.uri)
+    raise Transient(f"Writing a note to the base failed {TRIES} times.", table=store.uri)

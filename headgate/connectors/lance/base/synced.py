@@ -61,10 +61,10 @@ def _sync(store: ObjectStore, root: str, version: int | None) -> None:
     known = marked_files(root, listed, highest)
     if (lost := next(faults(found.rows, known), None)) is not None:
         raise DataLoss(
-            f"The base has lost a file of its version {version}: {lost}.",
+            f"A file of version {version} of the base is missing: {lost}.",
             table=store.uri,
             base_version=version,
-            advice="nothing was deleted; `headgate fsck` looks at the whole table",
+            advice="nothing was deleted; `headgate fsck` checks the whole table",
         )
     sync_files(path for path in found.files if path not in known)
     between = {one: path for one, path in listed.items() if highest < one <= version}
@@ -97,7 +97,7 @@ def _files(store: ObjectStore, root: str, listed: Mapping[int, str], version: in
     try:
         return version_files(root, listed[version])
     except (KeyError, FileNotFoundError) as error:
-        raise NotFound(f"Version {version} of the base is gone.", table=store.uri) from error
+        raise NotFound(f"Version {version} of the base is missing.", table=store.uri) from error
 
 
 def _transactions(root: str, listed: Mapping[int, str]) -> list[str]:

@@ -33,8 +33,8 @@ def hold_version(store: ObjectStore, tag: str, version: int) -> None:
             return
         # Native raises ValueError for an absent version and for a failing store alike: ask the store.
         if version not in version_times(store):
-            raise NotFound(f"Version {version} of the base is gone.", table=store.uri) from without_secrets(error)
-        what = f"Version {version} of the base could not be tagged."
+            raise NotFound(f"Version {version} of the base is missing.", table=store.uri) from without_secrets(error)
+        what = f"Version {version} of the base was not tagged: Lance failed."
         raise native_error(what, error, Transient, table=store.uri, tag=tag) from without_secrets(error)
     sync_base(store, version)
     _sync(store, tag)
@@ -46,7 +46,7 @@ def release_version(store: ObjectStore, tag: str) -> None:
         delete_by(lambda: open_dataset(store).tags.delete(tag), store, tag, "tag")
     except (ValueError, OSError) as error:
         if tag in held_versions(store):
-            what = "A tag of the base could not be removed."
+            what = "Removing a tag of the base failed."
             raise native_error(what, error, Transient, table=store.uri, tag=tag) from without_secrets(error)
 
 
@@ -55,7 +55,7 @@ def held_versions(store: ObjectStore) -> Mapping[str, int]:
     try:
         return {name: int(tag["version"]) for name, tag in open_dataset(store).tags.list().items()}
     except (ValueError, OSError, RuntimeError) as error:
-        raise Transient("The tags of the base could not be read.", table=store.uri) from without_secrets(error)
+        raise Transient("Reading the tags of the base failed.", table=store.uri) from without_secrets(error)
 
 
 def _sync(store: ObjectStore, tag: str) -> None:
@@ -66,6 +66,6 @@ def _sync(store: ObjectStore, tag: str) -> None:
     # From the file up to the dataset, in which the folder of references may be new.
     above = os.path.dirname(folder)
     if not sync_path(os.path.join(folder, f"{tag}.json")):
-        raise NotFound(f"Tag {tag} of the base is gone.", table=store.uri)
+        raise NotFound(f"Tag {tag} of the base is missing.", table=store.uri)
     for path in (folder, above, os.path.dirname(above)):
         sync_path(path)

@@ -68,7 +68,7 @@ def run_merge(store: ObjectStore, plan: MergePlan, number: int) -> str:
         made = task.execute(open_dataset(store, version=plan.version))
         return str(made.json())
     except (OSError, ValueError, RuntimeError) as error:
-        what = "Fragments of the base could not be merged."
+        what = "Merging fragments of the base failed."
         raise native_error(what, error, Transient, store=store.uri) from without_secrets(error)
 
 
@@ -79,7 +79,7 @@ def commit_merge(store: ObjectStore, made: Sequence[str]) -> None:
     try:
         Compaction.commit(open_dataset(store), [RewriteResult.from_json(text) for text in made])  # type: ignore[attr-defined]
     except (OSError, ValueError, RuntimeError) as error:
-        what = "Merged fragments could not be committed to the base."
+        what = "Committing merged fragments to the base failed."
         raise native_error(what, error, Transient, store=store.uri) from without_secrets(error)
 
 
@@ -99,5 +99,5 @@ def remove_versions(store: ObjectStore, versions: Sequence[int]) -> int:
         remove = partial(dataset.cleanup_old_versions, versions=list(versions), error_if_tagged_old_versions=False)
         return int(delete_by(remove, store, f"versions {list(versions)}", "base version").bytes_removed)
     except (OSError, ValueError, RuntimeError) as error:
-        what = "Old versions of the base could not be removed."
+        what = "Removing old versions of the base failed."
         raise native_error(what, error, Transient, store=store.uri) from without_secrets(error)

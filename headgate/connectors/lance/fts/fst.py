@@ -24,7 +24,7 @@ class TokenMap:
     def __init__(self, data: bytes) -> None:
         """Raises Corrupt for what is no such transducer."""
         if len(data) < _HEADER + _FOOTER or _number(data, 0, 8) != _VERSION:
-            raise Corrupt("The word list of a full-text index is not of the version that is known.")
+            raise Corrupt("The word list of a full-text index has an unknown version.")
         self._data = data
         self._root = _number(data, len(data) - 12, 8)
         self.count = _number(data, len(data) - _FOOTER, 8)

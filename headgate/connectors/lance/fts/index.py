@@ -128,10 +128,10 @@ def index_texts(texts: pa.ChunkedArray, parameters: Mapping[str, Any]) -> OpenIn
             dataset = lance.write_dataset(rows, folder, max_rows_per_file=max(len(texts), 1))
             dataset.create_scalar_index(TEXT, "INVERTED", name=TEXT, **parameters)
         except OSError as error:
-            what = f"{len(texts)} fresh rows could not be indexed."
-            raise StoreError(what, folder=folder, advice="look for room in the temporary folder") from without_secrets(
-                error
-            )
+            what = f"Indexing {len(texts)} fresh rows failed."
+            raise StoreError(
+                what, folder=folder, advice="check the free space of the temporary directory"
+            ) from without_secrets(error)
         ((segment,),) = (index.segments for index in dataset.describe_indices())
         stored = open_index(f"{folder}/_indices/{segment.uuid}", {})
         return replace(stored, partitions=tuple(partition.in_memory() for partition in stored.partitions))
@@ -147,7 +147,7 @@ def best_matches(dataset: Any, text: str, column: str, match: str, columns: Sequ
     else:
         operator = FullTextOperator.AND if match == "all" else FullTextOperator.OR
         query = MatchQuery(text, column, operator=operator)
-    with reading("A full-text index could not be read.", uri=dataset.uri):
+    with reading("Reading a full-text index failed.", uri=dataset.uri):
         return dataset.scanner(columns=[*columns, "_score"], full_text_query=query, limit=limit).to_table()
 
 
@@ -187,12 +187,12 @@ def _checked_parameters(uri: str, marker: Mapping[bytes, bytes]) -> Mapping[str,
     try:
         parameters = json.loads(marker[b"params"])
     except (KeyError, ValueError):
-        raise Corrupt("A full-text index does not say how it was made.", index=uri) from None
+        raise Corrupt("A full-text index has no parameters.", index=uri) from None
     if not known or parameters.get("lance_tokenizer") not in (None, "text"):
         raise InvalidInput(
-            "A full-text index is stored in a way that this version cannot read.",
+            "The format of a full-text index is not supported by this release.",
             index=uri,
-            advice=f"drop it, and build it again with block_size={BLOCK} and no other format: headgate index build",
+            advice=f"drop it, and build it again with block_size={BLOCK} and the default format: headgate index build",
         )
     # No limit of a word's length is a value like any other; no stop words of one's own is the absence of one.
     absent = {"lance_tokenizer"} | ({"custom_stop_words"} if parameters.get("custom_stop_words") is None else set())

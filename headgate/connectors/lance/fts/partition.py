@@ -207,4 +207,4 @@ def _reading(uri: str) -> Iterator[None]:
         # On bytes that are no Lance file at all native panics, and its class of panics cannot be imported.
         if type(error).__name__ != "PanicException":
             raise
-        raise Corrupt("A file of an index is no Lance file.", file=uri) from without_secrets(error)
+        raise Corrupt("A file of an index is not a valid Lance file.", file=uri) from without_secrets(error)

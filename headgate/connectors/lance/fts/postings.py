@@ -54,7 +54,7 @@ def decode_postings(blocks: pa.LargeBinaryArray, length: int) -> Postings:
         docs, counts = _full_blocks(data, bounds[: full + 1])
         tail = varints(data[bounds[full] + _SCORE : bounds[-1]]) if rest else np.zeros(0, np.uint32)
     except IndexError:
-        raise Corrupt("A block of a posting list is cut short.") from None
+        raise Corrupt("A block of a posting list is cut off.") from None
     if len(tail) != 2 * rest:
         raise Corrupt(f"The last block of a posting list holds {len(tail)} numbers for {rest} documents.")
     tail_docs = np.cumsum(tail[:rest], dtype=np.uint32)
@@ -79,11 +79,11 @@ def decode_positions(stream: Raw, block_starts: Offsets, counts: Numbers, wanted
     try:
         at = _packed_steps(stream, block_starts[wanted], totals, starts[:-1], steps)
     except IndexError:
-        raise Corrupt("The positions in a posting list are cut short.") from None
+        raise Corrupt("The positions in a posting list are cut off.") from None
     rest = varints(stream[_ranges(at, ends[wanted])])
     slots = _ranges(starts[:-1] + totals // BLOCK * BLOCK, starts[1:])
     if len(rest) != len(slots):
-        raise Corrupt(f"A posting list holds {len(rest)} loose positions where {len(slots)} belong.")
+        raise Corrupt(f"A posting list has {len(rest)} loose positions, expected {len(slots)}.")
     steps[slots] = rest
     return np.repeat(places, per_place), _summed_within(steps, per_place)
 
@@ -94,7 +94,7 @@ def varints(data: Raw) -> Numbers:
         return np.zeros(0, np.uint32)
     ends = np.flatnonzero(data < 0x80)
     if not len(ends) or ends[-1] != len(data) - 1:
-        raise Corrupt("The last number of a posting list is cut short.")
+        raise Corrupt("The last number of a posting list is cut off.")
     starts = np.append(0, ends[:-1] + 1)
     shift = 7 * (np.arange(len(data)) - np.repeat(starts, ends - starts + 1))
     if shift.max() > 28:
@@ -106,7 +106,7 @@ def varints(data: Raw) -> Numbers:
 def unpack(data: Raw, at: Offsets, width: int) -> Numbers:
     """At each place 128 numbers of `width` bits: four lanes side by side, each lowest bits first. One row a place."""
     if width > 32:
-        raise Corrupt(f"Numbers of {width} bits in a posting list.")
+        raise Corrupt(f"A posting list has an invalid bit width of {width}.")
     if not width:
         return np.zeros((len(at), BLOCK), np.uint32)
     words = data[at[:, None] + np.arange(4 * _LANES * width)].view("<u4").reshape(len(at), width, _LANES)
@@ -127,7 +127,7 @@ def _full_blocks(data: Raw, bounds: Offsets) -> tuple[Numbers, Numbers]:
     steps, at = _unpacked(data, at + 4)
     counts, at = _unpacked(data, at)
     if not np.array_equal(at, bounds[1:]):
-        raise Corrupt("A block of a posting list has another size than its numbers need.")
+        raise Corrupt("A block of a posting list has the wrong size for its numbers.")
     docs = first + np.cumsum(steps, axis=1, dtype=np.uint32)
     return docs.reshape(-1), counts.reshape(-1)
 

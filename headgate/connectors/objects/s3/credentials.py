@@ -76,20 +76,21 @@ def _of_container() -> RenewedCredentials:
         from botocore.exceptions import BotoCoreError
     except ImportError as error:
         raise InvalidInput(
-            "AWS_CONTAINER_CREDENTIALS_FULL_URI has no token file beside it, and botocore, which asks, is missing.",
+            "AWS_CONTAINER_CREDENTIALS_FULL_URI is set without a token file, which needs botocore, and "
+            "botocore is not installed.",
             advice="pip install 'headgate[s3]'",
         ) from error
     try:
         return RenewedCredentials(ContainerProvider().load())
     except BotoCoreError as error:
         raise Transient(
-            "The container's credentials could not be had.", advice="check AWS_CONTAINER_CREDENTIALS_FULL_URI"
+            "Getting the container's credentials failed.", advice="check AWS_CONTAINER_CREDENTIALS_FULL_URI"
         ) from error
     except (ValueError, KeyError) as error:
         # The address may be one that botocore does not ask, the token no header, or the answer none of credentials.
         # What it says may quote them.
         raise InvalidInput(
-            f"The container's credentials cannot be asked for or understood ({type(error).__name__}).",
+            f"Getting the container's credentials failed ({type(error).__name__}).",
             advice="check AWS_CONTAINER_CREDENTIALS_FULL_URI and AWS_CONTAINER_AUTHORIZATION_TOKEN",
         ) from None
 
@@ -105,19 +106,19 @@ def _of_profile() -> RenewedCredentials | None:
     except ImportError as error:
         if not named:
             return None
-        advice = "pip install 'headgate[s3]', or give credentials by environment or storage options"
+        advice = "pip install 'headgate[s3]', or pass credentials in the environment or storage options"
         raise InvalidInput(
-            "AWS_PROFILE is set, and botocore, which reads profiles, is missing.", advice=advice
+            "AWS_PROFILE is set, but botocore, which reads profiles, is not installed.", advice=advice
         ) from error
     try:
         session = Session(profile=named)
         credentials = session.get_credentials()
         region: str | None = session.get_config_variable("region")
     except BotoCoreError as error:
-        raise InvalidInput(f"The profile {named or 'default'!r} cannot be read.", advice="check ~/.aws") from error
+        raise InvalidInput(f"Reading the AWS profile {named or 'default'!r} failed.", advice="check ~/.aws") from error
     if credentials is None:
         raise PermissionDenied(
-            "The profile has no credentials.",
+            "The AWS profile has no credentials.",
             profile=named or "default",
             advice="check AWS_PROFILE and the files in ~/.aws",
         )

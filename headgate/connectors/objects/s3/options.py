@@ -122,4 +122,4 @@ def _refuse_plain_http_by_accident(checked: Mapping[str, str]) -> None:
     plain = any(checked.get(f"aws_{name}", "").startswith("http://") for name in ("endpoint", "endpoint_url"))
     allowed = checked.get("allow_http") or os.environ.get("AWS_ALLOW_HTTP", "")
     if plain and allowed.lower() not in ("true", "1"):
-        raise InvalidInput("The endpoint is plain http.", advice="set allow_http='true', or give an https endpoint")
+        raise InvalidInput("The endpoint uses plain http.", advice="set allow_http='true', or use an https endpoint")

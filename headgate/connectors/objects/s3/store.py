@@ -70,7 +70,7 @@ class S3Store(ObjectStore):
         match = _URI.fullmatch(uri)
         if match is None:
             raise InvalidInput(
-                "An S3 URI is s3://bucket/folder, without user, password or query.",
+                "An S3 URI must be s3://bucket/folder, without user, password or query.",
                 uri=self.uri,
                 advice="put credentials into storage_options",
             )
@@ -103,7 +103,9 @@ class S3Store(ObjectStore):
         except AlreadyExists as error:
             if self._exists(key):
                 raise
-            raise Transient("put_if_absent met another request for the name.", store=self.uri, key=key) from error
+            raise Transient(
+                "put_if_absent collided with another request for the same name.", store=self.uri, key=key
+            ) from error
 
     def put_overwrite(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
         """Store or replace the object."""
@@ -232,7 +234,7 @@ class S3Store(ObjectStore):
                 refused = obstore_error(error, "open", self.uri, "").__cause__
             else:
                 return self._made
-            raise InvalidInput("The storage options have a value that is not valid.", store=self.uri) from refused
+            raise InvalidInput("A storage option has an invalid value.", store=self.uri) from refused
         return self._made
 
     def _run(self, verb: str, key: str, call: Callable[[], T]) -> T:

@@ -24,7 +24,7 @@ from headgate.streaming.decode.cast import cast_each, keeps_values
 
 Numbers = npt.NDArray[np.int64]
 
-_ENDS_EARLY = "the value ends early"
+_ENDS_EARLY = "the value is cut off"
 _DECIMAL_BYTES = 16
 _DEPTH = 100
 """Of records in records that nobody wants; those that are wanted end with their column's type."""
@@ -93,7 +93,7 @@ class Cursors:
                 break
         self._at[rows] = at
         if len(left):
-            self.fail(rows[left], "a number is too long")
+            self.fail(rows[left], "a number has too many bytes")
         return (found >> np.uint64(1)).astype(np.int64) ^ -(found & np.uint64(1)).astype(np.int64)
 
     def _span(self, rows: Numbers, lengths: Numbers) -> tuple[Numbers, Numbers]:
@@ -185,7 +185,7 @@ class Cursors:
         if found.type == kind:
             return found
         if not (keeps_values(found.type, kind) or (kinds.is_binary(kind) and found.type == pa.large_binary())):
-            raise InvalidInput(f"Avro's {_named(node)} cannot become {kind} without a change")
+            raise InvalidInput(f"Avro's {_named(node)} cannot be converted to {kind} without loss")
         values, fits = cast_each(found, kind)
         return self._spread(values, fits, rows, f"{kind} cannot hold the value of {_named(node)}")
 
@@ -201,7 +201,7 @@ class Cursors:
     def _union(self, node: Union, rows: Numbers, kind: pa.DataType | None) -> pa.Array | None:
         real = [branch for branch in node.branches if not _is_null(branch)]
         if kind is not None and len(real) > 1:
-            raise InvalidInput(f"an Avro union of {len(real)} types beside null is no column")
+            raise InvalidInput(f"an Avro union of {len(real)} types besides null is not supported")
         chosen = self._long(rows)
         self.fail(rows[(chosen < 0) | (chosen >= len(node.branches))], "a union has no such branch")
         found = None
@@ -216,7 +216,7 @@ class Cursors:
 
     def _record(self, node: Record, rows: Numbers, kind: pa.DataType | None) -> pa.Array | None:
         if kind is not None and not kinds.is_struct(kind):
-            raise InvalidInput(f"an Avro record cannot become {kind}")
+            raise InvalidInput(f"an Avro record cannot be converted to {kind}")
         wanted = {} if kind is None else {kind.field(i).name: kind.field(i) for i in range(kind.num_fields)}
         if kind is None and self._depth == _DEPTH:
             self.fail(rows, "records are nested too deeply")
@@ -243,7 +243,7 @@ class Cursors:
             column = found[name] if name in found else pa.nulls(len(rows), field.type)
             if not field.nullable and column.null_count:
                 nulls = column.is_null().to_numpy(zero_copy_only=False)
-                self.fail(rows[nulls], f"field {name!r} may not be null")
+                self.fail(rows[nulls], f"field {name!r} must not be null")
             columns.append(column)
         return columns
 
@@ -251,7 +251,7 @@ class Cursors:
         """Blocks of items, each block with its count; a negative one is followed by the block's size in bytes."""
         is_map = isinstance(node, Pairs)
         if kind is not None and not (kinds.is_map(kind) if is_map else _is_list(kind)):
-            raise InvalidInput(f"an Avro {'map' if is_map else 'array'} cannot become {kind}")
+            raise InvalidInput(f"an Avro {'map' if is_map else 'array'} cannot be converted to {kind}")
         parts: list[tuple[Numbers, list[pa.Array]]] = []
         read = self._pair(node, kind) if isinstance(node, Pairs) else self._item(node, kind)
         left = rows
@@ -294,7 +294,7 @@ class Cursors:
             values = pa.concat_arrays([pa.nulls(0, field.type), *(found[place] for _, found in parts)]).take(order)
             if not field.nullable and values.null_count:
                 nulls = values.is_null().to_numpy(zero_copy_only=False)
-                self.fail(rows[np.unique(np.sort(owners)[nulls])], "an item may not be null")
+                self.fail(rows[np.unique(np.sort(owners)[nulls])], "an item must not be null")
             columns.append(values)
         if kinds.is_map(kind):
             return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), *columns, type=kind)
@@ -321,7 +321,7 @@ def _timed(numbers: Numbers, node: Primitive, kind: pa.DataType) -> pa.Array:
         return pa.array(numbers.astype(np.int32)).cast(pa.date32())
     unit = {"millis": "ms", "micros": "us", "nanos": "ns"}[logical.rpartition("-")[2]]
     if logical.startswith("time-"):
-        raise InvalidInput(f"Avro's {logical} is no type that a table has; declare a number")
+        raise InvalidInput(f"Avro's {logical} is not supported as a column type; declare a number")
     return pa.array(numbers).cast(pa.timestamp(unit, None if logical.startswith("local") else "UTC"))
 
 

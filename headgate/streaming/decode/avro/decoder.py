@@ -54,7 +54,7 @@ class WriterSchemas:
         """Raises InvalidInput where there is neither a registry nor a schema, and for a schema that cannot be read."""
         if registry is None and not schemas:
             raise InvalidInput(
-                "Avro needs the schemas that its values were written with.",
+                "The Avro decoder needs the schemas of the values.",
                 advice="pass registry='http://…', or schemas={id: schema}",
             )
         given = tuple(sorted((schemas or {}).items()))
@@ -68,7 +68,7 @@ class WriterSchemas:
         if known is not None:
             return parse([known])
         if self.registry is None:
-            raise NotFound(f"Schema {number} is not among those given.")
+            raise NotFound(f"Schema {number} is not in schemas=.")
         return parse(self.registry.schemas(number))
 
 
@@ -112,7 +112,9 @@ def _decoded(values: pa.Array, schema: pa.Schema, schemas: WriterSchemas) -> Dec
     errors: dict[int, str] = {}
     headed = ~is_null & (ends - starts >= HEADER) & (_bytes_at(data, starts) == 0)
     no_header = np.flatnonzero(~is_null & ~headed).tolist()
-    errors.update(dict.fromkeys(no_header, "no Avro of a registry: it does not begin with a zero byte and an id"))
+    errors.update(
+        dict.fromkeys(no_header, "not Avro with a registry id: it must begin with a zero byte and a schema id")
+    )
     numbers = np.zeros(len(values), np.int64)
     for place in range(1, HEADER):
         numbers = numbers << 8 | _bytes_at(data, starts + place)
@@ -145,7 +147,7 @@ def _columns(cursors: Cursors, node: Node, rows: npt.NDArray[np.int64], schema: 
     if isinstance(node, Record):
         return cursors.columns(node, rows, schema)
     if len(schema) != 1:
-        raise InvalidInput("it is no record, and there are several columns")
+        raise InvalidInput("it is not a record, but the table has several columns")
     found = cursors.read(node, rows, schema.types[0])
     assert found is not None
     return [found]

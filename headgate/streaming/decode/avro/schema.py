@@ -97,9 +97,9 @@ def parse(schemas: Sequence[str]) -> Node:
         try:
             found = _node(json.loads(text), "", names)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise InvalidInput(f"The Avro schema cannot be read: {type(error).__name__} {error!s:.60}.") from error
+            raise InvalidInput(f"Invalid Avro schema: {type(error).__name__} {error!s:.60}.") from error
     if found is None:
-        raise InvalidInput("There is no Avro schema.")
+        raise InvalidInput("The Avro schema is missing.")
     return found
 
 

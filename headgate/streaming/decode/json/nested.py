@@ -66,7 +66,7 @@ class Fields:
     def read(self, record: dict[str, Any], above: str = "") -> dict[str, Any]:
         """The values by name. Raises Unfit."""
         if isinstance(record, Twice) and record.names & self._names:
-            raise Unfit(f"column {above + min(record.names & self._names)!r} is given twice")
+            raise Unfit(f"column {above + min(record.names & self._names)!r} is duplicated")
         return {field.name: field.read(record.get(field.name, _MISSING), above + field.name) for field in self.fields}
 
 
@@ -163,7 +163,7 @@ class Map(JsonType):
         if not isinstance(value, dict):
             raise wrong(path, "an object", value)
         if isinstance(value, Twice):
-            raise Unfit(f"column {path!r} has a key twice: {shown(min(value.names))}")
+            raise Unfit(f"column {path!r} has a duplicate key: {shown(min(value.names))}")
         if any(has_surrogate(key) for key in value):
             raise Unfit(f"column {path!r} has a key that is not Unicode")
         path += "{}"

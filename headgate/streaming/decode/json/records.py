@@ -39,9 +39,9 @@ class RecordReader:
                 raise Unsure(f"not JSON: {error.msg}") from None
             raise Unfit(f"not JSON: {error.msg} at character {error.pos}") from None
         except ValueError:
-            raise Unsure("a number of too many digits") from None
+            raise Unsure("a number has too many digits") from None
         if not isinstance(record, dict):
-            raise Unfit(f"not a JSON object but {noun(record)}")
+            raise Unfit(f"not a JSON object, but {noun(record)}")
         return record
 
 

@@ -96,7 +96,7 @@ def _why_not_object(text: str) -> str:
     if not text:
         return "empty value"
     if text.startswith("{"):
-        return f"not JSON: the object has no end, or something follows it: {_clip(text[-SAMPLE:])}"
+        return f"not JSON: the object is cut off, or text follows it: {_clip(text[-SAMPLE:])}"
     return f"not a JSON object: {_clip(text[:SAMPLE])}"
 
 

@@ -27,7 +27,7 @@ _IS: tuple[tuple[type[JsonType], Callable[[pa.DataType], bool]], ...] = (
 def columns_of(schema: pa.Schema) -> Fields:
     """The rules of the columns. Raises InvalidInput naming the first column that JSON cannot fill."""
     if not schema.names:
-        raise InvalidInput("A schema without columns decodes nothing.")
+        raise InvalidInput("The schema must have at least one column.")
     return _fields(schema, "")
 
 
@@ -36,7 +36,7 @@ def _fields(fields: Iterable[pa.Field], above: str) -> Fields:
     names = [field.name for field in found]
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise InvalidInput(f"The name {above + twice!r} is in the schema twice; a JSON object has it once.")
+        raise InvalidInput(f"The schema has the name {above + twice!r} twice; a JSON object has it once.")
     return Fields(tuple(Field(field, _type(field.type, above + field.name)) for field in found))
 
 

@@ -166,7 +166,7 @@ def test_an_archive_that_is_not_what_its_name_says_is_refused() -> None:
 def test_only_batches_of_this_release_or_an_older_one_are_read() -> None:
     opened: LogRecord = open_record(2)
     name, data = encode([leaving(2, codec.encode(opened))])
-    with pytest.raises(Corrupt, match="no batch"):
+    with pytest.raises(Corrupt, match="not a batch"):
         decode(data, name, "orders")
     name, data = encode([leaving(2, text_of(plain(batch_record(2, 0, 1)), 99))])
     with pytest.raises(InvalidInput, match="format 99"):
