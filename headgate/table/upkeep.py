@@ -92,7 +92,7 @@ class Upkeep:
         try:
             return index_base(self.home, report=report).segments
         except HeadgateError as error:
-            compacted = "the SSTables are in the base, and its indexes are not complete"
+            compacted = "the SSTables were merged, but the base's indexes are incomplete"
             error.with_context(
                 compacted=compacted, advice="compact again, or build the index with `headgate index build`"
             )

@@ -69,7 +69,7 @@ def home_at(home: TableHome, checkpoint: TableCheckpoint) -> tuple[TableHome, pa
     """The table's home and columns as they are at a checkpoint; nothing can be written through it. Raises DataLoss."""
     dataset = base_at(home, checkpoint)
     then = replace(home, schema=RowSchema.of(dataset.schema, tuple(field_ids(dataset))))
-    why = f"The table was opened at checkpoint {checkpoint.name!r}, which is for reading."
+    why = f"The table was opened at checkpoint {checkpoint.name!r}, which is read-only."
     return for_reading(then, why), dataset.schema
 
 

@@ -117,7 +117,8 @@ def _check(store: ObjectStore, now: IndexLook, decision: Decision, kind: Kind) -
             f"Index {now.name!r} has a different {what}.",
             table=store.uri,
             index=str(staying.index_id),
-            advice="leave the parameters out, or build the index anew with rebuild=True; nothing was committed",
+            advice="leave the parameters out, or rebuild the index with rebuild=True (--rebuild); nothing was "
+            "committed",
         )
     for one in decision.added:
         if not is_whole(IndexFolder(store, one.index_id), one):

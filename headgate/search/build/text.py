@@ -82,9 +82,9 @@ class TextKind:
         marker = read_marker(folder)
         if marker is None:
             raise DataLoss(
-                f"The marker of a segment of index {look.name!r} cannot be read.",
+                f"The marker of a segment of index {look.name!r} is invalid.",
                 **folder.where(),
-                advice="build the index anew with rebuild=True; nothing was committed",
+                advice="rebuild the index with rebuild=True (--rebuild); nothing was committed",
             )
         return differing(marker.settings, added.settings)
 
@@ -105,7 +105,7 @@ def check_same(store: ObjectStore, look: IndexLook, given: Mapping[str, Any]) ->
         raise InvalidInput(
             difference,
             table=store.uri,
-            advice="leave the parameters out, or build the index anew with rebuild=True; nothing was written",
+            advice="leave the parameters out, or rebuild the index with rebuild=True (--rebuild); nothing was written",
         )
 
 
@@ -114,7 +114,7 @@ def other_parameter(look: IndexLook, given: Mapping[str, Any]) -> str | None:
     there = look.parameters or {}
     for key, value in given.items():
         if there.get(key) != value:
-            return f"Index {look.name!r} has {key}={there.get(key)!r}, and {value!r} was asked for."
+            return f"Index {look.name!r} has {key}={there.get(key)!r}, but {value!r} was requested."
     return None
 
 

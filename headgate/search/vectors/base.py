@@ -75,7 +75,7 @@ def _found(dataset: Any, wanted: dict[str, Any], filter: Filter | None, groups: 
         scanner = dataset.scanner(
             columns=[DISTANCE], nearest=wanted, filter=filter, prefilter=True, with_row_id=True, fragments=fragments
         )
-        with applying(filter), reading("A Lance dataset could not be searched.", uri=dataset.uri):
+        with applying(filter), reading("Searching a Lance dataset failed.", uri=dataset.uri):
             answers.append(scanner.to_table())
     if len(answers) == 1:
         return answers[0]

@@ -82,7 +82,7 @@ def test_text_says_how_many_and_shows_a_table(table: Table) -> None:
 
 def test_failures_are_one_sentence_and_a_next_step(table: Table, tmp_path: Path) -> None:
     for arguments, code, said in (
-        ([str(tmp_path / "nothing"), "red"], 3, "no table"),
+        ([str(tmp_path / "nothing"), "red"], 3, "No table found"),
         ([table.uri, "red", "--column", "size"], 2, "has no full-text search"),
         ([table.uri, "red", "--filter", "nowhere = 1"], 2, "rejects the filter"),
         ([table.uri, "red", "-k", "0"], 2, "k"),
