@@ -23,7 +23,7 @@ NOTEBOOK_SECONDS = 0.2
 
 @contextmanager
 def shown(given: Progress | None, what: str = "") -> Iterator[Progress]:
-    """The progress function of a long call: the caller's, with the stages' own names, else one that draws for the user."""
+    """The progress function of a long call: the caller's, with the stages' names, else one that draws for the user."""
     if given is not None:
         yield given
     elif is_notebook(sys.stderr):
