@@ -104,7 +104,7 @@ def test_a_call_that_cannot_be_is_one_sentence(
 def test_a_table_without_full_text_columns_says_so(headgate: Headgate, tmp_path: Path) -> None:
     uri = str(tmp_path / "plain")
     package.create_table(uri, SCHEMA)
-    assert "names no full-text or vector columns" in headgate("index", "build", uri).stderr
+    assert "has no full-text or vector columns" in headgate("index", "build", uri).stderr
 
 
 @pytest.mark.parametrize("command", ["build", "show"])
@@ -128,7 +128,7 @@ def test_parameters_are_flags_numbers_lists_or_text() -> None:
 def test_a_vector_column_is_built_and_shown_and_says_what_it_waits_for(headgate: Headgate, tmp_path: Path) -> None:
     table = vectors.make(tmp_path / "t")
     vectors.append(table, 100, 0)
-    said = "no index below 512 rows with a vector, and the base has 100: every row is measured"
+    said = "no index yet: it needs 512 rows with a vector, and the base has 100"
     for command in (("show",), ("build",), ("build", "--column", "embedding", "--rebuild")):
         assert json.loads(headgate("index", *command, table.uri, "--output", "json").stdout)["note"] == said
         assert said in headgate("index", *command, table.uri).stdout

@@ -120,10 +120,7 @@ class VectorKind:
         found, needed = self._vectors(store, column, look), self.of.train_rows
         if found >= needed:
             return "not built yet: until then every row is measured"
-        return (
-            f"no index yet: it needs {needed:,} rows with a vector, and the base has {found:,}; searches compute "
-            "the distance of every row"
-        )
+        return f"no index yet: it needs {needed:,} rows with a vector, and the base has {found:,}"
 
     def _vectors(self, store: ObjectStore, column: str, look: IndexLook) -> int:
         """The rows of the base that have a vector; where there are too few rows, how many these are."""

@@ -132,7 +132,7 @@ def test_rows_without_a_vector_do_not_train_and_are_no_obstacle(tmp_path: Path) 
     append(table, 500, 0)
     built = table.build_index("embedding")
     assert (built.segments, built.rounds) == (0, 0)
-    assert built.note == "no index below 512 rows with a vector, and the base has 500: every row is measured"
+    assert built.note == "no index yet: it needs 512 rows with a vector, and the base has 500"
     assert neglected(table.home) == ()
     _append_same(table, None)
     assert "the base has 500" in table.build_index("embedding").note, "600 rows, of which 100 have no vector"
