@@ -119,7 +119,7 @@ def test_progress_is_drawn_on_a_terminal_and_nowhere_else(texts: Table) -> None:
     assert "compacting" in shown
     assert "1/1" in shown
     for stage in BUILD_STAGES:
-        assert f"full-text index: {stage.replace('_', ' ')}" in shown
+        assert f"index: {stage.replace('_', ' ')}" in shown
     quiet = subprocess.run(command, capture_output=True, env=env, check=True, timeout=120)
     assert quiet.stderr == b""
 
