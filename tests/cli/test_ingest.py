@@ -312,6 +312,7 @@ def jvm(driver: int) -> psutil.Process:
 
 
 @pytest.mark.spark
+@pytest.mark.deep
 def test_a_store_that_fails_the_tasks_alone_exits_by_its_kind_of_error(
     tmp_path: Path, kafka_servers: str, make_topic: Callable[..., str], send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,11 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import yaml
 from confluent_kafka import Producer
 
 import headgate
+from headgate.cli import main
 from tests.project.composed import (
     FILE,
     ROOT,
@@ -82,6 +84,20 @@ def test_the_file_is_whole_and_says_nothing_that_there_is_not() -> None:
     assert {("kafka", 9092), ("minio", 9000), ("headgate", 9464), ("prometheus", 9090)} <= found
     for host, port in found:
         assert port in listens(host), f"{host} does not listen on {port}"
+
+
+def test_headgate_takes_the_command_of_each_service_of_its_image() -> None:
+    found = [service["command"] for service in services().values() if service["image"] == "headgate"]
+    assert found
+    for words in found:
+        context = click.Context(main, info_name="headgate")
+        name, command, arguments = main.resolve_command(context, list(words))
+        assert command is not None
+        while isinstance(command, click.Group):
+            context = click.Context(command, info_name=name, parent=context)
+            name, command, arguments = command.resolve_command(context, arguments)
+            assert command is not None
+        command.make_context(name, arguments, parent=context).close()
 
 
 def test_docker_compose_takes_the_file() -> None:
@@ -227,6 +243,7 @@ def scraped(url: str) -> dict[str, float]:
 @pytest.mark.spark
 @pytest.mark.kafka
 @pytest.mark.s3
+@pytest.mark.deep
 def test_each_service_runs_by_its_own_command_line(tmp_path: Path, record_property: Any) -> None:
     store = run_the_services(Machine(tmp_path), starts=1)
     record_property("told", f"docker-compose.yml: its commands ran as processes, S3 by {store}")

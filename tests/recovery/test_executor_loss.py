@@ -23,6 +23,7 @@ ROWS = 12_000
 """Per partition and batch: two tasks a batch, one per partition."""
 
 
+@pytest.mark.deep
 def test_a_lost_executor_and_two_attempts_at_once_leave_no_row_twice(
     tmp_path: Path, kafka_servers: str, make_topic: MakeTopic
 ) -> None:

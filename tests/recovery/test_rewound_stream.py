@@ -83,6 +83,7 @@ def topic(kafka_servers: str, make_topic: MakeTopic) -> Callable[[], Topic]:
     return lambda: Topic(kafka_servers, make_topic(2), 2)
 
 
+@pytest.mark.deep
 def test_rows_without_a_key_are_there_twice_in_the_range_and_what_is_skipped_is_not_there(
     spark: SparkSession, tmp_path: Path, topic: Callable[[], Topic]
 ) -> None:

@@ -42,11 +42,10 @@ def topic(kafka_servers: str, make_topic: MakeTopic) -> Topic:
 
 
 def _cases() -> Iterator[Any]:
-    """Every sharding, either path, with a key and without one; each by each deep."""
+    """Either path, with a key and without one, by partition and by bucket; each by each deep."""
     brief = {
         ("by_partition", "direct", "id"),
-        ("bucket", "arrow", "id"),
-        ("bucket", "direct", None),
+        ("bucket", "arrow", None),
     }
     for name, path, key in product(SHARDINGS, PATHS, ("id", None)):
         named = f"{name}-{'keyed' if key else 'keyless'}-{path}"

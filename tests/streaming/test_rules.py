@@ -395,7 +395,8 @@ def test_on_a_table_with_a_key_a_grown_topic_is_refused(
     assert len(scanned(table)) == 100
 
 
-@pytest.mark.parametrize("path", ["direct", pytest.param("arrow", marks=pytest.mark.deep)])
+@pytest.mark.deep
+@pytest.mark.parametrize("path", ["direct", "arrow"])
 def test_two_streams_on_different_topics_share_a_table_and_not_their_shards(
     spark: SparkSession, tmp_path: Path, kafka_servers: str, make_topic: MakeTopic, path: str
 ) -> None:

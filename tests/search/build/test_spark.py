@@ -113,7 +113,7 @@ def test_on_s3_tasks_build_and_finalize_also_where_one_dies_and_the_driver_commi
 @pytest.mark.parametrize(
     ("step", "how"),
     [
-        ("built", "raise"),
+        pytest.param("built", "raise", marks=pytest.mark.deep),
         ("copied", "kill"),
         pytest.param("marked", "raise", marks=pytest.mark.deep),
         pytest.param("build", "fork", marks=pytest.mark.deep),

@@ -175,7 +175,7 @@ class Killed:
             assert ranges[-1][1] == size
 
 
-def _killed(spark: SparkSession, topic: Topic, folder: Path, rounds: int, key: str | None = "id") -> None:
+def _killed(spark: SparkSession, topic: Topic, folder: Path, rounds: int, key: str | None) -> None:
     seed = int(os.environ.get("HEADGATE_SEED", random.randrange(1 << 32)))
     print(f"HEADGATE_SEED={seed}")
     run = Killed(spark, topic, folder, random.Random(seed), key)
@@ -185,13 +185,6 @@ def _killed(spark: SparkSession, topic: Topic, folder: Path, rounds: int, key: s
         run.finish()
     except BaseException as error:
         raise AssertionError(f"replay with HEADGATE_SEED={seed}; the drivers' log is {run.told['log']}") from error
-
-
-@pytest.mark.kafka
-def test_killed_at_random_mirror_and_ledger_are_the_tables(
-    spark: SparkSession, kafka_servers: str, make_topic: Any, tmp_path: Path
-) -> None:
-    _killed(spark, Topic(kafka_servers, make_topic(3), 3), tmp_path, 1)
 
 
 @pytest.mark.kafka
