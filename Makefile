@@ -33,11 +33,12 @@ demo: setup ## See a topic flow into a table
 
 # Tests sync thousands of files, so that their folders lie in memory where there is room: 4 GB, of which few are used.
 TEST_ROOT = $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 {print "/dev/shm"}')
-TEST_ENV = $(if $(TEST_ROOT),PYTEST_DEBUG_TEMPROOT=$(TEST_ROOT))
+# They start hundreds of processes: the package is compiled once for all, whatever the environment says.
+TEST_ENV = PYTHONDONTWRITEBYTECODE= $(if $(TEST_ROOT),PYTEST_DEBUG_TEMPROOT=$(TEST_ROOT))
 
 # Spark and Kafka tests stay on two workers each (tests/conftest.py), so that few Sparks and brokers serve them all. They
-# wait more than they work, so that four workers fill two cores; the other tests come when one of them is done.
-RUN_TESTS = $(TEST_ENV) $(BIN)/python -m tests.support.rerun -n 4 --dist loadgroup
+# wait for a good part of their time: a fifth worker fills it with the other tests.
+RUN_TESTS = $(TEST_ENV) $(BIN)/python -m tests.support.rerun -n 5 --dist loadgroup
 
 test: setup ## Run the tests
 	@$(BIN)/python -m tests.support.servers versitygw toxiproxy
