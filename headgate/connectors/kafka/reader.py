@@ -193,7 +193,6 @@ class _RangeReader:
         self._wanted = wanted
         self._deadline, self._patience = deadline, patience
         self._position = position
-        self._losses = 0
         self._moved_on()
         self._assign()
 
@@ -255,7 +254,6 @@ class _RangeReader:
         if position <= self._position:
             return False
         self._position = position
-        self._losses = 0
         self._moved_on()
         return True
 
