@@ -1,7 +1,7 @@
 """How a table's rows are spread over shards: three frozen values, and the shards' names.
 
-A name is what people and records use; it never becomes a path. A shard's folder is
-its id, made of the table's own random id and the name.
+People and records use the names; a name never becomes a path. A shard's folder is its id, derived from the table's
+random id and the name.
 """
 
 from __future__ import annotations
@@ -21,33 +21,32 @@ _PARTITION = re.compile(r"partition:(.+):(0|[1-9][0-9]*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Single:
-    """Every row in one shard."""
+    """All rows in one shard."""
 
     KIND: ClassVar = "single"
 
     def validate(self, schema: RowSchema) -> None:
-        """Any table may have one shard."""
+        """Every table can have a single shard."""
 
     def shard_name(self) -> str:
-        """The one name."""
         return "single"
 
     def known_names(self) -> tuple[str, ...]:
-        """Every name that there can be."""
+        """All possible names."""
         return (self.shard_name(),)
 
     def check_name(self, name: str) -> None:
-        """Raises InvalidInput for a name that no shard of this sharding has."""
+        """Raises InvalidInput for a name that is not one of this sharding's shards."""
         _check_known(name, self.known_names())
 
     def native(self) -> NativeSharding:
-        """The same in native's words."""
+        """The sharding in native Lance's form."""
         return NativeSharding("unsharded")
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """By native Lance's hash of one column, see `bucket_ids`."""
+    """Rows spread by native Lance's hash of a column, see `bucket_ids`."""
 
     KIND: ClassVar = "bucket"
     column: str
@@ -59,7 +58,7 @@ class Bucket:
         check_buckets(self.n)
 
     def validate(self, schema: RowSchema) -> None:
-        """Raises InvalidInput unless the column is there, can be bucketed, and is a key column where there is a key."""
+        """Raises InvalidInput unless the column exists, can be bucketed, and is a key column if the table has a key."""
         check_columns([self.column], schema, "bucket")
         kind = schema.logical.field(self.column).type
         if not has_buckets(kind):
@@ -80,23 +79,23 @@ class Bucket:
         return f"bucket-{bucket:05d}"
 
     def known_names(self) -> tuple[str, ...]:
-        """Every name that there can be; the index is the bucket."""
+        """All possible names; the index is the bucket."""
         return tuple(self.shard_name(bucket) for bucket in range(self.n))
 
     def check_name(self, name: str) -> None:
-        """Raises InvalidInput for a name that no shard of this sharding has."""
+        """Raises InvalidInput for a name that is not one of this sharding's shards."""
         _check_known(name, self.known_names())
 
     def native(self) -> NativeSharding:
-        """The same in native's words."""
+        """The sharding in native Lance's form."""
         return NativeSharding("bucket", self.column, self.n)
 
 
 @dataclass(frozen=True, slots=True)
 class ByPartition:
-    """By the topic partition a row came from, modulo `max_shards` where that is set: no shuffle.
+    """Rows spread by their topic partition, modulo `max_shards` if set; no shuffle.
 
-    `key_is_partitioned` is the caller's word that rows of one key are always in one partition.
+    `key_is_partitioned` is the caller's guarantee that rows with the same key are always in the same partition.
     """
 
     KIND: ClassVar = "by_partition"
@@ -112,7 +111,7 @@ class ByPartition:
             raise InvalidInput(f"key_is_partitioned must be True or False, got {self.key_is_partitioned!r}.")
 
     def validate(self, schema: RowSchema) -> None:
-        """Raises InvalidInput for a table with a key unless the caller gave its word."""
+        """Raises InvalidInput for a table with a key unless the caller gave the guarantee."""
         if schema.primary_key and not self.key_is_partitioned:
             raise InvalidInput(
                 "by_partition on a table with a primary key requires that each key stays in one partition.",
@@ -127,18 +126,18 @@ class ByPartition:
         return f"partition:{topic}:{partition % self.max_shards if self.max_shards else partition}"
 
     def known_names(self) -> tuple[str, ...]:
-        """None are known beforehand: topics come and grow."""
+        """Unknown: topics are added and grow."""
         return ()
 
     def check_name(self, name: str) -> None:
-        """Raises InvalidInput for a name that no shard of this sharding has."""
+        """Raises InvalidInput for a name that is not one of this sharding's shards."""
         match = _PARTITION.fullmatch(name)
         if match is None or (self.max_shards and int(match[2]) >= self.max_shards):
             below = f", numbers below {self.max_shards}" if self.max_shards else ""
             raise InvalidInput(f"The table has no shard {name!r}.", advice=f"use partition:TOPIC:N{below}")
 
     def native(self) -> NativeSharding:
-        """Native knows nothing of partitions: it takes the shard's id by hand."""
+        """Native Lance has no partitions: pass it the shard's id."""
         return NativeSharding()
 
 
@@ -146,12 +145,12 @@ Sharding: TypeAlias = Single | Bucket | ByPartition
 
 
 def single() -> Single:
-    """Every row in one shard."""
+    """All rows in one shard."""
     return Single()
 
 
 def bucket(column: str, n: int) -> Bucket:
-    """Rows spread over `n` shards by the hash of a column; on a table with a key it is a key column."""
+    """Rows spread over `n` shards by the hash of a column. On a table with a key it must be a key column."""
     return Bucket(column, n)
 
 
@@ -161,7 +160,7 @@ def by_partition(max_shards: int | None = None, *, key_is_partitioned: bool = Fa
 
 
 def check_columns(names: Iterable[str], schema: RowSchema, role: str) -> None:
-    """Raises InvalidInput, with the nearest name, for a column that is not there."""
+    """Raises InvalidInput, with the nearest name, for a missing column."""
     there = schema.logical.names
     for name in names:
         if name not in there:

@@ -1,4 +1,4 @@
-"""Vector columns of a table: which there are, how far two vectors are from each other, how the base indexes them."""
+"""Vector columns of a table: their metric, and how the base indexes them."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from headgate.errors import InvalidInput
 from headgate.records import LEFT_OUT
 
 Metric: TypeAlias = Literal["l2", "cosine", "dot"]
-"""Distances as Lance measures them: the squared Euclidean one, 1 - cosine, 1 - dot product. Less is nearer."""
+"""Distances as Lance computes them: squared Euclidean, 1 - cosine, 1 - dot product. Smaller is nearer."""
 
 IndexKind: TypeAlias = Literal["IVF_PQ", "IVF_HNSW_SQ"]
 
 MAX_DIMENSION = 65_536
 
 TRAIN_ROWS = 65_536
-"""What training needs to tell partitions and codes apart well: 256 vectors for each of 256."""
+"""Rows for a good training: 256 vectors for each of 256 codes."""
 
 LEAST_TRAIN_ROWS = 512
-"""With fewer there are more codes than vectors to make them from."""
+"""Minimum: with fewer there are more codes than vectors."""
 
 
 @dataclass(frozen=True, slots=True)
 class VectorColumn:
-    """A column of vectors, as the table's record keeps it."""
+    """A vector column, as table.json stores it."""
 
     column: str
     metric: Metric
     index: IndexKind = "IVF_PQ"
     train_rows: int = field(default=TRAIN_ROWS, metadata=LEFT_OUT)
-    """The base gets the index once so many of its rows have a vector."""
+    """The base gets the index when this many of its rows have a vector."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """What `create_table` is told of a vector column. Made by `vector`."""
+    """The definition of a vector column for `create_table`. Made by `vector`."""
 
     metric: Metric = "l2"
     index: IndexKind = "IVF_PQ"
     dimension: int | None = None
-    """Makes vectors of a column of arrays, which is all that DDL can say."""
+    """Turns a DDL array column into vectors of this dimension."""
     half: bool = False
-    """With a dimension: numbers of 16 bits instead of 32."""
+    """With a dimension: 16-bit floats instead of 32-bit."""
     train_rows: int = TRAIN_ROWS
 
     def __post_init__(self) -> None:
@@ -63,7 +63,7 @@ class Vector:
             raise InvalidInput("half needs a dimension; in a pyarrow schema use float16 instead.")
 
     def field(self, field: pa.Field) -> pa.Field:
-        """The column as it will be. Raises InvalidInput where it cannot hold vectors."""
+        """The column with its vector type. Raises InvalidInput if it cannot hold vectors."""
         kind = field.type
         is_array = pa.types.is_list(kind) and pa.types.is_floating(kind.value_type)
         if self.dimension is not None and is_array:
@@ -92,15 +92,15 @@ def vector(
 ) -> Vector:
     """A vector column for `create_table(vector={"embedding": vector("cosine")})`. Raises InvalidInput.
 
-    `index` is what the base gets once `train_rows` of its rows have a vector: an index that is trained with fewer finds
-    less. `dimension` is for a schema in DDL, whose
-    `array<float>` becomes vectors of so many numbers, of 16 bits each with `half`.
+    The base gets an index of type `index` when `train_rows` of its rows have a vector; an index trained with fewer rows
+    finds less. `dimension` is for a schema in DDL, whose `array<float>` becomes vectors of that dimension, with 16-bit
+    floats if `half`.
     """
     return Vector(metric, index, dimension, half, train_rows)
 
 
 def is_vector(kind: pa.DataType) -> bool:
-    """Whether a column of this type can hold vectors."""
+    """True if a column of this type can hold vectors."""
     return bool(
         pa.types.is_fixed_size_list(kind)
         and kind.value_type in (pa.float16(), pa.float32())

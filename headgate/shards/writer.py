@@ -1,7 +1,7 @@
 """ShardWriter: the one write path into a shard.
 
-Direct writers `open` a shard and own it; Spark tasks and flush jobs `attach` to a claim
-that somebody else holds. Both append through WalAppender, and nothing else does.
+Direct writers `open` a shard and own it; Spark tasks and flush jobs `attach` to another process's claim. Both append
+with WalAppender, and nothing else does.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _log = structlog.get_logger("headgate.shards")
 
 @dataclass(frozen=True, slots=True)
 class WriterStats:
-    """What a writer has done. Answers at any time, also after close."""
+    """Counts of a writer. Available at any time, also after close."""
 
     shard: str
     epoch: int
@@ -84,21 +84,21 @@ class ShardWriter:
         storage_options: Mapping[str, str] | None = None,
         visible: IsVisible = untagged,
     ) -> ShardWriter:
-        """Claim the shard and make a writer for it. THIS WRITES, AND IT FENCES AN EARLIER WRITER.
+        """Claim the shard and return a writer for it. THIS WRITES, AND IT FENCES AN EARLIER WRITER.
 
-        `table` is a Table, its URI, or its home; `shard` an id, or a name where the table is headgate's own.
+        `table` is a Table, its URI, or its home; `shard` an id, or a name in a headgate table.
 
         1. check the configuration; on local disk, set aside what a power cut left of the base's newest versions, and
            sync the base (see `connectors.lance.base.damage`). Then scan_wal: manifest and WAL end once, and in MemTable
-           mode read every entry up to that end. A refused open, or one that meets a hole or a damaged entry, fences
-           nobody. The scan_wal is bounded: a busy predecessor cannot starve an opener.
+           mode read every entry up to that end. An open that is refused, or finds a hole or a damaged entry, fences
+           nobody. scan_wal is bounded, so a busy earlier writer cannot block it forever.
         2. claim, tip, barrier, re-read: see WalAppender.open.
-        3. in MemTable mode, replay what is visible between replay_after and the barrier; MemTables
-           that are full are flushed on the way. An entry missing there is DataLoss while the claim
-           holds, otherwise Fenced. From here on nothing is looked for: a put is one PUT.
+        3. in MemTable mode, replay what is visible between replay_after and the barrier; MemTables that are full are
+           flushed on the way. An entry missing there is DataLoss while the claim holds, otherwise Fenced. From here on
+           a put is exactly one PUT.
 
-        After 2 the base must still name this table (R23): whoever makes another one in its place from now on finds the
-        shard there, and leaves it behind.
+        After 2 the base must still have this table's id (R23): if another table is created at the URI from now on, it
+        does not use this shard.
 
         Raises InvalidInput, Fenced (another opener came later), DataLoss, Corrupt, Transient.
         """
@@ -125,7 +125,7 @@ class ShardWriter:
 
     @classmethod
     def attach(cls, claim: Claim, config: WriterConfig) -> ShardWriter:
-        """A WAL-only writer that works with a claim its caller holds. Claims, reads and writes nothing by itself."""
+        """A WAL-only writer that uses the caller's claim. It claims, reads and writes nothing by itself."""
         check_config(config)
         if config.enable_memtable:
             raise InvalidInput("An attached writer has no MemTable: pass WriterConfig(enable_memtable=False).")
@@ -135,21 +135,21 @@ class ShardWriter:
     # -- writing -------------------------------------------------------------
 
     def put(self, rows: Rows, tags: Tags = Tags()) -> Put:  # noqa: B008
-        """Add rows. With durable_write they are durable when this returns, and the result has their
-        positions; without, the result is a handle to wait for.
+        """Add rows. With durable_write they are durable when this returns, and the result has their positions;
+        otherwise the result is a handle to wait for.
 
-        Raises InvalidInput (where the table has a key, also for rows of another bucket) or Closed: nothing was queued;
+        Raises InvalidInput (also for rows of another bucket, if the table has a key) or Closed: nothing was queued;
         Fenced or Poisoned (the rows are not durable and never will be), OutcomeUnknown (they may be). `take_pending`
-        has the rows.
+        returns the rows.
         """
         return self._submit(self.shard.home.schema.stored_rows(rows), tags)
 
     def delete(self, keys: Rows, tags: Tags = Tags()) -> Put:  # noqa: B008
-        """Add tombstones for keys; otherwise as `put`."""
+        """Delete rows by key; otherwise as `put`."""
         return self._submit(self.shard.home.schema.stored_deletes(keys), tags)
 
     def append(self, stored: Sequence[pa.RecordBatch], tags: Tags = Tags()) -> Put:  # noqa: B008
-        """Add rows and tombstones that are in storage form already, in this order; otherwise as `put`."""
+        """Add rows and tombstones in storage form, in this order; otherwise as `put`."""
         return self._submit([batch for batch in stored if batch.num_rows], tags)
 
     def flush(self) -> None:
@@ -157,11 +157,11 @@ class ShardWriter:
         self._flusher.flush()
 
     def close(self) -> None:
-        """Make every put durable, note the tip for the next opener, and stop.
+        """Make every put durable, note the tip for the next writer, and stop.
 
-        Frozen MemTables are flushed; the active one stays in the WAL alone, for the next opener to
-        replay. Raises the stored error of pipeline or flush, at once where the writer is fenced, and
-        again on every later call. What was acknowledged is safe either way.
+        Frozen MemTables are flushed; the active one stays only in the WAL, for the next writer to replay. Raises the
+        stored error of pipeline or flush, immediately if the writer is fenced, and again at every later call.
+        Acknowledged rows are safe either way.
         """
         first = not self._flusher.closed
         try:
@@ -176,10 +176,10 @@ class ShardWriter:
             self._note_tip()
 
     def take_pending(self) -> Pending:
-        """The rows that a writer that has failed did not make durable: `failed` ones are safe to put again, by
-        `append`; of `unknown` ones `Table.landed` tells after the next open. Given out once; empty after a clean close.
+        """The rows that a failed writer did not make durable: `failed` rows are safe to write again with `append`; for
+        `unknown` rows ask `Table.landed` after the next open. Returned once; empty after a clean close.
 
-        Waits for an append that is under way, within the retry deadline. Raises InvalidInput while the writer works.
+        Waits for an append in flight, up to the retry deadline. Raises InvalidInput if the writer has not failed.
         """
         left = self._flusher.take_unfinished()
         unknown: tuple[UnknownEntry, ...] = ()
@@ -212,7 +212,7 @@ class ShardWriter:
         return put
 
     def _note_tip(self) -> None:
-        """Spares the next opener a search; nothing depends on it."""
+        """Saves the next writer a search; nothing depends on it."""
         last = self._appender.next_position - 1
 
         def noted(manifest: Manifest) -> Manifest:
@@ -249,19 +249,19 @@ class ShardWriter:
     # -- MemTable mode -----------------------------------------------------------
 
     def scan(self, columns: Sequence[str] | None = None, filter: Filter | None = None) -> pa.RecordBatchReader:
-        """The base, this shard's SSTables and its MemTables, frozen ones included: newest row per key, deletes
-        applied. A put is seen once it is durable, or at once without durable_write. Refused in WAL-only mode.
+        """The base, this shard's SSTables and its MemTables, frozen ones included: newest row per key, deletes applied.
+        A put is visible when it is durable, or at once without durable_write. Not available in WAL-only mode.
         """
         self._memtables("scan")
         return self._view().scan(columns, filter)
 
     def get(self, keys: Rows) -> pa.Table:
-        """The rows that a scan would show with these keys (batches of the key columns). Refused in WAL-only mode."""
+        """The visible rows with these keys (batches of the key columns). Not available in WAL-only mode."""
         self._memtables("get")
         return self._view().get(keys)
 
     def _view(self) -> TableView:
-        """One instant of the shard over the base. Raises the stored error: a fenced writer shows nothing."""
+        """The shard and the base at one instant. Raises the stored error: a fenced writer returns no rows."""
         assert self._tables is not None
         schema = self.shard.home.schema
         while True:
@@ -280,15 +280,15 @@ class ShardWriter:
             self.shard.manifests.check_fenced(self._appender.epoch, self._appender.claim_id)
 
     def memtable_stats(self) -> tuple[MemTableStats, ...]:
-        """Frozen MemTables, oldest first, then the active one. Refused in WAL-only mode."""
+        """Frozen MemTables, oldest first, then the active one. Not available in WAL-only mode."""
         return self._memtables("memtable_stats").stats()
 
     def active_memtable(self) -> pa.Table:
-        """The rows of the active MemTable as they were put, tombstones included. Refused in WAL-only mode."""
+        """The rows of the active MemTable as they were put, tombstones included. Not available in WAL-only mode."""
         return self._memtables("active_memtable").snapshot().tables[-1]
 
     def flush_memtable(self) -> None:
-        """Everything put before this call is in SSTables when it returns. Refused in WAL-only mode."""
+        """Flush all earlier puts to SSTables. Not available in WAL-only mode."""
         tables = self._memtables("flush_memtable")
         self._flusher.check_open()
         self._flusher.flush()
@@ -319,7 +319,7 @@ class ShardWriter:
 
 
 def check_config(config: WriterConfig) -> None:
-    """Refuse what a mode cannot do, before anything is claimed."""
+    """Check the configuration for the mode, before anything is claimed."""
     if not config.enable_memtable and config.maintained_indexes:
         raise InvalidInput(
             f"WAL-only mode has no indexes, but maintained_indexes is {list(config.maintained_indexes)}.",
@@ -328,13 +328,13 @@ def check_config(config: WriterConfig) -> None:
 
 
 def _check_table(home: TableHome) -> None:
-    """Raises InvalidInput where another table was made in the place of this one, whose readers would list the shard."""
+    """Raises InvalidInput if another table was created at this URI, whose readers would list the shard."""
     if home.table_id is not None:
         check_own(home, datasets.open_dataset(home.store))
 
 
 def _check_indexes(home: TableHome, names: Sequence[str]) -> None:
-    """Refuse an index that the base does not have."""
+    """Raises InvalidInput for an index that the base does not have."""
     known = {index.name for index in kept_indexes(home, datasets.open_dataset(home.store), ())}
     missing = [name for name in names if name not in known]
     if missing:
@@ -342,7 +342,7 @@ def _check_indexes(home: TableHome, names: Sequence[str]) -> None:
 
 
 def _replayed(appender: WalAppender, config: WriterConfig, scan: WalScan, visible: IsVisible) -> MemTables:
-    """MemTables that hold what the WAL holds and no SSTable does; the appender stands behind its barrier."""
+    """MemTables with the rows that are in the WAL but in no SSTable; the appender is after its barrier."""
     assert appender.opened is not None
     shard = appender.shard
     claim = appender.claim

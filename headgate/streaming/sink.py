@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class ShardSink:
-    """`frame.writeStream.foreachBatch(ShardSink(table, decode=…))`. Picklable; opens nothing before its first call.
+    """`frame.writeStream.foreachBatch(ShardSink(table, decode=…))`. Picklable; it opens nothing before its first call.
 
     The first batch of a query takes the stream over: THIS FENCES AN EARLIER DRIVER of the same stream.
     """
@@ -45,13 +45,13 @@ class ShardSink:
         source: KafkaSource | None = None,
         **options: Unpack[SinkArguments],
     ) -> None:
-        """`table` is a Table or its place. `decode` turns Kafka's values into rows, `decode.json()` by the columns that
-        the table has, also after somebody changed them while the stream runs; without it the frame's columns are the
-        table's. `source` reads Kafka in the tasks themselves: pass its own frame, unchanged.
-        The rest are the fields of SinkOptions; what is left out, the session may say (`spark.headgate.…`).
+        """`table` is a Table or its URI. `decode` turns Kafka values into rows; `decode.json()` without a schema
+        follows the table's columns, even if they change while the stream runs. Without `decode` the frame must have the
+        table's columns. With `source` the tasks read Kafka themselves: pass `source.read(spark)`, unchanged, to the
+        query. All other arguments are fields of SinkOptions; defaults can come from the session (`spark.headgate.…`).
         """
         self.options = sink_options(options)
-        """As given here; from the first batch on, with the session's defaults."""
+        """The given options; from the first batch on with the session's defaults."""
         self._given = options
         if source is not None and decode is None:
             raise InvalidInput("source= needs a decoder.", advice="pass decode=headgate.decode.json(…)")
@@ -66,28 +66,28 @@ class ShardSink:
         self._source = source
         self._run: Run | None = None
         self._ended: Run | None = None
-        """The last run that is over: `close` waits for its jobs, and may still end its stream cleanly."""
+        """The last finished run: `close` waits for its jobs, and can still end its stream cleanly."""
         self._lock = threading.Lock()
         self.reporting = Reporting()
-        """Its counts, and what shows them."""
+        """Metrics and their server."""
         self.last: BatchRecord | None = None
         """The record of the last batch."""
         self.skipped = False
-        """Whether the log had that batch before this sink came to it."""
+        """True if the log had that batch already."""
         self.error: HeadgateError | None = None
-        """What stopped the query, as it was raised: Spark wraps it into an error of its own."""
+        """The error that stopped the query; Spark wraps it into its own error."""
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Write one micro-batch.
 
-        1. what the batch reads, from Spark's own offsets; not what its rows say.
-        2. decide: skip what the log has; refuse what does not continue it.
+        1. read the batch's offsets from Spark's own checkpoint, not from its rows.
+        2. decide: skip a batch that the log has; refuse a batch that does not continue it.
         3. plan: every attempt of a shard starts at the same position.
         4. tasks append; the driver gets positions.
         5. one commit record makes all of it visible.
 
-        Raises Fenced where a successor runs the stream or the table was made anew, InvalidInput where the offsets do
-        not continue the table's, DataLoss where Kafka no longer has an offset; nothing of the batch is visible then.
+        Raises Fenced if another driver runs the stream or the table was re-created, InvalidInput if the offsets do not
+        continue the table's, DataLoss if Kafka no longer has an offset; then nothing of the batch is visible.
         """
         with self._lock:
             phases = Phases()
@@ -105,18 +105,19 @@ class ShardSink:
                 raise
 
     def check(self, checkpoint: Place, query_name: str | None = None) -> None:
-        """Whether Spark can start from this checkpointLocation and the stream go on where the table stands. Reads only.
+        """Check that Spark can start from this checkpointLocation and the stream continue where the table is. Reads
+        only.
 
         Call it before `start()`: a power cut may leave Spark's own files empty, and Spark reads them before it calls
-        any sink. `query_name` is the query's, where it names the stream. Raises InvalidInput with what is damaged and
-        the command that rebuilds it.
+        any sink. `query_name` is the query's name, if it names the stream. Raises InvalidInput that says what is
+        damaged and which command rebuilds it.
         """
         stream = self.options.stream or query_name or DEFAULT_STREAM
         check_startable(self.table.home, stream, SparkCheckpoint(place(checkpoint), self.options.storage_options))
 
     def checkpoint(self) -> TableCheckpoint | None:
-        """Take a checkpoint of scope all now, between two batches, as the stream does by itself every
-        `checkpoint_interval`. None where no batch has arrived yet. Raises Fenced, DataLoss, Transient.
+        """Take a checkpoint of scope all now, between two batches, as the stream does automatically every
+        `checkpoint_interval`. None if no batch has arrived yet. Raises Fenced, DataLoss, Transient.
         """
         with self._lock:
             if (run := self._run) is None:
@@ -125,17 +126,17 @@ class ShardSink:
                 return run.checkpoint()
 
     def wait_for_maintenance(self, timeout: float | None = None) -> bool:
-        """Until no flush, compaction, indexing or checkpoint runs or is due. False: not within so many seconds."""
+        """Wait until no flush, compaction, indexing or checkpoint runs or is due. False after the timeout."""
         run = self._run
         return run is None or run.wait_for_maintenance(timeout)
 
     def close(self) -> TableCheckpoint | None:
-        """End the stream cleanly: everything is flushed, taken into the base as far as `stop_timeout` allows (the
-        checkpoint's note says what is left) and pinned, and native may open the shards. Call it after `query.stop()`;
-        the next batch, if there is one, takes the stream over again.
+        """End the stream cleanly: flush everything, merge it into the base as far as `stop_timeout` allows (the
+        checkpoint's note says what is left), take a checkpoint, and unseal the shards for native Lance. Call it after
+        `query.stop()`; a later batch takes over the stream again.
 
-        None where no batch has arrived, or where another driver has the stream: it is left alone. Twice equals once.
-        Raises DataLoss, Transient, Poisoned: what was committed stays, the shards stay sealed; call it again.
+        None if no batch has arrived, or if another driver has the stream. Idempotent. Raises DataLoss, Transient,
+        Poisoned: committed rows stay, the shards stay sealed; call it again.
         """
         with self._lock:
             self._end_run(may_stop=True)
@@ -167,7 +168,7 @@ class ShardSink:
 
     @property
     def maintenance(self) -> MaintenanceState | None:
-        """How flushes, compactions and checkpoints stand, and whether batches wait for them; None before a batch."""
+        """The state of flushes, compactions and checkpoints, and whether batches wait for them; None before a batch."""
         run = self._run
         return None if run is None else run.maintenance
 
@@ -198,7 +199,7 @@ class ShardSink:
         self.last, self.skipped = outcome.record, outcome.skipped
 
     def _set_up(self, frame: DataFrame) -> Setup:
-        """Of the run that the batch belongs to. Whatever is refused here is refused before anything is claimed."""
+        """The setup of the batch's run. All checks here happen before anything is claimed."""
         run = self._run
         if run is not None and run.setup.facts.is_of(frame):
             return run.setup
@@ -223,7 +224,7 @@ class ShardSink:
         return self._run
 
     def _end_run(self, *, may_stop: bool) -> None:
-        """No further job; `may_stop`: `close` may still end the stream."""
+        """Start no more jobs; `may_stop`: `close` may still end the stream."""
         if (run := self._run) is not None:
             run.end(wait=False)
             run.may_stop = may_stop

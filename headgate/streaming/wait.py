@@ -1,4 +1,4 @@
-"""Waiting for a query in one's own program, until it ends or a signal asks it to."""
+"""Waiting for a query in your own program, until it ends or a signal arrives."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 def run(query: StreamingQuery, sink: ShardSink | None = None) -> None:
     """Wait until the query ends, and end it cleanly on Ctrl-C and SIGTERM: its batch is committed or abandoned, then
-    the sink flushes, pins and releases what it wrote. Returns in both cases; a second signal, a second later or more,
-    ends it at once by KeyboardInterrupt. In a thread that is not the main one signals are not taken.
+    the sink flushes everything, takes a checkpoint and releases its shards. Returns in both cases; a second signal, a
+    second later or more, ends it at once with KeyboardInterrupt. Signals are handled only in the main thread.
 
-    `sink` is what the query writes by; a query into `format("headgate")` has none. Raises what ended the query: the
-    sink's own error, else SparkFailed; nothing of Spark's text or of py4j's traces is printed.
+    `sink` is the query's ShardSink; a query into `format("headgate")` has none. Raises the error that ended the query:
+    the sink's own error, else SparkFailed, without Spark's or py4j's traces.
     """
     quiet_py4j()
     is_main = threading.current_thread() is threading.main_thread()

@@ -33,7 +33,7 @@ CREATE_STEPS = ("looked", "intended", "retired", "base", "full_text", "mem_wal",
 
 
 FullText: TypeAlias = "str | Sequence[str] | Mapping[str, Mapping[str, Any]]"
-"""Columns to search in; as a mapping with the parameters of each index, which are Lance's own."""
+"""Full-text columns; as a mapping, with the parameters of each Lance index."""
 
 
 def create_table(
@@ -49,27 +49,27 @@ def create_table(
     vector: Mapping[str, Vector] | None = None,
     exist_ok: bool = False,
 ) -> Table:
-    """Make a table. `schema` is a pyarrow Schema, a pyspark StructType or DDL text. Key columns become non-null;
-    `sharding` is single() unless given. The store at `wal_uri` is reached with `wal_storage_options`, else with
-    `storage_options`; neither is kept anywhere. `full_text` names columns, or maps them to the parameters of their
-    indexes: `{"note": {"with_position": True, "base_tokenizer": "ngram"}}`. `vector` names columns of vectors and how
-    far two of them are apart: `{"embedding": headgate.vector("cosine")}`, see `nearest`.
+    """Create a table. `schema` is a pyarrow Schema, a pyspark StructType or DDL text. Key columns become non-nullable.
+    The default `sharding` is single(). `wal_uri` is a separate store for write-ahead logs, reached with
+    `wal_storage_options`, else with `storage_options`; options are never stored. `full_text` names columns, or maps
+    them to the parameters of their indexes: `{"note": {"with_position": True, "base_tokenizer": "ngram"}}`. `vector`
+    maps vector columns to their definition: `{"embedding": headgate.vector("cosine")}`, see `nearest`.
 
-    With `exist_ok` the table that is there is returned if it has the same definition: columns, key, sharding, full text
-    with the parameters that are given, vector columns, and WAL store. Else InvalidInput names the first difference.
+    With `exist_ok` an existing table is returned if it has the same definition: columns, key, sharding, full text with
+    the given parameters, vector columns, and WAL store. Otherwise InvalidInput names the first difference.
 
     1. check the definition, and rehearse it in memory; nothing is written.
-    2. look: a table, a dataset that is none of ours, or other columns are refused.
+    2. look: a table, a dataset that headgate did not create, or other columns are refused.
     3. intent: put the record, under a new random id.
-    4. work: retire the id of a base that was overwritten (its rows stay, the old shards do
-       not come back); base, full-text indexes, MemWAL. What is there already is kept.
+    4. work: retire the id of a base that was overwritten (its rows stay, the old shards do not come back); base,
+       full-text indexes, MemWAL. Existing parts are kept.
     5. flip: the base names the id, by compare-and-set. From here the table exists.
     6. sync: on local disk it survives a power cut from here on, and the first mark says so (see
        `connectors.lance.base.synced`).
 
-    After a crash at any point the same call completes it, under an id of its own. What a power cut left of a base that
-    was being made is set aside. Of two
-    calls at once one wins. Raises InvalidInput (nothing that exists was changed), StoreError.
+    After a crash at any point the same call completes it, under a new id. Damaged files of an interrupted creation are
+    set aside after a power cut. If two calls run at once, one wins. Raises InvalidInput (nothing that exists was
+    changed), StoreError.
     """
     storage_options = joined_options(storage_options, wal_storage_options)
     store = table_store(place(uri), storage_options)
@@ -130,7 +130,7 @@ def create_table(
 
 
 def _indexes(full_text: FullText) -> list[TextIndex]:
-    """The full-text indexes that are asked for. Raises InvalidInput."""
+    """The requested full-text indexes. Raises InvalidInput."""
     given = full_text if isinstance(full_text, Mapping) else {column: {} for column in _names(full_text)}
     for column, parameters in given.items():
         if not isinstance(parameters, Mapping):
@@ -143,7 +143,7 @@ def _indexes(full_text: FullText) -> list[TextIndex]:
 
 
 def with_vectors(schema: pa.Schema, vector: Mapping[str, Vector]) -> tuple[pa.Schema, tuple[VectorColumn, ...]]:
-    """The schema with columns that can hold vectors, and what the record says of them. Raises InvalidInput."""
+    """The schema with vector types for the vector columns, and their records. Raises InvalidInput."""
     check_columns(list(vector), RowSchema.of(schema), "vector")
     columns = list(schema)
     for number, column in enumerate(columns):
@@ -204,7 +204,7 @@ def _names(names: str | Sequence[str] | None) -> tuple[str, ...]:
 
 
 def _with_key(schema: pa.Schema, primary_key: tuple[str, ...]) -> pa.Schema:
-    """The schema with the key columns marked and non-null. Raises InvalidInput for a key that cannot be."""
+    """The schema with the key columns marked and non-null. Raises InvalidInput for an invalid key."""
     if not len(schema):
         raise InvalidInput("The schema must have at least one column.")
     if reserved := RESERVED_METADATA & set(schema.metadata or {}):

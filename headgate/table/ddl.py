@@ -16,7 +16,9 @@ from headgate.errors import InvalidInput, nearest
 
 
 def arrow_schema(schema: Any) -> pa.Schema:
-    """The pyarrow schema of `schema`: a pyarrow Schema, a pyspark StructType or a DDL string. Raises InvalidInput."""
+    """Convert `schema` to a pyarrow schema: from a pyarrow Schema, a pyspark StructType or a DDL string. Raises
+    InvalidInput.
+    """
     if isinstance(schema, pa.Schema):
         return schema
     if isinstance(schema, str):
@@ -29,7 +31,7 @@ def arrow_schema(schema: Any) -> pa.Schema:
 
 
 def arrow_field(column: str) -> pa.Field:
-    """The one column that a DDL string names. Raises InvalidInput."""
+    """The single column in a DDL string. Raises InvalidInput."""
     columns = arrow_schema(column)
     if len(columns) != 1:
         raise InvalidInput(f"Only one column can be added at a time, but {column!r} has {len(columns)}.")

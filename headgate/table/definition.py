@@ -1,4 +1,4 @@
-"""Whether a table is the one that somebody describes: columns, key, sharding, full text and WAL store."""
+"""Comparing a table with a definition: columns, key, sharding, full text and WAL store."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ def check_same(
     vectors: Sequence[VectorColumn],
     wal_uri: str | None,
 ) -> None:
-    """Raises InvalidInput with the first thing that the table has otherwise. Of the parameters of an index only those
-    that are given count.
-    """
+    """Raises InvalidInput with the first difference. Of an index, only the given parameters are compared."""
     full_text = sorted(index.column for index in indexes)
     for what, there, asked in (
         ("primary key", list(table.primary_key), list(primary_key)),
@@ -47,7 +45,7 @@ def check_same(
 
 
 def check_parameters(store: ObjectStore, index: TextIndex) -> None:
-    """Raises InvalidInput where the index on the base has not the parameters that are given."""
+    """Raises InvalidInput if the base's index has other parameters than given."""
     if not index.parameters:
         return
     difference = other_parameter(TEXT.look(store, index.column, index.name), index.parameters)
@@ -58,10 +56,10 @@ def check_parameters(store: ObjectStore, index: TextIndex) -> None:
 
 
 def vectors_text(vectors: Sequence[VectorColumn]) -> str:
-    """Vector columns as messages show them."""
+    """Vector columns for error messages."""
     return ", ".join(sorted(f"{one.column} {one.metric} {one.index}" for one in vectors)) or "none"
 
 
 def columns_text(schema: pa.Schema) -> str:
-    """Columns as messages show them."""
+    """Columns for error messages."""
     return ", ".join(f"{column.name} {column.type}{'' if column.nullable else ' not null'}" for column in schema)

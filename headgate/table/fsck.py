@@ -45,16 +45,15 @@ class TableReport(Result):
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Up to a thousand; `untold` in `to_dict` counts the others."""
+        """At most a thousand; `untold` in `to_dict` counts the others."""
         return self.checked.findings
 
     @property
     def holds(self) -> bool:
-        """Whether nothing was found."""
+        """True if there are no findings."""
         return not self.checked.findings
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values."""
         checked = self.checked
         return {
             "uri": self.uri,
@@ -75,13 +74,13 @@ def fsck(
     storage_options: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> TableReport:
-    """Check every object that the table's promises rest on. Needs neither base nor record to be whole.
+    """Check every object of the table. Works even if the base or table.json is damaged.
 
     1. the base: Lance can open it and read the end of every file; it names the table.
     2. table.json.
     3. shards, commit logs, dead letters and table checkpoints, see `check_table`.
 
-    Raises NotFound where there is no table, InvalidInput where a dataset is none of headgate's, StoreError.
+    Raises NotFound if there is no table, InvalidInput if the dataset is not a headgate table, StoreError.
     """
     if isinstance(table, Table):
         storage_options = storage_options or table.storage_options
@@ -104,7 +103,7 @@ def fsck(
 def _home(
     store: ObjectStore, table_id: UUID, base: Base | None, record: TableRecord | None, options: Mapping[str, str] | None
 ) -> TableHome:
-    """As everybody opens the table; where that fails, as far as base and record tell."""
+    """The table's home, opened as usual; if that fails, as far as base and table.json allow."""
     try:
         return open_table(store.uri, storage_options=options).home
     except HeadgateError:
@@ -114,7 +113,7 @@ def _home(
 
 
 def _base(store: ObjectStore, storage_options: Mapping[str, str] | None) -> tuple[Base | None, list[Finding]]:
-    """The base as far as it can be opened, and what is wrong with it."""
+    """The base, if it can be opened, and its findings."""
     try:
         base = look(store.uri, storage_options)
     except StoreError as error:
@@ -137,7 +136,7 @@ def _base(store: ObjectStore, storage_options: Mapping[str, str] | None) -> tupl
 
 
 def _table_id(store: ObjectStore, base: Base | None, ids: list[UUID], found: list[Finding]) -> UUID | None:
-    """The table that lives here. Raises NotFound, InvalidInput where there never was one."""
+    """The table's id. Raises NotFound, or InvalidInput if there never was a table."""
     if base is None:
         if not ids:
             raise NotFound(f"No table found at {store.uri}.", advice="check the URI")
@@ -174,7 +173,7 @@ def _record(store: ObjectStore, table_id: UUID, found: list[Finding]) -> TableRe
 
 
 def _small_records(store: ObjectStore, table_id: UUID) -> Iterator[Finding]:
-    """Where a clone came from and where its WALs lie, and what was let go: each is one object, written once."""
+    """Records of a clone's source, of its WAL store, and of expired entries: each is one object, written once."""
     folder = FolderStore(store, f"_headgate/{table_id}")
     expired = [f"_headgate/{table_id}/{info.key}" for info in folder.list(expiring.ROOT)]
     for key, code in [

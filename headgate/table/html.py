@@ -1,4 +1,4 @@
-"""A table as a notebook shows it."""
+"""A table as HTML for notebooks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 
 
 def as_html(uri: str, schema: pa.Schema, roles: Mapping[str, Collection[str]], sharding: str) -> str:
-    """Its place, its routing, and a row per column; `roles` name the columns that have them."""
+    """URI, sharding, and a row per column; `roles` maps a role to its columns."""
     rows = [
         (
             column.name,

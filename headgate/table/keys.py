@@ -1,4 +1,4 @@
-"""Keys as people write them: a value, a tuple, a dict, a list of these, or batches of the key columns."""
+"""Keys as users write them: a value, a tuple, a dict, a list of these, or batches of the key columns."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from headgate.errors import InvalidInput, nearest
 from headgate.shards.rows.schema import Rows, RowSchema
 
 Key: TypeAlias = "int | str | bytes | bool | tuple[Any, ...] | Mapping[str, Any]"
-"""One key: its value, or by column; a tuple has the key columns in the table's order."""
+"""One key: a value, a dict by column, or a tuple in the order of the key columns."""
 
 Keys: TypeAlias = "Key | Sequence[Key] | Rows"
 
 
 def key_rows(schema: RowSchema, keys: Keys) -> Rows:
-    """The keys as batches of the key columns. Raises InvalidInput for keys of another shape or type."""
+    """The keys as batches of the key columns. Raises InvalidInput for keys of the wrong shape or type."""
     if isinstance(keys, pa.RecordBatch | pa.Table):
         return keys
     if not schema.primary_key:
@@ -53,7 +53,7 @@ def _values(key: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
 
 
 def _array(name: str, kind: pa.DataType, values: tuple[Any, ...]) -> pa.Array:
-    """Arrow would cut a fraction off, and take text for bytes."""
+    """A key column from Python values. Checked, because Arrow would truncate fractions and convert text to bytes."""
     wanted = _python_type(kind)
     for value in values:
         # A bool is an int to Python, and not to Arrow.
@@ -68,7 +68,7 @@ def _array(name: str, kind: pa.DataType, values: tuple[Any, ...]) -> pa.Array:
 
 
 def _python_type(kind: pa.DataType) -> type:
-    """Of a type that a key column can have."""
+    """The Python type for the type of a key column."""
     if pa.types.is_boolean(kind):
         return bool
     if pa.types.is_integer(kind):

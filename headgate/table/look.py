@@ -1,5 +1,5 @@
-"""How a shard stands: its manifest and its WAL as one LIST shows it, and what is missing. Reads only, and needs the
-objects alone: it works where the base dataset cannot be opened any more.
+"""The state of a shard: its manifest, its WAL from one LIST, and what is missing. Reads only. It does not open the base
+dataset, so it works even if the base is damaged.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from headgate.shards.wal.listing import has_entry, list_wal
 from headgate.table.table import open_table
 
 HOLES_SHOWN = 20
-"""A shard that lost more runs of entries than this has lost them all; the first ones say where to look."""
+"""Maximum holes that are reported one by one; the first ones show where to look."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """A table's stores and the names of its shards, as far as its record tells; its schema is not known."""
+    """A table's stores and the known names of its shards; without the schema."""
 
     home: TableHome
     names: Mapping[uuid.UUID, str]
 
 
 def open_place(uri: str, storage_options: Mapping[str, str]) -> Place:
-    """Enough to read manifests and WALs, however damaged the base is.
+    """Open what is needed to read manifests and WALs, even if the base is damaged.
 
-    The base is asked only where several tables were made in the same place one after the other:
-    it alone knows which one lives. A dataset without a record is a plain Lance table.
+    The base is read only if several tables were created at the same URI one after the other: it names the current one.
+    A dataset without a record is a plain Lance table.
     """
     store = open_store(uri, storage_options)
     nothing = RowSchema.of(pa.schema([]))
@@ -59,9 +59,7 @@ def open_place(uri: str, storage_options: Mapping[str, str]) -> Place:
 
 
 def _names_in_logs(home: TableHome) -> dict[uuid.UUID, str]:
-    """The names that streams gave to shards: of partitions nobody else knows them. A log that cannot be read tells
-    none, and hinders nothing.
-    """
+    """Shard names from the streams' commit logs, the only source of partition names. An unreadable log is skipped."""
     known: dict[uuid.UUID, str] = {}
     with suppress(HeadgateError):
         for stream in list_streams(home.records):
@@ -71,7 +69,7 @@ def _names_in_logs(home: TableHome) -> dict[uuid.UUID, str]:
 
 
 def shards_of(place: Place) -> list[Shard]:
-    """Every shard that has an object, by name and id. Raises NotFound where there is none."""
+    """Every shard that has an object, by name and id. Raises NotFound if there is none."""
     home = place.home
     found = [Shard(home, shard_id) for shard_id in shard_folders(home.store)]
     if not found:
@@ -83,7 +81,7 @@ def shards_of(place: Place) -> list[Shard]:
 
 
 def find_shard(place: Place, name_or_id: str) -> Shard:
-    """The shard of that id, or name where the table has names. Raises InvalidInput, NotFound."""
+    """The shard of that id, or name. Raises InvalidInput, NotFound."""
     home = place.home
     listing = f"`headgate shard show {home.uri}` lists the shards"
     try:
@@ -101,7 +99,7 @@ def find_shard(place: Place, name_or_id: str) -> Shard:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is missing or damaged."""
+    """A missing or damaged part."""
 
     error: str
     what: str
@@ -114,7 +112,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class WalLook:
-    """A WAL as LIST shows it."""
+    """A WAL from one LIST."""
 
     tip: int
     entries: int
@@ -125,7 +123,7 @@ class WalLook:
 
 @dataclass(frozen=True, slots=True)
 class ShardLook:
-    """One shard: its manifest, None where it has none or cannot be read, and its WAL."""
+    """One shard: its manifest, None if missing or unreadable, and its WAL."""
 
     shard: Shard
     name: str | None
@@ -159,8 +157,8 @@ class ShardLook:
 
 
 def look_at(place: Place, shard: Shard) -> ShardLook:
-    """The manifest first, then the WAL by one LIST. Where something is missing, once more: a flush that ended
-    between the two may have let garbage collection remove what the manifest still asked for.
+    """Read the manifest, then the WAL with one LIST. If something is missing, read both again: a flush between the two
+    may have allowed garbage collection to remove entries that the old manifest needed.
     """
     look = _look_once(place, shard)
     return _look_once(place, shard) if look.wal.holes else look
@@ -185,7 +183,7 @@ def _look_once(place: Place, shard: Shard) -> ShardLook:
 
 
 def look_at_wal(shard: Shard, manifest: Manifest | None) -> WalLook:
-    """What lies above replay_after. Without a manifest the lowest entry counts as the first."""
+    """The WAL above replay_after. Without a manifest the lowest entry counts as the first."""
     listing = list_wal(shard)
     first = manifest.replay_after + 1 if manifest else int(next(iter(listing.positions), 0))
     known = max(manifest.last_seen, manifest.replay_after) if manifest else first - 1
@@ -196,7 +194,7 @@ def look_at_wal(shard: Shard, manifest: Manifest | None) -> WalLook:
 
 
 def _still_missing(shard: Shard, low: int, high: int) -> range:
-    """The gap without what a living writer has put since the LIST went past it; it puts one after the other."""
+    """The gap without entries that a running writer has put since the LIST; it puts one after the other."""
     while low <= high and has_entry(shard, low):
         low += 1
     return range(low, high + 1)

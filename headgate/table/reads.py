@@ -1,4 +1,4 @@
-"""Reading a table: every read is of one instant, and fresh rows are in it."""
+"""Reading a table: every read sees one instant, fresh rows included."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ Columns: TypeAlias = "str | Sequence[str] | None"
 
 
 class Reads:
-    """What can be read of one instant."""
+    """The read methods of a table; each sees one instant."""
 
     home: TableHome
 
     @abstractmethod
     def _snapshot(self) -> TableView:
-        """The instant that is read."""
+        """The instant to read."""
 
     def scan(
         self, *, columns: Columns = None, filter: Filter | None = None, limit: int | None = None
     ) -> pa.RecordBatchReader:
-        """Every visible row at one instant, as an Arrow reader: newest row per key, deletes applied. With `limit` no
-        more than so many of them, whichever come first.
+        """All visible rows at one instant, as a RecordBatchReader: the newest row of each key, deletes applied. With
+        `limit` at most that many rows, in no particular order.
 
-        `filter` is one condition in SQL as Lance takes it, or a pyarrow.compute.Expression. Reads as it is asked to;
-        writes nothing. Raises InvalidInput for a column or filter that cannot be, DataLoss, Corrupt, Transient.
+        `filter` is a condition in Lance's SQL, or a pyarrow.compute.Expression. Reads lazily; writes nothing. Raises
+        InvalidInput for an invalid column or filter, DataLoss, Corrupt, Transient.
         """
         if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
             raise InvalidInput(f"limit must be at least 0, got {limit!r}.")
@@ -48,19 +48,19 @@ class Reads:
         return reader if limit is None else pa.RecordBatchReader.from_batches(reader.schema, _first(reader, limit))
 
     def get(self, keys: Keys) -> pa.Table:
-        """The rows with these keys; keys that are not there are left out.
+        """The rows with these keys; keys that are not found are left out.
 
         A key is a value (`get(291)`), a tuple or a dict (`get({"id": 291})`), and several are a list of these, or
-        batches of the key columns. Raises InvalidInput for keys of another shape or type; as `scan` does.
+        batches of the key columns. Raises InvalidInput for keys of the wrong shape or type, and as `scan` does.
         """
         return self._snapshot().get(key_rows(self.home.schema, keys))
 
     def count(self, *, filter: Filter | None = None) -> int:
-        """How many rows a scan would give."""
+        """The number of rows that a scan would return."""
         return sum(batch.num_rows for batch in self.scan(columns=[], filter=filter))
 
     def head(self, n: int = 5, *, columns: Columns = None) -> pa.Table:
-        """Some n rows, whichever come first."""
+        """Any n rows, in no particular order."""
         return self.scan(columns=columns, limit=n).read_all()
 
     def to_arrow(self, *, columns: Columns = None, filter: Filter | None = None, limit: int | None = None) -> pa.Table:
@@ -68,13 +68,13 @@ class Reads:
         return self.scan(columns=columns, filter=filter, limit=limit).read_all()
 
     def to_pandas(self, *, columns: Columns = None, filter: Filter | None = None, limit: int | None = None) -> Any:
-        """All rows of a scan as a pandas DataFrame. Raises InvalidInput where pandas is not installed."""
+        """All rows of a scan as a pandas DataFrame. Raises InvalidInput if pandas is not installed."""
         if find_spec("pandas") is None:
             raise InvalidInput("pandas is not installed.", advice="pip install pandas, or use to_arrow()")
         return self.to_arrow(columns=columns, filter=filter, limit=limit).to_pandas()
 
     def to_polars(self, *, columns: Columns = None, filter: Filter | None = None, limit: int | None = None) -> Any:
-        """All rows of a scan as a polars DataFrame. Raises InvalidInput where polars is not installed."""
+        """All rows of a scan as a polars DataFrame. Raises InvalidInput if polars is not installed."""
         if find_spec("polars") is None:
             raise InvalidInput("polars is not installed.", advice="pip install polars, or use to_arrow()")
         import polars
@@ -82,7 +82,7 @@ class Reads:
         return polars.from_arrow(self.to_arrow(columns=columns, filter=filter, limit=limit))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """A scan, for what takes Arrow streams: `pa.table(table)`, DuckDB, Polars."""
+        """A scan for Arrow consumers: `pa.table(table)`, DuckDB, Polars."""
         return self.scan().__arrow_c_stream__(requested_schema)
 
     def search(
@@ -95,13 +95,13 @@ class Reads:
         k: int = 10,
         match: Match = "any",
     ) -> pa.Table:
-        """The k rows that fit a text best, best first, with `_score`: over base, SSTables and the visible tail.
+        """The k rows that match a text best, best first, with `_score`: over base, SSTables and the visible tail.
 
-        Hits and scores are those of one native index over the rows that a scan shows now. `column` may be left out
-        where one column has a full-text index. `match`: any of the words, all of them, or the phrase, which needs an
-        index with positions. `filter`, as in `scan`, chooses among the hits; it changes no score.
+        Hits and scores are those of one native Lance index over the rows that a scan returns now. `column` is optional
+        if only one column has a full-text index. `match` is "any" word, "all" words, or "phrase", which needs an index
+        with positions. `filter`, as in `scan`, selects among the hits and does not change scores.
 
-        Writes nothing. Raises InvalidInput for what cannot be, DataLoss, Corrupt, Transient.
+        Writes nothing. Raises InvalidInput for invalid arguments, DataLoss, Corrupt, Transient.
         """
         return self.searcher().search(text, column, k, match=match, filter=filter, columns=_names(columns))
 
@@ -116,16 +116,15 @@ class Reads:
         nprobes: int | None = None,
         refine: int | None = None,
     ) -> pa.Table:
-        """The k rows whose vectors are nearest to one, nearest first, with `_distance`: over base, SSTables and the
-        visible tail.
+        """The k rows nearest to a vector, nearest first, with `_distance`: over base, SSTables and the visible tail.
 
-        Distances are exact, and Lance's: the squared Euclidean one for l2, 1 - cosine, 1 - dot product. The rows are
-        those of a brute force over what a scan shows now; where the base has an index, nearly so: `nprobes` is how many
-        of its partitions are read at least, and `refine` times k of its candidates are measured by the stored
-        numbers. More of both is slower and finds more. `column` may be left out where there is one vector column.
-        `filter`, as in `scan`, is applied before the nearest are taken.
+        Distances are exact, computed like Lance: squared Euclidean for l2, 1 - cosine, 1 - dot product. The result is
+        that of a brute-force search over the rows that a scan returns now. If the base has an index, it is approximate:
+        `nprobes` is the minimum number of partitions to read, and exact distances are computed for `refine` times k
+        candidates. Higher values are slower and find more. `column` is optional if there is only one vector column.
+        `filter`, as in `scan`, is applied before the nearest rows are chosen.
 
-        Writes nothing. Raises InvalidInput for what cannot be, DataLoss, Corrupt, Transient.
+        Writes nothing. Raises InvalidInput for invalid arguments, DataLoss, Corrupt, Transient.
         """
         searcher = VectorSearcher(self._snapshot())
         return searcher.nearest(
@@ -148,12 +147,12 @@ class Reads:
         nprobes: int | None = None,
         refine: int | None = None,
     ) -> pa.Table:
-        """The k rows that fit a text and a vector best, best first, with `_score`, `_distance` and `_relevance`.
+        """The k rows that match a text and a vector best, best first, with `_score`, `_distance` and `_relevance`.
 
-        Of one instant, the best of `search` and of `nearest` are taken, 100 of each or 4 k, and ranked together: by
-        "rrf", 1 / (60 + rank) in the one plus the same in the other, or "weighted", `weight` times the score beside the
-        best score, and the rest of 1 times how far the distance lies from the farthest to the nearest. A row that does
-        not match the text has no `_score`, one without a vector no `_distance`; for what is missing a row gets nothing.
+        The best rows of `search` and of `nearest` at the same instant, 100 of each or 4 k, are ranked together. `fuse`
+        is "rrf": the sum of 1 / (60 + rank) in both; or "weighted": `weight` times the score relative to the best
+        score, plus (1 - `weight`) times the closeness, from 0 for the farthest candidate to 1 for the nearest. `_score`
+        is null for a row that does not match the text, `_distance` for a row without a vector; a missing part counts 0.
 
         The other arguments are those of `search` and `nearest`. Writes nothing, raises what they raise.
         """
@@ -174,7 +173,7 @@ class Reads:
         )
 
     def searcher(self) -> Searcher:
-        """The table as it is now, for many searches of the same instant. See `search`."""
+        """The current state of the table, for many searches at the same instant. See `search`."""
         return searcher_of(self._snapshot())
 
 
@@ -183,7 +182,7 @@ def _names(columns: Columns) -> Sequence[str] | None:
 
 
 def _first(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
-    """No more than so many rows; what comes after them is not read."""
+    """At most this many rows; later ones are not read."""
     for batch in batches if limit else ():
         yield batch.slice(0, limit)
         limit -= batch.num_rows

@@ -1,4 +1,4 @@
-"""`recover`: how Spark's checkpoint stands to a table's stream, and a new one where it is lost or damaged."""
+"""`recover`: compare Spark's checkpoint with a table's stream, and rebuild it if it is lost or damaged."""
 
 from __future__ import annotations
 
@@ -18,24 +18,23 @@ from headgate.table.table import Table, as_table, open_table
 
 @dataclass(frozen=True, repr=False)
 class Recovery(Result):
-    """What was found, and what was mended."""
+    """What was found, and what was repaired."""
 
     uri: str
     applied: bool
     damaged: tuple[Damaged, ...]
-    """Versions of the base that a power cut left damaged; with `apply` they were set aside."""
+    """Versions of the base that a power cut damaged; with `apply` they were set aside."""
     found: Diagnosis | None
-    """How the stream stands to Spark's checkpoint; None: no checkpoint was named."""
+    """The stream compared with Spark's checkpoint; None if no checkpoint was given."""
     rebuilt: Rebuilt | None
-    """The checkpoint that was made anew."""
+    """The rebuilt checkpoint."""
 
     @property
     def state(self) -> str | None:
-        """aligned, log ahead, spark ahead, lost or foreign; None: no checkpoint was named."""
+        """aligned, log ahead, spark ahead, lost or foreign; None if no checkpoint was given."""
         return None if self.found is None else self.found.standing.state
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values: Spark's batch, the commit record, WAL positions, Kafka's offsets."""
         told = {} if self.found is None else _diagnosis(self.found, self.rebuilt, self.applied)
         return {**told, "base": [_damaged(one, self.applied) for one in self.damaged]}
 
@@ -49,14 +48,14 @@ def recover(
     apply: bool = False,
     storage_options: Mapping[str, str] | None = None,
 ) -> Recovery:
-    """Say how Spark's checkpoint directory and a stream's commit log stand to each other, and what a start would do.
+    """Compare Spark's checkpoint directory with a stream's commit log, and say what a start would do.
 
-    Without `apply` nothing is written. With it a directory that is lost or damaged is moved aside and made anew, so
-    that the query goes on exactly where the table stands: THIS FENCES A DRIVER THAT STILL RUNS THE STREAM. Damaged
-    versions of the base are shown, and with `apply` set aside; without `spark_checkpoint` that is all.
+    Without `apply` nothing is written. With `apply` a lost or damaged directory is moved aside and rebuilt, so that the
+    query continues exactly where the table is: THIS FENCES A DRIVER THAT STILL RUNS THE STREAM. Damaged versions of the
+    base are listed, and with `apply` set aside; without `spark_checkpoint` only that is done.
 
-    `stream` is needed where the table has several; `sources` are the topics of each Kafka source of the query, where it
-    has several. Raises as `checkpoints.spark.recover.diagnose` and `rebuild` do.
+    `stream` is needed if the table has several; `sources` are the topics of each Kafka source of the query, if it has
+    several. Raises as `checkpoints.spark.recover.diagnose` and `rebuild` do.
     """
     table = as_table(table, storage_options)
     options = table.storage_options

@@ -1,4 +1,4 @@
-"""The shards of a table, as its face shows them."""
+"""The shards of a table, as `Table.shards` returns them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class ShardInfo:
     """One shard as its latest manifest shows it; one without a manifest was never opened."""
 
     name: str | None
-    """None where it cannot be told from the id: native's shards, and those of partitions."""
+    """None if unknown: shards of native Lance, and of partitions that no log names."""
     id: UUID
     epoch: int
     """How often it was claimed; 0: nobody has opened it for writing yet."""
@@ -24,16 +24,16 @@ class ShardInfo:
     owner: str | None
     sealed: bool
     native_safe: bool
-    """Whether native Lance may open it: no stream owns it, and its WAL lies where native looks."""
+    """True if native Lance may open it: no stream owns it, and its WAL is in the table's folder."""
 
     @property
     def claimed(self) -> bool:
-        """Whether a writer or a stream has opened it."""
+        """True if a writer or a stream has opened it."""
         return self.epoch > 0
 
     @classmethod
     def of(cls, shard_id: UUID, name: str | None, manifest: Manifest | None, *, is_native_wal: bool) -> ShardInfo:
-        """What a manifest says, if there is one; `is_native_wal`: the WALs of the table lie where native looks."""
+        """The info from a manifest, if there is one; `is_native_wal`: the table's WALs are in its own folder."""
         manifest = manifest or Manifest(version=0, epoch=0, shard_id=shard_id)
         return cls(
             name=name,

@@ -1,4 +1,4 @@
-"""How the streams of a table stand: what they have committed, and how far behind Kafka they are. Reads only."""
+"""The state of a table's streams: what they have committed, and their lag behind Kafka. Reads only."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ Consumer = Callable[[str], ConsumerConfig]
 
 @dataclass(frozen=True)
 class PartitionStatus:
-    """One partition of a topic as a stream has read it."""
+    """One partition of a topic as read by a stream."""
 
     topic: str
     partition: int
     committed: int | None
-    """Where the next batch starts; None: the stream has not read it yet."""
+    """The next batch's start; None if the stream has not read the partition yet."""
     end: int | None = None
-    """Where Kafka's log ends, as a reader of committed records sees it; None: not asked."""
+    """The end offset in Kafka for a reader of committed records; None if Kafka was not asked."""
     lag: int | None = None
-    """Offsets that are in Kafka and not in the table."""
+    """Offsets that are in Kafka, but not in the table."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ class StreamStatus:
 
     @property
     def lag(self) -> int | None:
-        """Over all partitions; None where Kafka was not asked."""
+        """Over all partitions; None if Kafka was not asked."""
         known = [part.lag for part in self.partitions if part.lag is not None]
         return sum(known) if known else None
 
 
 def heads_of(table: Table) -> tuple[Head, ...]:
-    """Where every stream of the table stands, by name."""
+    """The commit log head of every stream, by name."""
     home = table.home
     return tuple(read_head(home, name) for name in list_streams(home.records))
 
@@ -55,7 +55,7 @@ def heads_of(table: Table) -> tuple[Head, ...]:
 def stream_statuses(table: Table, consumer: Consumer | None = None) -> tuple[StreamStatus, ...]:
     """Every stream of the table, by name. With `consumer`, Kafka is asked for the ends of its topics.
 
-    Raises NotFound for a topic that is gone, Transient, PermissionDenied.
+    Raises NotFound for a missing topic, Transient, PermissionDenied.
     """
     return tuple(StreamStatus(head, _partitions(head, consumer)) for head in heads_of(table))
 

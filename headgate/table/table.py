@@ -1,8 +1,7 @@
-"""Table: a Lance dataset, its shards and our records, for people without Spark.
+"""Table: a Lance dataset, its shards and headgate's records, for use without Spark.
 
-A table exists from the moment its base names the table's id, and is known by that id:
-it is random, shard ids are made of it, and the record is filed under it. So whatever
-an earlier table left in the same place is never met again.
+A table exists from the moment its base has the table's id. The id is random, shard ids are derived from it, and
+table.json is stored under it. So files of an earlier table at the same URI are never read again.
 """
 
 from __future__ import annotations
@@ -54,10 +53,10 @@ from headgate.table.upkeep import Upkeep
 
 @dataclass(frozen=True, eq=False)
 class Table(Reads, Upkeep):
-    """A table that exists. Picklable and thread-safe; a context manager that closes what `upsert` opened.
-    Make one with `open_table`.
+    """A table, from `open_table` or `create_table`. Picklable and thread-safe; as a context manager it closes the
+    writers that `upsert` opened.
 
-    Its reads keep what the next read would read again, see `cache`; a copy with other columns begins anew.
+    Its reads cache immutable objects, see `cache`; a copy with other columns starts with an empty cache.
     """
 
     home: TableHome
@@ -65,25 +64,25 @@ class Table(Reads, Upkeep):
     record: TableRecord
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
     at: TableCheckpoint | None = field(default=None, repr=False)
-    """The checkpoint it was opened at: it shows that instant, and nothing can be written to it."""
+    """The checkpoint it was opened at; it is then read-only."""
     cache: TableCache = field(default_factory=TableCache, init=False, repr=False)
-    """What reads keep in memory, WAL tails above all, within the budget of `headgate.set_cache_bytes`."""
+    """Cache of reads, mostly WAL tails, within the budget of `headgate.set_cache_bytes`."""
     _writers: RoutedWriters = field(default_factory=RoutedWriters, repr=False)
-    """Of `upsert` and `delete`; those of a copy with other columns too."""
+    """Writers of `upsert` and `delete`, shared with copies that have other columns."""
 
     @property
     def uri(self) -> str:
-        """Where it is, without credentials."""
+        """The table's URI, without credentials."""
         return self.home.uri
 
     @property
     def table_id(self) -> uuid.UUID:
-        """Its own random id, made at creation."""
+        """The random id, made at creation."""
         return self.record.table_id
 
     @property
     def primary_key(self) -> tuple[str, ...]:
-        """Key columns in column order; empty for a table that is only appended to."""
+        """Key columns in column order; empty for a table without a primary key."""
         return self.home.schema.primary_key
 
     @property
@@ -98,15 +97,15 @@ class Table(Reads, Upkeep):
 
     @property
     def vectors(self) -> tuple[VectorColumn, ...]:
-        """Columns of vectors, see `nearest`."""
+        """Vector columns, see `nearest`."""
         return self.record.vectors
 
     def shards(self, *, names: Sequence[str] = ()) -> list[ShardInfo]:
-        """Every shard that the sharding defines, claimed or not, and every other one that was claimed, by name. Reads
-        one LIST, and per claimed shard a LIST and a manifest.
+        """Every shard that the sharding defines, and every other shard that was ever claimed, by name. Costs one LIST,
+        and per claimed shard a LIST and a manifest.
 
-        Under `by_partition` the shards are those that were claimed; `names` are further names to recognise.
-        Raises Corrupt where a manifest cannot be read.
+        With `by_partition` the shards are those that were claimed; `names` are more names to recognise. Raises Corrupt
+        for an unreadable manifest.
         """
         known, native = self._shard_names(names), self.record.wal_uri is None and not self.record.wal_undecided
         ids = list(self.shard_ids())
@@ -120,33 +119,36 @@ class Table(Reads, Upkeep):
         return sorted(shards, key=lambda info: (info.name is None, info.name or "", info.id))
 
     def shard(self, shard: uuid.UUID | str) -> Shard:
-        """A shard by name or id, whether it was ever written or not. Raises InvalidInput for a name it cannot have."""
+        """A shard by name or id, even if it was never written. Raises InvalidInput for an invalid name."""
         return self.home.known_shard(shard)
 
     def writer(self, shard: uuid.UUID | str, config: WriterConfig = WriterConfig()) -> ShardWriter:  # noqa: B008
         """Open a shard for writing. THIS WRITES, AND IT FENCES AN EARLIER WRITER. See ShardWriter.open.
 
-        Rows are not routed, as `upsert` does: on a table with a key a key must be in one and the same shard always,
-        because a key that is in two shards is shown twice. The writer of a bucket refuses keys of another one; under
-        `by_partition` the caller must see to it.
+        Unlike `upsert` it does not route rows. On a table with a key, a key must always go to the same shard: a key in
+        two shards is shown twice. The writer of a bucket refuses keys of another bucket; with `by_partition` the caller
+        must choose the right shard.
         """
         self._check_now("write")
         return ShardWriter.open(current_home(self.home), self.shard(shard).id, config)
 
     def landed(self, entry_id: str) -> bool:
-        """Whether an entry that a writer named unknown is durable: True is visible, False never will be. Ask after the
-        next open of its shard. See `ShardWriter.take_pending` and `shards.wal.pending.landed`. Writes nothing.
+        """Whether an entry with unknown outcome is durable: True means visible, False means that it never will be. Ask
+        after the next open of its shard. See `ShardWriter.take_pending` and `shards.wal.pending.landed`. Writes
+        nothing.
 
-        Raises InvalidInput while the request may still arrive, Expired where the entry's place was collected meanwhile.
+        Raises InvalidInput while the request may still arrive, and Expired if garbage collection has deleted the
+        entry's position.
         """
         return landed(self.home, entry_id)
 
     def upsert(self, rows: Rows) -> None:
-        """Put rows into the shards of their keys, durably: each replaces the row of its key, the last one counts.
+        """Write rows durably to the shards of their keys. Each row replaces the row with its key; of equal keys the
+        last one counts.
 
-        Opens a writer per shard at the first call and keeps it until `close`: THAT FENCES AN EARLIER WRITER. Over
-        several shards it is not one commit; after an error the same call again is right. Raises InvalidInput, before
-        anything is written, where the table has no key, a stream owns a shard (R16), or rows do not tell their shard
+        Opens a writer per shard at the first call and keeps it until `close`: THAT FENCES AN EARLIER WRITER. A call
+        over several shards is not one commit; after an error repeat the call. Raises InvalidInput before anything is
+        written if the table has no key, a stream owns a shard (R16), or rows do not contain their shard
         (`by_partition`); Fenced and Poisoned until the table is closed, DataLoss, Corrupt, Transient.
         """
         self._check_now("write")
@@ -158,14 +160,14 @@ class Table(Reads, Upkeep):
         self._writers.write(self.home, current_home, lambda schema: schema.stored_rows(rows))
 
     def delete(self, keys: Keys) -> None:
-        """Delete the rows with these keys, given as to `get`, in the shards of the keys. Otherwise as `upsert`."""
+        """Delete the rows with these keys; keys as in `get`, everything else as in `upsert`."""
         self._check_now("write")
         self._writers.write(self.home, current_home, lambda schema: schema.stored_deletes(key_rows(schema, keys)))
 
     def close(self) -> None:
-        """Close the writers of `upsert` and `delete`; reads go on, and the next `upsert` opens writers anew.
+        """Close the writers of `upsert` and `delete`; reads still work, and the next `upsert` opens new writers.
 
-        Raises the first error that a writer met; what was acknowledged is safe either way.
+        Raises the first error that a writer met; acknowledged rows are safe either way.
         """
         self._writers.close()
 
@@ -182,31 +184,31 @@ class Table(Reads, Upkeep):
                 raise
 
     def refreshed(self) -> Table:
-        """The same table with the columns it has now: somebody may have changed them since it was opened."""
+        """The same table with its current columns, which may have changed since it was opened."""
         self._check_now("refresh")
         return replace(self, home=current_home(self.home), schema=plain_schema(self.home))
 
     def retrying(self, retry: Retry) -> Table:
-        """The same table, its stores under another policy."""
+        """The same table with another retry policy for its stores."""
         return replace(self, home=self.home.retrying(retry))
 
     def add_column(self, column: pa.Field | str) -> Table:
-        """Add a column that may be null, also while streams and writers run; the table with it. See `columns`.
+        """Add a nullable column; streams and writers may run. Returns the table with it.
 
-        `column` is a pyarrow Field, or as Spark writes it: "channel string".
+        `column` is a pyarrow Field, or Spark DDL: "channel string".
         """
         self._check_now("be changed")
         add_column(self.home, arrow_field(column) if isinstance(column, str) else column)
         return self.refreshed()
 
     def rename_column(self, name: str, to: str) -> Table:
-        """Rename a column that rows are neither keyed, routed nor indexed by; the table with it. See `columns`."""
+        """Rename a column that is not part of key, sharding or an index. Returns the table with the new name."""
         self._check_now("be changed")
         rename_column(self.home, name, to, self._bound_columns())
         return self.refreshed()
 
     def drop_column(self, name: str) -> Table:
-        """Drop a column that rows are neither keyed, routed nor indexed by; the table without it. See `columns`."""
+        """Drop a column that is not part of key, sharding or an index. Returns the table without it."""
         self._check_now("be changed")
         drop_column(self.home, name, self._bound_columns())
         return self.refreshed()
@@ -223,13 +225,13 @@ class Table(Reads, Upkeep):
         expires: str | float | timedelta | None = None,
         note: str = "",
     ) -> TableCheckpoint:
-        """Name the table as it is now, and keep all of it until the checkpoint is dropped or expires: seconds, a
-        timedelta, or "7d".
+        """Name the current state of the table, and keep it until the checkpoint is dropped or expires. `expires` is
+        seconds, a timedelta, or "7d".
 
-        "durable" records what is: it flushes nothing and fences nobody. "all" flushes everything and leaves no gap in
-        the WALs; on a table that nobody runs only: IT FENCES EVERY WRITER AND STREAM (a running stream takes its own,
-        see ShardSink; writers of this table's `upsert` are closed first). The result's `note` says what could not be
-        done. Raises InvalidInput, and as `take` and `checkpoint_stopped` do.
+        "durable" records the current state: it flushes nothing and fences nobody. "all" flushes everything and leaves
+        no gap in the WALs. Use it only on a stopped table: IT FENCES EVERY WRITER AND STREAM (a running stream takes
+        its own checkpoints, see ShardSink; writers of this table's `upsert` are closed first). The result's `note` says
+        what was not possible. Raises InvalidInput, and as `take` and `checkpoint_stopped` do.
         """
         self._check_now("take a checkpoint")
         if name is not None:
@@ -244,16 +246,16 @@ class Table(Reads, Upkeep):
         return taken(home, self.shard_ids(), name=name, expires_after=after, note=note, names=self._shard_names())
 
     def checkpoints(self) -> list[StoredCheckpoint]:
-        """All checkpoints, expired ones too until they are collected, oldest first. Raises Corrupt."""
+        """All checkpoints, including expired ones that are not collected yet, oldest first. Raises Corrupt."""
         return CheckpointStore(self.home.records, self.uri).list()
 
     def drop_checkpoint(self, name: str) -> TableCheckpoint:
-        """Drop a checkpoint: garbage collection may take what only it named. Raises NotFound."""
+        """Drop a checkpoint: garbage collection may then delete files that only it held. Raises NotFound."""
         self._check_now("drop a checkpoint")
         return drop(self.home, name)
 
     def backlog(self) -> list[ShardBacklog]:
-        """The shards whose SSTables wait to be taken into the base, and who owns them. Writes nothing."""
+        """The shards with SSTables that are not in the base yet, and their owners. Writes nothing."""
         return backlog(self.home, self.shard_ids(), self._shard_names())
 
     def clone(
@@ -267,12 +269,12 @@ class Table(Reads, Upkeep):
         names: Sequence[str] = (),
         progress: Progress | None = None,
     ) -> Table:
-        """Make a table of its own at `uri`, of a named checkpoint or of this table as it is; fresh rows included.
+        """Copy a named checkpoint, or the current table, to `uri`, fresh rows included.
 
-        Fences nobody. Shallow: the base reads this table's files, which a tag on it holds; `deep` copies them. The
-        WAL store is not inherited: `wal_uri` names one, without it the clone's first writer may still choose one (see
-        `open_table`); it is reached with `wal_storage_options`, else as this table's is. `names` are names of shards
-        that only the caller knows. After a crash the same call completes it. See `checkpoints.clone.clone.clone_table`.
+        Fences nobody. A shallow clone reads this table's files, which a tag protects; `deep` copies them. The WAL store
+        is not inherited: set it with `wal_uri`, or let the clone's first writer choose one (see `open_table`). It is
+        reached with `wal_storage_options`, else with this table's options. `names` are shard names that no log
+        contains. After a crash the same call completes it. See `checkpoints.clone.clone.clone_table`.
         """
         options = joined_options(self.storage_options, wal_storage_options)
         target = clone_target(
@@ -300,7 +302,7 @@ class Table(Reads, Upkeep):
         return {self.home.shard(name).id: name for name in (*self.sharding.known_names(), *names)}
 
     def _check_now(self, what: str) -> None:
-        """Raises InvalidInput where the table is that of a checkpoint."""
+        """Raises InvalidInput if the table was opened at a checkpoint."""
         if self.at is not None:
             raise InvalidInput(
                 f"The table was opened at checkpoint {self.at.name!r}, which is read-only: it cannot {what}.",
@@ -322,7 +324,7 @@ class Table(Reads, Upkeep):
         return f"Table({self.uri!r}, {columns}{key}, sharding={self.sharding}{text}{at})"
 
     def _repr_html_(self) -> str:
-        """Its columns, for a notebook. Reads nothing."""
+        """The columns as HTML for notebooks. Reads nothing."""
         roles = {"key": self.primary_key, "full text": self.full_text, "vector": [one.column for one in self.vectors]}
         return as_html(self.uri, self.schema, roles, str(self.sharding))
 
@@ -335,18 +337,18 @@ def open_table(
     storage_options: Mapping[str, str] | None = None,
     wal_storage_options: Mapping[str, str] | None = None,
 ) -> Table:
-    """The table at a place; writes nothing. `wal_uri` may be left out: it is in the record.
+    """Open a table; writes nothing. `wal_uri` is optional: table.json has it.
 
-    A separate WAL store is reached with `wal_storage_options`, which may also stand in `storage_options` under names
-    that begin with `wal.`; without any, with the options of the table.
+    A separate WAL store is reached with `wal_storage_options`, or with entries of `storage_options` whose names begin
+    with `wal.`; without any, with the table's options.
 
-    With `checkpoint`, exactly as that checkpoint has it, whatever came since; writers are refused.
+    With `checkpoint` you get exactly the state of that checkpoint, read-only.
 
-    A table or clone that was made without a WAL store takes the given one from the moment a writer opens a shard. A
-    clone that its first writer left without one stays so. See `shards.wal.moved`.
+    A table or clone without a separate WAL store moves to the given one when a writer opens a shard, except a clone
+    whose first writer has already opened it without one. See `shards.wal.moved`.
 
-    Raises NotFound where there is no dataset or checkpoint, InvalidInput where it is not a table (yet, or any more),
-    WalStoreMismatch where `wal_uri` is another one than recorded.
+    Raises NotFound if the dataset or checkpoint does not exist, InvalidInput if it is not a headgate table,
+    WalStoreMismatch if `wal_uri` differs from the recorded one.
     """
     storage_options = joined_options(storage_options, wal_storage_options)
     store = table_store(place(uri), storage_options)
@@ -362,7 +364,7 @@ def open_table(
 
 
 def as_table(table: Table | Place, storage_options: Mapping[str, str] | None = None) -> Table:
-    """The table itself, or the one at a place."""
+    """The table itself, or the one at a URI."""
     return table if isinstance(table, Table) else open_table(table, storage_options=storage_options)
 
 

@@ -1,4 +1,4 @@
-"""Where a clone of a table goes, and the record that makes it a table."""
+"""The destination of a clone, and its table.json."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def clone_target(
     *,
     deep: bool,
 ) -> CloneTarget:
-    """Where a clone of a table is made, and the record that it gets: the table's own, with the clone's id and WAL."""
+    """The destination of a clone, and its table.json: the source's, with the clone's id and WAL."""
     store = table_store(uri, storage_options)
     wal_store = wal_store_of(store, wal_uri, wal_storage_options)
 

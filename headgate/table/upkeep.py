@@ -1,4 +1,4 @@
-"""What keeps a table in order that nobody runs; a running stream does it by itself."""
+"""Maintenance of a table without a stream; a running stream does it automatically."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from headgate.steps import step
 
 
 class Upkeep:
-    """Flushing, compacting, collecting and indexing by hand."""
+    """Flush, compaction, garbage collection and indexing by hand."""
 
     home: TableHome
 
@@ -48,16 +48,19 @@ class Upkeep:
     def _check_now(self, what: str) -> None: ...
 
     def flush(self) -> str:
-        """Let SSTables cover everything in the WALs of a table that nobody runs: IT FENCES EVERY WRITER AND STREAM.
+        """Flush all rows in the WALs of a stopped table to SSTables: IT FENCES EVERY WRITER AND STREAM.
 
-        Says what could not be done: WAL-only streams have no SSTables. Raises as `checkpoint` of scope "all" does.
+        The result says what was not possible: WAL-only streams have no SSTables. Raises as `checkpoint` of scope "all"
+        does.
         """
         self._check_now("be flushed")
         self.close()
         return flush_stopped(current_home(self.home), self.shard_ids(), names=self._shard_names())
 
     def to_flush(self) -> list[ToFlush]:
-        """The shards that `flush` would open, what waits in their WALs, and whom it would fence. Writes nothing."""
+        """The shards that `flush` would open, the contents of their WALs, and the writers it would fence. Writes
+        nothing.
+        """
         return to_flush(self.home, self.shard_ids(), self._shard_names())
 
     def compact(
@@ -67,12 +70,12 @@ class Upkeep:
         policy: BasePolicy = BasePolicy(),  # noqa: B008
         progress: Progress | None = None,
     ) -> Compacted:
-        """Take all SSTables into the base, tidy it (small fragments merged, old versions removed by policy), and let
-        its indexes cover what is new, in this process.
+        """Merge all SSTables into the base, clean it up (merge small fragments, remove old versions by policy), and
+        extend its indexes to new rows, in this process.
 
-        Of a table that nobody runs (a running stream does it by itself): IT FENCES THE WRITERS AND STREAMS of every
-        shard that has SSTables. Rows in the WALs alone stay there; `flush` first. A crash anywhere, then again: the
-        same table. See `compact_stopped`, `index_base`.
+        For stopped tables (a running stream does it automatically): IT FENCES THE WRITERS AND STREAMS of every shard
+        with SSTables. Rows that are only in WALs stay there; call `flush` first. After a crash, call it again. See
+        `compact_stopped`, `index_base`.
         """
         self._check_now("be compacted")
         self.close()
@@ -105,9 +108,10 @@ class Upkeep:
         apply: bool = False,
         progress: Progress | None = None,
     ) -> Collection:
-        """What no reader, checkpoint, fence or recovery can need any more; with `apply` it is deleted. See `collect`.
+        """Find files that no reader, checkpoint, fence or recovery can need any more, and delete them with `apply`. See
+        `collect`.
 
-        A `min_age` below MIN_AGE may take what somebody who reads without a checkpoint still needs.
+        A `min_age` below MIN_AGE may delete files that a reader without a checkpoint still needs.
         """
         with shown(progress) as report:
             deleted = partial(report, "collecting")
@@ -123,10 +127,10 @@ class Upkeep:
         limits: Limits | None = None,
         progress: Progress | None = None,
     ) -> IndexBuild:
-        """Cover the base's rows by the column's index, in this process or on the executors of a SparkSession.
+        """Extend the column's index to all rows of the base, in this process or on the executors of a SparkSession.
 
-        Of a vector column where it is one, else a full-text index. What is covered already is left alone. Vectors get
-        an index once enough rows of the base have one; `note` of the result says so. See `build_index`.
+        A vector column gets a vector index, any other a full-text index. Rows that are covered already are skipped.
+        Vectors get an index once enough rows of the base have one; the result's `note` says so. See `build_index`.
         """
         self._check_now("be indexed")
         runner = None

@@ -1,4 +1,4 @@
-"""A Spark on this machine, set up for the sink: our jars, this Python, no web page, and its own log kept apart."""
+"""A local Spark session for the sink: with headgate's jars, this Python, no web UI, and a separate log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TASK_TRIES = 4
-"""As on a cluster. Plain local mode would fail a query with its first failed task."""
+"""Task retries, as on a cluster. Plain local mode would fail a query with its first failed task."""
 
 
 _REAPED = 1.0
@@ -39,17 +39,17 @@ _NEEDED = {
 
 
 class SparkFailed(HeadgateError):
-    """Spark did not start, or a query of it ended for a reason that is not ours."""
+    """Spark did not start, or a query of it ended for a reason outside headgate."""
 
     next_step = "read the end of Spark's log, named above"
 
 
 def session(spark: SparkSession | None = None, *, cores: int | None = None, **settings: str) -> SparkSession:
-    """A SparkSession that can read Kafka: the given one, the one that this process has or gets from `spark-submit`,
-    else a new one on this machine, with our jars and on so many `cores` (None: all of them).
+    """A SparkSession that can read Kafka: the given one, the active one or the one from `spark-submit`, else a new
+    local one with headgate's jars and this many `cores` (None: all).
 
-    `settings` are Spark's, as `**{"spark.sql.shuffle.partitions": "4"}`; a given session keeps its own. Raises
-    JarsMissing with all jars that a session lacks (a Spark Connect server is not asked), SparkFailed, MissingExtra.
+    `settings` are Spark settings such as `**{"spark.sql.shuffle.partitions": "4"}`, for new sessions only. Raises
+    JarsMissing with all jars that the session lacks (not checked with Spark Connect), SparkFailed, MissingExtra.
     """
     with needs():
         from pyspark import SparkContext
@@ -74,7 +74,7 @@ def session(spark: SparkSession | None = None, *, cores: int | None = None, **se
 
 
 def has_class(spark: SparkSession, name: str) -> bool:
-    """Whether the session's JVM finds a class. Spark Connect does not tell: the first use does."""
+    """True if the session's JVM has the class. Spark Connect does not expose this."""
     if getattr(spark, "_jsparkSession", None) is None:
         return True
     jvm: Any = spark._jvm
@@ -91,12 +91,11 @@ def local_session(
     log_file: Path | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Start Spark in a JVM of its own, on `cores` cores (None: all of them).
+    """Start Spark in a JVM of its own, on `cores` cores (None: all).
 
-    The JVM ends with this process, and not by a SIGINT or SIGTERM: a supervisor that signals every process of a service
-    means this one, which needs Spark for its clean end. What the JVM and its workers print goes to `log_file` where one
-    is given, so that a terminal shows only what we say. `settings` come on top of ours, jars beside ours. Raises
-    JarsMissing, SparkFailed, MissingExtra.
+    The JVM ends with this process, and ignores SIGINT and SIGTERM: if a supervisor signals all processes of a service,
+    this process still needs Spark for a clean end. Output of the JVM and its workers goes to `log_file`, if given.
+    `settings` and jars are added to headgate's own. Raises JarsMissing, SparkFailed, MissingExtra.
     """
     with needs():
         from pyspark import SparkConf, SparkContext
@@ -151,7 +150,7 @@ def kill_jvm() -> None:
 
 
 def jvm_gone(log_file: Path | None, error: BaseException) -> SparkFailed | None:
-    """Whether the JVM has ended that this process started, after something that was asked of it failed by `error`."""
+    """Checks, after a call failed with `error`, if the JVM that this process started has ended."""
     from pyspark import SparkContext
 
     started: subprocess.Popen[bytes] | None = getattr(SparkContext._gateway, "proc", None) or _launched(error)
@@ -170,14 +169,12 @@ def jvm_gone(log_file: Path | None, error: BaseException) -> SparkFailed | None:
 
 
 def quiet_py4j() -> None:
-    """py4j logs a traceback, by the root logger, beside what it raises. From now on it does not."""
+    """Stop py4j from logging tracebacks to the root logger."""
     logging.getLogger().addFilter(_not_of_py4j)
 
 
 def quiet_accumulators(spark: SparkSession) -> None:
-    """PySpark's thread for accumulators prints a traceback when the JVM dies, piece by piece, into the one line that
-    is said about it.
-    """
+    """PySpark's thread for accumulators prints a traceback when the JVM dies; this suppresses it."""
     server = getattr(spark.sparkContext, "_accumulatorServer", None)
     if server is not None:
         server.handle_error = lambda *_: None

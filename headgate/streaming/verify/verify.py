@@ -1,21 +1,21 @@
-"""Whether a table holds what its streams committed: every row once, with the right values, and nothing else.
+"""Checks that a table has exactly the rows that its streams committed: every row once, with the right values.
 
-The topic is read again, up to where the commit logs say, decoded as the stream decoded it and compared with the table
-row by row; dead letters are compared by their offsets. Reads only, fences nobody, and keeps 16 bytes per row. A stream
-may go on meanwhile: the table is looked at as it was at one instant.
+The topic is read again, up to the committed offsets, decoded as the stream decoded it and compared with the table row
+by row; dead letters are compared by offset. Reads only, fences nobody, and needs 16 bytes of memory per row. Streams
+may keep running: the table is read at one instant.
 
 How a record was decoded is in the stream's open records: the decoder, and the columns that the table had then. A column
 that was added later is null in such rows, one that was renamed has its new name, one that was dropped is not compared.
 
-Not everything can be judged, and the report says in words what was not:
-1. Rows that Spark made, or a decoder that is not headgate's: their values are not in the topic. Their offsets are
-   compared, and how many rows there are as far as the log still has every record. On a table with a key each of them
-   may have replaced any other row: then only keys that are there twice are found, and too many rows.
-2. Rows that were let go by `headgate wal expire` are in the topic and not in the table.
-3. Where the log does not say the decoder (an older stream) or what was done to the frame (`format("headgate")`), a
-   difference may come from that.
+Not everything can be compared; the report says what was not:
+1. Rows computed in Spark, or by a custom decoder: their values are not in the topic. Their offsets are compared, and
+   their number as far as the log still has every record. On a table with a key, each may have replaced any other row:
+   then only duplicate keys and surplus rows are found.
+2. Rows removed by `headgate wal expire` are in the topic, but not in the table.
+3. If the log does not record the decoder (an older stream) or the query's changes to the frame (`format("headgate")`),
+   that may explain a difference.
 
-The topic must still hold what the streams read; offsets that retention has removed are named and refused.
+The topic must still have the records that the streams read; otherwise the error names the missing offsets.
 """
 
 from __future__ import annotations
@@ -53,43 +53,43 @@ from headgate.table.status import heads_of
 from headgate.table.table import Table, as_table
 
 TRIES = 10
-"""A commit between the two readings of the logs means once more."""
+"""After a commit between the two reads of the logs, both are read again."""
 
 
 @dataclass(frozen=True, repr=False)
 class Verification(Result):
-    """What was compared, and what is off."""
+    """What was compared, and the differences."""
 
     ranges: tuple[CommittedRange, ...]
     eras: tuple[tuple[Era, ...], ...]
-    """Per range, how its records were decoded."""
+    """For each offset range, how its records were decoded."""
     records: int
     """Read from the topic."""
     expected: int
-    """Rows that the records come to: after updates and deletes, where the table has a key."""
+    """Expected rows: after updates and deletes, if the table has a key."""
     rows: int
     """Rows in the table."""
     dead_letters: int
-    """Records that cannot become rows."""
+    """Records that cannot be decoded."""
     difference: Difference
     dead_letters_lost: int
     dead_letters_extra: int
-    """Kept twice, or without a reason."""
+    """Duplicate or unexpected dead letters."""
     examples: tuple[dict[str, Any], ...] = ()
     expired: int = 0
-    """Entries that were let go by `headgate wal expire`: their rows count as lost, and nobody can tell these apart."""
+    """Entries removed by `headgate wal expire`: their rows count as lost, since they cannot be distinguished."""
     rewinds: tuple[RewindRecord, ...] = ()
-    """Of each stream the last one: what was read twice for it is expected twice, what it skipped is not expected."""
+    """The last rewind of each stream: records read twice are expected twice, skipped records are not expected."""
     late: tuple[str, ...] = ()
-    """Streams whose log begins with a later batch than the first of its query, in words: rows are missing (R23)."""
+    """Streams whose log begins with a later batch than the first of its query, as sentences: rows are missing (R23)."""
     unjudged: tuple[str, ...] = ()
-    """What could not be judged, and why: a sentence each."""
+    """What was not compared, and why: a sentence each."""
     doubts: tuple[str, ...] = ()
-    """Why a difference may be no fault of the table: a sentence each."""
+    """Why a difference may not be a loss: a sentence each."""
 
     @property
     def may_be_expired(self) -> bool:
-        """Whether all that is off are rows that are not there, and entries were let go."""
+        """True if the only differences are missing rows, and entries were expired."""
         off = self.difference
         return bool(off.lost and self.expired) and not (
             off.duplicates or off.wrong or self.dead_letters_lost or self.dead_letters_extra or self.late
@@ -97,11 +97,10 @@ class Verification(Result):
 
     @property
     def holds(self) -> bool:
-        """True if nothing that can be judged is off."""
+        """True if table and topic agree in everything that was compared."""
         return not (self.difference or self.dead_letters_lost or self.dead_letters_extra or self.late)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values."""
         return {
             "holds": self.holds,
             "unjudged": list(self.unjudged),
@@ -135,10 +134,10 @@ def verify(
     progress: Progress | None = None,
 ) -> Verification:
     """Read the topics of a table's streams again, and compare them with the table row by row: `if not
-    headgate.verify(table, servers=…, topic=…).holds: …`. Reads only, fences nobody; streams may go on meanwhile.
+    headgate.verify(table, servers=…, topic=…).holds: …`. Reads only, fences nobody; streams may keep running.
 
-    `topic` are all topics that its streams read. `decode` is for what the streams did not record, `registry_auth` for
-    a schema registry, `kafka_options` are those of Spark's Kafka source. See `verify_table`.
+    `topic` names all topics that its streams read. `decode` is used for streams that did not record their decoder,
+    `registry_auth` for a schema registry; `kafka_options` are options of Spark's Kafka source. See `verify_table`.
     """
     table = as_table(table, storage_options)
     options = kafka_options or {}
@@ -157,11 +156,11 @@ def verify_table(
 ) -> Verification:
     """Compare the table with the topics.
 
-    1. at one instant: where every stream stands, and all rows of the table.
-    2. what the streams have committed and how they decoded it, from the logs; every topic of them must be among
-       `topics`. `decode` is for what the logs do not say, `registry_auth` for a registry that they name.
-    3. the records of those ranges, decoded as the stream decoded them, the newest of each key.
-    4. rows against rows, dead letters against records that cannot be rows. Made rows are counted.
+    1. read, at one instant, the head of every stream and all rows of the table.
+    2. read the committed ranges and decoders from the logs; `topics` must contain all their topics. `decode` is used if
+       the logs do not record it, `registry_auth` for a recorded registry.
+    3. read and decode the records of those ranges; keep the newest of each key.
+    4. compare rows with rows, dead letters with records that cannot be decoded. Rows computed in Spark are counted.
 
     Raises InvalidInput for a topic that is missing or holds too little, DataLoss, Transient, PermissionDenied.
     """
@@ -322,7 +321,7 @@ def _dead_letters(
 
 
 def _examples(table: Table, difference: Difference, reading: Changes) -> Iterator[dict[str, Any]]:
-    """The first differences. Reads everything once more, which only a broken table pays."""
+    """The first differences. Reads everything again, but only if there are differences."""
     shown = Differences(table.home.schema, difference)
     for batch in table.scan():
         shown.found(batch)
