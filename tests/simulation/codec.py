@@ -145,6 +145,15 @@ class TableBytes:
                 found.add("manifest-gap")
         return found | ({"manifest-gap"} if self._back else set())
 
+    def has_log_hole(self) -> bool:
+        """Whether a record is missing between the newest fold and the last record."""
+        for log in self.logs.values():
+            newest = max(log.folds, default=0)
+            above = [sequence for sequence in log.records if sequence > newest]
+            if above and len(above) < max(above) - newest:
+                return True
+        return False
+
     def _is_mine(self, kind: str, place: Any) -> bool:
         if kind in ("wal", "manifest"):
             return self.mine is None or place in self.mine

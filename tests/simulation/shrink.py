@@ -23,11 +23,11 @@ def shrunk(outcome: Outcome) -> Outcome:
     def broken(deviations: Sequence[Deviation], without: frozenset[int]) -> Outcome | None:
         nonlocal left
         left -= 1
-        again = World(outcome.seed, list(deviations), without).run()
+        again = World(outcome.seed, list(deviations), without, outcome.cast).run()
         return again if again.violation is not None and _kind(again) == _kind(outcome) else None
 
     best = outcome
-    for place in range(len(World(outcome.seed).cast)):
+    for place in range(len(outcome.cast)):
         best = broken(best.deviations, best.without | {place}) or best
     size = max(1, len(best.deviations) // 2)
     while left > 0:

@@ -79,10 +79,15 @@ class Objects:
             self.unsynced.append((key, before))
             self._changed(key)
 
-    def discard(self, key: str) -> None:
-        """Delete it, for good, and tell nobody."""
-        del self._keys[bisect_left(self._keys, key)]
-        del self.stored[key]
+    def discard(self, *keys: str) -> None:
+        """Delete them, for good, and tell nobody."""
+        for key in keys:
+            del self._keys[bisect_left(self._keys, key)]
+            del self.stored[key]
+
+    def clear(self) -> None:
+        """Nothing is there any more, and nothing under way."""
+        self.discard(*list(self.stored))
         self.late.clear()
         self.unsynced.clear()
         self.synced = 0

@@ -18,6 +18,7 @@ from headgate.shards.sharding import ByPartition
 from headgate.shards.writer import ShardWriter
 from tests.simulation import parties
 from tests.simulation.codec import TableBytes
+from tests.simulation.damage import lose
 from tests.simulation.lance.dataset import STORES
 from tests.simulation.lance.module import create
 from tests.simulation.operators import ConsumerState, check_between, check_clean
@@ -64,6 +65,7 @@ class Outcome:
     pairs: frozenset[tuple[str, str]]
     without: frozenset[int] = frozenset()
     """Of the cast, who was left out."""
+    cast: Sequence[str] = ()
 
 
 @dataclass(eq=False)
@@ -81,8 +83,13 @@ class World:
     """A table in a simulated store, and what its parties were told."""
 
     def __init__(
-        self, seed: int, deviations: list[Deviation] | None = None, without: frozenset[int] = frozenset()
+        self,
+        seed: int,
+        deviations: list[Deviation] | None = None,
+        without: frozenset[int] = frozenset(),
+        cast: Sequence[str] | None = None,
     ) -> None:
+        """`deviations`: replay these. `without`: leave these of the cast out. `cast`: these take part."""
         CHANCE.drawn.seed(seed)
         self.seed = seed
         self._replayed = deviations
@@ -95,7 +102,8 @@ class World:
         STORES[store.uri] = store
         self.store = store
         self.partitions = self._chance.choice((1, 1, 2))
-        self.cast = self._chance.choice(CASTS)
+        drawn = self._chance.choice(CASTS)
+        self.cast = cast or drawn
         self.without = without
         self.spark = SparkCheckpoint()
         self.consumer = ConsumerState(hold=self._chance.choice((60.0, 3600.0, 1e6)))
@@ -125,7 +133,13 @@ class World:
             violation = self._running(self.scheduler.run)
         drawn = self.scheduler.deviations if self._replayed is None else self._replayed
         return Outcome(
-            self.seed, violation, self.scheduler.history, drawn, frozenset(self.scheduler.pairs), self.without
+            self.seed,
+            violation,
+            self.scheduler.history,
+            drawn,
+            frozenset(self.scheduler.pairs),
+            self.without,
+            tuple(self.cast),
         )
 
     def _running(self, run: Callable[[], None]) -> str | None:
@@ -205,8 +219,7 @@ class World:
 
     def make_anew(self) -> None:
         """As somebody does who deletes the folder, and creates a table there: at once, for those who look."""
-        for key in list(self.objects.stored):
-            self.objects.discard(key)
+        self.objects.clear()
         self._make()
 
     @property
@@ -286,7 +299,6 @@ class World:
                 check_between("a clone, later", Counter(table.visible()), found, found)
             if self.seed % 5:
                 return
-            check_clean(self, here)
             if "driver" in self.cast:
                 StreamDriver.open(here.home, STREAM, self.spark.query, [shard_name(0)])
                 self._reads_the_same(here)
@@ -300,6 +312,7 @@ class World:
                 collect(here.home, self.shard_ids(here), min_age=timedelta(0), apply=True)
                 self._reads_the_same(here)
             check_clean(self, here)
+            lose(self, here, random.Random(f"damage {self.seed}"))
         except HeadgateError as error:
             raise Violation(f"at the end, with nobody else there: {error!r}") from error
 

@@ -90,7 +90,8 @@ def clone_table(
 
     1. look: what can never be is refused. A destination is empty, or holds this very clone.
     2. intent: what is going to be made, under a new random id; after a crash the one that is there.
-    3. pin: the named checkpoint, or one of our own.
+    3. pin: the named checkpoint, or one of our own. Then look whether the clone exists: whoever made it has released
+       its pin, and ours is of a later instant.
     4. copy the WAL tails, SSTables and dead letters. Entries that are missing at the start of a tail and held no rows
        are skipped. Entries that were flushed and collected meanwhile: from 3 again with a new pin (R13). A lost one:
        everything is removed, DataLoss.
@@ -110,17 +111,28 @@ def clone_table(
     intent = put_intent(target.store, intent)
     step("intended")
     set_aside_unborn(target.store)
-    if not _exists(target, intent):
-        pinned, plans = _copied(source, target, intent, progress)
+    if not _exists(target, intent) and (copied := _copied(source, target, intent, progress)) is not None:
         step("copied")
-        make_shards(_home(source.home, target, intent), pinned, plans, intent)
-        make_base(source.home, target, pinned, intent)
-        flip(target, intent)
+        try:
+            _make(source, target, intent, *copied)
+        except InvalidInput:
+            # What stands there may be of a clone that another caller has completed, and that went on since.
+            if not _exists(target, intent):
+                raise
     sync_base(target.store)
     step("cloned")
     _release(source.home, intent)
     step("released")
     return intent.table_id
+
+
+def _make(
+    source: CloneSource, target: CloneTarget, intent: CloneIntent, pinned: TableCheckpoint, plans: list[ShardPlan]
+) -> None:
+    """Steps 5 to 8."""
+    make_shards(_home(source.home, target, intent), pinned, plans, intent)
+    make_base(source.home, target, pinned, intent)
+    flip(target, intent)
 
 
 # -- 1 to 3: what is to be cloned --------------------------------------------------------
@@ -222,13 +234,16 @@ def _is_held(home: TableHome, pin: TableCheckpoint) -> bool:
 
 def _copied(
     source: CloneSource, target: CloneTarget, intent: CloneIntent, progress: Progress
-) -> tuple[TableCheckpoint, list[ShardPlan]]:
+) -> tuple[TableCheckpoint, list[ShardPlan]] | None:
+    """What was copied. None: another caller has completed the clone."""
     home = source.home
     for _ in range(TRIES):
         plans: list[ShardPlan] = []
         try:
             checkpoint = _pinned(source, intent, target)
             step("pinned")
+            if _exists(target, intent):
+                return None
             marks = compacted_marks(home.store, base_at(home, checkpoint))
             plans = shard_plans(checkpoint, intent.table_id, marks, source.names)
             if source.all_named:

@@ -806,6 +806,29 @@ def test_of_two_calls_at_every_step_both_end_with_the_one_clone(tmp_path: Path) 
     assert source.checkpoints() == []
 
 
+def test_a_call_that_slept_adds_nothing_to_the_clone_that_another_one_made_and_that_went_on(tmp_path: Path) -> None:
+    source = small(tmp_path / "src")
+    for number, step in enumerate(CLONE_STEPS):
+        uri = str(tmp_path / f"clone {step}")
+        met: list[Counter[int]] = []
+
+        def meet(reached: str, step: str = step, uri: str = uri, met: list[Counter[int]] = met) -> None:
+            if reached == step and not met:
+                met.append(Counter())
+                clone = source.clone(uri, names=[DIRECT])
+                for table, row in ((clone, -800), (source, -700 - number)):  # noqa: B023
+                    with table.writer(DIRECT, CONFIG) as writer:
+                        writer.put(rows(row))
+                met[0] = Counter(ids(clone))
+
+        with watching(meet):
+            clone = source.clone(uri, names=[DIRECT])
+        assert Counter(ids(clone)) == met[0], step
+        assert -800 in met[0], step
+        assert fsck(clone).holds, step
+    assert source.checkpoints() == []
+
+
 def test_a_table_that_was_made_at_the_destination_meanwhile_wins(tmp_path: Path, source: Table) -> None:
     uri = str(tmp_path / "clone")
 
