@@ -105,6 +105,7 @@ def test_a_checkpoint_that_fails_does_not_fail_the_stream(spark: SparkSession, t
     assert own(table) == []
 
 
+@pytest.mark.deep
 def test_a_stream_folds_its_log_without_checkpoints(
     spark: SparkSession, tmp_path: Path, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:

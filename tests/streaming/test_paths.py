@@ -149,7 +149,8 @@ def test_nested_values_decimals_and_times_arrive_as_they_were_written(
     assert letters.column("partition").to_pylist() == [2]
 
 
-@DIRECT
+@pytest.mark.deep
+@pytest.mark.parametrize("path", PATHS)
 def test_two_topics_flow_into_one_table(
     spark: SparkSession, tmp_path: Path, kafka_servers: str, make_topic: MakeTopic, path: str
 ) -> None:

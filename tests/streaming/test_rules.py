@@ -319,6 +319,7 @@ def test_offsets_that_do_not_continue_are_refused_with_the_ones_to_use(stream: S
     check_table(stream.table, topic)
 
 
+@pytest.mark.deep
 def test_a_sink_that_runs_again_takes_the_stream_over_from_whoever_had_it_meanwhile(
     stream: Stream, topic: Topic
 ) -> None:
@@ -359,6 +360,7 @@ def test_the_first_of_two_drivers_is_fenced_and_its_query_stops(
 # -- growth and owners -------------------------------------------------------------------
 
 
+@pytest.mark.deep
 def test_a_grown_topic_is_read_from_its_earliest_offset(stream: Stream, topic: Topic, kafka_servers: str) -> None:
     topic.put_numbers(range(100))
     stream.run()

@@ -39,6 +39,7 @@ def test_offsets_of_a_group_are_what_was_written_last_and_a_group_with_members_r
         member.close()
 
 
+@pytest.mark.deep
 def test_a_broker_that_is_away_is_no_matter_and_gets_the_newest_offsets_when_it_is_back(
     own_broker: LocalBroker,
 ) -> None:

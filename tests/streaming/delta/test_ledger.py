@@ -89,7 +89,7 @@ def test_sql_says_where_an_offset_lies_after_failures_crashes_and_over_buckets(
     check_ledger(spark, buckets.table, ledger)
 
     (sql,) = {block.text for block in blocks_run_by(__file__)}  # README and the page have one query
-    for offset in (0, 99, 100, 101, 174):
+    for offset in (0, 99, 100, 101, 174) if rebuilt else (99, 100):
         # Partition 3 has the numbers 3, 7, 11 …, and the garbage after the first hundred of them.
         number = None if offset == 100 else 4 * (offset - (offset > 100)) + 3
         found = spark.sql(offset_query(sql, ledger, topic.name, 3, offset)).collect()
