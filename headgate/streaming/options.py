@@ -1,8 +1,8 @@
 """Every option of a stream, once: Python argument, name in `format("headgate")`, Spark default, values, meaning.
 
-Python arguments are snake_case, options camelCase, session defaults `spark.headgate.<option>`. What is given with
-a stream comes before what the session says, which comes before the default here. Spark hands option names over in
-lower case, so they are looked up in any case; a name that is not here is refused with the nearest that is.
+Python arguments are snake_case, options camelCase, session defaults `spark.headgate.<option>`. A stream's option comes
+before the session default, which comes before the default here. Spark passes option names in lower case, so they are
+matched without case; an unknown name is an error that suggests the nearest one.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from headgate.streaming.values import (
 CONF_PREFIX = "spark.headgate."
 
 DEFAULT_STREAM = "default"
-"""The stream's name where neither it nor the query has one."""
+"""The default name of a stream."""
 
 Spelling: TypeAlias = Callable[[str], str]
-"""How a face of the product calls an option, for messages: see `as_argument` and `as_option`."""
+"""Formats an option's name for messages: see `as_argument` and `as_option`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option, in all its spellings."""
+    """One option, with all its names."""
 
     argument: str
     """In Python."""
     name: str
-    """In `writeStream.option(name, …)`. One that ends in '.' is a family: what follows is the caller's."""
+    """In `writeStream.option(name, …)`. A name that ends in '.' is a family of names."""
     kind: ValueKind
     default: Any
     doc: str
@@ -66,7 +66,7 @@ class Option:
 
     @property
     def is_family(self) -> bool:
-        """Whether it stands for all names that begin with its own."""
+        """True if it stands for all names that begin with its own."""
         return self.name.endswith(".")
 
 
@@ -91,7 +91,7 @@ _STORAGE = "Options of the object store, under Lance's names; prefix `wal.` for 
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """How a stream writes: one value, merged once, and the table of its options.
+    """How a stream writes: its options, merged once.
 
     Raises InvalidInput for an invalid value.
     """
@@ -249,37 +249,37 @@ class SinkOptions:
 
     @property
     def memtable_seconds(self) -> float:
-        """The age at which a shard is flushed; infinite where age does not count."""
+        """The age at which a shard is flushed; infinite if age does not matter."""
         return interval(self.max_memtable_age)
 
     @property
     def base_seconds(self) -> float:
-        """The age at which rows should be in the base; infinite where age does not count."""
+        """The age at which rows should be in the base; infinite if age does not matter."""
         return interval(self.max_base_age)
 
     @property
     def stop_seconds(self) -> float:
-        """How long the last compaction may take."""
+        """Maximum duration of the last compaction."""
         return seconds_of(self.stop_timeout)
 
     @property
     def retry(self) -> Retry:
-        """How a store that is away is asked again."""
+        """The retry policy for an unreachable store."""
         return Retry.lasting(seconds_of(self.store_patience))
 
     @property
     def checkpoint_seconds(self) -> float:
-        """Between two checkpoints that the stream takes by itself; infinite where it takes none while it runs."""
+        """Seconds between two automatic checkpoints; infinite if there are none while the stream runs."""
         return interval(self.checkpoint_interval)
 
     @property
     def gc_seconds(self) -> float:
-        """Between two collections by the stream itself; infinite where it does none."""
+        """Seconds between two garbage collections by the stream; infinite if there are none."""
         return interval(self.gc_interval)
 
 
 SINK_OPTIONS = tuple(Option(one.name, *one.metadata["option"]) for one in fields(SinkOptions))
-"""What a ShardSink and `format("headgate")` both take."""
+"""Options of both ShardSink and `format("headgate")`."""
 
 OPTIONS: tuple[Option, ...] = (
     Option("table", "path", TEXT, None, "The table's URI, as in start(uri); absolute.", "query"),
@@ -312,7 +312,7 @@ OPTIONS: tuple[Option, ...] = (
         "query",
     ),
 )
-"""What writing takes. Those that are not the sink's own are positional in Python, or known there by themselves."""
+"""All options of writing. Those that are not the sink's are positional arguments in Python, or known by themselves."""
 
 
 @dataclass(frozen=True)
@@ -372,17 +372,17 @@ class ReadOptions:
 
     @property
     def hold_seconds(self) -> float | None:
-        """None: as long as is usual; infinite: nothing is held."""
+        """None for the default; infinite: nothing is pinned."""
         return None if self.pin_for is None else interval(self.pin_for)
 
     @property
     def poll_seconds(self) -> float:
-        """Between two looks at the logs."""
+        """Seconds between two reads of the logs."""
         return interval(self.poll_interval)
 
 
 READ_OPTIONS = tuple(Option(one.name, *one.metadata["option"]) for one in fields(ReadOptions))
-"""What reading takes."""
+"""All options of reading."""
 
 
 # -- reading it --------------------------------------------------------------------
@@ -404,10 +404,10 @@ def sink_options(given: Mapping[str, Any], defaults: Mapping[str, str] | None = 
 def parse_options(
     given: Mapping[str, str], defaults: Mapping[str, str] | None = None, table: Sequence[Option] = OPTIONS
 ) -> dict[str, Any]:
-    """The Python arguments that options of a table say; what nobody said is left out.
+    """The Python arguments for the given options; options not given are left out.
 
-    `defaults` are session defaults by option name, see `session_defaults`. Raises InvalidInput for an unknown
-    name, with the nearest known one, and for an invalid value; the values of families are never shown.
+    `defaults` are session defaults by option name, see `session_defaults`. Raises InvalidInput for an unknown name,
+    with the nearest known one, and for an invalid value; values of families are never shown.
     """
     found: dict[str, Any] = {}
     for name, text in {**_lowered(defaults or {}), **_lowered(given)}.items():
@@ -429,7 +429,7 @@ def parse_options(
 
 
 def session_defaults(conf: Mapping[str, str]) -> dict[str, str]:
-    """What a session's configuration says under `spark.headgate.`, by option name.
+    """The session defaults under `spark.headgate.`, by option name.
 
     Raises InvalidInput for an unknown name, with the nearest known one.
     """
@@ -446,12 +446,12 @@ def session_defaults(conf: Mapping[str, str]) -> dict[str, str]:
 
 
 def as_argument(argument: str) -> str:
-    """How Python spells it: `sequence_by=`."""
+    """The name in Python: `sequence_by=`."""
     return f"{argument}="
 
 
 def as_option(argument: str) -> str:
-    """How `format("headgate")` spells it: the option sequenceBy."""
+    """The name in `format("headgate")`: the option sequenceBy."""
     return f"the option {next(option.name for option in OPTIONS if option.argument == argument)}"
 
 
@@ -468,7 +468,7 @@ def _named(name: str, table: Sequence[Option]) -> Option | None:
 
 
 def _unknown(name: str, known: Mapping[str, str], kind: str) -> InvalidInput:
-    """`known` is what the name may be a slip for, with what to say then."""
+    """`known` maps correct names to their spelling in the message."""
     spelled = {text.lower(): said for text, said in known.items()}
     near = nearest(name.lower(), spelled)
     names = dict.fromkeys(known.values())

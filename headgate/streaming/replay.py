@@ -1,13 +1,12 @@
-"""Dead letters once more, through a decoder that can read them: exactly once, as rows of their own stream.
+"""Replay of dead letters with a decoder that can read them: exactly once, as rows of their own stream.
 
-A replay is a batch of the stream that the letters belong to, with a commit record of its own: the record lists the new
-rows and says, in the same breath, which letters they were (see `replayed`). So a crash anywhere replays nothing twice,
-running it again adds nothing, and a letter that is refused again stays where it is, for a later try. The record is no
-batch of the query: Spark's next batch goes on where it would have gone on.
+A replay is a batch of the letters' stream, with its own commit record, which lists both the new rows and their letters
+(see `replayed`). So a crash never replays a letter twice, a second run adds nothing, and a letter that is refused again
+stays for a later replay. The record is not a batch of the query: Spark's next batch continues as before.
 
-On a table with a key a replayed row is the newest of its key from then on, whatever came after the letter in its
-topic: letters whose key is in the table are refused as a whole unless that is wanted (`overwrite`). A key that was
-deleted meanwhile is not known to have been there.
+On a table with a key, a replayed row becomes the newest row of its key, even if newer records followed in the topic: if
+keys of letters are in the table, the replay fails unless `overwrite` is given. It cannot see keys that were deleted
+meanwhile.
 """
 
 from __future__ import annotations
@@ -44,16 +43,16 @@ from headgate.streaming.write.task import Attempt, WritePlan
 from headgate.table.table import Table, as_table
 
 BATCH_BYTES = 64 << 20
-"""Letters of one commit record, about."""
+"""Approximate bytes of letters per commit record."""
 
 EXAMPLES = 5
-"""Of letters that are refused."""
+"""Maximum examples of refused letters."""
 
 REPLAY = "replay-"
-"""What the query id of a replay's records begins with."""
+"""Prefix of the query id of a replay's records."""
 
 KEEP = 2
-"""Checkpoints of the stream's own that stay."""
+"""Automatic checkpoints of the stream that are kept."""
 
 
 @dataclass(frozen=True)
@@ -63,16 +62,16 @@ class ReplayReport:
     stream: str
     applied: bool
     letters: int = 0
-    """That were waiting."""
+    """Letters that were waiting."""
     rows: int = 0
-    """Rows and deletes that they became."""
+    """Rows and deletes made from them."""
     refused: int = 0
-    """Letters that stay, to be tried again."""
+    """Letters that were refused again and stay."""
     present: int = 0
-    """Keys of the rows that the table had."""
+    """Keys of these rows that are in the table already."""
     batches: int = 0
     examples: tuple[Mapping[str, Any], ...] = ()
-    """Of what was refused: topic, partition, offset and why."""
+    """Examples of refused letters: topic, partition, offset and reason."""
 
 
 @dataclass
@@ -87,7 +86,7 @@ class _LetterBatch:
         return sum(int(one.waiting.sum()) for one in self.entries)
 
     def refused(self) -> Iterator[tuple[DeadEntry, np.ndarray]]:
-        """Per entry which of its letters stay: those that were waiting, and could not become rows."""
+        """For each entry, the waiting letters that were refused again."""
         bad = np.zeros(self.letters, bool)
         bad[list(self.made.bad)] = True
         start = 0
@@ -107,16 +106,17 @@ def replay_dead_letters(
     apply: bool = False,
     overwrite: bool = False,
 ) -> ReplayReport:
-    """Make rows of the stream's dead letters that the decoder can read now. Without `apply` it only says what it would.
+    """Decode the stream's dead letters again, and write those that are valid now. Without `apply` it only reports.
 
-    With `apply` THIS WRITES, AND IT FENCES THE STREAM: one that still runs stops, and goes on when it is started again.
+    With `apply` THIS WRITES, AND IT FENCES THE STREAM: a running query stops, and continues when it is started again.
 
-    1. look: nothing to do, or keys that are in the table already (see `overwrite`): end here; nothing was written.
-    2. take the stream over: no other replay, and no batch, commits from here on. Read its log again.
+    1. check: end here if there is nothing to do, or if keys are in the table already (see `overwrite`); nothing was
+       written.
+    2. take over the stream: from here on no other replay and no batch commits. Read its log again.
     3. per 64 MB of letters: decode, append the rows to the stream's shards, one commit record.
-    4. stop as a stream stops: flushed, pinned, and native may open the shards.
+    4. stop like a stream: flush, take a checkpoint, and unseal the shards for native Lance.
 
-    Raises InvalidInput, NotFound (no such stream), Fenced where somebody took the stream back, DataLoss, Transient.
+    Raises InvalidInput, NotFound (no such stream), Fenced if another driver took the stream back, DataLoss, Transient.
     """
     table = as_table(table)
     check_decoder(decode, table)
@@ -165,7 +165,7 @@ def replay_dead_letters(
 
 
 def _check_columns(table: Table) -> None:
-    """Raises Transient where the table has gained a column since its rows were decoded (R22)."""
+    """Raises Transient if the table got a column after its rows were decoded (R22)."""
     if gained(table.home.schema, current_schema(table.home)):
         raise Transient(
             "Columns were added to the table during the replay.",

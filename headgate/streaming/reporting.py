@@ -1,8 +1,7 @@
-"""What a sink shows the outside: its counts, Prometheus, Kafka's consumer group, a ledger. Never a reason for a batch
-to fail.
+"""A sink's outputs besides the table: metrics, Prometheus, Kafka's consumer group, a ledger. They never fail a batch.
 
-Nothing listens and no thread runs before the first batch of a run; what was started is the process's that runs the
-sink. Picklable as a sink is: without what it has started, and counting from zero.
+Nothing listens and no thread runs before the first batch of a run; everything runs in the sink's process. Picklable
+like a sink: without its threads, and with counters at zero.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _log = structlog.get_logger("headgate.streaming")
 
 
 class Reporting:
-    """Of one sink, over all its runs."""
+    """Reporting of one sink, over all its runs."""
 
     def __init__(self) -> None:
         self.metrics = StreamMetrics()
@@ -47,7 +46,7 @@ class Reporting:
 
     @staticmethod
     def check(options: SinkOptions, session: SparkSession) -> None:
-        """Before anything is claimed. Raises InvalidInput where a package is missing, or a name is invalid."""
+        """Before anything is claimed. Raises InvalidInput if a package is missing or a name is invalid."""
         if options.metrics_port is not None:
             from headgate.streaming.observe.server import check_installed
 
@@ -69,7 +68,7 @@ class Reporting:
         group: ConsumerConfig | None,
         run: Any,
     ) -> None:
-        """A run has its stream. `run` is Spark's own object for it, None where there is none here."""
+        """Start reporting of a run. `run` is Spark's object for it, None if unknown."""
         opened = driver.head.opened
         query = None if opened is None else opened.query_id
         if group is not None:
@@ -94,16 +93,14 @@ class Reporting:
                 self._serving = serve(self.metrics, options.metrics_host, options.metrics_port)
 
     def planned(self, ranges: Iterable[SourceRange]) -> None:
-        """A batch begins. Where Spark tells nothing of what Kafka has, what the batch reads would be half the truth."""
+        """A batch begins. Its offsets count as lag only if Spark also reports Kafka's end offsets."""
         if self._unlisten is not None:
             self.metrics.planned(ranges)
 
     def written(self, written: Written) -> None:
-        """The tasks of a batch are done."""
         self.metrics.tasks(written.operations, written.retries)
 
     def committed(self, driver: StreamDriver, record: BatchRecord) -> None:
-        """A batch has its record."""
         self.metrics.committed(record)
         if self._progress is not None:
             self._progress.update(driver.head.ends)
@@ -112,16 +109,16 @@ class Reporting:
 
     @property
     def ledger(self) -> Ledger | None:
-        """The ledger that this run keeps."""
+        """The run's ledger."""
         return self._ledger
 
     @property
     def port(self) -> int | None:
-        """Where Prometheus may scrape; None where nothing listens."""
+        """The port for Prometheus; None if there is no server."""
         return None if self._serving is None else self._serving.port
 
     def end_run(self, *, wait: bool) -> None:
-        """A run has lost its stream, or another follows. `wait`: a while, until Kafka and the ledger have it all."""
+        """End reporting of a run. With `wait`, wait some time until Kafka and the ledger are up to date."""
         followers = [one for one in (self._progress, self._ledger) if one is not None]
         self._progress = self._ledger = None
         for follower in followers:
@@ -131,7 +128,7 @@ class Reporting:
             unlisten()
 
     def close(self) -> None:
-        """The stream has ended: nothing listens any more."""
+        """End all reporting."""
         self.end_run(wait=True)
         serving, self._serving = self._serving, None
         if serving is not None:
@@ -145,7 +142,7 @@ class Reporting:
 
 
 def _listening(run: Any, metrics: StreamMetrics) -> Callable[[], None] | None:
-    """None where Spark takes no listener; what it would have shown is then missing, and nothing else."""
+    """Add the listener. None if Spark does not accept one; then only its metrics are missing."""
     try:
         return listen(run, metrics.progress)
     except Exception as error:

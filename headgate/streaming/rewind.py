@@ -1,4 +1,4 @@
-"""`rewind`: a stream reads again what it has read, or skips what it has not. Deliberately, on record."""
+"""`rewind`: move a stream to other offsets, to read records again or skip some. The commit log keeps a record of it."""
 
 from __future__ import annotations
 
@@ -47,25 +47,24 @@ class Rewind(Result):
 
     table: Table
     head: Head
-    """Where the stream stands then."""
+    """The stream's state after the rewind."""
     moves: tuple[OffsetMove, ...]
     done: Rewound | None
-    """None: it was not applied."""
+    """None if it was not applied."""
     rebuilt: Rebuilt | None
-    """Spark's checkpoint, made anew for the new offsets."""
+    """Spark's checkpoint, rebuilt for the new offsets."""
     spark: SparkCheckpoint | None
     checked: bool
-    """Whether Kafka was asked if it has these offsets."""
+    """True if Kafka confirmed these offsets."""
     adopts: bool = False
-    """Whether the stream is new in this table, and goes on where a checkpoint stands."""
+    """True if the stream is new in this table and continues from a checkpoint."""
 
     @property
     def moves_anything(self) -> bool:
-        """False: it stands there already."""
+        """False if the stream is at these offsets already."""
         return bool(moving(self.moves))
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values."""
         again, skipped = sum(one.again for one in self.moves), sum(one.skipped for one in self.moves)
         record = None if self.done is None else self.done.record
         # Of the topics that the query reads now: Spark refuses others.
@@ -109,15 +108,16 @@ def rewind(
     apply: bool = False,
     storage_options: Mapping[str, str] | None = None,
 ) -> Rewind:
-    """Send a stream to other offsets: back, to read again; or forward, to skip. Nothing of the table is taken back.
+    """Move a stream to other offsets: back to read records again, or forward to skip some. No row is removed from the
+    table.
 
     Without `apply` nothing is written. With it THIS FENCES A DRIVER THAT STILL RUNS THE STREAM, and the commit log
     keeps a record: who, when, why, and the offsets before and after.
 
-    One of three says where to: `to_offsets`, as Spark's startingOffsets or `{"orders": {0: 1200}}`; `to_timestamp`,
-    the first records since then, which needs `servers`; or `adopt`, where `spark_checkpoint` stands, which was made for
-    another table. Without `adopt` the directory `spark_checkpoint` is rebuilt for the new offsets; `sources` are the
-    topics of each Kafka source of the query, where it has several. With `servers` Kafka is asked whether it has the
+    Give exactly one target: `to_offsets`, as Spark's startingOffsets or `{"orders": {0: 1200}}`; `to_timestamp`, the
+    first records since then, which needs `servers`; or `adopt`, to continue where `spark_checkpoint` is, which was made
+    for another table. Without `adopt` the directory `spark_checkpoint` is rebuilt for the new offsets; `sources` are
+    the topics of each Kafka source of the query, if it has several. With `servers` Kafka is asked if it has the
     offsets. Raises InvalidInput, and as `checkpoints.spark.rewind.rewind` and `recover.rebuild` do.
     """
     if (to_offsets is not None) + (to_timestamp is not None) + adopt != 1:
@@ -166,7 +166,7 @@ def _adopted(table: Table, stream: str, spark: SparkCheckpoint | None, reason: s
 
 
 class _KafkaOffsets:
-    """What Kafka has of the topics that a stream reads. Asked once, when it is needed."""
+    """Kafka's offsets of a stream's topics. Fetched once, when needed."""
 
     def __init__(self, servers: str, options: Mapping[str, str], head: Head) -> None:
         from headgate.streaming.kafka.source import source
@@ -179,7 +179,7 @@ class _KafkaOffsets:
 
     @property
     def offsets(self) -> dict[Partition, tuple[int, int]]:
-        """Per partition the earliest offset and the end."""
+        """Earliest and end offset per partition."""
         from headgate.connectors.kafka.reader import offsets
 
         if self._offsets is None:
@@ -188,7 +188,7 @@ class _KafkaOffsets:
         return self._offsets
 
     def since(self, instant_ms: int) -> dict[Partition, int]:
-        """Per partition the first offset of that instant or later."""
+        """The first offset at or after a time, per partition."""
         from headgate.connectors.kafka.reader import offsets_at
 
         found = {topic: offsets_at(consumer, topic, instant_ms) for topic, consumer in self._consumers.items()}
@@ -222,7 +222,7 @@ def _resolved(place: Partition, at: int, there: _KafkaOffsets) -> int:
 
 
 def _instant_ms(given: str | int | datetime) -> int:
-    """A datetime or ISO 8601 with a zone, or milliseconds since 1970. Raises InvalidInput."""
+    """A datetime or ISO 8601 with a time zone, or milliseconds since 1970. Raises InvalidInput."""
     if isinstance(given, int) or (isinstance(given, str) and given.isascii() and given.isdigit()):
         return int(given)
     try:
@@ -238,7 +238,7 @@ def _instant_ms(given: str | int | datetime) -> int:
 
 
 def _who() -> str:
-    """User and host, for the record; empty where the machine does not say."""
+    """User and host, for the record; empty if unknown."""
     with suppress(OSError, KeyError, ImportError):
         return f"{getpass.getuser()}@{socket.gethostname()}"
     return ""
@@ -275,7 +275,7 @@ def _next(applied: bool, rebuilt: Rebuilt | None, spark: SparkCheckpoint | None,
 
 
 def _of_ingest(table: Table, stream: str) -> str | None:
-    """The directory that `headgate ingest` has made for the stream beside the table, if it did."""
+    """The stream's default checkpoint directory of `headgate ingest`, if it exists."""
     with suppress(InvalidInput):
         made = default_checkpoint(table.home, stream)
         return made if os.path.isdir(made) else None

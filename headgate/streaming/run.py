@@ -1,4 +1,4 @@
-"""One run of a query: from the batch that claims the stream to the end of everything that was started for it."""
+"""One run of a query: from the batch that claims the stream to the end of all its jobs."""
 
 from __future__ import annotations
 
@@ -45,22 +45,22 @@ _log = structlog.get_logger("headgate.streaming")
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """A batch as Spark hands it over."""
+    """A batch from Spark."""
 
     frame: DataFrame
     number: int
     sources: BatchSources
     bare: bool
-    """Whether it is what Kafka has, record by record."""
+    """True if it contains Kafka's records unchanged."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a batch."""
+    """The result of a batch."""
 
     record: BatchRecord
     skipped: bool
-    """The log had the batch before this run came to it."""
+    """True if the log had the batch already."""
 
 
 class Run:
@@ -71,9 +71,9 @@ class Run:
         self.setup = setup
         self.driver = driver
         self.table: Table = setup.table
-        """With the columns that batches have now."""
+        """The table with the columns of current batches."""
         self.may_stop = True
-        """Whether `stop` may flush, pin and release what the driver has claimed."""
+        """True if `stop` may flush, checkpoint and release the driver's shards."""
         self._decoder: Decoder | None = setup.decoder
         self._columns_at = 0
         """The schema record that the columns were read after."""
@@ -87,7 +87,7 @@ class Run:
 
     @classmethod
     def claim(cls, setup: Setup, batch: MicroBatch, reporting: Reporting) -> Run:
-        """Take the stream over, unless the batch is refused: another driver may have run it since the last run. THIS
+        """Take over the stream, unless the batch is refused: another driver may have run it since the last run. THIS
         WRITES, AND IT FENCES AN EARLIER DRIVER.
         """
         driver = StreamDriver.open(
@@ -101,7 +101,7 @@ class Run:
         return cls(setup, driver, reporting)
 
     def start(self) -> None:
-        """Begin what runs beside the batches: flushes, compactions, checkpoints, garbage collection, reporting."""
+        """Start the jobs beside the batches: flushes, compactions, checkpoints, garbage collection, reporting."""
         self._read_columns()
         self._maintenance.start()
         setup = self.setup
@@ -116,7 +116,7 @@ class Run:
         )
 
     def renew(self, setup: Setup) -> None:
-        """The next batch, where Spark does not tell one run from the next: what was found out anew."""
+        """Update the setup for the next batch, if Spark does not distinguish runs."""
         self.setup, self.table, self._decoder = setup, setup.table, setup.decoder
 
     def write(self, batch: MicroBatch, phases: Phases) -> Outcome:
@@ -168,22 +168,22 @@ class Run:
         return self._maintenance.checkpoint_now(self._take)
 
     def wait_for_maintenance(self, timeout: float | None) -> bool:
-        """Until nothing runs and nothing is due. False: not within so many seconds."""
+        """Wait until no job runs or is due. False after the timeout."""
         return self._maintenance.wait_until_idle(timeout)
 
     @property
     def maintenance(self) -> MaintenanceState | None:
-        """How maintenance stands; None once the run has ended."""
+        """The state of maintenance; None after the end of the run."""
         return None if self._ended else self._maintenance.state
 
     def end(self, *, wait: bool) -> None:
-        """Start no further job of maintenance; `wait` for those that run. Twice equals once."""
+        """Start no more maintenance jobs; with `wait`, wait for running ones. Idempotent."""
         self._ended = True
         self._maintenance.stop(wait=wait)
 
     def stop(self) -> TableCheckpoint | None:
-        """Flush, compact, pin and release the stream, after `end`. None where another driver has it. What fails may be
-        tried again.
+        """Flush, compact, checkpoint and release the stream, after `end`. None if another driver has it. Can be
+        repeated after an error.
         """
         options = self.setup.options
         try:
@@ -204,7 +204,7 @@ class Run:
     # -- one batch -----------------------------------------------------------------
 
     def _written(self, batch: MicroBatch, decision: Write, phases: Phases) -> Batch:
-        """The batch as the tasks have written it, under attempts of its own, with the columns that are known now."""
+        """Write the batch with new attempts and the current columns."""
         with phases.in_phase("tasks"):
             plan, written = self._append(batch, decision)
         phases.add(written.seconds)
@@ -271,10 +271,10 @@ class Run:
         return isinstance(self.setup.decode, TableDecoder)
 
     def _read_columns(self) -> bool:
-        """Take over the table's columns, where the decoder follows them: after the open record, and wherever the driver
-        has stepped over a schema record (R22). Whether there is one that what was written before lacks.
+        """Read the table's columns, if the decoder follows them: after the open record, and when the driver has skipped
+        a schema record (R22). Returns whether written rows lack a new column.
 
-        Raises Fenced where another table is in its place, InvalidInput for a column that the decoder cannot fill.
+        Raises Fenced if the table was re-created, InvalidInput for a column that the decoder cannot fill.
         """
         self._columns_at = self.driver.head.changed
         decode, retry = self.setup.decode, self.setup.options.retry
@@ -293,7 +293,9 @@ class Run:
     # -- beside the batches ----------------------------------------------------------
 
     def _checkpoint_each(self) -> None:
-        """After every batch, as was asked for: the next one waits for it. What fails is tried after the next one."""
+        """Checkpoint after every batch, as configured: the next batch waits for it. After an error it is tried after
+        the next batch.
+        """
         try:
             self.checkpoint()
         except Exception as error:
@@ -302,7 +304,7 @@ class Run:
             )
 
     def _take(self, tasks: int | None = None) -> TableCheckpoint:
-        """A checkpoint whose flush has at most so many tasks at once; None where no batch is beside it."""
+        """Take a checkpoint; its flush runs at most this many tasks at once, None for no limit."""
         return checkpoint_stream(
             self.driver,
             self.table.shard_ids(),
@@ -315,7 +317,7 @@ class Run:
         return self.table.collect_garbage(apply=True, progress=lambda _, done, total: progress(done, total))
 
     def _flush_anyhow(self, jobs: Sequence[FlushJob]) -> Mapping[str, Flushed]:
-        """On executors, or here where Spark has gone: a stop is a good time for that."""
+        """Flush on executors, or in this process if Spark has ended."""
         try:
             return flush(self.setup.session, jobs)
         except HeadgateError:

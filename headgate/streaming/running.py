@@ -2,13 +2,14 @@
 
 Promises:
 1. Every batch that the query finishes is reported once, in order.
-2. Whatever ends the query is a typed error: the sink's own, DataLoss where Kafka no longer has what
-   comes next, PermissionDenied or StoreFull where Spark could not write its checkpoint, and SparkFailed for the rest.
-3. After a stop the batch in flight is committed or abandoned; a restart goes on either way. A clean stop ends in a
-   checkpoint of everything, and native may open the shards.
-4. A second driver takes the stream over also where both have one checkpoint directory. Spark ends whoever is second to
-   write a file there. The newcomer, who has committed nothing yet, starts its query again. Who ran the stream waits
-   until the newcomer has opened it, and ends with Fenced; where that never comes, it starts its query again.
+2. Every end of the query is a typed error: the sink's own, DataLoss if Kafka no longer has the next offsets,
+   PermissionDenied or StoreFull if Spark failed to write its checkpoint, otherwise SparkFailed.
+3. After a stop the batch in flight is committed or abandoned; a restart continues either way. A clean stop ends with a
+   checkpoint of everything, and native Lance may open the shards.
+4. A second driver takes over the stream even if both use the same checkpoint directory. Spark ends the query that is
+   second to write a file there. The new driver, which has committed nothing yet, starts its query again. The old driver
+   waits until the new one has opened the stream, and ends with Fenced; if that does not happen, it starts its query
+   again.
 """
 
 from __future__ import annotations
@@ -44,19 +45,19 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("headgate.streaming")
 
 POLL_SECONDS = 0.2
-"""How soon a finished batch, the end of the query or a wish to stop is noticed."""
+"""Seconds between checks for a finished batch, the end of the query, or a stop request."""
 
 _CONTENDED = ("CONCURRENT_STREAM_LOG_UPDATE", "Multiple streaming queries are concurrently using")
-"""What Spark says where another query was first to write its offsets, or its commit; the latter has no condition."""
+"""Spark's message when another query was first to write offsets or commit; the latter has no error condition."""
 _NEWCOMER = 30.0
-"""Seconds until one that wrote to the checkpoint has opened the stream, or is taken for dead."""
+"""Seconds to wait until the query that wrote to the checkpoint has opened the stream."""
 _AGAIN = 5
-"""A fenced driver gets in the way once or twice at most."""
+"""Maximum restarts: a fenced driver interferes once or twice at most."""
 _PROBE = 64 << 10
-"""Bytes; a few may find room on a disk where Spark's file did not."""
+"""Bytes of the probe file; fewer might fit on a disk where Spark's file did not."""
 
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*)\]")
-"""How Spark names a kind of error. The rest of its texts may quote options, hence credentials."""
+"""Spark's error conditions. The rest of its messages may contain options, and so credentials."""
 
 
 @dataclass(frozen=True)
@@ -65,13 +66,13 @@ class Done:
 
     record: BatchRecord
     seconds: float
-    """What the sink took for it."""
+    """The sink's timings for it."""
     skipped: bool
-    """It was in the table before this query came to it."""
+    """True if the table had it already."""
 
 
 class RunningStream:
-    """One query, and what its sink says. Used by one thread."""
+    """One query and its sink. Used by one thread."""
 
     def __init__(
         self,
@@ -100,10 +101,10 @@ class RunningStream:
         trigger: Mapping[str, Any],
         log_file: Path | None = None,
     ) -> RunningStream:
-        """Start the query. Its first batch takes the stream over: THIS FENCES AN EARLIER DRIVER.
+        """Start the query. Its first batch takes over the stream: THIS FENCES AN EARLIER DRIVER.
 
-        `source` is the topic as our own client reaches it, to explain a failure by; None where it cannot.
-        `trigger` is what `DataStreamWriter.trigger` takes; `log_file` is where Spark prints, for errors.
+        `source` is for headgate's own Kafka client, to explain failures; None if not supported. `trigger` as in
+        `DataStreamWriter.trigger`; `log_file` is Spark's log, named in errors.
         """
         watched = _Watched(sink)
         writer = frame.writeStream.foreachBatch(watched).option("checkpointLocation", checkpoint).trigger(**trigger)
@@ -111,9 +112,9 @@ class RunningStream:
         return cls(writer.start, watched, source, log_file, place)
 
     def batches(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Done]:
-        """Each batch as it is done, until the query ends, `stop` says so, or the caller turns away.
+        """Each finished batch, until the query ends, `stop` is called, or the caller stops iterating.
 
-        Raises what ended the query, unless a stop was asked for.
+        Raises the error that ended the query, unless a stop was requested.
         """
         try:
             while (failed := (yield from self._until_it_ends(stop))) is not None:
@@ -131,7 +132,7 @@ class RunningStream:
         self._watched.close()
 
     def _until_it_ends(self, stop: Callable[[], bool]) -> Generator[Done, None, Exception | None]:
-        """What it tells; then what it failed by."""
+        """Yield finished batches; then raise the query's error."""
         failed: Exception | None = None
         try:
             while not stop() and not self._ended():
@@ -144,7 +145,7 @@ class RunningStream:
         return failed
 
     def stop(self) -> None:
-        """End the query. Returns when its batch is committed or abandoned; twice equals once."""
+        """End the query. Returns when its batch is committed or abandoned; idempotent."""
         # A JVM that is gone has stopped.
         with suppress(Exception):
             self._query.stop()
@@ -157,12 +158,12 @@ class RunningStream:
             raise self._explained(error) from error
 
     def _is_contended(self, error: Exception) -> bool:
-        """Whether another query was the first to write a file of the checkpoint."""
+        """True if another query wrote a file of the checkpoint first."""
         text = str(error)
         return self._watched.error is None and any(sign in text for sign in _CONTENDED)
 
     def _give_way(self, stop: Callable[[], bool], error: Exception) -> None:
-        """Whoever ran the stream waits for the newcomer to open it. Raises Fenced when it has."""
+        """Wait for the new driver to open the stream. Raises Fenced when it has."""
         until = clock.monotonic() + _NEWCOMER
         while self._watched.has_committed and not stop() and clock.monotonic() < until:
             if (fenced := self._watched.fenced()) is not None:
@@ -183,7 +184,7 @@ class RunningStream:
         return query_ended(error, self._watched.error, self._log_file)
 
     def _unwritable(self) -> HeadgateError | None:
-        """Spark does not say why it could not write its checkpoint. A file of our own tells."""
+        """Find out, with a probe file, why Spark failed to write its checkpoint."""
         if self._checkpoint is None:
             return None
         try:
@@ -201,7 +202,7 @@ class RunningStream:
         return None
 
     def _lost(self) -> DataLoss | None:
-        """Spark plans from offsets that must be there. Where they are not, that is why it stopped."""
+        """Check whether Kafka lost the offsets from which Spark plans: then that is why the query ended."""
         if self._source is None:
             return None
         with suppress(HeadgateError):
@@ -224,7 +225,7 @@ class RunningStream:
 
 
 def query_ended(error: BaseException, inner: BaseException | None = None, log_file: Path | None = None) -> SparkFailed:
-    """What ended a query, by the kinds of error alone; `inner` is what its sink raised."""
+    """The error that ended a query, from error conditions only; `inner` is the sink's error."""
     found = _CONDITION.findall(str(error)) or [type(error).__name__]
     kinds = ", ".join(dict.fromkeys([*found, *([] if inner is None else [type(inner).__name__])]))
     return SparkFailed(
@@ -235,7 +236,7 @@ def query_ended(error: BaseException, inner: BaseException | None = None, log_fi
 
 
 class _Watched:
-    """The sink, with an eye on it. Called in a thread of Spark's."""
+    """The sink, observed. Called in one of Spark's threads."""
 
     def __init__(self, sink: ShardSink) -> None:
         self._sink = sink
@@ -243,15 +244,14 @@ class _Watched:
         self._reported = 0
         self.error: BaseException | None = None
         self.has_committed = False
-        """Whether this start of the query has committed a batch of its own."""
+        """True if this start of the query has committed a batch."""
 
     def begin(self) -> None:
-        """The query is started, or started again."""
         self.error = None
         self.has_committed = False
 
     def fenced(self) -> Fenced | None:
-        """Whether another driver has opened the stream since this one did."""
+        """True if another driver has opened the stream since this one did."""
         own, opened = self._sink.open_record, self.head().opened
         if own is None or opened is None or opened.record_id == own:
             return None
@@ -281,17 +281,17 @@ class _Watched:
             self._done.put(Done(record, clock.monotonic() - began, skipped=self._sink.skipped))
 
     def close(self) -> None:
-        """The query has ended: flush, pin and release what it wrote. Raises what stands in the way."""
+        """After the end of the query: flush, checkpoint and release the stream."""
         self._sink.close()
 
     def finished(self) -> Iterator[Done]:
-        """What was done since the last call."""
+        """Batches finished since the last call."""
         with suppress(queue.Empty):
             while True:
                 yield self._done.get_nowait()
 
     def head(self) -> Head:
-        """Where the stream stands in the table."""
+        """The stream's head in the table."""
         home, stream = self._sink.table.home, self._sink.options.stream
         assert stream is not None
         return read_head(home, stream)

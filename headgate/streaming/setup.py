@@ -1,4 +1,4 @@
-"""What a run of a query begins with, found out and checked at its first batch. Nothing is claimed or written yet."""
+"""The setup of a query's run, checked at its first batch. Nothing is claimed or written yet."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ class Setup:
     facts: QueryFacts
     options: SinkOptions
     table: Table
-    """As it was when the run began."""
+    """The table at the start of the run."""
     decode: Decoder | TableDecoder | None
     decoder: Decoder | None
     """For the columns of `table`."""
     source: KafkaSource | None
-    """Kafka as the tasks read it themselves; None: they get Spark's rows."""
+    """The Kafka source that the tasks read; None if they get Spark's rows."""
     checkpoint: SparkCheckpoint
     query_id: str
     group: ConsumerConfig | None
-    """The cluster of the consumer group that follows the stream; None: there is none."""
+    """The cluster of the consumer group that follows the stream; None if there is none."""
     session: SparkSession
-    """Of the run's batches; maintenance runs its jobs there."""
+    """The session of the run's batches; maintenance jobs use it too."""
 
     @classmethod
     def of(
@@ -57,8 +57,8 @@ class Setup:
         decode: Decoder | TableDecoder | None,
         source: KafkaSource | None,
     ) -> Setup:
-        """Of the query whose batch the frame is. Raises InvalidInput for what cannot work, and Fenced where another
-        table is in the place of this one (R23).
+        """The setup for the query of this batch. Raises InvalidInput for unsupported combinations, and Fenced if the
+        table was re-created (R23).
         """
         # Somebody may have changed the columns since the table was opened: a start takes them as they are.
         table = table.retrying(options.retry)
@@ -86,7 +86,7 @@ class Setup:
 
     @property
     def key(self) -> str:
-        """The run's id; where Spark does not report one, the query's."""
+        """The run's id; or the query's, if Spark does not report one."""
         return self.facts.run_id or self.query_id
 
     @property
@@ -96,18 +96,18 @@ class Setup:
 
     @property
     def consumer(self) -> ConsumerConfig | None:
-        """For tasks that read Kafka themselves."""
+        """The Kafka client settings for tasks that read Kafka themselves."""
         return None if self.source is None else self.source.consumer
 
     @property
     def shares_shards(self) -> bool:
-        """Spark may give partitions that share a shard to different tasks; our own reading never does."""
+        """True if different tasks may get partitions that share a shard; with direct reading never."""
         sharding = self.table.sharding
         return self.source is None and isinstance(sharding, ByPartition) and sharding.max_shards is not None
 
     def is_bare(self, frame: DataFrame) -> bool:
-        """Whether the batch is what Kafka has, record by record. Asked for every batch: what the query passes on is
-        known, what its caller does to a batch is not.
+        """True if the batch contains Kafka's records unchanged. Checked for every batch, since the caller may change a
+        batch.
         """
         bare = bool(self.facts.bare_kafka) and is_untouched(frame)
         if self.source is not None:
@@ -119,7 +119,7 @@ class Setup:
         return topic_offsets.earliest(self._reader(), topic, partition)
 
     def explain(self, ranges: Ranges, cause: Exception) -> None:
-        """A job failed. Where Kafka no longer has what the batch should read, that is why. Raises DataLoss."""
+        """Called after a failed job. Raises DataLoss if Kafka no longer has the batch's offsets."""
         try:
             consumer = self._reader()
         except InvalidInput:
@@ -146,7 +146,7 @@ def _checkpoint(facts: QueryFacts, options: SinkOptions) -> SparkCheckpoint:
 
 
 def _cluster(facts: QueryFacts, source: KafkaSource | None) -> ConsumerConfig:
-    """Where the offsets of `commit_to_kafka` go. Raises InvalidInput where that is not known here."""
+    """The cluster for `commit_to_kafka`. Raises InvalidInput if unknown."""
     if source is not None:
         return source.consumer
     if facts.cluster_options is None:

@@ -1,4 +1,4 @@
-"""Which values an option takes: in words, from text, and as Python has them."""
+"""Kinds of option values: description, parsing from text, and checking Python values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headgate.sizes import ALLOWED as SIZES
 from headgate.sizes import bytes_of
 
 NEVER = "never"
-"""The interval of what a stream does not do by itself."""
+"""The value that turns an interval off."""
 
 _BYTES = re.compile(r"([0-9]+)\s*(?:([kmgt])i?)?b?", re.IGNORECASE)
 
@@ -23,11 +23,11 @@ class ValueKind:
     """One kind of values."""
 
     allowed: str
-    """In words."""
+    """Description for messages."""
     parse: Callable[[str], Any]
-    """From text. Raises ValueError."""
+    """Parses text. Raises ValueError."""
     accepts: Callable[[Any], bool]
-    """Whether a value given in Python is one."""
+    """Checks a Python value."""
 
 
 def _parse_flag(text: str) -> bool:
@@ -55,7 +55,7 @@ def _whole(allowed: str, least: int, most: float = math.inf) -> ValueKind:
 
 
 def interval(value: Any) -> float:
-    """In seconds; infinite for never."""
+    """The interval in seconds; infinite for never."""
     never = value == math.inf or (isinstance(value, str) and value.strip().lower() == NEVER)
     return math.inf if never else seconds_of(value)
 

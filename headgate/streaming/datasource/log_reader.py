@@ -1,7 +1,7 @@
 """`spark.readStream.format("headgate")`: the commit logs of a table as a stream.
 
-One process beside Spark's driver asks where the logs stand and plans batches, for as long as the query runs; tasks read
-the entries of one shard each. Offsets are {stream: sequence}. Promises as of `checkpoints.feed.feed`.
+One process beside Spark's driver reads the heads of the logs and plans batches, for as long as the query runs; tasks
+read the entries of one shard each. Offsets are {stream: sequence}. The promises are those of `checkpoints.feed.feed`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _OF_BATCHES = ("filter", "cache_bytes")
 
 
 class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One run of a query. Made in the tasks' planner as well: it writes nothing before it is asked for an offset."""
+    """One run of a query. Also created in the tasks' planner, so it writes nothing before it is asked for an offset."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         """Raises InvalidInput, NotFound."""
@@ -76,11 +76,10 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _ordered(self._reading().start(where))
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """As the options say."""
         return self._limit
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        """How far the next batch goes."""
+        """The end of the next batch."""
         found = self._reading().latest(start, _as_limit(limit))
         if self._target is None:
             return _ordered(found)
@@ -88,11 +87,11 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _ordered({one: max(start.get(one, 0), min(at, target.get(one, 0))) for one, at in found.items()})
 
     def reportLatestOffset(self) -> dict[str, int] | None:
-        """How far the logs go, for the query's progress."""
+        """The end of the logs, for the query's progress."""
         return _ordered(self._reading().tips())
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What comes from now on is left for the next run."""
+        """Leave later batches for the next run."""
         self._target = dict(self._reading().tips())
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
@@ -100,11 +99,11 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [InputPartition(part) for part in self._reading().plan(start, end)]
 
     def commit(self, end: dict[str, int]) -> None:
-        """What was read is not held any more."""
+        """Move the pin past what was read."""
         self._reading().done(end)
 
     def stop(self) -> None:
-        """Nothing: the pin stays for the next run, until it expires."""
+        """Does nothing: the pin stays for the next run, until it expires."""
 
     def _reading(self) -> LogFeed:
         if self._feed is None:
@@ -123,7 +122,7 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def read_log(spark: SparkSession, table: Table | Place, **options: Any) -> DataFrame:
     """The commit logs of a table as a streaming frame, with `_stream`, `_sequence`, `_shard`, `_position`, `_row` and
-    `_deleted`; `options` as `readStream.option` takes them. Call `headgate.register(spark)` before.
+    `_deleted`; `options` as in `readStream.option`. Call `headgate.register(spark)` first.
     """
     if isinstance(table, Table):
         options = {**{f"storage.{name}": text for name, text in (table.storage_options or {}).items()}, **options}

@@ -1,11 +1,11 @@
-"""What a running query remembers of its stream between batches, where no process of it lives that long.
+"""State of a running query between batches, for queries without a long-lived process.
 
-Spark plans each batch of a Python data source in whatever worker is at hand, and tells it nothing of the run. A
-driver that was paused must know afterwards that it held the stream before, or it would take it back from its
-successor. So the ids of its open record and of its table are kept in a file of the Spark application: it lives on the
-driver's host, as long as the application, and no longer.
+Spark plans each batch of a Python data source in any available worker, without information about the run. A driver that
+was paused must know that it held the stream before; otherwise it would take the stream back from its successor. So the
+ids of its open record and of its table are kept in a file of the Spark application: the file is on the driver's host
+and lives as long as the application.
 
-Promise: losing the file loses no row and shows none twice. It only lets a driver take the stream over once more.
+Promise: if the file is lost, no row is lost or duplicated; a driver may only take over the stream once more.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _FOLDER = ".headgate-streams"
 
 
 class HeldStream(NamedTuple):
-    """What a run knows of its stream."""
+    """A run's state of its stream."""
 
     open_id: str
     """Of the open record under which it writes."""
     table_id: str
-    """Of the table that it writes to: the place alone does not tell it from one that was made anew (R23)."""
+    """Of the table that it writes to: the URI alone does not distinguish a re-created table (R23)."""
     changed: int
     """The schema record after which the columns of its last batch were read (R22)."""
 
 
 @dataclass(frozen=True)
 class Hold:
-    """Where this application's run of a query keeps what it knows of its stream."""
+    """The file with this state, per run of a query in this application."""
 
     path: Path
 
@@ -45,26 +45,26 @@ class Hold:
         return cls(_folder(root, query_id) / _name(table_uri, stream))
 
     def held(self) -> HeldStream | None:
-        """What the run's last batch left. None: this run has not opened the stream yet."""
+        """The state that the run's last batch saved. None if this run has not opened the stream yet."""
         try:
             return HeldStream(*json.loads(self.path.read_text()))
         except FileNotFoundError:
             return None
 
     def keep(self, held: HeldStream) -> None:
-        """Written anew for every batch, so that what tidies temporary folders by age finds it young."""
+        """Save the state. Rewritten for every batch, so that cleaners of temporary folders see it as recent."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         fresh = self.path.with_suffix(f".{os.getpid()}")
         fresh.write_text(json.dumps(held))
         fresh.replace(self.path)
 
     def forget(self) -> None:
-        """The run lost the stream, and ends: whoever comes next was started on purpose."""
+        """Delete the state: the run lost the stream and ends; the next run is started on purpose."""
         self.path.unlink(missing_ok=True)
 
 
 def forget_runs(root: str, query_id: str) -> None:
-    """A run of the query begins: what earlier runs of this application held is not its own."""
+    """Delete the state of earlier runs of this application, at the start of a run."""
     shutil.rmtree(_folder(root, query_id), ignore_errors=True)
 
 

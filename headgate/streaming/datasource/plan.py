@@ -1,6 +1,6 @@
-"""One micro-batch of `format("headgate")`: planned before its tasks run, committed after them. Knows no Spark.
+"""One micro-batch of `format("headgate")`: planned before its tasks run, committed after them. Independent of Spark.
 
-The two run in different processes. All that the commit must know is in the plan, which the tasks hand back.
+The two run in different processes. The plan contains everything the commit needs; the tasks return it.
 """
 
 from __future__ import annotations
@@ -47,30 +47,30 @@ _MEETING = (
 _NAME_THE_CLUSTER = "give format('headgate') the brokers too: .option('kafka.bootstrap.servers', …)"
 
 _heads: dict[tuple[str, str], Head] = {}
-"""Per log, where it stood when this process last looked: the next batch then reads only what came since."""
+"""The last known head of each log, so that the next batch reads only newer records."""
 
 
 @dataclass(frozen=True)
 class Commitment:
-    """What the commit of a batch must know. Small: every task carries one back."""
+    """What the commit of a batch needs. Small, since every task returns one."""
 
     hold: Hold
     home: TableHome = field(repr=False)
     """With the columns that the tasks write."""
     follows: bool
-    """Whether the rows have the columns that the table has, also after somebody changed them."""
+    """True if the rows follow the table's columns when they change."""
     head: Head
-    """Where the log stood; its recent batches are left out."""
+    """The log's head, without recent batches."""
     batch: Batch
-    """As it will be committed, without what the tasks wrote."""
+    """The batch to commit, without the tasks' results."""
     attempt_id: str
-    """Tags every entry of the batch, whichever task wrote it: which of them count is said by their positions."""
+    """The id of all entries of the batch, from any task; their positions say which ones count."""
     shards: Mapping[str, UUID]
     dead_letters: Mapping[str, UUID]
     ordered: bool
-    """Whether the rows of a shard must all come from one task."""
+    """True if all rows of a shard must come from one task."""
     skip: bool = False
-    """The log has the batch."""
+    """True if the log has the batch already."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +79,12 @@ class BatchPlan:
 
     commitment: Commitment
     write: WritePlan | None
-    """None where nothing is to be written."""
+    """None if there is nothing to write."""
 
 
 @dataclass(frozen=True)
 class TaskResult:
-    """What one task wrote, or the error that no other attempt would escape."""
+    """What one task wrote, or an error that a retry cannot fix."""
 
     commitment: Commitment
     written: tuple[Mapping[str, Any], ...] = ()
@@ -94,12 +94,12 @@ class TaskResult:
 def plan_batch(settings: Settings, columns: Sequence[str], root: str) -> BatchPlan:
     """Plan the batch that Spark is about to run. `root` is the folder of the Spark application.
 
-    1. open the table; the frame's columns must fit it. They are read again where a schema record came since (R22).
-    2. what the batch reads: from Spark's checkpoint, which has its offsets already.
-    3. hold the stream: go on under the open record that this run put before. Another's is the last, or the table is
-       another one (R23): Fenced.
-       None yet: take the stream over (THIS WRITES, AND IT FENCES AN EARLIER DRIVER), unless 4 refuses.
-    4. decide: skip what the log has; refuse what does not continue it.
+    1. open the table; the frame's columns must fit it. They are read again after a schema record (R22).
+    2. read the batch's offsets from Spark's checkpoint.
+    3. hold the stream: continue under this run's open record. If another driver's record is the last one, or the table
+       was re-created (R23): Fenced. If there is none yet, take over the stream (THIS WRITES, AND IT FENCES AN EARLIER
+       DRIVER), unless 4 refuses.
+    4. decide: skip a batch that the log has; refuse one that does not continue it.
     5. plan: every attempt of a shard starts at the same position.
 
     Raises Fenced, InvalidInput, NotFound, DataLoss; the query ends with it, and nothing of the batch is visible.
@@ -163,16 +163,16 @@ def plan_batch(settings: Settings, columns: Sequence[str], root: str) -> BatchPl
 
 
 def commit_batch(results: Sequence[TaskResult], batch_id: int) -> BatchRecord | None:
-    """Make the batch visible that the tasks of one plan wrote. None where the log has it already.
+    """Make the batch that the tasks wrote visible. None if the log has it already.
 
-    1. every task worked by the same plan, and it was for this batch. An error of a task is raised.
+    1. check that all tasks used the same plan, for this batch. Raise a task's error.
     2. per shard, the positions of the attempts that count.
-    3. one record at the sequence after the one that the plan was made by: whoever came between has that slot. A schema
-       record is stepped over; where it means a column that the rows should have, they cannot be written again from
-       here: Transient, and the query's next start does it (R22).
+    3. put one record at the sequence after the plan's: if another driver came between, it has that slot. A schema
+       record is skipped; but if it adds a column that the rows should have, the rows cannot be written again from here:
+       Transient, and the query's next start writes them (R22).
 
-    Raises Fenced (final: the run ends), Transient, Poisoned (whether the batch counts is unknown until the next start),
-    InvalidInput where rows of one shard came from several tasks and their order matters.
+    Raises Fenced (final: the run ends), Transient, Poisoned (it is unknown until the next start whether the batch
+    counts), InvalidInput if rows of a shard came from several tasks and their order matters.
     """
     commitment = _agreed(results, batch_id)
     batch, head = commitment.batch, commitment.head
@@ -266,7 +266,7 @@ def _agreed(results: Sequence[TaskResult], batch_id: int) -> Commitment:
 
 
 def _check_tasks(commitment: Commitment, written: Sequence[Mapping[str, Any]]) -> None:
-    """Raises InvalidInput where several tasks wrote to a shard whose rows have an order."""
+    """Raises InvalidInput if several tasks wrote to a shard whose rows have an order."""
     tasks = Counter(one["shard"] for one in written if not one["dead"])
     name, times = max(tasks.items(), key=lambda one: one[1], default=("", 0))
     if commitment.ordered and times > 1:
@@ -280,7 +280,7 @@ def _check_tasks(commitment: Commitment, written: Sequence[Mapping[str, Any]]) -
 
 
 def _check_columns(commitment: Commitment) -> None:
-    """A schema record came since the batch was planned. Raises Transient where rows lack a column that came with it."""
+    """Called when a schema record came after the plan. Raises Transient if rows lack a new column."""
     home = commitment.home
     if commitment.follows and gained(home.schema, stream_schema(home)):
         raise Transient(
@@ -293,7 +293,9 @@ def _check_columns(commitment: Commitment) -> None:
 
 
 def _was_committed(log: CommitLog, commitment: Commitment) -> bool:
-    """Whether the slot was taken by this very batch: an earlier run of this application may commit as it is stopped."""
+    """True if this same batch took the slot: an earlier run of this application may commit while it is being
+    stopped.
+    """
     batch, opened = commitment.batch, commitment.head.opened
     stored = log.read().head.recent.get((batch.query_id, batch.batch_id))
     return (

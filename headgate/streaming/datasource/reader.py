@@ -1,11 +1,12 @@
 """`spark.read.format("headgate")`: a table at one instant as a frame.
 
-Spark plans in a process of its own, once for a frame, however often the frame is used: one `load` is one instant. Tasks
-read their parts by themselves, so that no row passes the driver. Promises as of `checkpoints.snapshots.splits`.
+Spark plans in a separate process, once per frame, however often the frame is used: one `load` is one instant. Tasks
+read their parts themselves, so that no row passes through the driver. The promises are those of
+`checkpoints.snapshots.splits`.
 
-Spark 4.2 tells a Python source no columns that a query needs, and filters only in a way that loses rows: what one query
-pushed down also holds for the next query on the same frame. So neither is taken from the query: columns are those of
-`.schema(…)`, filters those of the option `filter`.
+Spark 4.2 does not tell a Python source which columns a query needs, and its filter pushdown loses rows: a filter of one
+query also applies to the next query on the same frame. So neither is taken from the query: columns come from
+`.schema(…)`, filters from the option `filter`.
 """
 
 from __future__ import annotations
@@ -66,14 +67,14 @@ def opened(options: ReadOptions, checkpoint: str | None = None) -> Table:
 
 
 def read_schema(options: ReadOptions) -> StructType:
-    """The columns of a read; Spark does not say whether it is for `read` or `readStream`, so an option does."""
+    """The columns of a read; an option says whether it is for `read` or `readStream`, because Spark does not."""
     if options.log:
         return spark_schema(log_schema(opened(options).home.schema))
     return spark_schema(opened(options, options.checkpoint).schema)
 
 
 def table_reader(options: ReadOptions, schema: StructType) -> TableReader:
-    """Plan a read. THIS WRITES a checkpoint that expires, unless one is named or pinFor is never.
+    """Plan a read. THIS WRITES a checkpoint that expires, unless a checkpoint is named or pinFor is never.
 
     Raises InvalidInput, NotFound, DataLoss, Transient.
     """
@@ -90,7 +91,7 @@ def table_reader(options: ReadOptions, schema: StructType) -> TableReader:
 
 
 def refuse(options: ReadOptions, arguments: tuple[str, ...], here: str, there: str) -> None:
-    """Raises InvalidInput for an option that only the other way of reading takes."""
+    """Raises InvalidInput for an option of the other kind of read."""
     for option in READ_OPTIONS:
         if option.argument in arguments and getattr(options, option.argument) != option.default:
             raise InvalidInput(f"The option {option.name!r} works only with {there}, not with {here}.")

@@ -1,4 +1,4 @@
-"""Search for Spark users: the rows that one search finds as a DataFrame, to join and filter on."""
+"""Search for Spark users: the hits as a DataFrame, to join and filter."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def search_df(
     match: Match = "any",
     storage_options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """The k rows of the table that fit a text best, with `_score`; see `Table.search`.
+    """The k rows of the table that match a text best, with `_score`; see `Table.search`.
 
-    The search runs here and now, in the driver (on Spark Connect, in the client), and the frame holds its hits:
-    it does not change with the table. The rows are in no particular order once Spark has worked on them; order by
-    `_score` where it matters. Writes nothing. Raises what `open_table` and `Table.search` raise.
+    The search runs immediately, in the driver (on Spark Connect, in the client), and the frame holds the hits: it does
+    not change with the table. Spark does not keep the order of the rows; order by `_score` if it matters. Writes
+    nothing. Raises as `open_table` and `Table.search` do.
     """
     found = as_table(table, storage_options).search(
         text, column=column, columns=columns, filter=filter, k=k, match=match
@@ -54,10 +54,10 @@ def nearest_df(
     refine: int | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """The k rows of the table whose vectors are nearest to one, with `_distance`; see `Table.nearest`.
+    """The k rows of the table nearest to a vector, with `_distance`; see `Table.nearest`.
 
-    As `search_df` it runs here and now, and the frame holds what it found; order by `_distance` where that matters.
-    Spark shows vectors as arrays, and half floats as floats.
+    Like `search_df` it runs immediately, and the frame holds the result; order by `_distance` if it matters. Spark
+    shows vectors as arrays, and half floats as floats.
     """
     found = as_table(table, storage_options).nearest(
         vector, column=column, columns=columns, filter=filter, k=k, nprobes=nprobes, refine=refine
@@ -66,7 +66,7 @@ def nearest_df(
 
 
 def _frame(spark: SparkSession, found: pa.Table) -> DataFrame:
-    """In the types that Spark has."""
+    """The hits as a frame, in Spark's types."""
     # It imports pyspark.
     from headgate.streaming.datasource.types import as_spark, spark_schema
 

@@ -20,9 +20,9 @@ class Settings:
     stream: str
     options: SinkOptions
     decode: str | None
-    """The kind of decoder; None: the frame's columns are the table's."""
+    """The kind of decoder; None if the frame has the table's columns."""
     metadata: Mapping[str, str]
-    """Columns that are Kafka's own."""
+    """Columns filled by Kafka."""
     kafka: Mapping[str, str] = field(repr=False)
 
     @classmethod
@@ -65,7 +65,7 @@ class Settings:
 
 
 def _refuse_memtables(given: Mapping[str, Any]) -> None:
-    """Only what was said for this stream: a session default is for those that can."""
+    """Checks only options of this stream: session defaults are for streams that support them."""
     if given.get("enable_memtable") or "max_memtable_size" in given:
         raise InvalidInput(
             "format('headgate') does not support MemTables: a Python data source cannot start the jobs that "
@@ -75,7 +75,7 @@ def _refuse_memtables(given: Mapping[str, Any]) -> None:
 
 
 def absolute(uri: str | None, what: str, how: str) -> str:
-    """Spark's processes have different working directories, so a relative path would mean different places.
+    """Spark's processes have different working directories, so a relative path is ambiguous.
 
     Raises InvalidInput.
     """

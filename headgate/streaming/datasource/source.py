@@ -2,14 +2,14 @@
 
 `writeStream.format("headgate")` is the same stream as ShardSink's. Spark calls it in three kinds of Python processes,
 none of which lives as long as the query: per batch one that plans (on the driver's host), one per task, one that
-commits (on the driver's host). So the commit log is the state, and what planning finds travels through the tasks to the
-commit. Promises:
-1. Exactly once, as by ShardSink: one record makes a batch visible, on all shards together, or not at all.
+commits (on the driver's host). So the commit log is the state, and the plan travels through the tasks to the commit.
+Promises:
+1. Exactly once, as with ShardSink: one record makes a batch visible, on all shards together, or not at all.
 2. A run whose stream was taken over gets Fenced and never takes it back; starting it again does.
-3. Planning reads the log's news, tasks read nothing and write their entries, the commit is one PUT.
+3. Planning reads new records of the log, tasks only write entries, the commit is one PUT.
 
-What it cannot do is refused: a data source cannot shuffle, so on a table with a key all rows of a shard must come
-in one task; and it cannot start Spark jobs, so nothing is flushed (a restart of the stream with ShardSink can).
+Limits: a data source cannot shuffle, so on a table with a key all rows of a shard must be in one task; and it cannot
+start Spark jobs, so nothing is flushed (a restart of the stream with ShardSink flushes).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ NAME = "headgate"
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("headgate")` known to a session, with the session's `spark.headgate.*` settings as defaults.
+    """Register `format("headgate")` in a session, with the session's `spark.headgate.*` settings as defaults.
 
     Raises InvalidInput for a setting that does not exist.
     """
@@ -73,7 +73,7 @@ class HeadgateDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format` calls it."""
+        """The name for `format`."""
         return NAME
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -86,7 +86,7 @@ class HeadgateDataSource(DataSource):
         return read_schema(read_options(dict(self.options)))
 
     def reader(self, schema: StructType) -> TableReader:
-        """A read of the table at one instant: planned where Spark plans. See `table_reader`."""
+        """A read of the table at one instant: planned in Spark's planning process. See `table_reader`."""
         return table_reader(read_options(dict(self.options)), schema)
 
     def streamReader(self, schema: StructType) -> LogReader:
@@ -94,14 +94,14 @@ class HeadgateDataSource(DataSource):
         return LogReader(read_options(dict(self.options)), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Raises InvalidInput: it is for streams."""
+        """Raises InvalidInput: only streams can be written."""
         raise InvalidInput(
             "format('headgate') supports only streaming writes.",
             advice="use writeStream, or Table.writer without Spark",
         )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        """The writer of one batch: planned where Spark plans. THE FIRST BATCH FENCES AN EARLIER DRIVER.
+        """The writer of one batch: planned in Spark's planning process. THE FIRST BATCH FENCES AN EARLIER DRIVER.
 
         Raises InvalidInput for invalid options and output modes; see `plan_batch` for the rest.
         """
@@ -114,9 +114,9 @@ class HeadgateDataSource(DataSource):
 
 
 class _Starts(StreamingQueryListener):
-    """Tells a restart from a paused run: within one application only Spark's events can.
+    """Distinguishes a restart from a paused run; within one application only Spark's events can.
 
-    Without it a restart after another driver had the stream fails once with Fenced.
+    Without it, a restart after another driver had the stream would fail once with Fenced.
     """
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
@@ -124,18 +124,18 @@ class _Starts(StreamingQueryListener):
         forget_runs(SparkFiles.getRootDirectory(), str(event.id))
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Of no interest."""
+        pass
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Of no interest."""
+        pass
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Of no interest."""
+        pass
 
 
 @dataclass(frozen=True)
 class TaskMessage(WriterCommitMessage):
-    """How a task's result travels."""
+    """A task's result, as a message to the commit."""
 
     result: TaskResult
 
@@ -144,12 +144,11 @@ class BatchWriter(DataSourceStreamArrowWriter):
     """One batch: `write` runs in its tasks, `commit` once after them."""
 
     def __init__(self, plan: BatchPlan | None, settings: Settings | None = None) -> None:
-        """The plan is for the tasks, the settings for the commit."""
         self._plan = plan
         self._settings = settings
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
-        """Append what Spark hands to this task. Errors that a retry would meet again wait for the commit."""
+        """Append this task's rows. Errors that a retry cannot fix are raised at the commit."""
         plan = self._plan
         if plan is None:
             raise Poisoned("A task was started for an unplanned batch.", advice="report this as a bug")
@@ -157,7 +156,7 @@ class BatchWriter(DataSourceStreamArrowWriter):
         return TaskMessage(write_batch(plan, iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Make the batch visible, see `commit_batch`; then what the table needs, see `maintain`."""
+        """Make the batch visible, see `commit_batch`; then maintain the table, see `maintain`."""
         results = [cast("TaskMessage", message).result for message in messages]
         record = commit_batch(results, batchId)
         if record is not None and self._settings is not None:
@@ -165,11 +164,11 @@ class BatchWriter(DataSourceStreamArrowWriter):
                 maintain(self._settings, results[0].commitment.hold, record.sequence)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing: entries that no record lists never count."""
+        """Does nothing: entries that no record lists are never visible."""
 
 
 def _check_task(plan: BatchPlan) -> None:
-    """Planning learns query and batch from Spark's checkpoint; the task by Spark itself."""
+    """Check that query and batch, which the plan took from Spark's checkpoint, are those that Spark gives the task."""
     context = TaskContext.get()
     assert context is not None
     found = context.getLocalProperty("sql.streaming.queryId"), context.getLocalProperty("streaming.sql.batchId")

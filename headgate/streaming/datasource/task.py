@@ -1,4 +1,4 @@
-"""One task of a batch of `format("headgate")`: what Spark hands to it becomes entries of shards. Knows no Spark."""
+"""One task of a batch of `format("headgate")`: Spark's rows become entries of shards. Independent of Spark."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from headgate.streaming.write.task import Attempt, WritePlan
 
 
 def write_batch(plan: BatchPlan, batches: Iterable[pa.RecordBatch]) -> TaskResult:
-    """Append the rows, and say where they are. May run any number of times: what counts is what the commit lists.
+    """Append the rows, and return their positions. May run any number of times: only what the commit lists is visible.
 
-    Errors that a retry would meet again are part of the result, and the commit raises them.
+    Errors that a retry cannot fix are part of the result; the commit raises them.
     """
     if plan.write is None:
         return TaskResult(plan.commitment)

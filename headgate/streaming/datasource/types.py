@@ -1,7 +1,7 @@
-"""Rows of a table as Spark takes them: which Spark type a column gets, and batches in exactly those types.
+"""A table's columns in Spark's types, and batches converted to exactly those types.
 
-Unsigned integers become the next wider signed type and half floats floats, in lists and structs as well; times below a
-microsecond are cut off; everything else keeps its value.
+Unsigned integers become the next wider signed type and half floats become floats, also in lists and structs; times are
+truncated to microseconds; everything else keeps its value.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WIDER = {
 
 
 def spark_schema(columns: pa.Schema) -> StructType:
-    """The columns as Spark calls them; each may be null. Raises InvalidInput for a type that Spark does not have."""
+    """The Spark schema; all columns are nullable. Raises InvalidInput for a type that Spark does not have."""
     fields = []
     for column in columns:
         try:
@@ -40,7 +40,7 @@ def spark_schema(columns: pa.Schema) -> StructType:
 
 
 def as_spark(batches: Iterable[pa.RecordBatch], schema: StructType) -> Iterator[pa.RecordBatch]:
-    """The batches in the columns and types of a Spark schema. Raises InvalidInput where a value does not fit."""
+    """The batches in the columns and types of a Spark schema. Raises InvalidInput if a value does not fit."""
     target = to_arrow_schema(schema, timezone="UTC")
     for batch in batches:
         columns = [_fitted(batch.column(field.name), field) for field in target]
@@ -48,7 +48,7 @@ def as_spark(batches: Iterable[pa.RecordBatch], schema: StructType) -> Iterator[
 
 
 def check_columns(schema: StructType, columns: pa.Schema) -> None:
-    """Raises InvalidInput where a schema that was given names a column that is not there."""
+    """Raises InvalidInput if the given schema has a missing column."""
     unknown = [name for name in schema.fieldNames() if name not in columns.names]
     if unknown:
         raise InvalidInput(f"Column {unknown[0]!r} not found; the table has {columns.names}.")

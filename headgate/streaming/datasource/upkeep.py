@@ -1,8 +1,8 @@
-"""What a stream of `format("headgate")` does for its table after a batch: checkpoints, and folds of its log.
+"""Checkpoints, and folds of the log, after a batch of a `format("headgate")` stream.
 
 No process of such a stream lives as long as it runs, so the time of the last checkpoint and the sequence of the last
-fold are those of two files beside the one by which the run holds its stream. Promise: nothing here fails the stream,
-and losing the files costs one interval and one fold.
+fold are the times of two files beside the one with the run's state. Promise: nothing here fails the stream, and losing
+the files costs only one interval and one fold.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _log = structlog.get_logger("headgate.streaming")
 
 
 def maintain(settings: Settings, hold: Hold, sequence: int) -> None:
-    """After a batch whose record has that sequence. Errors are logged: a later batch tries again."""
+    """Maintain the table after the batch with this sequence. Errors are logged; a later batch tries again."""
     try:
         if _is_time(hold.path.with_suffix(".checkpoint"), settings.options.checkpoint_seconds):
             table = _opened(settings)
@@ -40,7 +40,7 @@ def maintain(settings: Settings, hold: Hold, sequence: int) -> None:
 
 
 def _is_time(stamp: Path, interval: float) -> bool:
-    """Whether the last one was so long ago; then it is now. The first time it begins to count."""
+    """True if the interval has passed; then it starts again. The first call starts it."""
     try:
         age = clock.wall() - stamp.stat().st_mtime
     except FileNotFoundError:
@@ -53,7 +53,7 @@ def _is_time(stamp: Path, interval: float) -> bool:
 
 
 def _is_long(stamp: Path, sequence: int) -> bool:
-    """Whether the log has grown by so many records since the last fold; then that is now."""
+    """True if the log has grown by this many records since the last fold; then counting starts again."""
     last = int(stamp.read_text()) if stamp.exists() else 0
     if sequence - last < FOLD_EVERY:
         return False

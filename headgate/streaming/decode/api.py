@@ -2,9 +2,9 @@
 
 Promises of every decoder:
 1. Each position of the input is in exactly one of good, deleted, bad and null; order is kept.
-2. One bad record costs no other row, and its fate does not depend on its neighbours.
-3. No silent wrong value: what a column cannot hold exactly is a bad record. (A JSON
-   number in a half, float or double column is the nearest such number, as everywhere.)
+2. A bad record does not affect other rows, and its result does not depend on its neighbours.
+3. No silent wrong value: a value that a column cannot hold exactly makes a bad record. (A JSON number in a half, float
+   or double column becomes the nearest such number, as usual.)
 4. A null value is a Kafka tombstone, not a bad record.
 5. Errors are short and show at most 80 characters of a value.
 
@@ -18,12 +18,12 @@ depth; so is a column's name given twice. Any syntax error is bad, in ignored fi
 | bool | true, false |
 | int8 … int64, uint8 … uint64 | a number without fraction or exponent, in range (1.0 is bad) |
 | halffloat, float, double | a number, finite in that type; NaN, Infinity, 1e39 in a float and 65520 in a half are bad |
-| decimal128, decimal256 | a number or a string, exact from its text; \
-more digits than the type has (zeros at the end aside) are bad |
+| decimal128, decimal256 | a number or a string, exact from its text; more digits than the type has \
+(zeros at the end aside) are bad |
 | string, large_string | a string; numbers and objects are not turned into text |
 | binary, large_binary | a string of standard Base64 with padding, as Spark and Kafka Connect write it |
-| timestamp with a zone | a string, ISO 8601: date, 'T' or ' ', time to hours, minutes, seconds or a fraction, \
-and Z or an offset; without one it is UTC |
+| timestamp with a zone | a string, ISO 8601: date, 'T' or ' ', time to hours, minutes, seconds or a \
+fraction, and Z or an offset; without one it is UTC |
 | timestamp without a zone | the same without Z or offset; with one it is bad |
 | date32, date64 | a string YYYY-MM-DD |
 | struct | an object |
@@ -31,11 +31,11 @@ and Z or an offset; without one it is UTC |
 | fixed_size_list | an array of that length: a vector of another one is bad, like one with NaN |
 | map with string keys | an object; a key given twice is bad; row by row, several times slower than the rest |
 
-Numbers are never times: the unit would be a guess. Declare int64 and convert later. A
-fraction finer than the column's unit is bad, not cut. Dictionary, time, duration, null,
-view, union and extension types are refused when the decoder is made.
+Numbers are never converted to times, because the unit is unknown: declare int64 and convert later. A fraction finer
+than the column's unit is bad, not truncated. Dictionary, time, duration, null, view, union and extension types are not
+supported.
 
-`raw` keeps the values as they are, `debezium` reads change events in JSON, `avro` reads Avro in the wire format of a
+`raw` stores the values unchanged, `debezium` reads change events in JSON, `avro` reads Avro in the wire format of a
 schema registry: see `raw`, `debezium` and `avro`.
 """
 
@@ -79,15 +79,14 @@ def json(schema: Any, *, metadata: Metadata = ()) -> Decoder: ...
 def json(schema: Any = None, *, metadata: Metadata = ()) -> Decoder | TableDecoder:
     """A decoder for JSON objects.
 
-    `schema` is a pyarrow Schema, a pyspark StructType or a Spark DDL string
-    ("id bigint NOT NULL, at timestamp, tags array<string>"); no Spark is started.
-    Raises InvalidInput for a type that JSON cannot fill, naming the column.
+    `schema` is a pyarrow Schema, a pyspark StructType or a Spark DDL string ("id bigint NOT NULL, at timestamp, tags
+    array<string>"); no Spark is started. Raises InvalidInput for a type that JSON cannot represent.
 
-    Without a schema, for ShardSink, it follows the table: a column that is added while the stream runs is filled from
-    the next batch on that commits, and nobody need restart the query.
+    Without a schema (for ShardSink) it follows the table: a column that is added while the stream runs is filled from
+    the next committed batch on, without a restart.
 
-    `metadata`, of every decoder, names columns that are Kafka's own: ("key", "timestamp"), or {"at": "timestamp"} where
-    the column has another name. Those that the schema leaves out are added. See `decode.metadata`.
+    `metadata`, for every decoder, names columns filled by Kafka: ("key", "timestamp"), or {"at": "timestamp"} if the
+    column has another name. Columns that are not in the schema are added. See `decode.metadata`.
     """
     if schema is None:
         return TableDecoder(partial(_json_of, metadata=metadata_columns(metadata)))
@@ -99,9 +98,9 @@ def _json_of(table: Table, metadata: Metadata) -> Decoder:
 
 
 def raw(column: str = "value", *, kind: pa.DataType | None = None, metadata: Metadata = ()) -> Decoder:
-    """A decoder that keeps each value as it is, in one column: binary, or text that must be UTF-8 (`kind`).
+    """A decoder that stores each value unchanged in one column: binary, or text that must be UTF-8 (`kind`).
 
-    For tables whose other columns are Kafka's own or may all be null. Raises InvalidInput for another kind.
+    The table's other columns must be filled by Kafka or be nullable. Raises InvalidInput for another kind.
     """
     decoder = RawDecoder(column, pa.binary() if kind is None else kind)
     return with_metadata(pa.schema([]), metadata, lambda none: decoder)
@@ -110,8 +109,8 @@ def raw(column: str = "value", *, kind: pa.DataType | None = None, metadata: Met
 def debezium(schema: Any, *, primary_key: str | Sequence[str] | None = None, metadata: Metadata = ()) -> Decoder:
     """A decoder for Debezium's change events in JSON, for tables with a key.
 
-    `schema` is as for `json`: the columns of `after`. `primary_key` are the key columns; without it, those that the
-    schema itself names, as `table.schema` does. Raises InvalidInput where there is no key.
+    `schema` is as for `json`: the columns of `after`. `primary_key` are the key columns; without it, those marked in
+    the schema, as in `table.schema`. Raises InvalidInput if there is no key.
     """
     given = (primary_key,) if isinstance(primary_key, str) else primary_key
 
@@ -131,8 +130,8 @@ def avro(
 ) -> Decoder:
     """A decoder for Avro in the wire format of a schema registry: a zero byte, the schema's id, the value.
 
-    `schema` are the columns wanted, as for `json`. Writers' schemas come from `registry` (its URL; `auth` is
-    "user:password") or are given by id. Needs no further package. Raises InvalidInput where neither is given.
+    `schema` has the wanted columns, as for `json`. Writers' schemas come from `registry` (its URL; `auth` is
+    "user:password") or from `schemas`, by id. Needs no other package. Raises InvalidInput if neither is given.
     """
     writers = WriterSchemas.of(registry, schemas, auth)
     return with_metadata(arrow_schema(schema), metadata, lambda columns: AvroDecoder(columns, writers))

@@ -1,13 +1,13 @@
-"""The ledger of a stream: its commit log as rows of a Delta table, for Spark SQL to answer where an offset lies.
+"""The ledger of a stream: its commit log as rows of a Delta table, to find the position of an offset with Spark SQL.
 
 Promises:
-1. Off the hot path: a batch notes that there is a record more; a thread of its own reads it back from the commit log
-   and writes the rows. A ledger that fails is tried again, and never fails, delays or stops a batch.
-2. The commit log stays the truth. A ledger has the rows of each record once, whatever crashed: it goes on above the
-   last sequence that the Delta table has. Records that leave the log are archived from a ledger's first run on (see
-   `ledger_feed`), so that a ledger that was dropped, or rows that were deleted, are made anew to the row.
-3. What it cannot have (records that were folded before the first ledger began) it shows as rows of the kind `folded`;
-   no offset that the stream has read is outside all rows.
+1. Off the hot path: a batch only notes that there is a new record; a separate thread reads it from the commit log and
+   writes the rows. A failed write is retried, and never fails, delays or stops a batch.
+2. The commit log is authoritative. A ledger has the rows of each record exactly once, after any crash: it continues
+   after the last sequence in the Delta table. From a ledger's first run on, records are archived before they leave the
+   log (see `ledger_feed`), so that a dropped ledger, or deleted rows, can be rebuilt exactly.
+3. Records that were folded before the first ledger started are shown as rows of kind `folded`; every offset that the
+   stream has read is in some row.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("headgate.streaming")
 
 CHUNK = 1000
-"""Records that one Delta transaction takes at most while a ledger catches up or is made anew; see `LedgerFeed.read`."""
+"""Maximum records per Delta transaction while a ledger catches up or is rebuilt; see `LedgerFeed.read`."""
 
 
 class Ledger(Follower[int]):
@@ -57,11 +57,11 @@ class Ledger(Follower[int]):
 
     @property
     def behind(self) -> int:
-        """Records of the commit log that it does not have yet."""
+        """Commit records that it does not have yet."""
         return max(0, (self._wanted or 0) - (self._at or 0))
 
     def stop(self, *, wait: bool = True) -> bool:
-        """As of any follower, with a word about what is left."""
+        """Stop the thread; logs what is left."""
         current = super().stop(wait=wait)
         if wait and not current:
             _log.warning(
@@ -118,26 +118,26 @@ class LedgerRebuild:
     ledger: str
     applied: bool
     records: int
-    """Commit records that the log or its archive has."""
+    """Commit records in the log or its archive."""
     rows: int
-    """Rows that they make."""
+    """Rows made from them."""
     replaced: int
-    """Rows of the ledger that these take the place of."""
+    """Rows of the ledger that they replace."""
     kept: int
-    """Rows of records that neither the log nor its archive has: the ledger is the only place that does."""
+    """Rows whose records are in neither the log nor its archive: the ledger is their only copy."""
     lost_upto: int
-    """The last sequence that neither the log, nor its archive, nor the ledger has; 0: none."""
+    """The last sequence that is in neither the log, its archive, nor the ledger; 0: none."""
 
 
 def rebuild_ledger(
     spark: SparkSession, table: Table, *, stream: str, ledger: str, apply: bool = False
 ) -> LedgerRebuild:
-    """Make the rows of a stream in a ledger anew from its commit log and the log's archive. Without `apply` it only
-    says what it would do.
+    """Rewrite a stream's rows in a ledger from its commit log and the log's archive. Without `apply` it only reports
+    what it would do.
 
-    Rows of records that were collected before there was an archive are kept: nobody else can give them again. Delta
-    transactions of CHUNK records each: readers see the old rows of a record or the new ones, and a crash leaves some
-    of both. A stream that runs meanwhile goes on. Raises InvalidInput, Corrupt, Transient, and what Spark raises.
+    Rows of records that were deleted before the archive existed are kept. It writes Delta transactions of CHUNK records
+    each: readers see either the old or the new rows of a record; after a crash, run it again. The stream may keep
+    running. Raises InvalidInput, Corrupt, Transient, and what Spark raises.
     """
     check_delta(spark, "A ledger")
     name = DeltaName(ledger, "ledger")

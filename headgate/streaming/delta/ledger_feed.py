@@ -1,14 +1,13 @@
-"""What a ledger reads of a stream's commit log: every record once, in order, and what was lost on the way.
+"""How a ledger reads a stream's commit log: every record once, in order, and markers for lost ones.
 
 Promises:
-1. A ledger's first run begins the archive of the log (see `checkpoints.log.archive`): from there on every record is
-   read, from the
-   log or from the archive, however late, and as often as somebody wants all of them again.
-2. A pin (R15) holds the records that the ledger does not have yet, and no entry, so that the log itself has them. It
-   expires so many seconds after its last renewal; what is collected then is in the archive.
-3. Records that were collected before that are read as Folded, with the offsets that they had read as far as those are
-   known (see `ledger_lost`). None is passed in silence.
-4. What is read is a function of the log and its archive alone: whoever reads the same records makes the same rows.
+1. A ledger's first run begins the archive of the log (see `checkpoints.log.archive`): from then on every record can be
+   read from the log or the archive, at any time and any number of times.
+2. A pin (R15) holds the records that the ledger does not have yet (but no entries), so that they stay in the log. It
+   expires some time after its last renewal; records deleted then are in the archive.
+3. Records that were collected before that are read as Folded, with their offsets as far as known (see `ledger_lost`).
+   None is skipped silently.
+4. The result depends only on the log and its archive: the same records always make the same rows.
 """
 
 from __future__ import annotations
@@ -37,21 +36,21 @@ HOLD = 7 * 86_400.0
 """Seconds that records wait in the log for a ledger whose stream is down: a week. A record is a few kilobytes."""
 
 ROWS = 50_000
-"""Of a ledger that are made at once: some 100 MB."""
+"""Maximum rows that are made at once: some 100 MB."""
 
 Ends = Callable[[], Mapping[TopicPartition, int]]
-"""Per partition where the ledger's ranges end; asked only where records are gone."""
+"""The end of the ledger's ranges per partition; needed only if records are missing."""
 
 
 @dataclass(frozen=True)
 class LogChunk:
-    """What follows a place of the log."""
+    """Records after a position of the log."""
 
     upto: int
-    """The last sequence that it covers; the place itself where nothing follows."""
+    """The last sequence that it covers; the position itself if nothing follows."""
     parts: tuple[LedgerRecord | Folded, ...] = ()
     more: bool = False
-    """Whether records follow that it left out."""
+    """True if more records follow."""
 
     @property
     def lost_upto(self) -> int:
@@ -64,7 +63,7 @@ class LogChunk:
         return sum(isinstance(part, LedgerRecord) for part in self.parts)
 
     def ends(self) -> dict[TopicPartition, int]:
-        """Per partition where the last range of it ends."""
+        """The end of the last range per partition."""
         found: dict[TopicPartition, int] = {}
         for part in self.parts:
             if isinstance(part, Folded):
@@ -87,13 +86,13 @@ class LedgerFeed:
         self._opens: dict[str, OpenRecord] = {}
 
     def read(self, done: int, ends: Ends = dict, most: int | None = None) -> LogChunk:
-        """The records after `done`, at most so many, and fewer where they make more than ROWS. Raises Corrupt,
+        """The records after `done`, at most this many, fewer if they make more than ROWS rows. Raises Corrupt,
         Transient.
 
-        1. LIST: which are in the log, and since when.
-        2. where some were collected, read the archive: that comes second, because a record is archived before it goes.
-        3. GET the rest. One that is gone meanwhile: once more from 1.
-        4. what neither has becomes Folded.
+        1. LIST the log, with times.
+        2. if some were deleted, read the archive: second, because a record is archived before it is deleted.
+        3. GET the rest. If one was deleted meanwhile, start again at 1.
+        4. missing records become Folded.
         """
         while True:
             taken_at = self.log.taken_at()
@@ -120,7 +119,7 @@ class LedgerFeed:
             return LogChunk(upto, tuple(parts), len(known) > len(there))
 
     def lost_upto(self) -> int:
-        """The last sequence whose record is neither in the log nor in its archive; 0: every one is."""
+        """The last sequence whose record is in neither the log nor its archive; 0: none."""
         taken_at = self.log.taken_at()
         sequence = self._gone(0, max(taken_at, default=0), taken_at)
         runs = self.archive.runs() if sequence else []
@@ -135,7 +134,7 @@ class LedgerFeed:
         return [archived[one].record if one in archived else found[one] for one in sequences]
 
     def _gone(self, done: int, tip: int, taken_at: dict[int, datetime]) -> int:
-        """The last sequence above `done` whose record was collected; `done` where none was."""
+        """The last sequence above `done` whose record was deleted; `done` if none was."""
         for sequence in range(tip, done, -1):
             if sequence not in taken_at:
                 try:
@@ -151,7 +150,7 @@ class LedgerFeed:
     def _dated(
         self, records: Sequence[LogRecord], archived: Mapping[int, ArchivedBatch], taken_at: Mapping[int, datetime]
     ) -> dict[int, LedgerRecord]:
-        """The batches among them by sequence. An archive has the time at which the record first came."""
+        """The batches among them by sequence, with the time at which the record was first stored."""
         found = {}
         for record in records:
             if isinstance(record, OpenRecord):
@@ -180,7 +179,7 @@ class LedgerFeed:
 
 
 def _fitting(records: list[LogRecord]) -> list[LogRecord]:
-    """The first of them, as far as they make ROWS rows; with a batch at the end where some are left out."""
+    """The first of them, up to ROWS rows; ends with a batch if some are left out."""
     made = 0
     for place, record in enumerate(records, 1):
         made += rows_of(record) if isinstance(record, BatchRecord) else 0
@@ -193,7 +192,7 @@ def _fitting(records: list[LogRecord]) -> list[LogRecord]:
 
 
 class LedgerPin:
-    """Holds the records of a stream that its ledger does not have. One run at a time has it: the next fences it."""
+    """Pins the records of a stream that its ledger does not have. Only one run at a time: the next fences it."""
 
     def __init__(
         self,
@@ -215,9 +214,9 @@ class LedgerPin:
         self._troubled = False
 
     def take(self) -> None:
-        """Hold what the last run held, or all that is there. THIS WRITES, and fences an earlier run of it. Twice
-        equals once. The archive begins before: who misses both the archive and the pin deletes only what was folded
-        before there was a ledger.
+        """Pin what the last run pinned, or all existing records. THIS WRITES, and fences an earlier run. Idempotent.
+        The archive is started first: a process that sees neither archive nor pin deletes only records that were folded
+        before the ledger existed.
         """
         if self._pin is not None:
             return
@@ -237,12 +236,14 @@ class LedgerPin:
         self._put(pin, older)
 
     def move(self, done: int, *, now: bool = False) -> None:
-        """The ledger has all up to there. Put where it is time, or `now`. Raises Fenced where another run has it."""
+        """Record that the ledger has everything up to there. Written when it is time, or `now`. Raises Fenced if
+        another run has the pin.
+        """
         if self._pin is not None:
             self._renew(replace(self._pin, done={self._stream: done}), "", now)
 
     def complain(self, trouble: str) -> None:
-        """What keeps the ledger from going on, for people. Raises Fenced as well."""
+        """What blocks the ledger, as a message. Raises Fenced too."""
         if self._pin is not None:
             self._renew(self._pin, trouble, False)
 

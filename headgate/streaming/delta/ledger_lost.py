@@ -1,10 +1,10 @@
-"""What a ledger tells of records that neither the log nor its archive has: the offsets that they had read. Pure.
+"""Offsets of records that are in neither the log nor its archive. Pure functions.
 
 Promises:
-1. Records that follow each other and are gone become one Folded, unless the stream was rewound between them: the log
-   keeps rewinds, and each reading has offsets of its own.
-2. A Folded ends where what follows begins, and begins where what the ledger has ends; so every offset that the stream
-   has read is in some row, as far as the log still knows where it began.
+1. Consecutive missing records become one Folded, unless the stream was rewound between them: the log keeps rewinds, and
+   each pass has its own offsets.
+2. A Folded begins at the end of the ledger's ranges and ends where the next record begins; so every offset that the
+   stream has read is in some row, as far as the log knows its start.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def with_lost(
     head: Head,
     ends: Mapping[TopicPartition, int],
 ) -> list[LedgerRecord | Folded]:
-    """The records after `done`, rising, and between them what is missing. `ends` is where the ledger's ranges end."""
+    """The records after `done`, rising, with markers for missing ones. `ends` are the ends of the ledger's ranges."""
     found: list[LedgerRecord | Folded] = []
     stands = dict(ends)
     lost, at = 0, done
@@ -46,11 +46,11 @@ def with_lost(
 def lost_ranges(
     head: Head, gone: int, following: Sequence[LogRecord], ends: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, tuple[int | None, int]]:
-    """Per partition what lies between the ledger's end, or where the stream began, and what follows the records that
-    are gone, up to `gone`.
+    """Per partition, the range between the ledger's end (or the stream's start) and the first record after the missing
+    ones, up to `gone`.
 
-    A partition that nothing there reads or rewinds was read up to where the stream stands. The start is None where an
-    earlier release folded it away.
+    A partition that no later record reads or rewinds was read up to the stream's head. The start is None if an earlier
+    release folded it away.
     """
     firsts: dict[TopicPartition, int] = {}
     for record in following:
@@ -76,6 +76,6 @@ def _folded(gone: int, head: Head, following: Sequence[LogRecord], stands: dict[
 
 
 def _began(head: Head, gone: int, place: TopicPartition) -> int | None:
-    """Where the reading of a partition began that was under way at a sequence; None: it is not known."""
+    """The start of the pass over a partition at a sequence; None if unknown."""
     later = (one.start for one in head.passes if (one.topic, one.partition) == place and one.ended_by > gone)
     return next(later, head.starts.get(place))

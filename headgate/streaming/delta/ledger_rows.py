@@ -1,12 +1,12 @@
 """A commit record as rows of a ledger: which WAL positions may hold which offsets. Pure: no store, no clock.
 
 Promises:
-1. Every batch record has a row at least, and what a record says always becomes the same rows.
-2. Every offset that a record read is in the range of a row; the rows whose range has it name every shard that may hold
-   it, with the positions of the batch there. `candidates` says how many shards that are: 1 is an answer, more are a
-   choice that only the row's own columns can make (bucket).
-3. `row_count`, `byte_count` and `dead_letters` of a shard stand in one row of the batch, the first of that shard, and
-   are null in its others: their sums are right, whatever shares a shard.
+1. Every batch record has at least one row, and the same record always makes the same rows.
+2. Every offset that a record read is in the range of a row; its rows name every shard that may hold it, with the
+   batch's positions there. `candidates` is the number of these shards: with more than one, the row's own columns decide
+   (bucket).
+3. `row_count`, `byte_count` and `dead_letters` of a shard are set in the shard's first row of the batch and null in its
+   others, so that sums are correct.
 """
 
 from __future__ import annotations
@@ -64,18 +64,18 @@ LEDGER_SCHEMA = pa.schema([pa.field(name, kind) for name, (kind, _) in LEDGER.it
 
 @dataclass(frozen=True)
 class LedgerRecord:
-    """A batch record, and what it does not say itself."""
+    """A batch record, with facts that it does not contain."""
 
     record: BatchRecord
     committed_at: datetime
     opened_at: datetime | None = None
     epochs: Mapping[UUID, int] = field(default_factory=dict)
-    """Per shard, of the driver that committed it."""
+    """The committing driver's epoch per shard."""
 
 
 @dataclass(frozen=True)
 class Folded:
-    """Records up to `sequence` that are gone, and the offsets that they had read: [from, until) per partition."""
+    """Missing records up to `sequence`, and their offsets: [from, until) per partition."""
 
     sequence: int
     ranges: Mapping[TopicPartition, tuple[int | None, int]] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class Folded:
 
 @dataclass(frozen=True)
 class LedgerKey:
-    """Whose rows they are."""
+    """Table and stream of the rows."""
 
     table_id: str
     table_uri: str
@@ -101,10 +101,10 @@ def ledger_table(key: LedgerKey, sharding: Sharding, parts: Iterable[LedgerRecor
 
 
 def placements(record: BatchRecord, sharding: Sharding) -> list[tuple[str | None, SourceRange | None]]:
-    """Which shard may hold rows or dead letters of which range; None: none.
+    """Which shard may hold rows or dead letters of which range; None if no shard.
 
-    A shard of a partition has that partition's ranges; other shards share all of them. Rows that Spark made of what
-    earlier batches read (a window that closes) may be in a shard whose partition this batch did not read.
+    A shard of a partition has that partition's ranges; other shards share all of them. Rows that Spark computed from
+    earlier batches (such as a closing window) may be in a shard whose partition this batch did not read.
     """
     shards = sorted({*record.shards, *(name.removeprefix(DEAD_LETTERS) for name in record.dead_letters)})
     ranges = [part for part in record.sources if part.until > part.start]
@@ -118,7 +118,7 @@ def placements(record: BatchRecord, sharding: Sharding) -> list[tuple[str | None
 
 
 def rows_of(record: BatchRecord) -> int:
-    """How many rows it makes at most."""
+    """Maximum rows made from the record."""
     return max(1, len(record.sources)) * max(1, len(record.shards) + len(record.dead_letters))
 
 

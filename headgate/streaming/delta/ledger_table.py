@@ -1,8 +1,8 @@
-"""The Delta table of a ledger: how far it is, and rows put once, whoever puts them how often.
+"""The Delta table of a ledger: its progress, and idempotent writes of rows.
 
-Rows are put by replacing a range of sequences, in one Delta transaction: what was there of the same records, by another
-driver or an earlier try, is replaced by the same rows. While a stream runs, the transaction also notes the last
-sequence under an id of the table and stream (txnAppId, txnVersion): a driver that comes late changes nothing.
+Rows are written by replacing a range of sequences in one Delta transaction: rows of the same records, from another
+driver or an earlier try, are replaced by the same rows. While a stream runs, the transaction also records the last
+sequence under an id of table and stream (txnAppId, txnVersion), so a late driver changes nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 PROPERTIES = {"delta.autoOptimize.autoCompact": "true"}
-"""Every batch is a small file: Delta puts them together by itself."""
+"""Every batch is a small file; Delta merges them automatically."""
 
 
 class LedgerTable:
@@ -33,19 +33,19 @@ class LedgerTable:
         self._key = key
 
     def create(self) -> None:
-        """Make the table where it is not there: by putting no rows, which two drivers may do. THIS WRITES."""
+        """Create the table if it does not exist, by writing no rows; two drivers may do this at once. THIS WRITES."""
         if not self.name.exists(self._spark):
             empty = self._spark.createDataFrame([], _columns())
             self._saved(empty.write.format("delta").mode("append").options(**PROPERTIES))
 
     def stands_at(self, upto: int | None = None) -> int:
-        """The last sequence that has rows, up to one; 0 before the first."""
+        """The last sequence with rows, up to a limit; 0 before the first."""
         limit = "" if upto is None else f" AND sequence <= {upto}"
         (row,) = self._sql(f"SELECT max(sequence) FROM {self.name.sql} WHERE {self._own}{limit}").collect()
         return int(row[0] or 0)
 
     def ends(self, upto: int) -> Mapping[TopicPartition, int]:
-        """Per partition where the ranges of the rows up to a sequence end."""
+        """The end of the ranges per partition, up to a sequence."""
         found = self._sql(
             f"SELECT topic, partition, max(until_offset) FROM {self.name.sql} "
             f"WHERE {self._own} AND sequence <= {upto} AND topic IS NOT NULL GROUP BY topic, partition"
@@ -53,16 +53,16 @@ class LedgerTable:
         return {(str(row[0]), int(row[1])): int(row[2]) for row in found}
 
     def count(self, above: int = 0) -> int:
-        """Rows of sequences above one."""
+        """Number of rows above a sequence."""
         (row,) = self._sql(f"SELECT count(*) FROM {self.name.sql} WHERE {self._own} AND sequence > {above}").collect()
         return int(row[0])
 
     def put(self, rows: pa.Table, above: int, upto: int) -> None:
-        """The rows of the sequences above one, up to another, unless a later one was put so. THIS WRITES."""
+        """Write the rows of a range of sequences, unless a later range was already written. THIS WRITES."""
         self._write(rows, above, upto, version=upto)
 
     def replace(self, rows: pa.Table, above: int, upto: int | None = None) -> None:
-        """These are all the rows of the sequences above one (up to another), whatever was there. THIS WRITES."""
+        """Replace all rows of a range of sequences. THIS WRITES."""
         self._write(rows, above, upto, version=None)
 
     def _write(self, rows: pa.Table, above: int, upto: int | None, version: int | None) -> None:

@@ -1,13 +1,14 @@
 """DeltaMirror: a Delta table that is kept equal to a table, fed by its commit logs.
 
 Promises:
-1. After each batch the mirror is the table as of some sequences of its streams; once all is read, the table's rows.
-2. Restartable at any point: the snapshot it begins with and every batch are one Delta transaction each, which counts
-   once. A driver that was thought dead changes nothing.
-3. A checkpoint of Spark and a target belong together, and both know it. One without the other is refused, never
-   guessed at: rows are neither missing nor doubled.
+1. After each batch the mirror equals the table at some sequences of its streams; when all is read, it equals the table.
+2. Restartable at any point: the initial snapshot and every batch are one Delta transaction each, applied once. A driver
+   believed dead changes nothing.
+3. A checkpoint of Spark and a target belong together, and both know it. One without the other is refused, so that rows
+   are neither missing nor duplicated.
 
-Not in it: rows that a ShardWriter puts without a stream, and what others write to the base, after the mirror has begun.
+Not included: rows that a ShardWriter writes without a stream, or others write to the base, after the mirror has
+started.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ if TYPE_CHECKING:
 MirrorMode = Literal["append", "merge"]
 
 BEGINNING = timedelta(days=30)
-"""So long the snapshot that a mirror begins with is held, unless its second batch comes earlier: see `_begin`."""
+"""How long the initial snapshot is held, unless the second batch comes earlier: see `_begin`."""
 
 _QUERY, _TABLE = "headgate.mirror.query", "headgate.mirror.table"
-"""Properties of the Delta table: whose mirror it is, and by which query."""
+"""Properties of the Delta table: the mirrored table and the query."""
 
 
 class DeltaMirror:
-    """`DeltaMirror(table, target).start(spark, checkpoint=…)`. Writes nothing before it is started."""
+    """`DeltaMirror(table, target).start(spark, checkpoint=…)`. Writes nothing before `start`."""
 
     def __init__(
         self,
@@ -53,8 +54,8 @@ class DeltaMirror:
         storage_options: Mapping[str, str] | None = None,
         **options: Any,
     ) -> None:
-        """`target` is a path, or schema.table in Spark's catalog. `mode` follows from the table: merge where it has a
-        key (updates and deletes), append where it has none. `options` are those of `headgate.read_log`, such as
+        """`target` is a path, or schema.table in Spark's catalog. The default `mode` follows from the table: merge if
+        it has a key (updates and deletes), else append. `options` are those of `headgate.read_log`, such as
         maxRowsPerTrigger. Raises InvalidInput, NotFound.
         """
         self._table = as_table(table, storage_options)
@@ -69,11 +70,11 @@ class DeltaMirror:
         """Keep the mirror up to date until the query is stopped. THIS WRITES.
 
         1. The checkpoint location gets the query's id, if it has none.
-        2. A target that is not there is made of the table as it is now, in one transaction.
-        3. The query follows the commit logs from that very instant, or from where it was.
+        2. A missing target is created from the current table, in one transaction.
+        3. The query follows the commit logs from exactly that instant, or from where it stopped.
 
-        `trigger` as `DataStreamWriter.trigger` takes it. Raises InvalidInput where checkpoint, target and table do not
-        belong together.
+        `trigger` as in `DataStreamWriter.trigger`. Raises InvalidInput if checkpoint, target and table do not belong
+        together.
         """
         check_delta(spark, "A DeltaMirror")
         self._table = self._table.refreshed()
@@ -103,16 +104,15 @@ class DeltaMirror:
         return (writer if trigger is None else writer.trigger(**trigger)).start()
 
     def run_once(self, spark: SparkSession, *, checkpoint: Place) -> None:
-        """Bring the mirror up to what is there now. Raises as `start` does, and what Spark raises where it fails."""
+        """Bring the mirror up to date and return. Raises as `start` does, and Spark's errors."""
         self.start(spark, checkpoint=checkpoint, trigger={"availableNow": True}).awaitTermination()
 
     # -- the beginning ------------------------------------------------------------------
 
     def _begin(self, spark: SparkSession, query_id: str, start: str) -> None:
-        """Make the target, of a checkpoint of the table. A crash leaves no target, and the next start begins again.
+        """Create the target from a checkpoint of the table. A crash leaves no target, and the next start begins again.
 
-        The checkpoint is where the query starts as well, until its first batch is done: Spark asks once more after a
-        crash.
+        The query also starts at this checkpoint, until its first batch is done: Spark asks again after a crash.
         """
         if any(one.checkpoint.name == start for one in self._table.checkpoints()):
             self._table.drop_checkpoint(start)  # of a start that did not come to the target
@@ -147,7 +147,7 @@ class DeltaMirror:
             )
 
     def _add_columns(self, spark: SparkSession) -> None:
-        """Columns that the table has got since. One that it has no more, or that changed, needs a new mirror."""
+        """Add new columns of the table. A dropped or changed column needs a new mirror."""
         from headgate.streaming.datasource.types import spark_schema
 
         wanted = spark_schema(self._table.schema)
@@ -178,7 +178,7 @@ class DeltaMirror:
 
 
 def _knows(spark: SparkSession, source: str) -> bool:
-    """Whether a data source was registered. Spark Connect does not tell: registering twice does no harm."""
+    """True if the data source is registered. Unknown with Spark Connect; registering twice does no harm."""
     session: Any = getattr(spark, "_jsparkSession", None)
     return session is not None and bool(session.sessionState().dataSourceManager().dataSourceExists(source))
 

@@ -1,4 +1,4 @@
-"""What one micro-batch of the commit log does to a mirror: rows to append, or the newest row of each key to merge."""
+"""How a micro-batch of the commit log changes a mirror: rows to append, or the newest row of each key to merge."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _VERSION = "spark.databricks.delta.write.txnVersion"
 
 @dataclass(frozen=True)
 class MirrorBatches:
-    """What `foreachBatch` calls. Picklable.
+    """The function for `foreachBatch`. Picklable.
 
-    Every batch is one Delta transaction that also notes its number under the query's id: one that comes again, after a
-    crash or from a run that was thought dead, changes nothing.
+    Every batch is one Delta transaction that also records its number under the query's id: a repeated batch, after a
+    crash or from a run believed dead, changes nothing.
     """
 
     table: str
     target: str
     columns: tuple[str, ...]
     keys: tuple[str, ...]
-    """None: rows are only appended."""
+    """None if rows are only appended."""
     query_id: str
     start: str
-    """The checkpoint of the table that the mirror began with."""
+    """The checkpoint of the table that the mirror started from."""
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
@@ -68,10 +68,10 @@ class MirrorBatches:
 
 
 def newest(frame: DataFrame, columns: Sequence[str], keys: Sequence[str]) -> DataFrame:
-    """Per key the last row of the batch, with `_deleted`.
+    """The last row of the batch per key, with `_deleted`.
 
     Rows of a shard are ordered by position and place. A key that changed its shard (after a topic had grown) did so
-    between two records of its stream.
+    between two of its stream's records.
     """
     from pyspark.sql import functions as f
 
@@ -98,7 +98,7 @@ def merge_statement(target: str, columns: Sequence[str], keys: Sequence[str]) ->
 
 @contextmanager
 def _transaction(spark: SparkSession, app: str, version: int) -> Iterator[None]:
-    """Statements of the session note the batch, as the options of a DataFrame's writer do."""
+    """Record the batch in the session's statements, like the options of a DataFrame writer."""
     spark.conf.set(_APP, app)
     spark.conf.set(_VERSION, str(version))
     try:

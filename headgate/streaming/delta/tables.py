@@ -1,7 +1,7 @@
-"""Delta Lake beside headgate: whether a session has it, and how tables, columns, types and texts are written in SQL.
+"""Delta Lake support: checks of a session, and tables, columns, types and texts in SQL.
 
-Delta is optional: nothing here imports its package, and everything goes through Spark SQL. Writes nothing. Whatever
-stands in a statement and was not written by us goes through `quoted`, `sql_type` or `text`.
+Delta is optional: nothing here imports its package, and everything goes through Spark SQL. Writes nothing. Everything
+in a statement that comes from outside goes through `quoted`, `sql_type` or `text`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _PART = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def delta_settings() -> dict[str, str]:
-    """What a Spark session must be started with for Delta, beside Delta's jars."""
+    """Settings that a Spark session needs for Delta, besides Delta's jars."""
     return {"spark.sql.extensions": EXTENSION, "spark.sql.catalog.spark_catalog": CATALOG}
 
 
 def check_delta(spark: SparkSession, what: str) -> None:
-    """Raises InvalidInput where the session cannot write Delta tables; `what` wants to."""
+    """Raises InvalidInput if the session cannot write Delta tables; `what` names the user."""
     settings = {name: str(spark.conf.get(name, "")) for name in delta_settings()}
     missing = missing_settings(settings)
     if not missing and not has_class(spark, EXTENSION):
@@ -45,7 +45,7 @@ def check_delta(spark: SparkSession, what: str) -> None:
 
 
 def missing_settings(settings: Mapping[str, str]) -> str | None:
-    """The first setting that Delta needs and a session does not have; None: it has both."""
+    """The first setting that Delta needs and the session lacks; None if it has all."""
     for name, wanted in delta_settings().items():
         if wanted not in [part.strip() for part in settings.get(name, "").split(",")]:
             return f"{name}={wanted}"
@@ -56,7 +56,7 @@ class DeltaName:
     """A Delta table by its path, or by its name in a catalog: `schema.table` or `catalog.schema.table`."""
 
     def __init__(self, given: str, what: str = "target") -> None:
-        """Raises InvalidInput for a word that could be either, and for what is neither."""
+        """Raises InvalidInput for an ambiguous or invalid name."""
         parts = given.split(".")
         named = 2 <= len(parts) <= 3 and all(map(_PART.fullmatch, parts))
         if not named and "/" not in given:
@@ -65,7 +65,7 @@ class DeltaName:
                 advice="use a path with a slash, such as ./ledger, or a name such as schema.table",
             )
         self.given = str(Path(given).absolute()) if not named and ":" not in given else given
-        """A path of this machine is absolute: Spark's processes have different working directories."""
+        """A local path is made absolute: Spark's processes have different working directories."""
         self.path = None if named else self.given
 
     @property
@@ -81,7 +81,7 @@ class DeltaName:
         return f"delta.{quoted(self.path)}"
 
     def exists(self, spark: SparkSession) -> bool:
-        """Whether there is such a Delta table. Another kind of table at that name is InvalidInput."""
+        """True if the Delta table exists. Raises InvalidInput for another kind of table."""
         if self.path is not None:
             return bool(_is_delta(spark, self))
         if not spark.catalog.tableExists(self.given):
@@ -101,12 +101,12 @@ def _is_delta(spark: SparkSession, name: DeltaName) -> bool:
 
 
 def quoted(name: str) -> str:
-    """A name as SQL writes it, whatever is in it."""
+    """A quoted SQL identifier, for any name."""
     return f"`{name.replace('`', '``')}`"
 
 
 def sql_type(kind: DataType) -> str:
-    """A type as SQL writes it, names of fields quoted. It does not say what may be null."""
+    """A type in SQL, with quoted field names and without nullability."""
     from pyspark.sql.types import ArrayType, MapType, StructType
 
     if isinstance(kind, StructType):
@@ -119,6 +119,6 @@ def sql_type(kind: DataType) -> str:
 
 
 def text(value: str) -> str:
-    """A text as SQL writes it."""
+    """A SQL string literal."""
     escaped = value.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"

@@ -1,4 +1,4 @@
-"""What Kafka says of the offsets that a batch reads: where a partition begins, and what of a range is gone."""
+"""Checks of a batch's offsets in Kafka: a partition's first offset, and lost ranges."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from headgate.errors import DataLoss, HeadgateError, InvalidInput, NotFound, Tra
 from headgate.shards.wal.entry import SourceRange
 
 _LOOK_AGAIN = 0.5
-"""Seconds between two looks at a log that seems to end too early."""
+"""Seconds between two checks of a log that seems to end too early."""
 _PASS_SOURCE = "read the topic with headgate.kafka.source(…) and pass source= to ShardSink"
 
 
 def earliest(consumer: ConsumerConfig | None, topic: str, partition: int, *, advice: str = _PASS_SOURCE) -> int:
-    """The earliest offset that a partition still has. Raises InvalidInput where nobody can be asked, Transient."""
+    """The earliest offset that a partition still has. Raises InvalidInput if there is no client to ask, Transient."""
     if consumer is None:
         raise InvalidInput(
             f"Partition {partition} of {topic!r} is new, and its first offset is unknown here.",
@@ -47,10 +47,10 @@ def wait_for_topics(
     is_over: Callable[[], bool] = lambda: False,
     patience: float = LOSS_SECONDS,
 ) -> None:
-    """Until Kafka says where each topic ends. Returns soon where it is over.
+    """Wait until Kafka reports the end of each topic. Returns early if the wait is cancelled.
 
-    That there is no such topic is believed at once, unless `is_known`: a broker that has just come back may not know
-    what it had. Raises NotFound, Transient, PermissionDenied, and what `is_known` raises.
+    A missing topic is an error at once, unless `is_known`: a broker that has just restarted may not know its topics
+    yet. Raises NotFound, Transient, PermissionDenied, and what `is_known` raises.
     """
     for topic in topics:
         until: float | None = None
@@ -70,10 +70,9 @@ def wait_for_topics(
 
 
 def loss(consumer: ConsumerConfig, ranges: Sequence[SourceRange], patience: float = LOSS_SECONDS) -> DataLoss | None:
-    """The first range that Kafka does not have whole, None where all are there or Kafka does not say.
+    """The first range that Kafka does not have completely; None if all exist or Kafka does not say.
 
-    A broker that has just come back may not know the topic's end yet: that a log ends too early must be seen for
-    `patience` seconds.
+    A broker that has just restarted may not know the topic's end yet: a log must end too early for `patience` seconds.
     """
     until = clock.monotonic() + patience
     while True:

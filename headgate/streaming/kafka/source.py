@@ -1,13 +1,13 @@
-"""headgate.kafka: reading topics with sound defaults.
+"""headgate.kafka: reading topics with safe defaults.
 
 `read` is Spark's own Kafka source. `source` makes the same frame and is also passed to ShardSink,
 whose tasks then read their offset ranges themselves: Spark still plans, schedules and checkpoints,
 but the rows never pass through the JVM.
 
-Topics are one name, a list of names, or a pattern (a Java regular expression over whole names; topics that appear
-later are read from their earliest offset). `start` is where a stream without a checkpoint begins: "earliest",
-"latest", or an instant. Options for security (`kafka.security.protocol`, `kafka.sasl.…`, `kafka.ssl.…`) are Spark's;
-they are translated for our own client, and none of their values is shown in a repr, a log or an error.
+Topics are one name, a list of names, or a pattern (a Java regular expression over whole names; topics that appear later
+are read from their earliest offset). `start` says where a stream without a checkpoint begins: "earliest", "latest", or
+a time. Options for security (`kafka.security.protocol`, `kafka.sasl.…`, `kafka.ssl.…`) are Spark's; headgate translates
+them for its own client, and never shows their values in a repr, a log or an error.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MAX_OFFSETS_PER_TRIGGER = 200_000
-"""Bounds a batch after a pause: about a second of work per core."""
+"""Limits a batch after a pause: about a second of work per core."""
 
 Topics: TypeAlias = "str | Sequence[str]"
 """A name, several separated by commas, or a list of names."""
 
 Start: TypeAlias = "str | datetime"
-"""Where a new stream begins: "earliest", "latest", or the first records at or after an instant (with a zone)."""
+"""Where a new stream begins: "earliest", "latest", or the first records at or after a time (with time zone)."""
 
 _DEFAULTS = {
     "kafka.isolation.level": "read_committed",
@@ -44,7 +44,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 @dataclass(frozen=True)
 class KafkaSource:
-    """Topics as Spark and the tasks read them. Options may hold credentials: they are not shown."""
+    """Topics to read, for Spark and for the tasks. Options may hold credentials, so they are not shown."""
 
     topic: str
     """The names, separated by commas, or the pattern."""
@@ -56,12 +56,12 @@ class KafkaSource:
 
     @property
     def consumer(self) -> ConsumerConfig:
-        """The same for the tasks' own client. Raises InvalidInput for an option it cannot honour."""
+        """The same for the tasks' own client. Raises InvalidInput for an unsupported option."""
         return ConsumerConfig.from_spark(self.options)
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The names; none where a pattern says which."""
+        """The names; empty for a pattern."""
         return tuple(self.topic.split(",")) if "subscribe" in self.options else ()
 
 
@@ -74,10 +74,10 @@ def source(
     start: Start | None = None,
     **options: str,
 ) -> KafkaSource:
-    """Topics to be read directly by the tasks: `topic` names them, or `pattern` does.
+    """Topics that the tasks read directly, by `topic` or `pattern`.
 
-    Further options are those of Spark's Kafka source; dotted names go in as `**{"kafka.security.protocol": "SSL"}`.
-    Raises InvalidInput for an option that the direct reader cannot honour.
+    Other options are those of Spark's Kafka source; pass dotted names as `**{"kafka.security.protocol": "SSL"}`. Raises
+    InvalidInput for an option that direct reading does not support.
     """
     made = _made(servers, topic, max_offsets_per_trigger, pattern, start, options)
     made.consumer  # noqa: B018 - refuses options before anything runs
@@ -94,9 +94,9 @@ def read(
     start: Start | None = None,
     **options: str,
 ) -> DataFrame:
-    """A streaming frame of topics, with sound defaults.
+    """A streaming frame of topics, with safe defaults.
 
-    Committed transactions only, an error where offsets are gone, a bounded batch, from the earliest offset.
+    Committed transactions only, an error if offsets are lost, bounded batches, from the earliest offset.
     """
     return _made(servers, topic, max_offsets_per_trigger, pattern, start, options).read(spark)
 
@@ -109,7 +109,7 @@ def _made(
     start: Start | None,
     options: Mapping[str, str],
 ) -> KafkaSource:
-    """Given options over our defaults. Spark takes names in any case, so one that is given replaces its default."""
+    """The given options over the defaults, compared without case, as Spark does."""
     subscription = _subscription(topic, pattern)
     named = {"kafka.bootstrap.servers": servers, **subscription, **_starting(start)}
     if max_offsets is not None:

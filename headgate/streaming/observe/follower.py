@@ -1,7 +1,7 @@
-"""A thread that brings something outside up to date with a stream, and never holds the stream up.
+"""A thread that keeps an external system up to date with a stream, and never delays the stream.
 
-Promises: `update` notes and returns; what failed is tried again after a pause that doubles, and only the newest is
-tried; no thread before the first `update`.
+Promises: `update` only stores the value and returns; a failed try is repeated after a doubling pause, always with the
+newest value; no thread is started before the first `update`.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 
 
 class Follower(Generic[Wanted]):
-    """`work` is done in the thread with what `update` got last; what it raises goes to `report`, and is tried again.
+    """The thread calls `work` with the last value of `update`; its errors go to `report`, and it is tried again.
 
     `report` gets None after a success, and the error after a failure, with whether it is the first in a row.
     Every log line of the thread has the `facts`.
     """
 
     patience = 15.0
-    """Seconds that a clean stop waits for the last news."""
+    """Seconds that a clean stop waits for the last value."""
 
     def __init__(
         self,
@@ -47,12 +47,12 @@ class Follower(Generic[Wanted]):
         self._thread: threading.Thread | None = None
         self._stopped = False
         self.is_failing = False
-        """Whether the last try failed."""
+        """True if the last try failed."""
         self.failures = 0
         """Tries that failed since the start."""
 
     def update(self, wanted: Wanted) -> None:
-        """What the outside should know. Returns at once."""
+        """Set the newest value. Returns at once."""
         with self._changed:
             self._wanted = wanted
             if self._thread is None and not self._stopped:
@@ -62,18 +62,18 @@ class Follower(Generic[Wanted]):
 
     @property
     def is_current(self) -> bool:
-        """Whether the outside has the last news."""
+        """True if the external system has the newest value."""
         with self._changed:
             return self._done == self._wanted
 
     @property
     def is_stopped(self) -> bool:
-        """Whether nothing more is tried."""
+        """True if nothing more is tried."""
         return self._stopped
 
     def stop(self, *, wait: bool = True) -> bool:
-        """End the thread. `wait`: its patience for the last news, unless its last try failed. Whether the outside has
-        them.
+        """End the thread. With `wait`, wait for the newest value, unless the last try failed. Returns whether the
+        external system has it.
         """
         seconds = self.patience if wait and not self.is_failing else 0.0
         until = clock.monotonic() + seconds
@@ -86,7 +86,7 @@ class Follower(Generic[Wanted]):
         return self.is_current
 
     def give_up(self) -> None:
-        """From the work itself: nothing more is to be tried."""
+        """Called by the work itself: stop trying."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
@@ -109,7 +109,7 @@ class Follower(Generic[Wanted]):
             self.is_failing = failed is not None
 
     def _next(self, pause: float) -> Wanted | None:
-        """What to do next, after a pause; None at the end."""
+        """The next value, after a pause; None at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._stopped, pause)
             self._changed.wait_for(lambda: self._stopped or self._done != self._wanted)

@@ -1,14 +1,14 @@
-"""Where a stream stands, in Kafka as offsets of a consumer group, so that every lag tool sees it.
+"""A stream's offsets as a Kafka consumer group, for lag tools.
 
 Promises:
-1. Never ahead of the table: only what a commit record says is put there.
-2. Off the hot path: `update` notes and returns; a thread of its own talks to Kafka.
-3. A broker that is away, or that refuses, never stops the stream: what failed is tried again, and only the newest
-   offsets are tried. The log says once that it failed, and once that it works again.
+1. Never ahead of the table: only committed offsets are written.
+2. Off the hot path: `update` only stores and returns; a separate thread talks to Kafka.
+3. An unreachable or refusing broker never stops the stream: the newest offsets are retried. The log says once that it
+   failed, and once that it works again.
 4. No thread and no connection before the first `update`.
 
-The table stays the truth: nothing ever reads these offsets back. A driver that was fenced may put its last offsets
-late, after its successor put newer ones; the successor's next batch mends that.
+headgate never reads these offsets back. A fenced driver may write its last offsets late, after its successor wrote
+newer ones; the successor's next batch corrects that.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _log = structlog.get_logger("headgate.streaming")
 
 
 class KafkaProgress(Follower[Mapping[tuple[str, int], int]]):
-    """The offsets of one consumer group, as one stream puts them: per topic and partition, where the next batch
-    starts, as the last commit record says.
+    """The consumer group's offsets of one stream: per topic and partition the start of the next batch, from the last
+    commit record.
     """
 
     def __init__(self, config: ConsumerConfig, group: str, stream: str, query: str | None = None) -> None:
@@ -49,5 +49,5 @@ class KafkaProgress(Follower[Mapping[tuple[str, int], int]]):
 
 
 def short(error: Exception | None) -> str:
-    """The text of an error that is not ours might hold a credential."""
+    """A short text of an error; foreign error texts may contain credentials, so only their class is shown."""
     return str(error) if isinstance(error, HeadgateError) else type(error).__name__

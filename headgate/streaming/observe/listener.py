@@ -1,4 +1,4 @@
-"""Spark's own word about each trigger of one run, as it comes: what its parts took, and what Kafka still has."""
+"""Spark's progress events of one run: durations of each trigger, and Kafka's end offsets."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 def listen(run: Any, report: Callable[[Mapping[str, Any]], None]) -> Callable[[], None]:
-    """Report the progress of every trigger of a run from now on, as Spark's JSON has it, in a thread of Spark's.
+    """Report the progress of every trigger of a run, as Spark's JSON, in one of Spark's threads.
 
-    `run` is Spark's own object for one start of a query. The session that its batches see is a copy whose listeners
-    hear nothing of the query, so it is the run that is asked for the session that started it.
-    What is returned ends it; it also ends by itself with the run. Twice equals once.
+    `run` is Spark's own object for one start of a query. The session of its batches is a copy whose listeners are not
+    called, so the listener is added to the session that started the run. The returned function ends it; it also ends
+    with the run. Idempotent.
     """
     from pyspark.sql.streaming.listener import StreamingQueryListener
     from pyspark.sql.streaming.query import StreamingQueryManager

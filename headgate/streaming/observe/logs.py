@@ -1,7 +1,7 @@
 """Log lines of a stream: one per batch at INFO, with the query, the batch and the stream in every line of it.
 
-headgate logs through structlog and configures nothing by itself: an application that has its own configuration keeps
-it. `configure_logs` is for those that have none.
+headgate logs with structlog and does not configure it: an application's own configuration applies. `configure_logs` is
+for applications without one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Form = Literal["text", "json"]
 def configure_logs(form: Form = "text", *, level: str = "INFO", stream: TextIO | None = None) -> None:
     """Send log lines from `level` on to `stream` (stderr): as text for people, or one JSON object a line.
 
-    Raises InvalidInput for a form or a level that there is not.
+    Raises InvalidInput for an unknown form or level.
     """
     number = logging.getLevelNamesMapping().get(level.upper())
     if number is None or form not in ("text", "json"):

@@ -1,7 +1,7 @@
-"""What a stream counts while it runs: plain values, and the one table of the names under which they are shown.
+"""Counters of a running stream: plain values, and the table of metric names.
 
-Counting needs no further package and opens nothing. `server` shows the values to Prometheus; the dashboard and
-the alert rules in `ops/` use these names and no others (a test says so).
+Counting needs no other package and opens nothing. `server` serves the values to Prometheus; the dashboard and the alert
+rules in `ops/` use only these names (a test checks this).
 """
 
 from __future__ import annotations
@@ -105,13 +105,13 @@ class Sample:
 
 
 class Behind(Protocol):
-    """What follows the stream, and may fall behind."""
+    """A follower of the stream that may fall behind."""
 
     failures: int
 
     @property
     def behind(self) -> int:
-        """Records of the commit log that it does not have yet."""
+        """Commit records that it does not have yet."""
 
 
 class _Histogram:
@@ -134,7 +134,7 @@ class _Histogram:
 
 
 class StreamMetrics:
-    """The counts of one sink, since it was made. Any thread may count and look."""
+    """The counters of one sink since its creation. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -162,7 +162,7 @@ class StreamMetrics:
         kafka_failures: Callable[[], int],
         ledger: Callable[[], Behind | None] = lambda: None,
     ) -> None:
-        """Whose shards and maintenance are shown from now on."""
+        """Set the driver whose shards and maintenance are shown."""
         with self._lock:
             self.table, self.stream = table, driver.stream
             self._driver, self._maintenance, self._kafka_failures = driver, maintenance, kafka_failures
@@ -171,14 +171,14 @@ class StreamMetrics:
             self._in_flight = {}
 
     def planned(self, ranges: Iterable[SourceRange]) -> None:
-        """A batch begins that reads these: until it is committed they are behind, however long that takes."""
+        """A batch with these offsets begins; they count as lag until it is committed."""
         with self._lock:
             if not any(self._behind().values()):
                 self._caught_up = clock.wall()
             self._in_flight = {(one.topic, str(one.partition)): one.until - one.start for one in ranges}
 
     def committed(self, record: BatchRecord) -> None:
-        """A batch that is in the table now."""
+        """Count a committed batch."""
         with self._lock:
             taken, self._in_flight = self._in_flight, {}
             self._left(self._lag | {place: max(0, self._lag.get(place, 0) - rows) for place, rows in taken.items()})
@@ -189,26 +189,26 @@ class StreamMetrics:
             self._committed_at = clock.wall()
 
     def skipped(self) -> None:
-        """A batch that the log had."""
+        """Count a skipped batch."""
         with self._lock:
             self._in_flight = {}
             self._add("headgate_batches_total", 1, "skipped")
 
     def failed(self, error: BaseException) -> None:
-        """A batch that ended with an error."""
+        """Count a failed batch."""
         with self._lock:
             self._add("headgate_batches_total", 1, "failed")
             if isinstance(error, Fenced):
                 self._add("headgate_fences_total", 1)
 
     def took(self, seconds: Mapping[str, float]) -> None:
-        """Of one batch, by phase."""
+        """Add the seconds of a batch, by phase."""
         with self._lock:
             for phase, took in seconds.items():
                 self._phases.setdefault(phase, _Histogram()).see(took)
 
     def tasks(self, operations: Mapping[str, int], again: Mapping[str, int]) -> None:
-        """What the tasks of a batch asked of the store, and what was tried again."""
+        """Add the tasks' store requests and retries."""
         with self._lock:
             for verb, times in operations.items():
                 self._add("headgate_store_operations_total", times, verb, "tasks")
@@ -224,13 +224,13 @@ class StreamMetrics:
                 self._left(behind)
 
     def _left(self, lag: Mapping[tuple[str, str], int]) -> None:
-        """What batches have left in Kafka, of all partitions that are read."""
+        """Offsets left in Kafka after the last batch, for all partitions that are read."""
         self._lag = dict(lag)
         if lag and (self._caught_up is None or not any(self._lag.values())):
             self._caught_up = clock.wall()
 
     def _behind(self) -> dict[tuple[str, str], int]:
-        """What Kafka has and no commit record: what the last batch left, or what this one reads where that is more."""
+        """The lag: what the last batch left in Kafka, or what the current batch reads, whichever is more."""
         places = dict.fromkeys([*self._lag, *self._in_flight])
         return {place: max(self._lag.get(place, 0), self._in_flight.get(place, 0)) for place in places}
 
@@ -240,7 +240,7 @@ class StreamMetrics:
     # -- looking -------------------------------------------------------------------
 
     def samples(self) -> Iterator[Sample]:
-        """All values as they are now. Asks nobody, and reads nothing of the table."""
+        """All current values. Sends no request, and reads nothing of the table."""
         with self._lock:
             counts = dict(self._counts)
             phases = {phase: one.reported() for phase, one in self._phases.items()}
@@ -281,7 +281,7 @@ class StreamMetrics:
 
 
 def lag_of(sources: Any) -> dict[tuple[str, str], int] | None:
-    """Per topic and partition, what Kafka had and the trigger did not take. None where no source is Kafka's."""
+    """Per topic and partition, what Kafka had and the trigger did not take. None if no source is Kafka."""
     found: dict[tuple[str, str], int] | None = None
     for source in sources:
         latest, end = _offsets(source.get("latestOffset")), _offsets(source.get("endOffset"))

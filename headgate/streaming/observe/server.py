@@ -1,8 +1,8 @@
-"""The counts of this process's streams, for Prometheus to scrape.
+"""The Prometheus server for the metrics of this process's streams.
 
 Promises: nothing listens before `serve`, which is called in the process that runs the sink, at its first batch; one
-address has one server, however many sinks share it; an address that is taken is logged and stops no
-stream; the values of a scrape are read when it comes. Looks read nothing of the table.
+address has one server, however many sinks share it; an address in use is logged and stops no stream; a scrape reads the
+current values and nothing of the table.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _COMMON = ("table", "stream")
 
 _lock = threading.Lock()
 _servers: dict[tuple[int, str, int], _Server] = {}
-"""By process, host and the port that was asked for."""
+"""By process, host and requested port."""
 os.register_at_fork(after_in_child=lambda: globals().__setitem__("_lock", threading.Lock()))
 
 
 def check_installed() -> None:
-    """Raises InvalidInput where the package is missing."""
+    """Raises InvalidInput if the package is missing."""
     if find_spec("prometheus_client") is None:
         raise InvalidInput(
             "metrics_port= needs the package prometheus-client, which is not installed.",
@@ -43,7 +43,7 @@ def check_installed() -> None:
 
 @dataclass(eq=False)
 class _Server:
-    """One address, and whose counts it shows."""
+    """One address, and the streams it serves."""
 
     port: int
     end: Any
@@ -51,7 +51,7 @@ class _Server:
     streams: list[StreamMetrics] = field(default_factory=list)
 
     def collect(self) -> Iterator[Family]:
-        """All families with all series of all streams. What prometheus_client calls at a scrape."""
+        """All families with all series of all streams. Called by prometheus_client at a scrape."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
         kinds = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
@@ -74,7 +74,7 @@ class _Server:
 
 
 class Serving:
-    """A stream whose counts are shown. `close` ends that, and the server with the last of its streams."""
+    """A stream that is served. `close` ends this, and the server with its last stream."""
 
     def __init__(self, key: tuple[int, str, int], server: _Server, metrics: StreamMetrics) -> None:
         self._key = key
@@ -83,11 +83,11 @@ class Serving:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port it listens on."""
         return self._server.port
 
     def close(self) -> None:
-        """Twice equals once."""
+        """Idempotent."""
         with _lock:
             if self._metrics in self._server.streams:
                 self._server.streams.remove(self._metrics)
@@ -99,7 +99,7 @@ class Serving:
 
 
 def serve(metrics: StreamMetrics, host: str, port: int) -> Serving | None:
-    """Show the counts at an address; port 0 is any free one. None where it is not free: the log says so."""
+    """Serve the metrics at an address; port 0 means any free port. None, and a log line, if the address is in use."""
     key = (os.getpid(), host, port if port else -id(metrics))
     with _lock:
         server = _servers.get(key)
