@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from headgate.connectors.jars.lists import JarsMissing, cache_directory, kafka_classpath, spark_jars
+from headgate.errors import InvalidInput, MissingExtra
+from headgate.spark import versions
 
 State = Literal["ok", "warn", "bad"]
 
 JAVA = (17, 21)
-"""Spark 4.2 runs on these and on what lies between."""
+"""Every line of Spark runs on these and on what lies between."""
 
 JAVA_SECONDS = 20
 """A Java that takes longer to say its version is broken."""
@@ -65,6 +67,7 @@ def check_machine() -> Iterator[Check]:
     """Everything that needs neither a table nor Kafka."""
     yield _python()
     yield from check_packages()
+    yield from check_spark()
     yield _java()
     yield from _jars()
     yield from _room()
@@ -125,6 +128,27 @@ def _is_within(found: str, within: str) -> bool:
     except ImportError:
         return True
     return SpecifierSet(within).contains(found, prereleases=True) if within else True
+
+
+# -- Spark's line ---------------------------------------------------------------------
+
+
+def check_spark() -> Iterator[Check]:
+    """Which line of Spark is installed, and what cannot be done on it."""
+    try:
+        line = versions.line()
+    except MissingExtra:
+        return  # said among the packages
+    except InvalidInput as error:
+        yield Check("spark", "line", "bad", error.what, error.advice or error.next_step)
+        return
+    yield Check("spark", "line", "ok", f"{line.name}, by {versions.spark_version()}; tested with {line.tested}")
+    if line.newest_python is not None and sys.version_info[:2] > line.newest_python:
+        newest = ".".join(map(str, line.newest_python))
+        seen = f"Spark {line.name} runs on Python {newest} and older"
+        yield Check("spark", "Python", "bad", seen, f"use Python {newest}, or a newer Spark")
+    for lacking in line.lacks:
+        yield Check("spark", "not on this line", "ok", lacking)
 
 
 # -- Java and jars ---------------------------------------------------------------------

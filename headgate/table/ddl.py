@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from headgate.errors import InvalidInput, nearest
+from headgate.spark import versions
 
 
 def arrow_schema(schema: Any) -> pa.Schema:
@@ -55,7 +56,7 @@ def _of_struct_type(schema: Any) -> pa.Schema:
     if "variant" in schema.simpleString().lower():
         raise InvalidInput("VARIANT columns are not supported; declare the fields' types, or use string.")
     try:
-        converted: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        converted: pa.Schema = to_arrow_schema(schema, **versions.arrow_arguments())
     except PySparkException as error:
         raise InvalidInput(f"Spark cannot express this schema in Arrow: {error}") from error
     return converted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,9 +16,10 @@ from headgate.cli import main
 from headgate.connectors.objects import open_store
 from headgate.connectors.objects.memory import MemoryStore
 from headgate.connectors.objects.port import Bytes, ObjectInfo
-from headgate.doctor.machine import Check, _wanted, check_packages, room_of
+from headgate.doctor.machine import Check, _wanted, check_packages, check_spark, room_of
 from headgate.doctor.store import PROBES, check_store
-from headgate.errors import PermissionDenied
+from headgate.errors import InvalidInput, PermissionDenied
+from headgate.spark import versions
 from headgate.table.create import create_table
 from tests.cli.calls import Headgate, files_of
 from tests.support.services import MakeTopic
@@ -47,6 +49,23 @@ def test_a_machine_and_a_table_that_are_fit_are_told_so_and_nothing_is_left(head
     text = headgate("doctor", "--table", table.uri)
     assert "Fit: " in text.stdout
     assert "put if absent, twice" in text.stdout
+
+
+def test_the_line_of_spark_is_told_with_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    (here,) = [one for one in check_spark() if one.name == "line"]
+    assert (here.state, here.what.split(",")[0]) == ("ok", versions.line().name)
+    monkeypatch.setattr(versions, "line", lambda: versions.LINES["3.5"])
+    monkeypatch.setattr(sys, "version_info", (3, 12, 1))
+    found = {(one.name, one.state): one.what for one in check_spark()}
+    assert "Spark 3.5 runs on Python 3.11 and older" in found["Python", "bad"]
+    assert len([one for one in check_spark() if one.name == "not on this line"]) == len(versions.LINES["3.5"].lacks)
+
+    def other() -> versions.Line:
+        raise InvalidInput("headgate runs on Spark …, and this is 4.3.0.", advice="install one of these")
+
+    monkeypatch.setattr(versions, "line", other)
+    (refused,) = check_spark()
+    assert (refused.state, refused.do) == ("bad", "install one of these")
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
@@ -173,6 +174,38 @@ def test_every_kind_that_is_deleted_has_a_rule_and_names_who_deletes_it() -> Non
         for kind in kinds(source):
             callers[kind].add(path.removesuffix(".py").replace("/", "."))
     assert {kind: set(rule.callers) for kind, rule in RULES.items()} == callers
+
+
+ASKS_VERSION = re.compile(
+    r"spark_version|pyspark\.__version__|\b(?:spark|context|session|sc)\.version\b"
+    r"|version\([\"']pyspark[\"']\)|hasattr\((?:spark|session|frame|df|reader|writer|query)\b"
+    r"|line\(\)\.(?:name|tested)|except \(?(?:ImportError|AttributeError).*pyspark"
+)
+KNOW_VERSIONS = {
+    "spark/versions.py": "what the lines differ in",
+    "doctor/machine.py": "shows the version",
+    "connectors/jars/lists.py": "jars come by line",
+    "connectors/jars/fetch.py": "jars come by line",
+}
+
+
+def test_one_module_knows_versions_of_spark() -> None:
+    asking = {path for path, source in modules() if ASKS_VERSION.search(source) or "spark_line" in source}
+    assert asking - set(KNOW_VERSIONS) == set(), "say in headgate/spark/versions.py what differs, and ask that"
+    assert set(KNOW_VERSIONS) - asking == set()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "if pyspark.__version__ < '4':",
+        "if spark.version.startswith('3'):",
+        "importlib.metadata.version('pyspark')",
+        "hasattr(frame, 'repartitionById')",
+    ],
+)
+def test_the_rule_sees_who_asks_for_a_version(source: str) -> None:
+    assert ASKS_VERSION.search(source)
 
 
 @pytest.mark.parametrize("source", ["store.delete(key)", "partial(self._store.delete, key)", "os.unlink(path)"])

@@ -23,8 +23,9 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from headgate.connectors.jars.lists import JarsMissing, cache_directory, spark_line
+from headgate.connectors.jars.lists import JarsMissing, cache_directory
 from headgate.errors import HeadgateError, InvalidInput, MissingExtra
+from headgate.spark.versions import spark_line
 
 LISTS = Path(__file__).with_name("jar_lists")
 RECEIPT = ".receipt.json"

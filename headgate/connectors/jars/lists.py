@@ -6,10 +6,10 @@ Nothing is fetched here: a set of jars that is not there is JarsMissing, which s
 from __future__ import annotations
 
 import os
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from headgate.errors import HeadgateError
+from headgate.spark.versions import LINES, spark_line
 
 
 class JarsMissing(HeadgateError):
@@ -26,14 +26,6 @@ def cache_directory() -> Path:
     return Path(os.environ.get("HEADGATE_CACHE") or "~/.cache/headgate").expanduser()
 
 
-def spark_line() -> str | None:
-    """The line of the installed pyspark, such as 4.2; None where there is none."""
-    try:
-        return ".".join(version("pyspark").split(".")[:2])
-    except PackageNotFoundError:
-        return None
-
-
 def kafka_classpath() -> str:
     """What `java -cp` takes to run Kafka's own classes. Raises JarsMissing."""
     return str(_jar_set("kafka", "kafka_2.13-*.jar").parent / "*")
@@ -47,6 +39,12 @@ def spark_jars() -> list[Path]:
 
 def s3a_jars() -> list[Path]:
     """The jars that Spark needs to keep its own checkpoint on S3. Raises JarsMissing: they come only when asked for."""
+    line = LINES.get(spark_line() or "")
+    if line is not None and not line.s3a:
+        raise JarsMissing(
+            f"The s3a jars are for the Hadoop of Spark 4.2, and this is Spark {line.name}.",
+            advice="pass Spark the hadoop-aws of its own Hadoop by --packages, or keep its checkpoint on a disk",
+        )
     fetch = "run `headgate jars fetch s3a`; if the jars are in another cache directory, set HEADGATE_CACHE"
     return sorted(_jar_set("s3a", "hadoop-aws-*.jar", fetch).parent.glob("*.jar"))
 

@@ -12,15 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxFiles,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
 
 from headgate.checkpoints.feed.feed import HOLD, LogFeed, Start
@@ -28,6 +19,8 @@ from headgate.checkpoints.feed.offsets import Limit, Offsets
 from headgate.checkpoints.feed.rows import log_batches, log_schema
 from headgate.errors import InvalidInput
 from headgate.shards.home.stores import Place, place
+from headgate.spark import versions
+from headgate.streaming.datasource.bases import DataSourceStreamReader, InputPartition, SupportsTriggerAvailableNow
 from headgate.streaming.datasource.reader import opened, refuse
 from headgate.streaming.datasource.types import as_spark, check_columns
 from headgate.streaming.options import ReadOptions
@@ -35,6 +28,7 @@ from headgate.table.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.datasource import ReadLimit
 
 _OF_BATCHES = ("filter", "cache_bytes")
 
@@ -63,6 +57,7 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._home = table.home
         self._feed: LogFeed | None = None
         self._target: Offsets | None = None
+        self._last: dict[str, int] = {}
 
     # -- in the process beside the driver ------------------------------------------------
 
@@ -76,11 +71,14 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _ordered(self._reading().start(where))
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        return self._limit
+        return _of_spark(self._limit)
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        """The end of the next batch."""
-        found = self._reading().latest(start, _as_limit(limit))
+    def latestOffset(self, start: dict[str, int] | None = None, limit: ReadLimit | None = None) -> dict[str, int]:
+        """The end of the next batch: without a start, which Spark gives since 4.2, the end of the logs."""
+        if start is None:
+            self._last |= self._reading().tips()
+            return _ordered(self._last)
+        found = self._reading().latest(start, None if _is_all(limit) else self._limit)
         if self._target is None:
             return _ordered(found)
         target = self._target
@@ -130,25 +128,33 @@ def read_log(spark: SparkSession, table: Table | Place, **options: Any) -> DataF
     return spark.readStream.format("headgate").option("log", "true").options(**options).load(uri)
 
 
-def _limit(options: ReadOptions) -> ReadLimit:
-    given: list[ReadLimit] = []
-    if options.max_rows is not None:
-        given.append(ReadMaxRows(options.max_rows))
-    if options.max_bytes is not None:
-        given.append(ReadMaxBytes(options.max_bytes))
-    if options.max_batches is not None:
-        given.append(ReadMaxFiles(options.max_batches))
+def _limit(options: ReadOptions) -> Limit | None:
+    given = [one for one in (options.max_rows, options.max_bytes, options.max_batches) if one is not None]
     if len(given) > 1:
         raise InvalidInput("Give only one limit per batch: rows, bytes or committed batches.")
-    return given[0] if given else ReadAllAvailable()
+    if not given:
+        return None
+    versions.check_read_limits()
+    return Limit(options.max_rows, options.max_bytes, options.max_batches)
 
 
-def _as_limit(limit: ReadLimit) -> Limit | None:
-    if isinstance(limit, ReadMaxRows):
-        return Limit(rows=limit.max_rows)
-    if isinstance(limit, ReadMaxBytes):
-        return Limit(nbytes=limit.max_bytes)
-    return Limit(batches=limit.max_files) if isinstance(limit, ReadMaxFiles) else None
+def _of_spark(limit: Limit | None) -> ReadLimit:
+    from pyspark.sql.streaming import datasource
+
+    if limit is None:
+        return datasource.ReadAllAvailable()
+    if limit.rows is not None:
+        return datasource.ReadMaxRows(limit.rows)
+    if limit.nbytes is not None:
+        return datasource.ReadMaxBytes(limit.nbytes)
+    assert limit.batches is not None
+    return datasource.ReadMaxFiles(limit.batches)
+
+
+def _is_all(limit: ReadLimit | None) -> bool:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+    return isinstance(limit, ReadAllAvailable)
 
 
 def _ordered(offsets: Mapping[str, int]) -> dict[str, int]:

@@ -15,7 +15,6 @@ import math
 from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from headgate.caches import set_cache_bytes
@@ -24,6 +23,7 @@ from headgate.checkpoints.snapshots.parts import part_batches
 from headgate.checkpoints.snapshots.splits import HOLD, ReadPart, ReadPlan, plan_at, plan_read
 from headgate.connectors.lance.filters import check_filter
 from headgate.errors import InvalidInput
+from headgate.streaming.datasource.bases import DataSourceReader, InputPartition
 from headgate.streaming.datasource.settings import absolute
 from headgate.streaming.datasource.types import as_spark, check_columns, spark_schema
 from headgate.streaming.options import READ_OPTIONS, ReadOptions, parse_options

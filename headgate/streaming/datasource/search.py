@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pyarrow as pa
 from headgate.connectors.lance.filters import Filter
 from headgate.search.query.ranking import Match
 from headgate.shards.home.stores import Place
+from headgate.spark import versions
 from headgate.table.reads import Columns
 from headgate.table.table import Table, as_table
 
@@ -72,4 +74,13 @@ def _frame(spark: SparkSession, found: pa.Table) -> DataFrame:
 
     schema = spark_schema(found.schema)
     batches = found.to_batches() or [pa.RecordBatch.from_pylist([], schema=found.schema)]
-    return spark.createDataFrame(pa.Table.from_batches(as_spark(batches, schema)), schema)
+    made = pa.Table.from_batches(as_spark(batches, schema))
+    if versions.takes_arrow_tables():
+        return spark.createDataFrame(made, schema)
+    return spark.range(0, 1, 1, 1).mapInArrow(partial(_rows_of, made), schema)
+
+
+def _rows_of(found: pa.Table, one: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """In a task: what was found, whatever the frame has that carries it."""
+    for _ in one:
+        yield from found.to_batches()

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, cast
 
 import pyarrow as pa
 from pyspark import SparkFiles, TaskContext
-from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
     QueryProgressEvent,
@@ -32,6 +31,8 @@ from pyspark.sql.types import StructType
 from structlog.contextvars import bound_contextvars
 
 from headgate.errors import InvalidInput, Poisoned
+from headgate.spark import versions
+from headgate.streaming.datasource.bases import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 from headgate.streaming.datasource.log_reader import LogReader
 from headgate.streaming.datasource.memory import forget_runs
 from headgate.streaming.datasource.plan import BatchPlan, TaskResult, commit_batch, plan_batch
@@ -53,7 +54,7 @@ def register(spark: SparkSession) -> None:
 
     Raises InvalidInput for a setting that does not exist.
     """
-    defaults = session_defaults(dict(spark.conf.getAll))
+    defaults = session_defaults(versions.settings_of(spark))
     source = type("HeadgateDataSource", (HeadgateDataSource,), {"session": defaults})
     spark.dataSource.register(source)
     if getattr(spark, "_jsparkSession", None) is not None:

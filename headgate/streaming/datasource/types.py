@@ -14,6 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from headgate.errors import InvalidInput
+from headgate.spark import versions
 
 _WIDER = {
     pa.uint8(): pa.int16(),
@@ -29,7 +30,7 @@ def spark_schema(columns: pa.Schema) -> StructType:
     fields = []
     for column in columns:
         try:
-            kind = from_arrow_type(_widened(column.type))
+            kind = from_arrow_type(_widened(column.type), prefer_timestamp_ntz=True)
         except PySparkTypeError as error:
             raise InvalidInput(
                 f"Column {column.name!r} has type {column.type}, which Spark does not support.",
@@ -41,7 +42,7 @@ def spark_schema(columns: pa.Schema) -> StructType:
 
 def as_spark(batches: Iterable[pa.RecordBatch], schema: StructType) -> Iterator[pa.RecordBatch]:
     """The batches in the columns and types of a Spark schema. Raises InvalidInput if a value does not fit."""
-    target = to_arrow_schema(schema, timezone="UTC")
+    target = to_arrow_schema(schema, **versions.arrow_arguments())
     for batch in batches:
         columns = [_fitted(batch.column(field.name), field) for field in target]
         yield pa.RecordBatch.from_arrays(columns, schema=target)

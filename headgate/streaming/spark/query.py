@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from headgate.errors import InvalidInput
+from headgate.spark import versions
 from headgate.streaming.options import session_defaults
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def query_facts(frame: DataFrame) -> QueryFacts:
     Raises InvalidInput outside a query, and for a setting of the session that does not exist.
     """
     session = frame.sparkSession
-    conf: dict[str, str] = dict(session.conf.getAll)
+    conf = versions.settings_of(session)
     known = QueryFacts(settings=session_defaults(conf))
     java_session = getattr(session, "_jsparkSession", None)
     if java_session is None:
@@ -85,14 +86,14 @@ def query_facts(frame: DataFrame) -> QueryFacts:
     query = java_session.sharedState().activeStreamingQueries().get(jvm.java.util.UUID.fromString(query_id))
     if query is None:
         return known
-    plan = query.logicalPlan()
+    plan = query.analyzedPlan()
     options = _kafka_options(plan)
     return replace(
         known,
         run_id=query.runId().toString(),
         checkpoint=query.resolvedCheckpointRoot(),
         name=query.name(),
-        output_mode=plan.outputMode().toString().lower(),
+        output_mode=query.logicalPlan().outputMode().toString().lower(),
         bare_kafka=options is not None,
         kafka_options=options,
         cluster_options=options if options is not None else _cluster_options(plan),
@@ -118,15 +119,9 @@ def _query_id(session: SparkSession) -> str | None:
     return None if found is None else str(found)
 
 
-def _kafka_options(plan: Any) -> dict[str, str] | None:
-    """The options of the Kafka scan right below the writing node; None where anything else is there."""
-    children = _sequence(plan.children())
-    return _scanned(children[0]) if len(children) == 1 else None
-
-
 def _cluster_options(plan: Any) -> dict[str, str] | None:
     """Those of the Kafka scans anywhere below; None where there is none, or where they are of different clusters."""
-    leaves = [_scanned(leaf) for leaf in _sequence(plan.collectLeaves())]
+    leaves = [_kafka_options(leaf) for leaf in _sequence(plan.collectLeaves())]
     found = [
         {name: text for name, text in options.items() if name.lower().startswith("kafka.")}
         for options in leaves
@@ -135,13 +130,11 @@ def _cluster_options(plan: Any) -> dict[str, str] | None:
     return found[0] if found and all(options == found[0] for options in found) else None
 
 
-def _scanned(scan: Any) -> dict[str, str] | None:
-    """The options of a Kafka scan; None for any other node."""
-    if "ScanRelation" not in scan.getClass().getSimpleName():
+def _kafka_options(plan: Any) -> dict[str, str] | None:
+    """The options of a plan that is a bare Kafka source; None for any other."""
+    if plan.getClass().getSimpleName() != "StreamingRelationV2" or "Kafka" not in plan.table().getClass().getName():
         return None
-    if "Kafka" not in scan.stream().getClass().getSimpleName():
-        return None
-    options = scan.relation().options().asCaseSensitiveMap()
+    options = plan.extraOptions().asCaseSensitiveMap()
     return {str(name): str(options.get(name)) for name in options.keySet()}
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from headgate.connectors.extras import needs
 from headgate.connectors.jars.lists import JarsMissing, spark_jars
 from headgate.errors import HeadgateError, InvalidInput
+from headgate.spark import versions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,12 +50,14 @@ def session(spark: SparkSession | None = None, *, cores: int | None = None, **se
     local one with headgate's jars and this many `cores` (None: all).
 
     `settings` are Spark settings such as `**{"spark.sql.shuffle.partitions": "4"}`, for new sessions only. Raises
-    JarsMissing with all jars that the session lacks (not checked with Spark Connect), SparkFailed, MissingExtra.
+    JarsMissing with all jars that the session lacks (not checked with Spark Connect), SparkFailed, MissingExtra,
+    InvalidInput for a Spark that headgate does not run on.
     """
     with needs():
         from pyspark import SparkContext
         from pyspark.sql import SparkSession
 
+    versions.line()
     quiet_py4j()
     if spark is None:
         if SparkContext._active_spark_context is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
@@ -131,7 +134,7 @@ def local_session(
             session = SparkSession.builder.config(conf=conf).getOrCreate()
     except PySparkException as error:
         raise SparkFailed(
-            f"Spark did not start: {error.getCondition() or type(error).__name__}.",
+            f"Spark did not start: {versions.condition_of(error) or type(error).__name__}.",
             log=None if log_file is None else str(log_file),
             advice="check that Java 17 or newer is on PATH or in JAVA_HOME, and read Spark's log",
         ) from error

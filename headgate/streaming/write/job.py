@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headgate.errors import Poisoned, from_json
 from headgate.shards.sharding import Bucket, ByPartition, Single
-from headgate.spark import FINAL, RESULT
+from headgate.spark import FINAL, RESULT, versions
 from headgate.streaming.spark.jobs import run_tasks
 from headgate.streaming.write import task
 from headgate.streaming.write.answers import Parts, shard_parts
@@ -77,7 +77,7 @@ class BatchJob:
         tasks = task_count(self._rows or self._unknown, self.cores, len(self.plan.claims))
         numbers = {name: index % tasks for index, name in enumerate(sorted(self.plan.claims))}
         job = replace(self, plan=replace(self.plan, tasks=numbers))
-        prepared = job._prepared().repartitionById(tasks, "task")
+        prepared = versions.to_tasks(job._prepared(), tasks, "task")
         return _written(_collected(prepared, partial(task.write_payloads, job.plan)))
 
     def _answers(self) -> list[str]:
@@ -141,12 +141,14 @@ class BatchJob:
 
 @cache
 def _type(ddl: str) -> StructType:
-    """Parsed by the JVM, which need not be asked for every batch."""
+    """Of plain columns: Spark's own parser is in the JVM, which need not be asked for them."""
     from pyspark.sql.types import StructType
 
-    parsed = StructType.fromDDL(ddl)
-    assert isinstance(parsed, StructType)
-    return parsed
+    made = StructType()
+    for column in ddl.split(", "):
+        name, kind = column.split()
+        made = made.add(name, kind)
+    return made
 
 
 def _collected(frame: DataFrame, write: Callable[[Any], Any]) -> list[str]:

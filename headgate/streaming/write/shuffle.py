@@ -16,7 +16,7 @@ from headgate.streaming.write.ordering import in_order
 from headgate.streaming.write.rows import Routed
 from headgate.streaming.write.timers import Phases
 
-PAYLOAD = "task int, shard string, dead boolean, rows binary, ordering binary"
+PAYLOAD = "task integer, shard string, dead boolean, rows binary, ordering binary"
 """As a Spark schema. One without a shard is an error of the first stage, as text; or, where it is dead, what the stage
 took, by phase."""
 
