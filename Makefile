@@ -1,6 +1,6 @@
 # Prints itself: the text behind ## is what `make help` shows.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-deep simulate soak check bench figures docs docs-serve release clean
+.PHONY: help setup demo test test-spark test-deep simulate soak check bench figures docs docs-serve release clean
 
 PYTHON ?= python3
 HEADGATE_CACHE ?= $(HOME)/.cache/headgate
@@ -21,6 +21,7 @@ help: ## Say what can be made
 		printf '  make %-10s %s\n' "$$name" "$$what"; done
 	@echo
 	@echo "  PYTHON=python3.12    another Python for .venv      BENCH=objects    one benchmark ($(BENCHES))"
+	@echo "  SPARK=4.0            the line of Spark of test-spark (3.5, 4.0, 4.1, 4.2)"
 	@echo "  HEADGATE_CACHE=dir   where the jars are kept (now $(HEADGATE_CACHE))"
 
 setup: ## Make .venv and fetch the jars; does nothing when both are there
@@ -40,10 +41,28 @@ TEST_ENV = PYTHONDONTWRITEBYTECODE= $(if $(TEST_ROOT),PYTEST_DEBUG_TEMPROOT=$(TE
 # wait for a good part of their time: a fifth worker fills it with the other tests.
 RUN_TESTS = $(TEST_ENV) $(BIN)/python -m tests.support.rerun -n 5 --dist loadgroup
 
+# `make test` runs one stream on these too. Where one cannot be made, that is said, and the stream's test fails.
+SHORT_LINES = 3.5 4.0
+ENVIRONMENTS = $(PYTHON) scripts/bootstrap.py
+
 test: setup ## Run the tests
+	@$(ENVIRONMENTS) $(SHORT_LINES) || true
 	@$(BIN)/python -m tests.support.servers versitygw toxiproxy
 	@$(BIN)/python -m tests.support.classes
-	@$(RUN_TESTS)
+	@HEADGATE_LINES="$(SHORT_LINES)" $(RUN_TESTS)
+
+# What meets Spark, on one line of it. Its environment is the few packages of constraints-spark-$(SPARK).txt before .venv.
+SPARK ?= 4.0
+LINES = 3.5 4.0 4.1 4.2
+SPARK_BIN = $(if $(wildcard constraints-spark-$(SPARK).txt),.venv-spark-$(SPARK),.venv)/bin
+SPARK_TESTS ?= tests/spark tests/recovery tests/streaming tests/search tests/network_faults
+SPARK_MARKS ?= spark and not s3
+
+test-spark: setup ## Run the tests that meet Spark on SPARK=3.5, 4.0, 4.1 or 4.2; their results go to docs by make figures
+	@$(ENVIRONMENTS) $(filter-out 4.2,$(SPARK))
+	@$(SPARK_BIN)/python -m tests.support.classes
+	@$(TEST_ENV) HEADGATE_RESULTS=$(RESULTS) HEADGATE_LINE=$(SPARK) $(SPARK_BIN)/python -m tests.support.rerun \
+		-n 4 --dist loadgroup -m "$(SPARK_MARKS)" $(SPARK_TESTS)
 
 # Long tests write result files here; `make figures` renders docs/evidence.md from them.
 RESULTS ?= tests/results
@@ -57,7 +76,8 @@ test-deep: setup ## Run the tests with branch coverage, and those that take minu
 	@$(BIN)/coverage report --include='$(GATED)' --fail-under=$(GATE) >/dev/null || { \
 		$(BIN)/coverage report --include='$(GATED)'; \
 		echo "Branch coverage of $(GATED) is below $(GATE) %."; exit 1; }
-	@$(TEST_ENV) HEADGATE_RESULTS=$(RESULTS) $(BIN)/pytest -m deep
+	@$(TEST_ENV) HEADGATE_RESULTS=$(RESULTS) HEADGATE_LINES="$(LINES)" $(BIN)/pytest -m deep
+	@for line in $(LINES); do $(MAKE) --no-print-directory test-spark SPARK=$$line SPARK_MARKS="spark" || exit 1; done
 
 SCHEDULES ?= 100000
 simulate: setup ## Run SCHEDULES=100000 seeded schedules of the product's own code against faults; HEADGATE_SEED replays
@@ -93,7 +113,7 @@ release: setup ## Build wheel, source archive and documentation into build/relea
 	@$(BIN)/python scripts/release.py
 
 clean: ## Remove .venv and every cache in this checkout
-	@rm -rf .venv .coverage .coverage.* .hypothesis .mypy_cache .ruff_cache .pytest_cache .import_linter_cache \
+	@rm -rf .venv .venv-spark-* .coverage .coverage.* .hypothesis .mypy_cache .ruff_cache .pytest_cache .import_linter_cache \
 		build dist spark-warehouse metastore_db derby.log
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	@echo "The jars stay in $(HEADGATE_CACHE); rm -r \"$(HEADGATE_CACHE)\" removes them."

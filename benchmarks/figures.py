@@ -75,7 +75,24 @@ def stream_rate(found: Mapping[str, Result]) -> str:
     return f"{round(rates[0], -3):,.0f} rows/s" if rates else NOT_YET
 
 
+def spark_lines(found: Mapping[str, Result]) -> str:
+    """What ran on which line of Spark, and how it ended."""
+    rows: list[dict[str, Any]] = []
+    for name, result in found.items():
+        if not name.startswith("spark-"):
+            continue
+        ended = next(table["rows"] for table in result["tables"] if table["title"] == "How they ended")
+        row: dict[str, Any] = {"Spark": result["machine"]["pyspark"]}
+        for room in sorted({test["tests"].split("/")[1] for test in ended}):
+            there = [test for test in ended if test["tests"].split("/")[1] == room]
+            passed, failed, skipped = (sum(test[how] for test in there) for how in ("passed", "failed", "skipped"))
+            row[f"tests/{room}"] = f"{passed} passed, {failed} failed, {skipped} skipped"
+        rows.append({**row, "last run": max(test["date"] for test in ended)})
+    return "\n".join(_markdown(rows)) if rows else NOT_YET
+
+
 FIGURES: dict[str, Callable[[Mapping[str, Result]], str]] = {
+    "spark-lines": spark_lines,
     "throughput": throughput,
     "direct-rate": stream_rate,
     "direct-over-delta": stream_ratio("Delta"),
@@ -212,7 +229,8 @@ def rendered() -> dict[Path, str]:
         ROOT / "docs" / "evidence.md": evidence_page(results(EVIDENCE)),
         **charts(found),
     }
-    made |= {path: filled(path.read_text(), found) for path in pages() if path not in made}
+    both = {**found, **results(EVIDENCE)}
+    made |= {path: filled(path.read_text(), both) for path in pages() if path not in made}
     return made
 
 

@@ -1,5 +1,8 @@
 """Make `.venv` what pyproject.toml and constraints.txt say, and fetch the jars. `make setup` runs this.
 
+With lines of Spark (`bootstrap.py 3.5 4.0`) it makes `.venv-spark-3.5` and so on as well: the few packages of
+constraints-spark-3.5.txt, in front of everything that `.venv` has.
+
 Run again it checks and does nothing. Interrupted, it starts again where it stopped: the stamp of a step is
 removed before the step and written after it. What is missing on the machine is said in one sentence, exit code 1.
 """
@@ -15,13 +18,14 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
-VENV_PYTHON = VENV / "bin" / "python"
-STAMP = VENV / ".headgate-packages"
+STAMP = ".headgate-packages"
 EXTRAS = "kafka,spark,s3,delta,ui,dev,docs"
 # Builds run inside the virtual environment, so that constraints.txt holds for what builds as well.
 # hatchling and editables build headgate; setuptools and wheel build pyspark, which comes as source only.
@@ -30,18 +34,34 @@ OLDEST_JAVA = 17  # what Spark 4 runs on
 
 
 def main() -> None:
-    """Check the machine, then make the environment, the packages and the jars, in this order."""
+    """Check the machine, then make the environments, their packages and the jars, in this order."""
     java = find_java()
     uv = shutil.which("uv")
-    key = packages_key()
-    if not VENV_PYTHON.exists() or venv_version() != "{}.{}".format(*sys.version_info):
-        make_venv(uv)
-    if not STAMP.exists() or STAMP.read_text() != key:
-        STAMP.unlink(missing_ok=True)
-        install_packages(uv)
-        STAMP.write_text(key)
-    fetch_jars = [str(VENV_PYTHON), "-m", "headgate.connectors.jars.fetch", "--java", java]
-    sys.exit(subprocess.run(fetch_jars, stdin=subprocess.DEVNULL).returncode)
+    made = [make(VENV, packages_key(), uv, install_packages)]
+    for line in sys.argv[1:]:
+        own = ROOT / f"constraints-spark-{line}.txt"
+        if not own.exists():
+            lines = sorted(path.stem.rpartition("-")[2] for path in ROOT.glob("constraints-spark-*.txt"))
+            stop(f"There is no environment for Spark {line}: the lines beside that of .venv are {', '.join(lines)}.")
+        made.append(make(ROOT / f".venv-spark-{line}", own.read_text(), uv, partial(install_line, own)))
+    for python in made:
+        fetch = subprocess.run(
+            [str(python), "-m", "headgate.connectors.jars.fetch", "--java", java], stdin=subprocess.DEVNULL
+        )
+        if fetch.returncode != 0:
+            sys.exit(fetch.returncode)
+
+
+def make(venv: Path, key: str, uv: str | None, install: Callable[[Path, str | None], None]) -> Path:
+    """The Python of an environment that has the packages of this key."""
+    python, stamp = venv / "bin" / "python", venv / STAMP
+    if not python.exists() or venv_version(venv) != "{}.{}".format(*sys.version_info):
+        make_venv(venv, uv)
+    if not stamp.exists() or stamp.read_text() != key:
+        stamp.unlink(missing_ok=True)
+        install(python, uv)
+        stamp.write_text(key)
+    return python
 
 
 def find_java() -> str:
@@ -68,45 +88,73 @@ def packages_key() -> str:
     return hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
 
 
-def venv_version() -> str:
-    settings = VENV / "pyvenv.cfg"
+def venv_version(venv: Path) -> str:
+    settings = venv / "pyvenv.cfg"
     if not settings.exists():
         return "unknown"  # half removed
     version = re.search(r"^version(?:_info)? *= *(\d+\.\d+)", settings.read_text(), re.MULTILINE)
     return version[1] if version else "unknown"
 
 
-def make_venv(uv: str | None) -> None:
-    say(f"Making .venv with Python {sys.version.split()[0]}")
+def make_venv(venv: Path, uv: str | None) -> None:
+    say(f"Making {venv.name} with Python {sys.version.split()[0]}")
     if uv:
-        remove_venv()
-        run([uv, "venv", "--quiet", "--python", sys.executable, str(VENV)])
+        remove(venv)
+        run([uv, "venv", "--quiet", "--python", sys.executable, str(venv)])
         return
     if not importlib.util.find_spec("venv") or not importlib.util.find_spec("ensurepip"):
         stop("This Python has no venv module: install it (Debian and Ubuntu: apt install python3-venv), or install uv.")
-    run([sys.executable, "-m", "venv", "--clear", str(VENV)])
+    run([sys.executable, "-m", "venv", "--clear", str(venv)])
 
 
-def remove_venv() -> None:
+def remove(venv: Path) -> None:
     """uv refuses a folder that lost its pyvenv.cfg, even with --clear, which the older releases ignore."""
-    if VENV.is_symlink():
-        VENV.unlink()
-    elif VENV.exists():
-        shutil.rmtree(VENV)
+    if venv.is_symlink():
+        venv.unlink()
+    elif venv.exists():
+        shutil.rmtree(venv)
 
 
-def install_packages(uv: str | None) -> None:
+def install_packages(python: Path, uv: str | None) -> None:
     say(f"Installing packages with {'uv' if uv else 'pip, a few minutes the first time'}")
-    if uv:
-        install = [uv, "pip", "install", "--python", str(VENV_PYTHON)]
-    else:
-        if subprocess.run([VENV_PYTHON, "-m", "pip", "--version"], capture_output=True).returncode != 0:
-            run([str(VENV_PYTHON), "-m", "ensurepip"])  # an environment that uv made has no pip
-        install = [str(VENV_PYTHON), "-m", "pip", "install", "--disable-pip-version-check"]
-    if not sys.stdout.isatty():
-        install.append("--quiet")
+    install = installer(python, uv)
     run([*install, "-c", "constraints.txt", *BUILD_TOOLS])
     run([*install, "-c", "constraints.txt", "--no-build-isolation", "-e", f".[{EXTRAS}]"])
+
+
+def install_line(own: Path, python: Path, uv: str | None) -> None:
+    """The packages that one line of Spark has for itself. Whatever else is imported comes from .venv, which is behind
+    them on the path: the builder of pyspark too.
+    """
+    say(f"Installing {', '.join(packages(own))} with {'uv' if uv else 'pip, some minutes the first time'}")
+    behind = packages_of(VENV / "bin" / "python")
+    Path(packages_of(python), "zz-headgate.pth").write_text(f"import site; site.addsitedir({behind!r})\n")
+    command = python.with_name("headgate")
+    command.write_text(f"#!{python}\nfrom headgate.cli import main\n\nmain()\n")
+    command.chmod(0o755)
+    install = [*installer(python, uv), "--no-deps", "--no-build-isolation", "-r", own.name]
+    run(install if uv else [*install, "--ignore-installed"])
+
+
+def packages(constraints: Path) -> list[str]:
+    lines = constraints.read_text().splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def packages_of(python: Path) -> str:
+    """The folder of an environment's own packages."""
+    ask = [str(python), "-I", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    return subprocess.run(ask, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def installer(python: Path, uv: str | None) -> list[str]:
+    if uv:
+        install = [uv, "pip", "install", "--python", str(python)]
+    else:
+        if subprocess.run([python, "-m", "pip", "--version"], capture_output=True).returncode != 0:
+            run([str(python), "-m", "ensurepip"])  # an environment that uv made has no pip
+        install = [str(python), "-m", "pip", "install", "--disable-pip-version-check"]
+    return install if sys.stdout.isatty() else [*install, "--quiet"]
 
 
 def run(command: list[str]) -> None:

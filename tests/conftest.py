@@ -8,6 +8,7 @@ import hypothesis
 import pytest
 
 from headgate.caches import cache_bytes, set_cache_bytes
+from headgate.spark import versions
 from tests.support.classes import java_options
 from tests.support.rerun import RERUN
 
@@ -60,6 +61,9 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     processes of its own, and mostly waits for them, runs beside it on two others.
     """
     where = item.path.relative_to(TESTS)
+    for needed in item.iter_markers("line_has"):
+        if not getattr(versions.line(), needed.args[0]):
+            item.add_marker(pytest.mark.skip(reason=f"Spark {versions.line().name} has no {needed.args[0]}"))
     if item.get_closest_marker("spark") or item.get_closest_marker("kafka"):
         inside = "spark" in getattr(item, "fixturenames", ())
         folder, name = where.parent.as_posix(), "jvm" if inside else "processes"

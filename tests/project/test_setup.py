@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from headgate.connectors.jars.fetch import LISTS
-from headgate.connectors.jars.lists import spark_line
+from headgate.spark.versions import spark_line
 
 ROOT = Path(__file__).resolve().parents[2]
-TARGETS = ["help", "setup", "demo", "test", "test-deep", "simulate", "soak", "check", "bench"]
+TARGETS = ["help", "setup", "demo", "test", "test-spark", "test-deep", "simulate", "soak", "check", "bench"]
 TARGETS += ["figures", "docs", "docs-serve", "release", "clean"]
 STAMP = ROOT / ".venv" / ".headgate-packages"
 
@@ -159,11 +159,11 @@ class WithUv:
         (home / "uv.py").write_text(FAKE_UV.format(calls=str(self.calls), checkout=str(ROOT)))
         executable(self.path / "uv", f'exec "{sys.executable}" "{home}/uv.py" "$@"')
 
-    def setup(self) -> tuple[str, list[list[str]]]:
+    def setup(self, *lines: str) -> tuple[str, list[list[str]]]:
         """What it printed, and what uv was asked by it."""
         self.calls.unlink(missing_ok=True)
         done = subprocess.run(
-            [sys.executable, self.project / "scripts" / "bootstrap.py"],
+            [sys.executable, self.project / "scripts" / "bootstrap.py", *lines],
             env=os.environ | {"PATH": f"{self.path}{os.pathsep}{os.environ['PATH']}"},
             capture_output=True,
             text=True,
@@ -196,6 +196,41 @@ def test_uv_makes_the_environment_and_installs_where_it_is_there(tmp_path: Path,
     assert not (uv.venv / "left over").exists()
     assert old == uv.venv or (old / "left over").exists(), "what a link points to is somebody else's"
     assert uv.setup() == ("", [])  # all there, jars too: nothing to do or to say
+
+
+def test_a_line_of_spark_has_its_own_packages_before_those_of_the_main_environment(tmp_path: Path) -> None:
+    uv = WithUv(tmp_path)
+    shutil.copy(ROOT / "constraints-spark-3.5.txt", uv.project)
+    uv.setup()
+    said, asked = uv.setup("3.5")
+    own = uv.project / ".venv-spark-3.5"
+    assert "pyspark==3.5.3, py4j==" in said
+    install = [
+        "pip",
+        "install",
+        "--python",
+        str(own / "bin" / "python"),
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+    ]
+    assert asked == [
+        ["venv", "--quiet", "--python", sys.executable, str(own)],
+        [*install, "-r", "constraints-spark-3.5.txt"],
+    ]
+    ask = [str(own / "bin" / "python"), "-I", "-c", "import headgate, sys; print(headgate.__file__, *sys.path)"]
+    found, *path = subprocess.run(ask, check=True, capture_output=True, text=True).stdout.split()
+    assert Path(found).is_relative_to(ROOT), "what .venv has is there too"
+    assert next(one for one in path if "site-packages" in one).startswith(str(own)), "behind the line's own packages"
+    assert uv.setup("3.5") == ("", [])
+
+
+def test_an_unknown_line_of_spark_is_said_in_one_sentence() -> None:
+    done = subprocess.run([sys.executable, "scripts/bootstrap.py", "3.4"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "There is no environment for Spark 3.4: the lines beside that of .venv are 3.5, 4.0, 4.1."
+    ]
 
 
 FAKE_IVY = """

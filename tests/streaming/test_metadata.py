@@ -13,6 +13,7 @@ import headgate
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.connectors.kafka.topics import QUIET
 from headgate.errors import InvalidInput
+from headgate.spark import versions
 from headgate.streaming.verify.verify import verify_table
 from tests.support.runs import NOW, wait
 
@@ -39,7 +40,7 @@ def test_every_way_into_a_table_fills_them_alike(
         producer.produce(topic, value, b"k%d" % n, partition=n % 2, timestamp=began + n, headers=headers)
     assert producer.flush(30) == 0
     found = {}
-    for way in ("direct", "spark", "format"):
+    for way in ("direct", "spark", "format") if versions.line().data_sources else ("direct", "spark"):
         table = headgate.create_table(tmp_path / way, COLUMNS, sharding=headgate.by_partition())
         source = headgate.kafka.source(kafka_servers, topic, includeHeaders="true")
         writer = source.read(spark).writeStream.option("checkpointLocation", str(tmp_path / f"of-{way}")).trigger(**NOW)
@@ -59,7 +60,7 @@ def test_every_way_into_a_table_fills_them_alike(
         found[way] = sorted(table.scan().read_all().to_pylist(), key=lambda row: row["id"])
         report = verify_table(table, {topic: ConsumerConfig.from_spark({"kafka.bootstrap.servers": kafka_servers})})
         assert (report.holds, report.rows, report.dead_letters) == (True, 19, 1)
-    assert found["direct"] == found["spark"] == found["format"]
+    assert all(one == found["direct"] for one in found.values())
     row = found["direct"][3]
     assert (row["key"], row["topic"], row["partition"], row["offset"]) == ("k3", topic, 1, 1)
     assert round(row["at"].timestamp() * 1000) == began + 3

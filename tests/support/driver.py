@@ -79,6 +79,15 @@ def main(told: dict[str, Any]) -> None:
     query = writer.trigger(**told.get("trigger", {"availableNow": True})).start()
     query.awaitTermination()
     sink.wait_for_maintenance(60)
+    if "search" in told:
+        found = headgate.search_df(spark, table.uri, told["search"], k=1000).collect()
+        tell(found=sorted(row["id"] for row in found))
+        try:
+            headgate.register(spark)
+            read = spark.read.format("headgate").load(table.uri)
+            tell(read=sorted(row["id"] for row in read.collect()))
+        except headgate.errors.InvalidInput as error:
+            tell(read=error.what)
     spark.stop()
 
 

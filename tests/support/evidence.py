@@ -21,6 +21,8 @@ import pytest
 from benchmarks.report import keep, machine
 
 RESULTS = "HEADGATE_RESULTS"
+LINE = "HEADGATE_LINE"
+"""A line of Spark: all that ran on it is one file."""
 TESTS = Path(__file__).resolve().parents[1]
 
 _load = os.getloadavg()[0]
@@ -37,6 +39,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for report in reports:
         if report.when == "call" or not report.passed:
             rooms.setdefault(report.nodeid.split("/")[1], []).append(report)
+    if line := os.environ.get(LINE):
+        rooms = {f"spark-{line}": [report for ended in rooms.values() for report in ended]}
     for room, ended in rooms.items():
         write(Path(folder), room, shlex.join(["pytest", *_arguments()]), _tables(ended))
 

@@ -152,14 +152,15 @@ def _command(process: psutil.Process) -> list[str]:
 class Driver(Child):
     """A driver process: `driver.py`, or another module, told what to do."""
 
-    def __init__(self, told: dict[str, Any], module: str = "tests.support.driver") -> None:
-        super().__init__([sys.executable, "-m", module, json.dumps(told)], Path(told["log"]))
+    def __init__(self, told: dict[str, Any], module: str = "tests.support.driver", python: Path | None = None) -> None:
+        """`python` of an environment with another Spark."""
+        super().__init__([str(python or sys.executable), "-m", module, json.dumps(told)], Path(told["log"]))
 
 
 @contextmanager
-def driver(told: dict[str, Any], **more: Any) -> Iterator[Driver]:
+def driver(told: dict[str, Any], *, python: Path | None = None, **more: Any) -> Iterator[Driver]:
     """A driver process that is gone, with all it started, when the block ends."""
-    one = Driver({**told, **more})
+    one = Driver({**told, **more}, python=python)
     try:
         yield one
     finally:

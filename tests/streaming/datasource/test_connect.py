@@ -87,6 +87,7 @@ def _wait(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.line_has("connect")
 @pytest.mark.parametrize("face", ["data_source", pytest.param("sink", marks=pytest.mark.deep)])
 def test_a_stream_on_connect_is_exactly_once_over_restarts(server: str, face: str, files: Any, tmp_path: Path) -> None:
     table = headgate.create_table(str(tmp_path / "table"), SCHEMA, sharding=headgate.bucket("id", 2))

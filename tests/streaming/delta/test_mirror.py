@@ -25,7 +25,7 @@ from tests.support.tables import commit_changes, make, open_stream, run_batch
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.line_has("data_sources")]
 
 
 def test_a_mirror_begins_with_the_table_as_it_is_and_follows_updates_deletes_and_columns(

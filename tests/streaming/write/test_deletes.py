@@ -88,6 +88,7 @@ def test_rows_of_one_sequence_meet_in_order_without_a_shuffle_too(spark: SparkSe
     assert record.rows == 5, "deletes are rows of the batch, too"
 
 
+@pytest.mark.line_has("data_sources")
 def test_the_format_takes_the_column_and_refuses_a_condition(spark: SparkSession, tmp_path: Path) -> None:
     table = headgate.create_table(tmp_path / "t", PEOPLE, primary_key="id")
     headgate.register(spark)
