@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,11 @@ READS = "has no data sources in Python"
     ],
 )
 def test_a_stream_is_killed_on_a_line_of_spark_and_goes_on_there_and_on_the_next_one(
-    tmp_path: Path, kafka_servers: str, make_topic: MakeTopic, lines: tuple[str, ...]
+    tmp_path: Path,
+    kafka_servers: str,
+    make_topic: MakeTopic,
+    record_property: Callable[[str, object], None],
+    lines: tuple[str, ...],
 ) -> None:
     pythons = {line: python_of(line) for line in lines}
     topic = Topic(kafka_servers, make_topic(2), 2)
@@ -50,3 +55,5 @@ def test_a_stream_is_killed_on_a_line_of_spark_and_goes_on_there_and_on_the_next
         ids = sorted(topic.newest())
         assert found == ids, line
         assert read == ids if versions.LINES[line].data_sources else READS in read
+    row = {"Spark, in this order": ", ".join(versions.LINES[line].tested for line in lines), "kills": len(lines)}
+    record_property("found", ["One stream through lines of Spark", {**row, "records": len(topic.records)}])

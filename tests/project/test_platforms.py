@@ -1,0 +1,85 @@
+"""What docs/operations/platforms.md shows, tried on a standalone cluster of two workers for each line of Spark; and its
+job files, read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from examples import append_logs
+from headgate.spark import versions
+from tests.project.test_cluster import MESSAGES, cluster, ran
+from tests.support.lines import python_of
+from tests.support.pages import ROOT
+from tests.support.services import MakeTopic
+
+JOBS = ROOT / "ops" / "platforms"
+ROWS = 4_000
+
+
+@pytest.mark.deep
+@pytest.mark.spark
+@pytest.mark.kafka
+@pytest.mark.parametrize("line", versions.LINES)
+def test_a_job_on_two_workers_fills_a_table_with_the_topic(
+    line: str, kafka_servers: str, make_topic: MakeTopic, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    topic, programs = make_topic(2), python_of(line).parent
+    python = str(programs / "python")
+    ask = "from headgate.connectors.jars.lists import spark_jars; print(*spark_jars(), sep=',')"
+    jars = ran([python, "-c", ask], tmp_path, programs).strip()
+    sample = [python, str(ROOT / "examples" / "sample_records.py"), "logs", "--servers", kafka_servers]
+    arguments = ["--servers", kafka_servers, "--topic", topic, "--table", str(tmp_path / "lake" / "logs")]
+    arguments += ["--spark-checkpoint", str(tmp_path / "lake" / "state"), "--once"]
+    with cluster(programs, tmp_path) as master:
+        submit = [str(programs / "spark-submit"), "--master", master, "--jars", jars]
+        submit += ["--conf", "spark.executor.memory=600m", str(ROOT / "examples" / "append_logs.py"), *arguments]
+        for half in (1, 2):
+            ran([*sample, "--topic", topic, "--count", str(ROWS)], tmp_path, programs)
+            said = ran(submit, tmp_path, programs, PYSPARK_PYTHON=python, SPARK_LOCAL_IP="127.0.0.1")
+            assert f"{half * ROWS} lines" in said
+    found = Counter(json.loads(ran([python, "-c", MESSAGES, str(tmp_path / "lake" / "logs")], tmp_path, programs)))
+    assert found == {f"request {number} took {number % 97} ms": 2 for number in range(ROWS)}
+    told = {"Spark": versions.LINES[line].tested, "runs of the job": 2, "rows, each once": 2 * ROWS}
+    record_property("found", ["A job on a standalone cluster of two workers", told])
+
+
+def job(path: Path) -> Any:
+    """What a job file says."""
+    text = path.read_text()
+    return json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+
+
+def words(found: Any) -> list[str]:
+    """Every text in it, in order."""
+    if isinstance(found, dict):
+        return [word for one in found.values() for word in words(one)]
+    if isinstance(found, list):
+        return [word for one in found for word in words(one)]
+    return shlex.split(str(found))
+
+
+@pytest.mark.parametrize("path", sorted(JOBS.iterdir()), ids=lambda path: path.name)
+def test_a_job_file_is_one_and_asks_the_example_for_what_it_takes(path: Path) -> None:
+    found = shlex.split(path.read_text(), comments=True) if path.suffix == ".sh" else words(job(path))
+    program = next(number for number, word in enumerate(found) if word.endswith("append_logs.py"))
+    arguments = [word for word in found[program + 1 :] if word != "--"]
+    first = next(number for number, word in enumerate(arguments) if word.startswith("--servers"))
+    given = append_logs.parsed([word for word in arguments[first : first + 8]])
+    assert not given.once, "a service goes on"
+    assert given.table.startswith(("s3://", "/Volumes/", "/mnt/", "/lakehouse/", "/gcs/"))
+    assert given.spark_checkpoint != given.table
+
+
+def test_the_page_has_a_section_for_every_job_file() -> None:
+    page = (ROOT / "docs" / "operations" / "platforms.md").read_text()
+    assert sorted(re.findall(r"`ops/platforms/([\w.-]+)`", page)) == sorted(path.name for path in JOBS.iterdir())
