@@ -28,6 +28,8 @@ class Line:
     connect: bool = True
     pipelines: bool = True
     """Declarative pipelines, which may end in `format("headgate")`."""
+    keeps_plans: bool = True
+    """A read by `format("headgate")` is planned once for a frame, however often that is used."""
     read_limits: bool = True
     """A Python source may limit its batches."""
     s3a: bool = True
@@ -40,6 +42,9 @@ class Line:
         found = {
             'format("headgate"), DeltaMirror and pipelines: write by ShardSink, read by Table': not self.data_sources,
             "Spark Connect": not self.connect,
+            "one instant for all queries on a frame of a table: name one by the option checkpoint": (
+                self.data_sources and not self.keeps_plans
+            ),
             "declarative pipelines": self.data_sources and not self.pipelines,
             "limits of a batch that reads a log (maxRows and its like)": self.data_sources and not self.read_limits,
             "`headgate jars fetch s3a`: give the session the hadoop-aws of its own Hadoop": not self.s3a,
@@ -56,11 +61,12 @@ LINES = {
             data_sources=False,
             connect=False,
             pipelines=False,
+            keeps_plans=False,
             read_limits=False,
             s3a=False,
             newest_python=(3, 11),
         ),
-        Line("4.0", "4.0.1", pipelines=False, read_limits=False, s3a=False),
+        Line("4.0", "4.0.1", pipelines=False, keeps_plans=False, read_limits=False, s3a=False),
         Line("4.1", "4.1.1", read_limits=False, s3a=False),
         Line("4.2", "4.2.0"),
     )

@@ -1,8 +1,8 @@
 """`spark.read.format("headgate")`: a table at one instant as a frame.
 
-Spark plans in a separate process, once per frame, however often the frame is used: one `load` is one instant. Tasks
-read their parts themselves, so that no row passes through the driver. The promises are those of
-`checkpoints.snapshots.splits`.
+Spark plans in a separate process, once per frame, however often the frame is used: one `load` is one instant. Spark 4.0
+plans once per query: there only a named checkpoint is one instant for all. Tasks read their parts themselves, so that
+no row passes through the driver. The promises are those of `checkpoints.snapshots.splits`.
 
 Spark 4.2 does not tell a Python source which columns a query needs, and its filter pushdown loses rows: a filter of one
 query also applies to the next query on the same frame. So neither is taken from the query: columns come from

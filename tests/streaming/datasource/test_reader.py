@@ -68,7 +68,7 @@ def test_a_frame_is_one_instant_of_base_sstables_and_tails(
     flushed(driver)
     driver.compact(CompactLimits())
     table.collect_garbage(min_age=NOW, apply=True)
-    assert ids(frame) == of_batches(range(4))
+    assert ids(frame) == of_batches(range(4 if versions.line().keeps_plans else 5))
     assert ids(load(table)) == of_batches(range(5))
     assert ids(load(table, checkpoint="four")) == of_batches(range(4))
     narrow = spark.read.format("headgate").schema("id long").option("filter", "id < 5").load(table.uri)
