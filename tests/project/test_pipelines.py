@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ import pyspark
 import pytest
 
 import headgate
+from headgate.spark import versions
 from tests.support.pages import ROOT, blocks_run_by
 from tests.support.runs import Topic, check_table
 from tests.support.services import MakeTopic
@@ -20,6 +22,15 @@ pytestmark = [pytest.mark.deep, pytest.mark.spark, pytest.mark.kafka, pytest.mar
 
 
 FLOW = ROOT / "examples" / "pipeline" / "flows" / "orders.py"
+
+
+@pytest.mark.skipif(versions.spark_line() != "4.2", reason="a canary of Spark 4.2")
+def test_canary_processes_of_a_data_source_report_profiles_that_nobody_asked_for() -> None:
+    """When this fails, Spark is mended (SPARK-59135), and `versions.drop_empty_profiles` may go."""
+    from pyspark.sql.worker import utils
+
+    planning = inspect.getsource(utils.worker_run)
+    assert planning.index("SQL_UDF_PROFIER") < planning.index("if conf.profiler")
 
 
 def test_a_flow_ends_in_a_table_exactly_once_over_two_runs(

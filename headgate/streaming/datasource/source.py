@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, cast
 
 import pyarrow as pa
 from pyspark import SparkFiles, TaskContext
+from pyspark.accumulators import _accumulatorRegistry
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
     QueryProgressEvent,
@@ -77,8 +78,14 @@ class HeadgateDataSource(DataSource):
         """The name for `format`."""
         return NAME
 
+    def __init__(self, options: Any) -> None:
+        """By Spark alone, in a process of its own."""
+        super().__init__(options)
+        versions.drop_empty_profiles(_accumulatorRegistry)
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         # Spark plans with an instance that it makes for the batch, and commits with one that it keeps pickled.
+        versions.drop_empty_profiles(_accumulatorRegistry)
         self.__dict__.update(state)
         self._keeps = True
 
