@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from headgate.connectors.objects.port import Bytes, ObjectInfo, ObjectStore, checked_folder, checked_key
+from headgate.connectors.objects.port import Bytes, ObjectInfo, ObjectStore, StoreOver, checked_folder, checked_key
 from headgate.retry import Retry
 
 
-class FolderStore(ObjectStore):
+class FolderStore(StoreOver):
     """Every verb is the inner store's, below the folder; so are the counters."""
 
     def __init__(self, inner: ObjectStore, folder: str) -> None:
         self._prefix = checked_key(folder) + "/"
-        self._inner = inner
-        super().__init__(f"{inner.uri.rstrip('/')}/{folder}")
+        super().__init__(inner, f"{inner.uri.rstrip('/')}/{folder}")
 
     def put_if_absent(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
         """As the inner store does."""
@@ -74,33 +73,10 @@ class FolderStore(ObjectStore):
         """As the inner store does."""
         return self._inner.locate(self._prefix + checked_key(key) if key else self._prefix.rstrip("/"))
 
-    @property
-    def is_near(self) -> bool:
-        """The inner store's."""
-        return self._inner.is_near
-
-    @property
-    def retry(self) -> Retry:
-        """The inner store's."""
-        return self._inner.retry
-
     def retrying(self, retry: Retry | None = None) -> ObjectStore:
         """The folder of the inner store under that policy."""
         inner = self._inner.retrying(retry)
         return self if inner is self._inner else FolderStore(inner, self._prefix.rstrip("/"))
-
-    @property
-    def counting(self) -> ObjectStore:
-        """The inner store's."""
-        return self._inner.counting
-
-    def operations(self) -> Mapping[str, int]:
-        """The inner store's."""
-        return self._inner.operations()
-
-    def reset_operations(self) -> None:
-        """The inner store's."""
-        self._inner.reset_operations()
 
     def _own(self, info: ObjectInfo) -> ObjectInfo:
         return replace(info, key=info.key.removeprefix(self._prefix))

@@ -181,6 +181,32 @@ class ObjectStore(ABC):
         return f"{type(self).__name__}({self.uri!r})"
 
 
+class StoreOver(ObjectStore):
+    """A store that passes its verbs on to another one: the requests, and what is known of them, are the other's."""
+
+    def __init__(self, inner: ObjectStore, uri: str) -> None:
+        super().__init__(uri)
+        self._inner = inner
+
+    @property
+    def is_near(self) -> bool:
+        return self._inner.is_near
+
+    @property
+    def retry(self) -> Retry:
+        return self._inner.retry
+
+    @property
+    def counting(self) -> ObjectStore:
+        return self._inner.counting
+
+    def operations(self) -> Mapping[str, int]:
+        return self._inner.operations()
+
+    def reset_operations(self) -> None:
+        self._inner.reset_operations()
+
+
 def checked_key(key: str) -> str:
     """The key itself if it stays below the root and every store can hold it. Raises InvalidInput."""
     if not key or not _NO_NAMES.isdisjoint(key.split("/")) or _CONTROL.search(key) is not None or not _is_utf8(key):

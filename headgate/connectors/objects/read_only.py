@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
-from headgate.connectors.objects.port import Bytes, ObjectInfo, ObjectStore
+from headgate.connectors.objects.port import Bytes, ObjectInfo, ObjectStore, StoreOver
 from headgate.errors import InvalidInput
 from headgate.retry import Retry
 
 
-class ReadOnlyStore(ObjectStore):
+class ReadOnlyStore(StoreOver):
     """Reads are the inner store's, and so are the counters; every write raises InvalidInput."""
 
     def __init__(self, inner: ObjectStore, why: str) -> None:
         """`why` is one sentence: what was opened for reading only."""
-        self._inner = inner
+        super().__init__(inner, inner.uri)
         self._why = why
-        super().__init__(inner.uri)
 
     def get(self, key: str) -> memoryview:
         """As the inner store does."""
@@ -69,28 +68,10 @@ class ReadOnlyStore(ObjectStore):
             self._refuse(dst)
         self._inner.copy(src, dst, dst_store)
 
-    @property
-    def is_near(self) -> bool:
-        """The inner store's."""
-        return self._inner.is_near
-
-    @property
-    def retry(self) -> Retry:
-        """The inner store's."""
-        return self._inner.retry
-
     def retrying(self, retry: Retry | None = None) -> ObjectStore:
         """The inner store under that policy, for reading only."""
         inner = self._inner.retrying(retry)
         return self if inner is self._inner else ReadOnlyStore(inner, self._why)
-
-    def operations(self) -> Mapping[str, int]:
-        """The inner store's."""
-        return self._inner.operations()
-
-    def reset_operations(self) -> None:
-        """The inner store's."""
-        self._inner.reset_operations()
 
     def _refuse(self, key: str) -> NoReturn:
         raise InvalidInput(

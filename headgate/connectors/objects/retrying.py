@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from headgate.connectors.objects.port import Bytes, ObjectInfo, ObjectStore
+from headgate.connectors.objects.port import Bytes, ObjectInfo, ObjectStore, StoreOver
 from headgate.retry import Retry
 
 
-class RetryingStore(ObjectStore):
+class RetryingStore(StoreOver):
     """Every verb is the inner store's, repeated by the policy while it raises Transient; the counters are the inner's.
 
     A put that is repeated may meet its own earlier try, as the port says of AlreadyExists. `put_once` is not repeated:
@@ -17,8 +17,7 @@ class RetryingStore(ObjectStore):
     """
 
     def __init__(self, inner: ObjectStore, retry: Retry = Retry()) -> None:  # noqa: B008
-        super().__init__(inner.uri)
-        self._inner = inner
+        super().__init__(inner, inner.uri)
         self._retry = retry
 
     @property
@@ -96,21 +95,3 @@ class RetryingStore(ObjectStore):
     def places(self) -> Sequence[ObjectStore]:
         """The inner store's, under the same policy."""
         return tuple(place.retrying(self._retry) for place in self._inner.places)
-
-    @property
-    def is_near(self) -> bool:
-        """The inner store's."""
-        return self._inner.is_near
-
-    @property
-    def counting(self) -> ObjectStore:
-        """The inner store's."""
-        return self._inner.counting
-
-    def operations(self) -> Mapping[str, int]:
-        """The inner store's."""
-        return self._inner.operations()
-
-    def reset_operations(self) -> None:
-        """The inner store's."""
-        self._inner.reset_operations()
