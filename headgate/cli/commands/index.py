@@ -56,7 +56,7 @@ def index() -> None:
 @index.command(
     epilog="""\b
 Example:
-  headgate index build ./orders --column note --column embedding
+  headgate index build ./reviews --column review --column embedding
   headgate index build s3://bucket/orders --spark --storage-option region=eu-west-1
   headgate index build ./orders --column note --rebuild --parameter stem=false --parameter with_position=true
 """
