@@ -22,6 +22,9 @@ Floats = npt.NDArray[np.float32]
 Places = npt.NDArray[np.int64]
 Shown = npt.NDArray[np.bool_]
 
+UNKNOWN = -1.0
+"""The length of a vector that nobody has asked for yet."""
+
 BLOCK_BYTES = 1 << 20
 """Numbers that are worked on together: they stay in a core's cache from one step to the next."""
 
@@ -45,8 +48,12 @@ def query_of(vector: Any, kind: pa.DataType, metric: Metric) -> Floats:
     return query
 
 
-def distances(vectors: npt.NDArray[Any], query: Floats, metric: Metric) -> Floats:
-    """Of each row of a matrix; NaN where there is none."""
+def distances(vectors: npt.NDArray[Any], query: Floats, metric: Metric, lengths: Floats | None = None) -> Floats:
+    """Of each row of a matrix; NaN where there is none. `lengths` of the rows, for cosine: those that are UNKNOWN are
+    found out and put there.
+    """
+    if lengths is None:
+        lengths = np.full(len(vectors), UNKNOWN, np.float32)
     found = np.empty(len(vectors), np.float32)
     rows = max(1, BLOCK_BYTES // (query.nbytes or 1))
     length = np.sqrt(np.dot(query, query))
@@ -60,20 +67,29 @@ def distances(vectors: npt.NDArray[Any], query: Floats, metric: Metric) -> Float
                 continue
             np.dot(block, query, out=here)
             if metric == "cosine":
-                here /= np.sqrt(np.einsum("ij,ij->i", block, block)) * length
+                known = lengths[start : start + rows]
+                if (known == UNKNOWN).any():
+                    np.sqrt(np.einsum("ij,ij->i", block, block), out=known)
+                here /= known * length
             np.subtract(1, here, out=here)
     return found
 
 
 def nearest(
-    runs: Iterable[pa.FixedSizeListArray], query: Floats, metric: Metric, k: int, shown: Shown | None = None
+    runs: Iterable[pa.FixedSizeListArray],
+    query: Floats,
+    metric: Metric,
+    k: int,
+    shown: Shown | None = None,
+    lengths: Floats | None = None,
 ) -> tuple[Places, Floats]:
     """The k nearest of all runs, nearest first: their places, counted over all, and distances. `shown` says which
-    places count.
+    places count; `lengths` are those of all vectors, as `distances` takes them.
     """
     places, found, first = np.zeros(0, np.int64), np.zeros(0, np.float32), 0
     for run in _blocks(runs):
-        measured = distances(matrix(run), query, metric)
+        known = None if lengths is None else lengths[first : first + len(run)]
+        measured = distances(matrix(run), query, metric, known)
         if run.null_count:
             measured[run.is_null().to_numpy(zero_copy_only=False)] = np.nan
         if shown is not None:

@@ -9,7 +9,7 @@ Promises:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -22,7 +22,7 @@ from headgate.connectors.lance.filters import Filter
 from headgate.connectors.lance.rows import ROW_ID, RowIds
 from headgate.search.query.parts import FreshSource, Source, StoredSource, tail_place
 from headgate.search.query.superseded import superseded_rows
-from headgate.search.vectors.distances import Shown
+from headgate.search.vectors.distances import UNKNOWN, Floats, Shown
 from headgate.shards.manifest.model import SsTable
 from headgate.shards.rows.dedup import KeySet, living, newest_rows
 from headgate.shards.rows.keys import plain, sstable_keys
@@ -44,6 +44,11 @@ class Layer:
     source: Source
     rows: RowIds
     counts: Shown
+    _lengths: dict[str, Floats] = field(default_factory=dict, init=False)
+
+    def lengths(self, column: str) -> Floats:
+        """Of its vectors, as far as a search by cosine has found them out, which each search need not do again."""
+        return self._lengths.setdefault(column, np.full(len(self.rows), UNKNOWN, np.float32))
 
     def vectors(self, column: str) -> Iterator[pa.FixedSizeListArray]:
         """Of all its rows, in order."""
@@ -108,7 +113,10 @@ class ShardLayers:
     @property
     def nbytes(self) -> int:
         """What it takes in memory beside the rows."""
-        rows = sum(int(layer.rows.nbytes + layer.counts.nbytes) for layer in self.layers)
+        columns = len(self.delta.shard.home.vectors)
+        rows = sum(
+            int(layer.rows.nbytes + layer.counts.nbytes) + 4 * columns * len(layer.rows) for layer in self.layers
+        )
         return 1_000 + rows + (int(self.keys.nbytes) if self.keys is not None else 0)
 
 

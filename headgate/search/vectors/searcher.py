@@ -109,7 +109,8 @@ class VectorSearcher:
                     dataset, column, query, k, layers.superseded, filter=filter, nprobes=nprobes, refine=refine
                 )
             shown = layer.counts if filter is None else layer.passing(filter)
-            places, found = nearest(layer.vectors(column.column), query, column.metric, k, shown)
+            lengths = layer.lengths(column.column) if column.metric == "cosine" else None
+            places, found = nearest(layer.vectors(column.column), query, column.metric, k, shown, lengths)
             return layer.rows[places], found
 
         answers = parallel.each("nearest", search, [None, *layers.fresh], workers=AT_ONCE)

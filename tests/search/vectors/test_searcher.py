@@ -15,6 +15,7 @@ import pytest
 import headgate
 from headgate.caches import cache_usage
 from headgate.errors import InvalidInput
+from headgate.search.build.plan import Limits
 from headgate.search.vectors import layers as layers_module
 from headgate.search.vectors.distances import distances
 from headgate.search.vectors.layers import ShardLayers
@@ -194,3 +195,53 @@ def test_a_table_without_vectors_says_how_to_name_them(tmp_path: Path) -> None:
         table.nearest([1])
     with pytest.raises(InvalidInput, match="not a vector column"):
         table.nearest([1], column="id")
+
+
+def test_with_an_index_all_rows_come_where_all_are_asked_for(tmp_path: Path) -> None:
+    """Whatever an index leaves out would be missing then: newer rows, deletes, odd vectors, rows it does not cover."""
+    chance = random.Random(3)
+    table = headgate.create_table(
+        str(tmp_path / "t"),
+        schema_of(pa.float32(), 8),
+        primary_key="id",
+        vector={"embedding": headgate.vector("cosine", train_rows=512)},
+    )
+
+    def some(numbers: range) -> pa.Table:
+        odd: list[Any] = [None, [0.0] * 8, [float("nan")] * 8]
+        return rows(table, {i: odd[i % 30] if i % 30 < 3 else [chance.gauss(0, 1) for _ in range(8)] for i in numbers})
+
+    for numbers in (range(700), range(700, 1000)):
+        lance.write_dataset(some(numbers).cast(table.schema), table.uri, mode="append")
+        table.build_index("embedding", limits=Limits(tasks=2, task_rows=1))
+    lance.write_dataset(some(range(1000, 1050)).cast(table.schema), table.uri, mode="append")
+    lance.dataset(table.uri).delete("id % 50 = 7")
+    with table.writer("single") as writer:
+        writer.put(some(range(100, 200)))
+        writer.flush_memtable()
+        writer.put(some(range(150, 170)))
+        writer.delete(pa.record_batch({"id": pa.array(range(300, 400), pa.int64())}))
+    oracle = Oracle(table, "cosine")
+    for filter in (None, "size = 3", "id > 900 OR id < 200"):
+        query = np.array([chance.gauss(0, 1) for _ in range(8)], np.float32)
+        ours = told(table.nearest(query, k=2_000, filter=filter))
+        assert differ(ours, oracle.answer(query, filter=filter), 2_000) is None
+        few = told(table.nearest(query, k=5, filter=filter, nprobes=100, refine=100))
+        assert differ(few, oracle.answer(query, filter=filter), 5) is None
+
+
+def test_a_table_of_vectors_alone_is_filtered_by_what_names_no_column(tmp_path: Path) -> None:
+    schema = pa.schema([pa.field("embedding", pa.list_(pa.float32(), 2))])
+    table = headgate.create_table(str(tmp_path / "t"), schema, vector={"embedding": headgate.vector("l2")})
+    with table.writer("single") as writer:
+        writer.put(pa.table([pa.array([[1, 0], [2, 0]], schema[0].type)], schema=schema))
+    for filter, count in (("1 = 1", 2), ("1 = 2", 0), ("embedding IS NOT NULL", 2)):
+        assert table.nearest([0, 0], filter=filter).num_rows == count
+
+
+def test_vectors_of_great_numbers_are_as_far_as_native_says(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", "l2", dimension=2)
+    with table.writer("single") as writer:
+        writer.put(rows(table, {1: [1e30, 0], 2: [-3e38, 3e38], 3: [1, 1], 4: [float("inf"), 0]}))
+    query = np.array([1, 0], np.float32)
+    assert differ(told(table.nearest(query)), Oracle(table, "l2").answer(query), 10) is None

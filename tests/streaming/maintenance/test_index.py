@@ -26,6 +26,7 @@ from headgate.streaming.maintenance.schedule import Jobs
 from headgate.streaming.maintenance.threads import Maintenance
 from headgate.table.table import Table
 from tests.streaming.maintenance.maintained import EAGER, KINDS, PATIENCE, HandClock, batch, schedule, until
+from tests.support import vectors
 from tests.support.life import SCHEMA
 from tests.support.tables import ids, open_stream, run_batch
 from tests.support.tables import of_batches as rows_of
@@ -92,8 +93,8 @@ def fragments(table: Table) -> set[int]:
     return {one.fragment_id for one in lance.dataset(table.uri).get_fragments()}
 
 
-def covered(table: Table) -> set[int]:
-    (index,) = (one for one in lance.dataset(table.uri).describe_indices() if one.name == "note_idx")
+def covered(table: Table, name: str = "note_idx") -> set[int]:
+    (index,) = (one for one in lance.dataset(table.uri).describe_indices() if one.name == name)
     return {fragment for segment in index.segments for fragment in segment.fragment_ids} & fragments(table)
 
 
@@ -201,6 +202,24 @@ def test_rows_that_others_append_to_the_base_are_indexed_at_the_next_look(
     by_hand.now = 601.0
     maintenance.batch_done()
     until(lambda: covered(table) == fragments(table), "indexed")
+
+
+def test_vectors_get_their_index_once_there_are_enough_and_every_later_row_is_covered(
+    tmp_path: Path, started: Started, by_hand: HandClock
+) -> None:
+    table = vectors.make(tmp_path / "table")
+    vectors.append(table, 100, 0)
+    maintenance = started(open_stream(table))
+    assert maintenance.wait_until_idle(PATIENCE)
+    assert "embedding_idx" not in {one.name for one in lance.dataset(table.uri).describe_indices()}
+    for number, count in enumerate((500, 60), 1):
+        vectors.append(table, count, 1000 * number)
+        by_hand.now = 601.0 * number
+        maintenance.batch_done()
+        until(lambda: neglected(table.home) == (), "indexed")
+        assert maintenance.wait_until_idle(PATIENCE)
+        assert covered(table, "embedding_idx") == fragments(table)
+    assert (maintenance.state.indexed, maintenance.state.failures) == (2, ())
 
 
 def test_a_table_without_full_text_says_nothing_of_indexing(tmp_path: Path, started: Started) -> None:
