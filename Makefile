@@ -7,7 +7,7 @@ HEADGATE_CACHE ?= $(HOME)/.cache/headgate
 export HEADGATE_CACHE
 
 BIN := .venv/bin
-BENCHES := objects wal_write wal_replay wal_requests open_replay stream_open decode stream freshness maintenance \
+BENCHES := objects wal_write wal_replay wal_requests open_replay stream_open decode stream freshness maintenance vector \
 	read search search_query
 BENCH ?= $(BENCHES)
 # The promise lives in these rooms, so this much of their branches must be tested.
