@@ -29,7 +29,7 @@ EXTRAS = {
 
 @contextmanager
 def needs() -> Iterator[None]:
-    """Around imports. Raises MissingExtra where a package of an extra is not there; other errors go through."""
+    """Around imports. Raises MissingExtra if a package of an extra is not there; other errors go through."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -19,7 +19,7 @@ def free_port() -> int:
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen there. One whose last connections are still closing is free."""
+    """True if a server could listen there. One whose last connections are still closing is free."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -122,7 +122,7 @@ def _package(name: str, within: str, extra: str | None, purpose: str) -> Check:
 
 
 def _is_within(found: str, within: str) -> bool:
-    """Whether a version is in a range. Where nothing can tell, it is taken for good."""
+    """True if a version is in a range. Where nothing can tell, it is taken for good."""
     try:
         from packaging.specifiers import SpecifierSet
     except ImportError:

@@ -38,7 +38,7 @@ SUPPORTED = "(u)int8 to 64, bool, string, float32/64, date32, time or timestamp"
 
 
 def has_buckets(kind: pa.DataType) -> bool:
-    """Whether native hashes the type: binary keys, for one, cannot be bucketed."""
+    """True if native hashes the type: binary keys, for one, cannot be bucketed."""
     kinds = pa.types
     return bool(
         kinds.is_integer(kind)

@@ -1,7 +1,7 @@
 """One slot that two race for: who makes something, before it is committed, and who removes it, before anything goes.
 
-Only the winner goes on, however long the other slept (R20). A slot is put if absent and stays as long as the loser may
-still come, so that twice equals once for the winner as well.
+Only the winner continues, however long the other slept (R20). A slot is put if absent and stays as long as the loser
+may still come, so that idempotent for the winner as well.
 """
 
 from __future__ import annotations

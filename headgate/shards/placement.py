@@ -57,7 +57,7 @@ def check_placed(shard: Shard, own: OneBucket, stored: Iterable[pa.RecordBatch])
 
 
 def routed(home: TableHome, stored: Iterable[pa.RecordBatch]) -> Mapping[str, list[pa.RecordBatch]]:
-    """By the name of their shard the rows that belong there, in the order they came. Raises InvalidInput where only a
+    """By the name of their shard the rows that belong there, in the order they came. Raises InvalidInput if only a
     stream knows.
     """
     sharding = home.sharding

@@ -5,7 +5,7 @@ Promises:
 2. A call is durable when it returns. Over several shards it is not one commit: after an error some of them may have
    their rows. The same call again is right, since the last row of a key counts.
 3. Writers are opened when rows first need them, none where a stream owns one of the shards (R16), and stay open until
-   `close`: each open leaves a barrier for ever. After `close` the next call opens them anew.
+   `close`: each open leaves a barrier forever. After `close` the next call opens them anew.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ ONE_STOP = 1.0
 
 
 class Stop:
-    """Whether somebody wants the command to end, and by which signal."""
+    """True if somebody wants the command to end, and by which signal."""
 
     def __init__(self, waits_for: str = "") -> None:
         self.waits_for = waits_for
@@ -27,12 +27,12 @@ class Stop:
         self._since = 0.0
 
     def asked(self) -> bool:
-        """Whether a signal came."""
+        """True if a signal came."""
         return self._signal is not None
 
     @property
     def interrupted(self) -> bool:
-        """Whether it was Ctrl-C, which is told by the exit code; SIGTERM is a clean end."""
+        """True if it was Ctrl-C, which is told by the exit code; SIGTERM is a clean end."""
         return self._signal == signal.SIGINT
 
     def listen(self) -> None:

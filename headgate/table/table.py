@@ -133,7 +133,7 @@ class Table(Reads, Upkeep):
         return ShardWriter.open(current_home(self.home), self.shard(shard).id, config)
 
     def landed(self, entry_id: str) -> bool:
-        """Whether an entry with unknown outcome is durable: True means visible, False means that it never will be. Ask
+        """True if an entry with unknown outcome is durable: True means visible, False means that it never will be. Ask
         after the next open of its shard. See `ShardWriter.take_pending` and `shards.wal.pending.landed`. Writes
         nothing.
 

@@ -68,7 +68,7 @@ def named(target: CloneTarget) -> str | None:
 
 
 def make_shards(home: TableHome, checkpoint: TableCheckpoint, plans: Sequence[ShardPlan], intent: CloneIntent) -> None:
-    """Steps 5 and 6 of `clone_table`. `home` is the clone's. Raises InvalidInput where a shard or log is another's."""
+    """Steps 5 and 6 of `clone_table`. `home` is the clone's. Raises InvalidInput if a shard or log is another's."""
     epochs = parallel.each("clone", partial(tail_epoch, home), plans)
     manifests = [cloned_manifest(plan, epoch, intent.table_id) for plan, epoch in zip(plans, epochs, strict=True)]
     parallel.each("clone", partial(_put_manifest, home, intent), manifests)
@@ -107,7 +107,7 @@ def _of_another_instant(target: str, intent: CloneIntent) -> InvalidInput:
 
 
 def make_base(home: TableHome, target: CloneTarget, checkpoint: TableCheckpoint, intent: CloneIntent) -> None:
-    """Step 7 of `clone_table`. `home` is the source's. Raises InvalidInput where the base there is another's."""
+    """Step 7 of `clone_table`. `home` is the source's. Raises InvalidInput if the base there is another's."""
     if not intent.deep:
         if held_versions(home.store).get(intent.tag, checkpoint.base_version) != checkpoint.base_version:
             raise _of_another_instant(target.store.uri, intent)
@@ -126,8 +126,8 @@ def make_base(home: TableHome, target: CloneTarget, checkpoint: TableCheckpoint,
 
 
 def flip(target: CloneTarget, intent: CloneIntent) -> None:
-    """Step 8 of `clone_table`. Raises InvalidInput where the intent or the base is another's by now, or where another
-    caller has given the clone up: only one of making and removing goes on (R20).
+    """Step 8 of `clone_table`. Raises InvalidInput if the intent or the base is another's by now, or where another
+    caller has given the clone up: only one of making and removing continues (R20).
 
     Notes on the source's own shards go in the same commit: they tell of versions of its base that the clone lacks.
     """

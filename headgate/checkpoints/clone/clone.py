@@ -1,8 +1,8 @@
 """Clone: a table of its own out of another one at one instant, fresh rows included.
 
 Promises:
-1. The clone holds exactly the visible rows of its source at that instant, from the base, the SSTables and the WALs,
-   and every stream goes on in it where it stood in the source, by a log of its own.
+1. The clone holds exactly the visible rows of its source at that instant, from the base, the SSTables and the WALs, and
+   every stream continues in it where it stood in the source, by a log of its own.
 2. The source is neither fenced nor disturbed: while the clone is made, a checkpoint (and its tag) on it; while a
    shallow clone lives, one tag, because its base reads the source's files.
 3. The clone exists from one compare-and-set on. A crash before leaves no table; the same call completes it.
@@ -76,7 +76,7 @@ class CloneSource:
     names: Sequence[str] = ()
     """Names that its shards may have."""
     all_named: bool = False
-    """Whether a shard without a name is refused: rows of one key would meet another shard in the clone."""
+    """True if a shard without a name is refused: rows of one key would meet another shard in the clone."""
 
 
 def clone_table(
@@ -186,7 +186,7 @@ def _look(home: TableHome, target: CloneTarget, checkpoint: str | None) -> Clone
 
 
 def _exists(target: CloneTarget, intent: CloneIntent) -> bool:
-    """Whether the flip is done. Raises InvalidInput where something else was made at the destination."""
+    """True if the flip is done. Raises InvalidInput if something else was made at the destination."""
     found = named(target)
     if found not in (None, str(intent.source_id), str(intent.table_id)):
         raise InvalidInput(

@@ -1,7 +1,7 @@
 """What a clone is going to be, put at its destination before anything else, once: `_headgate/clone.json`.
 
-The same call finds it after a crash and goes on under the same id; any other call is refused. It stays afterwards
-and says where the clone came from. A clone that cannot be made is marked as given up before it is removed, in
+The same call finds it after a crash and continues under the same id; any other call is refused. It stays afterwards and
+says where the clone came from. A clone that cannot be made is marked as given up before it is removed, in
 `_headgate/clone.given_up.json`, so that a removal which died is taken up as well.
 """
 

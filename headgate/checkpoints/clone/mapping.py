@@ -63,7 +63,7 @@ def shard_plans(
 ) -> list[ShardPlan]:
     """Every shard of the checkpoint as it will be in the clone `table_id`; `marks` are those of the base.
 
-    Raises Corrupt where the checkpoint cannot be of one instant.
+    Raises Corrupt if the checkpoint cannot be of one instant.
     """
     known = {uuid5(checkpoint.table_id, name): name for name in (*_told_names(checkpoint), *names)}
     plans = []

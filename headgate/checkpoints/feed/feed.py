@@ -71,7 +71,7 @@ class LogFeed:
     # -- what Spark asks -------------------------------------------------------------
 
     def start(self, where: Start) -> Offsets:
-        """Where the consumer begins. THIS WRITES a pin. Raises Expired where what follows a checkpoint is gone."""
+        """Where the consumer begins. THIS WRITES a pin. Raises Expired if what follows a checkpoint is gone."""
         for _ in range(TRIES):
             tips = self._look()
             if isinstance(where, TableCheckpoint):
@@ -175,7 +175,7 @@ class LogFeed:
         return behind(states, above)
 
     def _is_there(self, offsets: Offsets) -> bool:
-        """Whether every record above the offsets is there, and every entry that they list."""
+        """True if every record above the offsets is there, and every entry that they list."""
         self._listed.clear()
         for stream, tip in self._tips.items():
             wanted = range(offsets.get(stream, 0) + 1, tip + 1)
@@ -210,7 +210,7 @@ class LogFeed:
         return max((record.sequence for record in above if self._lost(record)), default=first)
 
     def _lost(self, record: LogRecord) -> bool:
-        """Whether an entry that a record lists is gone."""
+        """True if an entry that a record lists is gone."""
         if not isinstance(record, BatchRecord):
             return False
         return any(set(part.positions) - self._entries(part.shard_id) for part in record.shards.values())

@@ -27,7 +27,7 @@ class Limit:
     batches: int | None = None
 
     def room(self, rows: int, nbytes: int, batches: int) -> bool:
-        """Whether so much is still within."""
+        """True if so much is still within."""
         pairs = ((rows, self.rows), (nbytes, self.nbytes), (batches, self.batches))
         return all(most is None or amount <= most for amount, most in pairs)
 

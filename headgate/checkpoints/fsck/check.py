@@ -75,7 +75,7 @@ def check_table(
     3. the dead-letter logs, and the archives of the commit logs.
     4. where anything was found, the same once more for these shards and logs: only what is found again is told.
 
-    `adopts`: the table's columns are known. Raises StoreError where the store cannot be read.
+    `adopts`: the table's columns are known. Raises StoreError if the store cannot be read.
     """
     with Pool("fsck", WORKERS) as pool, Pool("fsck", SHARDS) as outer:
         look = _Look(home, marks or {}, adopts, progress, pool, outer)

@@ -65,12 +65,12 @@ class Listed:
                 yield part
 
     def is_folded(self, position: int) -> bool:
-        """Whether a fold lists it."""
+        """True if a fold lists it."""
         index = bisect_right(self.folded, position, key=lambda run: run[0]) - 1
         return index >= 0 and position <= self.folded[index][1]
 
     def lists(self, position: int) -> bool:
-        """Whether any record does."""
+        """True if any record does."""
         return self.part_at(position) is not None or self.is_folded(position)
 
 

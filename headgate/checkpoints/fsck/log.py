@@ -40,7 +40,7 @@ class LogLook:
     """Per shard and dead-letter log, what the records list."""
     fences: Fences
     whole: bool
-    """Whether every record could be read: then what is not listed does not count."""
+    """True if every record could be read: then what is not listed does not count."""
     objects: int
 
 
@@ -199,7 +199,7 @@ class _LogCheck:
     # -- what lies below the fold ----------------------------------------------------------
 
     def _check_below(self, base: Fold, sequences: list[int], folds: Mapping[int, Fold | HeadgateError]) -> None:
-        """Nobody reads these records for what they say; open records stay for ever as fences (R5)."""
+        """Nobody reads these records for what they say; open records stay forever as fences (R5)."""
         below = [sequence for sequence in sequences if sequence <= base.sequence]
         in_force: str | None = None
         intact = True

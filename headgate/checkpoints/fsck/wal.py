@@ -31,15 +31,15 @@ class WalContext:
     manifest: Manifest | None
     """None where the latest cannot be read: then nothing is known of what was flushed."""
     claimed: bool = True
-    """Whether the shard has any manifest."""
+    """True if the shard has any manifest."""
     listed: Listed = field(default_factory=lambda: Listed(""))
     fences: Mapping[int, int] = field(default_factory=dict)
     logs_whole: bool = True
-    """Whether the commit logs could be read: then an entry of an attempt that is not listed is dead."""
+    """True if the commit logs could be read: then an entry of an attempt that is not listed is dead."""
     adopts: bool = True
-    """Whether the table's columns are known."""
+    """True if the table's columns are known."""
     owner_without_log: bool = False
-    """Whether the log of the stream that owns the shard is nowhere."""
+    """True if the log of the stream that owns the shard is nowhere."""
     under: str = ""
     """Where the WAL's store lies in the table."""
     own: OneBucket | None = None
@@ -50,7 +50,7 @@ class WalContext:
         return f"{self.under}{self.shard.wal_key(position)} (position {position})"
 
     def covered(self, position: int) -> bool:
-        """Whether SSTables have what stands there, so that nobody reads it."""
+        """True if SSTables have what stands there, so that nobody reads it."""
         return self.manifest is not None and position <= self.manifest.replay_after
 
     def loss_at(self, position: int) -> str:
@@ -83,7 +83,7 @@ class WalContext:
         )
 
     def _is_dead(self, position: int) -> bool:
-        """Whether only tasks of a stream can have put what stands there, so that it counts only where it is listed.
+        """True if only tasks of a stream can have put what stands there, so that it counts only where it is listed.
 
         The fences around it must be of one stream and of neighbouring epochs: then nobody else claimed the shard
         between them, such as a direct writer after a release, whose rows count without any record.

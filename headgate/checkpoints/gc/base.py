@@ -105,7 +105,7 @@ def _recorded(home: TableHome, now: datetime) -> frozenset[int] | None:
 
 
 def _is_unfinished(home: TableHome) -> bool:
-    """Whether an append of some shard of this table is; notes of other shards came with a clone's base."""
+    """True if an append of some shard of this table is; notes of other shards came with a clone's base."""
     own = set(home.store.list_folders("_mem_wal/"))
     noted = progress_of(open_dataset(home.store))
     return any(progress.tries and str(shard) in own for shard, progress in noted.items())

@@ -3,7 +3,7 @@
 Promises:
 1. What a live or pinned reader, the fence of a stalled writer, committer or claimer, or recovery needs stays; and what
    somebody who sleeps may still come to name (R20). However long anybody sleeps, this collection included.
-2. A crash after any delete leaves a table that works, and the next collection goes on.
+2. A crash after any delete leaves a table that works, and the next collection continues.
 3. Without `apply` nothing is deleted or written.
 4. Records of a stream that has an archive are archived before they are deleted (see `checkpoints.log.archive`). An
    archive itself is never garbage.

@@ -98,7 +98,7 @@ def collectable_sstables(
 
 
 def is_out_of_reach(path: str, latest: Manifest) -> bool:
-    """Whether no flush can commit this SSTable any more: its generation was committed (R9), or its claim is over.
+    """True if no flush can commit this SSTable any more: its generation was committed (R9), or its claim is over.
 
     A folder whose name says neither is never out of reach.
     """

@@ -139,7 +139,7 @@ def _replaced(shard: Shard, version: int) -> Manifest | None:
 
 
 def _stays(shard: Shard, unread: bool, position: int) -> bool:
-    """A barrier does, and in a shard that a consumer has never read, what a stream wrote. True also where it cannot be
+    """A barrier does, and in a shard that a consumer has never read, what a stream wrote. True even if it cannot be
     told: a damaged entry is left for people to look at.
     """
     try:

@@ -113,7 +113,7 @@ def index_garbage(home: TableHome, listed: Candidates, before: datetime) -> Iter
 
 
 def _is_staged(info: ObjectInfo) -> bool:
-    """Whether it is where a build puts what an index is made of: once that is committed, nobody looks there."""
+    """True if it is where a build puts what an index is made of: once that is committed, nobody looks there."""
     return info.key.count("/") > 2
 
 

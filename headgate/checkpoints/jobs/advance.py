@@ -1,8 +1,8 @@
 """Closing the gap that a flush leaves: replay_after passes the barriers and dead entries behind the last row.
 
-Without it the fence barrier of every start keeps one entry of the WAL for ever, and native would replay dead entries
-of a stream as rows. Promise: nothing visible is passed, because the caller has flushed up to there and the
-manifest still is what that flush left (R9).
+Without it the fence barrier of every start keeps one entry of the WAL forever, and native would replay dead entries of
+a stream as rows. Promise: nothing visible is passed, because the caller has flushed up to there and the manifest still
+is what that flush left (R9).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from headgate.shards.shard import Claim
 def close_gap(claim: Claim, flushed: Manifest, upto: int) -> Manifest:
     """Move replay_after to `upto`, if the manifest is still what the last flush left. The manifest as it stands.
 
-    Twice equals once. Raises Fenced where the claim is lost or another job changed the shard, Transient where the
-    outcome is unknown.
+    Idempotent. Raises Fenced if the claim is lost or another job changed the shard, Transient if the outcome is
+    unknown.
     """
     if flushed.replay_after >= upto:
         return flushed

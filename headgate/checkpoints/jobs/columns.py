@@ -7,7 +7,7 @@ Promises:
    that rows are keyed, routed or indexed by, a name by which Lance would not find it. Native refuses the first two as
    well while the table has its MemWAL; nothing goes into a base that somebody overwrote, whatever columns it has.
 3. A stream whose decoder follows the table loses no value of a batch that commits after the call has returned (R22).
-   Others go on with the columns they began with; a restart picks the new ones up.
+   Others continue with the columns they began with; a restart picks the new ones up.
 4. A crash after any step leaves a table that reads as before or after the change. The same call completes it, and so
    does, for its own stream, the next look of maintenance.
 5. An added column never shows values of a dropped one: its field id was not given before (`fields.add_numbered`).
@@ -50,12 +50,12 @@ def current_home(home: TableHome) -> TableHome:
 
 
 def current_schema(home: TableHome) -> RowSchema:
-    """The columns that the base has now. Raises InvalidInput where it is not this table's any more."""
+    """The columns that the base has now. Raises InvalidInput if it is not this table's any more."""
     return schema_of(home, open_dataset(home.store))
 
 
 def schema_of(home: TableHome, dataset: Any) -> RowSchema:
-    """The columns of the base, as it was opened. Raises InvalidInput where it is not this table's any more."""
+    """The columns of the base, as it was opened. Raises InvalidInput if it is not this table's any more."""
     check_own(home, dataset)
     return RowSchema.of(dataset.schema, field_ids(dataset))
 
@@ -64,7 +64,7 @@ def stream_schema(home: TableHome) -> RowSchema:
     """The columns that the base has now, for the driver of a stream. New ones survive a power cut from here on, as the
     rows must that are written by them (R21).
 
-    Raises Fenced where another table was made in this place (R23), and otherwise as `current_schema` does.
+    Raises Fenced if another table was made in this place (R23), and otherwise as `current_schema` does.
     """
     dataset = open_dataset(home.store)
     named = dataset.config().get(TABLE_ID)
@@ -77,7 +77,7 @@ def stream_schema(home: TableHome) -> RowSchema:
 
 
 def another_table(home: TableHome, table_id: str, stored: str) -> Fenced:
-    """The error of a stream whose table was dropped and made anew (R23)."""
+    """The error of a stream whose table was dropped and re-created (R23)."""
     return Fenced(
         "The table was dropped and re-created; this stream wrote to the old table.",
         table=home.uri,
@@ -94,7 +94,7 @@ def plain_schema(home: TableHome) -> pa.Schema:
 
 
 def add_column(home: TableHome, column: pa.Field) -> None:
-    """Add a column, null in all rows that are there. Twice equals once. Raises InvalidInput, Transient, Poisoned."""
+    """Add a column, null in all rows that are there. Idempotent. Raises InvalidInput, Transient, Poisoned."""
     rows = current_schema(home)
     if is_added(rows, column):
         _finish(home)
@@ -158,7 +158,7 @@ def announce(home: TableHome) -> None:
 
 
 def is_added(rows: RowSchema, column: Any) -> bool:
-    """Whether the very column is there: the call that added it may have died before it reached the streams."""
+    """True if the very column is there: the call that added it may have died before it reached the streams."""
     if not isinstance(column, pa.Field) or column.name not in rows.logical.names or column.name in rows.primary_key:
         return False
     there = rows.logical.field(column.name)
@@ -187,7 +187,7 @@ def check_added(rows: RowSchema, column: pa.Field) -> None:
 
 
 def check_free(rows: RowSchema, name: str) -> None:
-    """Raises InvalidInput where a column cannot have this name."""
+    """Raises InvalidInput if a column cannot have this name."""
     if not name or name == TOMBSTONE or name.startswith("_row"):
         raise InvalidInput(f"Invalid column name {name!r}: the storage format uses such names.")
     if not name.isascii() and any("\ud800" <= char <= "\udfff" for char in name):
@@ -224,8 +224,8 @@ def difference(then: RowSchema, now: RowSchema) -> str | None:
 
 
 def gained(then: RowSchema, now: RowSchema) -> bool:
-    """Whether values of a column that is there now were not written with the columns of then: it was added, renamed,
-    or dropped and added anew.
+    """True if values of a column that is there now were not written with the columns of then: it was added, renamed, or
+    dropped and added anew.
     """
     known = {(number, column.name, column.type) for number, column in _numbered(then)}
     return any((number, column.name, column.type) not in known for number, column in _numbered(now))
@@ -280,7 +280,7 @@ def _write_note(home: TableHome, note: Mapping[str, str]) -> None:
 
 
 def _is_last(home: TableHome, note: Mapping[str, str]) -> bool:
-    """Whether this change was the last that was begun, and not in a table that this one was cloned from."""
+    """True if this change was the last that was begun, and not in a table that this one was cloned from."""
     found = _note(home, open_dataset(home.store))
     keys = ("table_id", "change", "name", "to")
     return {key: found.get(key) for key in keys} == {"table_id": str(home.table_id), "to": None, **note}

@@ -135,8 +135,8 @@ def compact_round(
     3. commit: without a key the rows are appended once; every file of the base is synced, whoever wrote it (R21); the
        manifests drop the SSTables.
 
-    Raises Fenced where somebody else has a shard, DataLoss where the base has lost a file of rows, Transient where
-    others change the base all the time.
+    Raises Fenced if somebody else has a shard, DataLoss if the base has lost a file of rows, Transient if others change
+    the base all the time.
     """
     retry = next((claim.shard.home.retry for claim in claims.values()), Retry())
     delays = [*retry.delays(), *([0.0] * TRIES)][:TRIES]
@@ -298,7 +298,7 @@ def _stored(home: TableHome, part: CompactPart, names: Iterable[str]) -> Iterato
 
 
 def _is_in(job: CompactJob, marks: Mapping[UUID, int]) -> bool:
-    """Whether all of it is in the base. Raises BaseMoved where something else is than was planned."""
+    """True if all of it is in the base. Raises BaseMoved if something else is than was planned."""
     found = {part.name: marks.get(part.claim.shard.id, 0) for part in job.parts}
     if all(found[part.name] >= part.upto for part in job.parts):
         return True
@@ -323,7 +323,7 @@ def commit(
 
     Without a key the rows are appended before: noted, looked for, appended, noted as done, see
     `connectors.lance.base.append`. From the note on headgate removes no version of the base, so that Lance's own
-    clean-up is not run over files that nothing names yet; what it took before, the look finds. Twice equals once.
+    clean-up is not run over files that nothing names yet; what it took before, the look finds. Idempotent.
 
     Raises BaseMoved, Fenced, Poisoned, Transient.
     """

@@ -27,7 +27,7 @@ def require_on_disk(home: TableHome, shard_ids: Iterable[UUID]) -> None:
     """Sync the base, and the latest manifests of these shards with the SSTables they name, whoever wrote them.
 
     Call it after the manifests and pins by which garbage was chosen were read. On stores that are durable by themselves
-    it does nothing. Raises DataLoss where the base has lost a file of rows, StoreError.
+    it does nothing. Raises DataLoss if the base has lost a file of rows, StoreError.
     """
     root = local_root(home.store)
     if root is None:

@@ -49,7 +49,7 @@ class FlushOutput:
     last_position: int
     """Of the last row in it."""
     complete: bool
-    """Whether no row is left up to the job's `last`."""
+    """True if no row is left up to the job's `last`."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Flushed:
 
     manifest: Manifest
     complete: bool
-    """Whether no row is left up to the job's `last`."""
+    """True if no row is left up to the job's `last`."""
 
 
 RunJobs: TypeAlias = Callable[[Sequence[FlushJob]], Mapping[str, Flushed]]
@@ -77,7 +77,7 @@ def run_here(jobs: Sequence[FlushJob]) -> dict[str, Flushed]:
 
 
 def make(job: FlushJob) -> FlushOutput:
-    """Write the SSTable, durably. Raises DataLoss where a listed entry is not what it was, Transient."""
+    """Write the SSTable, durably. Raises DataLoss if a listed entry is not what it was, Transient."""
     # With the columns of today: a predecessor may have written more than whoever planned this knows of.
     shard, start = Shard(current_home(job.claim.shard.home), job.claim.shard.id), job.manifest.replay_after + 1
     table = MemTable(shard.home.schema, job.manifest.generation, job.manifest.replay_after)

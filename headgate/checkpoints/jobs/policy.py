@@ -72,7 +72,7 @@ class BasePolicy:
     target_rows: int = 1 << 20
     """What a merged fragment has at most."""
     max_deleted: float = 0.3
-    """A fragment with a larger share of deleted rows is written anew."""
+    """A fragment with a larger share of deleted rows is written again."""
     keep_versions: timedelta = timedelta(days=1)
     """A version stays for so long after a later one replaced it; held ones stay as long as they are held."""
 
@@ -83,7 +83,7 @@ class BasePolicy:
 
 
 def untouched_fragments(fragments: Iterable[FragmentSize], policy: BasePolicy) -> frozenset[int] | None:
-    """The fragments that stay as they are while small and hollow ones are written anew; None: it is not time yet."""
+    """The fragments that stay as they are while small and hollow ones are written again; None: it is not time yet."""
     known = list(fragments)
     hollow = {one.id for one in known if one.deleted > policy.max_deleted * one.rows}
     small = {one.id for one in known if one.rows - one.deleted < policy.small_rows}

@@ -55,7 +55,7 @@ class Collected:
 
 @dataclass(frozen=True)
 class MaintenanceState:
-    """Counts are since the driver took the stream over; times are the driver's, for people."""
+    """Counts are since the driver took over the stream; times are the driver's, for people."""
 
     UNSEALED: ClassVar = True
     stream: str

@@ -73,9 +73,8 @@ class CommitLog(LogSlots):
 
         Read the table's columns afterwards: a change that no schema record tells is in them.
 
-        A crash after any step leaves a log that opens. Raises Fenced where another driver
-        came later; Poisoned where the store did not answer, so that the record may or may
-        not be there (it would fence others, and harm nothing).
+        A crash after any step leaves a log that opens. Raises Fenced if another driver came later; Poisoned if the
+        store did not answer, so that the record may or may not be there (it would fence others, and harm nothing).
         """
         step("read")
         state = self.read(known)
@@ -151,8 +150,8 @@ class CommitLog(LogSlots):
         3. LIST: a fold at or above the record means that it may lie in a slot that was collected, to which no driver
            comes any more: once more.
 
-        From here on no batch commits that was not decided upon after the change (R22). Raises Poisoned where the store
-        does not answer, Transient where others were faster each time; InvalidInput, Corrupt.
+        From here on no batch commits that was not decided upon after the change (R22). Raises Poisoned if the store
+        does not answer, Transient if others were faster each time; InvalidInput, Corrupt.
         """
         for _ in range(OPEN_TRIES):
             step("log end")
@@ -177,7 +176,7 @@ class CommitLog(LogSlots):
     # -- beginning -------------------------------------------------------------
 
     def begin(self, fold: Fold, opened: OpenRecord) -> None:
-        """Begin the log of a clone: the fold of what came before, and an open record above it. Twice equals once."""
+        """Begin the log of a clone: the fold of what came before, and an open record above it. Idempotent."""
         self.put_fold(fold)
         key, data = self._key("log", opened.sequence), codec.encode(opened)
         with suppress(AlreadyExists):

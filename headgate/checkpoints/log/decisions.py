@@ -140,12 +140,12 @@ def late_beginning(first: BatchRecord | RewindRecord | None, head: Head) -> str 
 
 
 def is_another_table(table_id: UUID | None, named: str | None) -> bool:
-    """Whether the id that a base names is that of another table than the one that was opened (R23)."""
+    """True if the id that a base names is that of another table than the one that was opened (R23)."""
     return table_id is not None and bool(named) and named != str(table_id)
 
 
 def starting_offsets(head: Head, partitions: Iterable[tuple[str, int]] = ()) -> str:
-    """Where the stream goes on, as Spark's `startingOffsets`.
+    """Where the stream continues, as Spark's `startingOffsets`.
 
     Spark wants every partition of a topic named: `partitions` without a record start at earliest.
     """
@@ -165,7 +165,7 @@ def log_end(records: Iterable[int], folds: Iterable[int]) -> int:
 
 
 def is_own(mine: LogRecord, stored: LogRecord) -> bool:
-    """Whether the record that has our slot is our own, after a lost response; then what is stored counts.
+    """True if the record that has our slot is our own, after a lost response; then what is stored counts.
 
     A schema record is stepped over. Any other is another driver's: one that opens the log reads on, one that commits
     is fenced (R2).
@@ -174,7 +174,7 @@ def is_own(mine: LogRecord, stored: LogRecord) -> bool:
 
 
 def is_stepped_over(stored: LogRecord) -> bool:
-    """Whether the record that has a driver's slot belongs to nobody: then the next slot by one is the driver's, never
+    """True if the record that has a driver's slot belongs to nobody: then the next slot by one is the driver's, never
     one behind the log's end, and the columns are read again before (R22).
     """
     return isinstance(stored, SchemaRecord)
@@ -189,7 +189,7 @@ class OpenOutcome(Enum):
 
 
 def judge_open(mine: LogRecord, above: Iterable[LogRecord | None], folded: int) -> OpenOutcome:
-    """Whether an open record that was just put has taken the log over (R6, R22).
+    """True if an open record that was just put has taken the log over (R6, R22).
 
     `above` is what LIST shows above it (None: gone since), `folded` the newest fold's sequence. A batch above it, or a
     fold over it, with no other's open record above, means that the slot was free only because it had been collected.
@@ -203,12 +203,12 @@ def judge_open(mine: LogRecord, above: Iterable[LogRecord | None], folded: int) 
 
 
 def is_announced(mine: SchemaRecord, folded: int) -> bool:
-    """Whether a schema record that was just put lies where every driver comes to it: above the newest fold (R22)."""
+    """True if a schema record that was just put lies where every driver comes to it: above the newest fold (R22)."""
     return folded < mine.sequence
 
 
 def holds_log(mine: Head, now: Head) -> bool:
-    """Whether the log is still in the hands of the driver that knows it as `mine`: its open record is the last."""
+    """True if the log is still in the hands of the driver that knows it as `mine`: its open record is the last."""
     return mine.opened is not None and now.opened is not None and mine.opened.record_id == now.opened.record_id
 
 

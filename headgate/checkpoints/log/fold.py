@@ -72,7 +72,7 @@ class Folding:
 
     @property
     def is_due(self) -> bool:
-        """Whether the log has grown so long that it should be folded."""
+        """True if the log has grown so long that it should be folded."""
         return self._since >= FOLD_EVERY
 
     def fold(self, replay_after: Mapping[UUID, int]) -> Fold:

@@ -99,9 +99,9 @@ class OpenedLog:
         return stored if isinstance(stored, BatchRecord | None) else record
 
     def rewind(self, offsets: tuple[OffsetMove, ...], *, by: str = "", reason: str = "") -> RewindRecord:
-        """Let the stream go on at other offsets: one record where this driver's next one belongs, and nowhere else.
+        """Let the stream continue at other offsets: one record where this driver's next one belongs, and nowhere else.
 
-        Raises Fenced and Poisoned, both final, and Corrupt where the offsets are not where the stream stands.
+        Raises Fenced and Poisoned, both final, and Corrupt if the offsets are not where the stream stands.
         """
         stored = None
         while stored is None:

@@ -68,7 +68,7 @@ class StoredPin:
         return self.taken_at + timedelta(seconds=self.pin.expires_after)
 
     def expired(self, now: datetime) -> bool:
-        """Whether it holds nothing any more."""
+        """True if it holds nothing any more."""
         return self.expires_at <= now
 
 
@@ -111,7 +111,7 @@ class PinStore:
     def put(self, pin: ConsumerPin, older: Sequence[str] = ()) -> str:
         """Store a pin, then remove those it replaces. Its key. A lost response is not an error.
 
-        Raises Fenced where another run of the consumer has the number.
+        Raises Fenced if another run of the consumer has the number.
         """
         key, data = pin_key(pin.consumer, pin.number), encode(pin)
         try:

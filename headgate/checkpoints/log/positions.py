@@ -76,7 +76,7 @@ def is_visible(attempt_id: str | None, position: int, positions: ShardPositions 
 
 
 def is_stale(replay_after: int, latest: int, end: int | None) -> bool:
-    """Whether the tail of a WAL that was read above `replay_after` is no longer the shard's (R11).
+    """True if the tail of a WAL that was read above `replay_after` is no longer the shard's (R11).
 
     `latest` is the replay_after of a manifest that was read after the tail, `end` the first position that was
     free; None: an entry was missing. False then means a loss: no flush explains it.
@@ -85,7 +85,7 @@ def is_stale(replay_after: int, latest: int, end: int | None) -> bool:
 
 
 def check_listable(head: Head, batch: Batch, replay_after: Mapping[UUID, int]) -> None:
-    """Whether a record may list these positions. Raises InvalidInput.
+    """True if a record may list these positions. Raises InvalidInput.
 
     Each must lie above replay_after (R4: no replay would read it), above the barrier of the
     claim it was written under, and above all that was listed before (it would count twice).

@@ -82,7 +82,7 @@ class Batch:
 
     @property
     def is_replay(self) -> bool:
-        """Whether its rows are of the stream's own dead letters: then it is no batch of a query, and says nothing of
+        """True if its rows are of the stream's own dead letters: then it is no batch of a query, and says nothing of
         where a source stands.
         """
         return bool(self.opaque) and not self.sources and all(is_dead_letters(part.source) for part in self.opaque)
@@ -130,7 +130,9 @@ class OpenRecord:
 
 @dataclass(frozen=True, slots=True)
 class OffsetMove:
-    """Where a partition stood at a rewind, and where it goes on. `before` is None where the stream had not read it."""
+    """Where a partition stood at a rewind, and where it continues. `before` is None where the stream had not
+    read it.
+    """
 
     ROW: ClassVar = True
     topic: str
@@ -201,8 +203,8 @@ class PartitionPass:
 class FoldedShard:
     """What is left of a shard's listed positions: those above `replay_after`, as runs without attempt ids.
 
-    A position names one entry for ever, so the attempt id was only a second proof.
-    `last` is the highest position that any record ever listed, flushed or not.
+    A position names one entry forever, so the attempt id was only a second proof. `last` is the highest position that
+    any record ever listed, flushed or not.
     """
 
     shard: str
@@ -240,5 +242,5 @@ LogRecord: TypeAlias = OpenRecord | BatchRecord | RewindRecord | SchemaRecord
 
 
 def is_dead_letters(source: str) -> bool:
-    """Whether a source is a dead-letter log of the stream. Spark's sources never have such a name."""
+    """True if a source is a dead-letter log of the stream. Spark's sources never have such a name."""
     return source.startswith(DEAD_LETTERS)

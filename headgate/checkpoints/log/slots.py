@@ -28,8 +28,8 @@ class LogSlots(RecordReader):
         """None: stored. Otherwise the record that has the slot, perhaps our own.
 
         A store that does not answer is asked again with the same bytes for the same slot, by its own policy; a slot
-        that is taken and free again goes on with the tries that are left.
-        Raises Poisoned where the outcome stays unknown, Fenced where the log has gone on.
+        that is taken and free again continues with the tries that are left. Raises Poisoned if the outcome stays
+        unknown, Fenced if the log has gone on.
         """
         key, data = self._key("log", record.sequence), codec.encode(record)
         delays = self._store.retry.delays()
@@ -52,7 +52,7 @@ class LogSlots(RecordReader):
             clock.sleep(delay)
 
     def put_fold(self, fold: Fold) -> None:
-        """Store a fold of this log. Anyone may, and twice equals once: what it sums up never changes."""
+        """Store a fold of this log. Anyone may, and idempotent: what it sums up never changes."""
         if fold.stream != self.stream or fold.sequence < 1:
             raise InvalidInput(
                 f"A fold of {fold.stream!r} at {fold.sequence} does not belong to this log.", **self._where()

@@ -49,7 +49,7 @@ class ShardPositions:
     """The highest position that was ever listed; -1 before the first."""
 
     def lists(self, position: int) -> bool:
-        """Whether a record lists the position."""
+        """True if a record lists the position."""
         if position in self.attempts:
             return True
         index = bisect_right(self.folded, position, key=lambda run: run[0]) - 1
@@ -87,11 +87,11 @@ class Head:
 
     @property
     def is_rewound(self) -> bool:
-        """Whether a rewind is newer than the last batch."""
+        """True if a rewind is newer than the last batch."""
         return self.rewound is not None and (self.last is None or self.last.sequence < self.rewound.sequence)
 
     def next_starts(self) -> dict[tuple[str, int], int]:
-        """Where the partitions go on that the last batch had, or a rewind after it. (`ends` has those of topics that
+        """Where the partitions continue that the last batch had, or a rewind after it. (`ends` has those of topics that
         the query no longer reads as well.)
         """
         if self.is_rewound and self.rewound is not None:
@@ -240,12 +240,12 @@ class Violation:
     sequence: int
     what: str
     refused: bool
-    """Whether readers refuse the log for it."""
+    """True if readers refuse the log for it."""
     shard: str | None = None
 
 
 def refuse(violation: Violation) -> None:
-    """Raises Corrupt where no reader may go on. That a batch starts elsewhere was judged when it was committed."""
+    """Raises Corrupt if no reader may continue. That a batch starts elsewhere was judged when it was committed."""
     if violation.refused:
         raise Corrupt(
             f"Record {violation.sequence} does not belong to this log: {violation.what}", shard=violation.shard

@@ -44,11 +44,11 @@ class Visible:
         return cls(shards, table)
 
     def __call__(self, shard_id: UUID, position: int, attempt_id: str | None) -> bool:
-        """Whether the entry at that position with that attempt counts."""
+        """True if the entry at that position with that attempt counts."""
         return is_visible(attempt_id, position, self.shards.get(shard_id))
 
     def covers(self, shard_id: UUID, replay_after: int) -> bool:
-        """Whether the logs know everything above `replay_after`.
+        """True if the logs know everything above `replay_after`.
 
         False means that the manifest was read before a flush and the log after it was folded:
         read the manifest again (R11).
@@ -69,8 +69,8 @@ class Visible:
     ) -> Iterator[WalEntry]:
         """Of the entries, which are those of [start, stop) in order, the visible ones with rows.
 
-        `start` is replay_after + 1; without `stop` the entries end at the tip. Raises DataLoss
-        for a listed position that is absent or differs, InvalidInput where `covers` is false.
+        `start` is replay_after + 1; without `stop` the entries end at the tip. Raises DataLoss for a listed position
+        that is absent or differs, InvalidInput if `covers` is false.
         """
         if not self.covers(shard_id, start - 1):
             raise InvalidInput(
@@ -127,7 +127,7 @@ class _Expected:
         return self._run[0]
 
     def take(self, position: int) -> bool:
-        """Whether the position is the next one; then it is met."""
+        """True if the position is the next one; then it is met."""
         if self._run is None or self._run[0] != position:
             return False
         first, last = self._run

@@ -139,8 +139,8 @@ def checkpoint_stopped(
     6. pin the table, see `take`.
     7. unseal: native may open the shards; a stream seals its own again at its next start.
 
-    A stream that runs elsewhere is Fenced by its next batch. A crash anywhere leaves a table that is the same to
-    every reader. Raises Fenced where somebody else came later, InvalidInput, DataLoss, Transient, Poisoned.
+    A stream that runs elsewhere is Fenced by its next batch. A crash anywhere leaves a table that is the same to every
+    reader. Raises Fenced if somebody else came later, InvalidInput, DataLoss, Transient, Poisoned.
     """
     return _pinned(home, shard_ids, name, expires_after, note, names or {})[0]
 

@@ -78,7 +78,7 @@ def compact_stopped(
     5. streams whose shards native could open: let replay_after pass the new barriers, and unseal again.
 
     A stream that runs elsewhere is Fenced by its next batch. A crash anywhere leaves a table that is the same to every
-    reader, and compacting it again completes it. Raises Fenced where somebody else came later, InvalidInput, DataLoss,
+    reader, and compacting it again completes it. Raises Fenced if somebody else came later, InvalidInput, DataLoss,
     Transient.
     """
     settle_base(home.store)
@@ -146,5 +146,5 @@ def _claimed(home: TableHome, ids: list[UUID]) -> dict[str, Claim]:
 
 
 def _was_open(holders: Holders, stream: str) -> bool:
-    """Whether native could open all shards of the stream: it was stopped cleanly."""
+    """True if native could open all shards of the stream: it was stopped cleanly."""
     return all(not one.sealed for one in holders.manifests.values() if one.owner == stream)

@@ -1,8 +1,8 @@
 """Retention where the WAL is the table: entries up to a position are let go, by an explicit record (R18).
 
-A WAL-only stream never flushes, so its WAL grows for ever unless somebody says that old rows are not wanted. Promises:
+A WAL-only stream never flushes, so its WAL grows forever unless somebody says that old rows are not wanted. Promises:
 1. Only settled entries of WAL-only streams go, and of direct writers' shards that are named; never a part of an entry.
-2. Before anything changes, a record of what goes, and by whose wish, is durable; it stays for ever.
+2. Before anything changes, a record of what goes, and by whose wish, is durable; it stays forever.
 3. It goes through the stream's ownership: whoever runs the stream is fenced, and nothing of a batch in flight counts.
 4. A crash anywhere leaves a table without gaps; the same call completes it.
 """
@@ -97,7 +97,7 @@ def plan_expiry(
 ) -> list[Expiry]:
     """What would go, of one stream, one shard, or of every WAL-only stream. Reads only; ages by this machine's clock.
 
-    Raises InvalidInput where nothing may go, NotFound for a checkpoint that is not there.
+    Raises InvalidInput if nothing may go, NotFound for a checkpoint that is not there.
     """
     holders = Holders.read(home, shard_ids, names or {})
     chosen = _chosen(home, holders, before, stream, shard)

@@ -29,8 +29,8 @@ from headgate.shards.wal.tailer import WalTailer
 def read_checkpoint(home: TableHome, checkpoint: TableCheckpoint) -> TableView:
     """The rows of the checkpoint. Memory holds the tails of its WALs, never the base.
 
-    Raises DataLoss where something is gone that the checkpoint names: it was dropped, has expired, or was not
-    respected; Corrupt.
+    Raises DataLoss if something is gone that the checkpoint names: it was dropped, has expired, or was not respected;
+    Corrupt.
     """
     visible = Visible.of(map(unfolded, checkpoint.streams.values()), home.uri)
 
@@ -52,7 +52,7 @@ def without_tails(home: TableHome, checkpoint: TableCheckpoint) -> TableView:
 def open_at(home: TableHome, name: str) -> tuple[TableHome, pa.Schema, TableCheckpoint]:
     """The table's home and columns as a checkpoint has them; nothing can be written through it.
 
-    Raises NotFound where there is no such checkpoint, InvalidInput where it has expired, DataLoss.
+    Raises NotFound if there is no such checkpoint, InvalidInput if it has expired, DataLoss.
     """
     stored = CheckpointStore(home.records, home.uri).get(name)
     checkpoint = stored.checkpoint
@@ -74,7 +74,7 @@ def home_at(home: TableHome, checkpoint: TableCheckpoint) -> tuple[TableHome, pa
 
 
 def base_at(home: TableHome, checkpoint: TableCheckpoint) -> Any:
-    """The base as a checkpoint has it. Raises DataLoss where that version is gone, Transient."""
+    """The base as a checkpoint has it. Raises DataLoss if that version is gone, Transient."""
     try:
         return open_dataset(home.store, version=checkpoint.base_version)
     except DataLoss as error:

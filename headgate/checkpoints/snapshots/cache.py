@@ -5,7 +5,7 @@ Promises:
    only what never changes once it is there: manifests by version, log records by sequence, entries by position,
    SSTables by path, the base by version; all of one table, known by its id. Where the base is another table's (made
    again in the same place, or overwritten by native Lance), that is an error, and nothing of it is kept.
-2. Whether an entry counts is not kept: it is judged anew against the logs.
+2. Whether an entry counts is not kept: it is judged again against the logs.
 3. Tails and what Lance holds of the base lie in the budget of `headgate.caches`; a tail takes at most a quarter of it,
    and what does not fit is read each time.
 4. Thread-safe. Pickled it is empty, and what it holds goes with it. Nothing native is made before the first read.
@@ -207,7 +207,7 @@ class TableCache:
     def base(self, home: TableHome) -> Base:
         """The base as it is now: Lance looks for its latest version, and what it held of it before is used again.
 
-        Raises InvalidInput where it is no longer this table's, and then nothing is kept; DataLoss, Transient.
+        Raises InvalidInput if it is no longer this table's, and then nothing is kept; DataLoss, Transient.
         """
         opened = _bases.get(self._serial) or _Opened(_session())
         dataset = open_dataset(home.store, session=opened.session)

@@ -99,7 +99,7 @@ class StoredCheckpoint:
         return None if after is None else self.taken_at + timedelta(seconds=after)
 
     def expired(self, now: datetime) -> bool:
-        """Whether it no longer pins anything."""
+        """True if it no longer pins anything."""
         return self.expires_at is not None and self.expires_at <= now
 
 
@@ -114,7 +114,7 @@ class CheckpointStore:
         """Store it: put it, then look for others of the name, and take it back where there is one. Two at the same time
         may both be taken back.
 
-        Raises InvalidInput where another one has the name; a lost response is not an error.
+        Raises InvalidInput if another one has the name; a lost response is not an error.
         """
         key, data = checkpoint_key(checkpoint.name, checkpoint.checkpoint_id), encode(checkpoint)
         # Nobody else has the id: an object there is ours, and the response to its put was lost.
@@ -182,7 +182,7 @@ def checkpoint_key(name: str, checkpoint_id: str) -> str:
 
 
 def is_key_of(key: str, checkpoint: TableCheckpoint) -> bool:
-    """Whether the checkpoint may lie there: where it is put now, or where earlier releases put it."""
+    """True if the checkpoint may lie there: where it is put now, or where earlier releases put it."""
     old = f"{ROOT}{folder_name(checkpoint.name, 'checkpoint')}.json"
     return key in (old, checkpoint_key(checkpoint.name, checkpoint.checkpoint_id))
 

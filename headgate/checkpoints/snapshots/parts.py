@@ -33,7 +33,7 @@ def part_batches(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a part that count, and that a filter lets through.
 
-    Raises InvalidInput for a column or filter that cannot be, Expired where the instant was collected, DataLoss,
+    Raises InvalidInput for a column or filter that cannot be, Expired if the instant was collected, DataLoss,
     Transient.
     """
     result = result_schema(plan.home.schema, columns)
@@ -133,7 +133,7 @@ def _visible(plan: ReadPlan) -> Visible:
 
 
 def _is_held(plan: ReadPlan) -> bool:
-    """Whether what is missing should be there."""
+    """True if what is missing should be there."""
     if not plan.pinned:
         return False
     try:

@@ -93,8 +93,8 @@ def read_instant(home: TableHome, shard_ids: Iterable[UUID], *, tail_start: Tail
        mean from 1 again; missing ones at or above `tail_start` are DataLoss.
     4. the base. A mark on it for SSTables that a manifest does not know means from 1 again.
 
-    Raises DataLoss, Corrupt, InvalidInput where the base is not this table's any more, and Transient where the table
-    keeps moving.
+    Raises DataLoss, Corrupt, InvalidInput if the base is not this table's any more, and Transient if the table keeps
+    moving.
     """
     return _read(home, shard_ids, _ends, TableCache(), tail_start)
 

@@ -69,7 +69,7 @@ class ReadPlan:
     """Per shard the SSTables that the base has not taken in; no rows."""
     parts: tuple[ReadPart, ...]
     pinned: bool
-    """Whether the checkpoint is stored. Otherwise only the age that garbage collection waits for holds it."""
+    """True if the checkpoint is stored. Otherwise only the age that garbage collection waits for holds it."""
 
 
 def plan_read(
@@ -119,7 +119,7 @@ def grouped(sizes: Sequence[tuple[int, int]], limit: int) -> list[tuple[int, ...
 
 
 def has_tail(checkpoint: TableCheckpoint, shard_id: UUID) -> bool:
-    """Whether a shard's WAL goes on above what SSTables cover; there may be no visible row in it."""
+    """True if a shard's WAL continues above what SSTables cover; there may be no visible row in it."""
     pinned = checkpoint.shards[shard_id]
     return pinned.end > pinned.manifest.replay_after + 1
 

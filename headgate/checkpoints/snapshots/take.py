@@ -74,7 +74,7 @@ def take(
     An error after 2 drops the record as well, if the store allows.
 
     `scope` is what the caller has done before, `names` are names of shards where the logs do not tell them,
-    `tail_start` see `read_instant`. Raises InvalidInput where the name is taken, DataLoss, Corrupt, Transient.
+    `tail_start` see `read_instant`. Raises InvalidInput if the name is taken, DataLoss, Corrupt, Transient.
     """
     store = CheckpointStore(home.records, home.uri)
     ids = tuple(shard_ids)
@@ -200,7 +200,7 @@ def _replay_after(instant: Instant) -> dict[UUID, int]:
 
 
 def holds(pinned: Manifest, latest: Manifest | None) -> bool:
-    """Whether a pin that was put before `latest` was read holds what it names (R20). Pure."""
+    """True if a pin that was put before `latest` was read holds what it names (R20). Pure."""
     return latest is not None and (latest.sstables, latest.replay_after) == (pinned.sstables, pinned.replay_after)
 
 

@@ -54,20 +54,20 @@ class SparkLook:
     faults: tuple[str, ...] = ()
     """What of it Spark could not read either, or not write to."""
     is_foreign: bool = False
-    """Whether a fault is a format of a newer Spark: nothing is broken then."""
+    """True if a fault is a format of a newer Spark: nothing is broken then."""
 
     @property
     def is_there(self) -> bool:
-        """Whether there is anything at all."""
+        """True if there is anything at all."""
         return bool(self.names)
 
     @property
     def is_stateful(self) -> bool:
-        """Whether the query remembers rows of its own, which no commit log has."""
+        """True if the query remembers rows of its own, which no commit log has."""
         return _STATEFUL in self.names
 
     def next_starts(self) -> dict[tuple[str, int], int]:
-        """Where the partitions go on: as the logged batch reads them that is not done, else after the last one."""
+        """Where the partitions continue: as the logged batch reads them that is not done, else after the last one."""
         if self.upcoming is not None:
             return {(one.topic, one.partition): one.start for one in self.upcoming.ranges}
         return self.kafka_ends()
@@ -217,7 +217,7 @@ def _between_batches(head: Head, spark: SparkLook, done: int) -> Standing:
 def _old_copy(
     head: Head, query_id: str | None, batch: int, upcoming: Mapping[tuple[str, int], tuple[int, int]] | None = None
 ) -> Standing | None:
-    """Whether the table has later batches of the same query. A power cut takes the last files of Spark's as well."""
+    """True if the table has later batches of the same query. A power cut takes the last files of Spark's as well."""
     if head.last is None or head.last.query_id != query_id or batch >= head.last.batch_id:
         return None
     why = f"The Spark checkpoint is an old copy: it ends at batch {batch}, the table at {head.last.batch_id}."
@@ -225,7 +225,7 @@ def _old_copy(
 
 
 def _is_own(head: Head, spark: SparkLook) -> bool:
-    """Whether what can still be read is of this stream, and Spark finished nothing that the table does not have."""
+    """True if what can still be read is of this stream, and Spark finished nothing that the table does not have."""
     known = {record.query_id for record in (head.last, head.opened) if record is not None}
     if spark.query_id is not None and known and spark.query_id not in known:
         return False

@@ -65,14 +65,14 @@ class SparkCheckpoint:
         self._opened: Any = None
 
     def query_id(self) -> str:
-        """The id that the query keeps over restarts. Raises NotFound where Spark never started here."""
+        """The id that the query keeps over restarts. Raises NotFound if Spark never started here."""
         try:
             return str(json.loads(self._read("metadata"))["id"])
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise Corrupt("Spark's `metadata` has no query id.", checkpoint=self.uri) from error
 
     def offsets(self, batch_id: int) -> tuple[SourceOffsets, ...]:
-        """Where each source ends in a batch, in Spark's order. Raises NotFound where Spark did not plan it."""
+        """Where each source ends in a batch, in Spark's order. Raises NotFound if Spark did not plan it."""
         file = f"offsets/{batch_id}"
         version, *lines = self._lines(file)
         # The first line is Spark's own: watermark, time and settings.
@@ -127,7 +127,7 @@ class SparkCheckpoint:
         return self._numbers("commits")
 
     def check_commit(self, batch_id: int) -> None:
-        """Raises NotFound, Corrupt or InvalidInput where Spark could not read that it is done with a batch."""
+        """Raises NotFound, Corrupt or InvalidInput if Spark could not read that it is done with a batch."""
         if not _is_json("\n".join(self._lines(f"commits/{batch_id}")[1:])):
             raise Corrupt(f"Spark's commits/{batch_id} is cut off.", checkpoint=self.uri)
 
@@ -150,7 +150,7 @@ class SparkCheckpoint:
         return found
 
     def check_begun(self, source: str) -> None:
-        """Raises NotFound, Corrupt or InvalidInput where Spark could not read where a Kafka source began."""
+        """Raises NotFound, Corrupt or InvalidInput if Spark could not read where a Kafka source began."""
         self._initial(source)
 
     def stray_checksums(self) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
-"""Spark's checkpoint directory, made anew from where a stream stands, in Spark's own format.
+"""Spark's checkpoint directory, rebuilt from where a stream stands, in Spark's own format.
 
-The new query has batch N, the last one that the table has, behind it, and goes on with N + 1 exactly at the table's
+The new query has batch N, the last one that the table has, behind it, and continues with N + 1 exactly at the table's
 offsets. Promises:
 1. `commits/N` comes last. A directory that a crash left without it is harmless: Spark then runs batch N of the new
    query once more, which reads nothing, because its start and its end are the same offsets.
@@ -69,7 +69,7 @@ def rebuilt_files(
 ) -> list[tuple[str, bytes]]:
     """The files of the directory, in the order in which they must be written. Pure but for the time in them.
 
-    Without a layout all topics belong to one Kafka source. Raises InvalidInput where the stream has no batch, or the
+    Without a layout all topics belong to one Kafka source. Raises InvalidInput if the stream has no batch, or the
     layout does not name every topic once.
     """
     last = head.last
@@ -101,7 +101,7 @@ def begun_files(query_id: str, begun: Mapping[str, bytes]) -> list[tuple[str, by
 
 
 def write_files(target: ObjectStore, files: Iterable[tuple[str, bytes]]) -> None:
-    """Put them one after the other. Raises InvalidInput where one is there with other content: nothing is replaced."""
+    """Put them one after the other. Raises InvalidInput if one is there with other content: nothing is replaced."""
     for key, data in files:
         step(key)
         try:

@@ -65,7 +65,7 @@ class Diagnosis:
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """A checkpoint directory that was made anew."""
+    """A checkpoint directory that was rebuilt."""
 
     query_id: str
     head: Head
@@ -86,7 +86,7 @@ class Mended:
 def diagnose(home: TableHome, stream: str, checkpoint: SparkCheckpoint) -> Diagnosis:
     """Read the log, the directory and the shards. Writes nothing and fences nobody.
 
-    Raises NotFound for a stream that never was, DataLoss or Corrupt where the log itself cannot be read.
+    Raises NotFound for a stream that never was, DataLoss or Corrupt if the log itself cannot be read.
     """
     head, spark = _settled(home, stream, checkpoint)
     if not spark.planned:
@@ -113,7 +113,7 @@ def rebuild(
     """Make the Spark checkpoint anew. THIS WRITES, AND IT FENCES A DRIVER THAT STILL RUNS THE STREAM.
 
     1. look: what needs no rebuild, and what cannot be rebuilt, is refused; nothing was written yet.
-    2. take the stream over, under a new query id: claims, barriers, open record. From here nobody else commits.
+    2. take over the stream, under a new query id: claims, barriers, open record. From here no other driver commits.
     3. the last commit, as that open record fixed it.
     4. move what is in the directory aside, whole; a directory that cannot be moved is refused in 1.
     5. write: metadata, sources, offsets, and `commits/N` last.
@@ -144,9 +144,9 @@ def rebuild(
 def check_rebuildable(
     home: TableHome, head: Head, checkpoint: SparkCheckpoint, *, sources: Sequence[Iterable[str]] = ()
 ) -> bool:
-    """Whether `rebuild` would have to make the directory anew for a stream that stands there. Writes nothing.
+    """True if `rebuild` would have to make the directory anew for a stream that stands there. Writes nothing.
 
-    Raises InvalidInput where it could not.
+    Raises InvalidInput if it could not.
     """
     spark = look_at_spark(checkpoint)
     if not standing(head, spark).needs_rebuild:
@@ -159,10 +159,10 @@ def check_rebuildable(
 
 
 def check_startable(home: TableHome, stream: str, checkpoint: SparkCheckpoint) -> None:
-    """Whether Spark can start from the directory, and the stream go on. Reads only.
+    """True if Spark can start from the directory, and the stream continue. Reads only.
 
-    Raises InvalidInput where it is damaged, gone, or older than the table. What else may be wrong with it the sink
-    says at the first batch: it knows more.
+    Raises InvalidInput if it is damaged, gone, or older than the table. What else may be wrong with it the sink says at
+    the first batch: it knows more.
     """
     head, spark = _settled(home, stream, checkpoint)
     found = standing(head, spark)
@@ -179,9 +179,9 @@ def mend(home: TableHome, stream: str, checkpoint: SparkCheckpoint, target: Call
     THIS WRITES AND FENCES ONLY WHERE IT REBUILDS. None: Spark can start from it.
 
     Spark never syncs its files, and the table's log is synced before Spark writes that it is done: so a power cut only
-    ever takes from Spark's side, and the table is the truth. What does not look like that is left alone: a directory
-    of another query, and one in which Spark finished what the table never got. Raises InvalidInput where such a
-    directory is damaged, and where a damaged one cannot be rebuilt. `target` opens the directory as a store.
+    ever takes from Spark's side, and the table is the truth. What does not look like that is left alone: a directory of
+    another query, and one in which Spark finished what the table never got. Raises InvalidInput if such a directory is
+    damaged, and where a damaged one cannot be rebuilt. `target` opens the directory as a store.
     """
     found = standing(*_settled(home, stream, checkpoint))
     if found.is_mendable:

@@ -1,4 +1,4 @@
-"""Rewinding a stream: it goes on at other offsets than its last batch ended at, deliberately and on record.
+"""Rewinding a stream: it continues at other offsets than its last batch ended at, deliberately and on record.
 
 Nothing of the table is taken back. What is read again is written again: on a table without a key the rows are there
 twice, on one with a key they replace themselves. What is skipped is never read.
@@ -51,7 +51,7 @@ def rewind(
     """Send a stream to these offsets. THIS WRITES, AND IT FENCES A DRIVER THAT STILL RUNS THE STREAM.
 
     1. read the log: what cannot be is refused, and where the stream stands there already, that is all.
-    2. take the stream over: claims, barriers, open record. From here nobody else commits.
+    2. take over the stream: claims, barriers, open record. From here no other driver commits.
     3. plan again from where that open record fixed the stream: whoever ran it may have gone on meanwhile.
     4. put the rewind record at the log's next sequence. From here the next batch must start at the new offsets.
 
@@ -72,7 +72,7 @@ def adopt(
     by: str = "",
     reason: str = "",
 ) -> Rewound:
-    """Let a stream go on where a foreign Spark checkpoint stands (R23). THIS WRITES, AND IT FENCES as `rewind` does.
+    """Let a stream continue where a foreign Spark checkpoint stands (R23). THIS WRITES, AND IT FENCES as `rewind` does.
 
     The steps and the record are those of a rewind; the stream need not have been in this table before. What the
     checkpoint's batches have read until now is never in the table. Raises as `rewind` does.

@@ -1,4 +1,4 @@
-"""What a rewind would do: where each partition goes on, what comes again, what is left out. Pure.
+"""What a rewind would do: where each partition continues, what comes again, what is left out. Pure.
 
 An adoption is a rewind to where a Spark checkpoint stands that was made for another table (R23).
 
@@ -42,10 +42,10 @@ def parse_offsets(given: str | Mapping[str, Mapping[int, int]]) -> dict[Partitio
 
 
 def plan_rewind(head: Head, wanted: Mapping[Partition, int]) -> tuple[OffsetMove, ...]:
-    """Every partition that the stream reads, with where it stands and where it would go on.
+    """Every partition that the stream reads, with where it stands and where it would continue.
 
     A partition that the stream has not read yet may be named if its topic is one of the stream's (R17: a jump needs an
-    explicit record). Raises InvalidInput where the stream has no batch yet, or none of Kafka, or not that topic.
+    explicit record). Raises InvalidInput if the stream has no batch yet, or none of Kafka, or not that topic.
     """
     stands = head.next_starts()
     if not stands:
@@ -73,7 +73,7 @@ def plan_rewind(head: Head, wanted: Mapping[Partition, int]) -> tuple[OffsetMove
 
 
 def plan_adoption(head: Head, spark: SparkLook) -> tuple[OffsetMove, ...]:
-    """The stream as it would go on from where a Spark checkpoint stands, whichever table that one was for (R23).
+    """The stream as it would continue from where a Spark checkpoint stands, whichever table that one was for (R23).
 
     A source that is not Kafka is taken from wherever the checkpoint has it, if the stream has no batch here yet.
     Raises InvalidInput for a directory that cannot be read, or that needs no adopting.
@@ -111,12 +111,12 @@ def moving(moves: Iterable[OffsetMove]) -> tuple[OffsetMove, ...]:
 
 
 def is_there(head: Head, moves: Iterable[OffsetMove]) -> bool:
-    """Whether the stream stands where it is sent, so that no record is needed. One without a batch needs a record."""
+    """True if the stream stands where it is sent, so that no record is needed. One without a batch needs a record."""
     return not moving(moves) and (head.last is not None or head.rewound is not None)
 
 
 def check_held(moves: Iterable[OffsetMove], there: Mapping[Partition, tuple[int, int]]) -> None:
-    """Whether Kafka has what the stream would go on with. `there` is per partition the earliest offset and the end.
+    """True if Kafka has what the stream would continue with. `there` is per partition the earliest offset and the end.
 
     Raises InvalidInput: a stream that is sent to an offset that is gone, or not there yet, would only stop.
     """
@@ -162,7 +162,7 @@ def rewind_value(record: RewindRecord) -> dict[str, Any]:
 
 
 def moves_value(moves: Iterable[OffsetMove]) -> list[dict[str, Any]]:
-    """Per partition where it stood and goes on, and the ranges that come again or are left out."""
+    """Per partition where it stood and continues, and the ranges that come again or are left out."""
     return [
         {
             "topic": one.topic,

@@ -69,9 +69,9 @@ class Unflushed:
 
     @property
     def is_known(self) -> bool:
-        """Whether every entry is known with its size."""
+        """True if every entry is known with its size."""
         return len(self.sizes) == len(self.attempts) and not self.folded
 
     def is_due(self, max_bytes: int) -> bool:
-        """Whether it is time to flush them: they are large or many, or so old that nobody knows how large."""
+        """True if it is time to flush them: they are large or many, or so old that nobody knows how large."""
         return not self.is_known or self.entries >= MAX_ENTRIES or self.nbytes >= max_bytes

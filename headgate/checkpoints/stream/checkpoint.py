@@ -88,8 +88,8 @@ def checkpoint_stream(
     1. flush everything decided; 2. let replay_after pass the gaps; 3. fold the log; 4. pin the table, see `take`;
     5. drop the stream's own checkpoints but the newest `keep`.
 
-    `run` runs the flushes. Shards of other streams and writers are in it as they are. Raises InvalidInput where
-    another thread is at it, Fenced, DataLoss, Transient.
+    `run` runs the flushes. Shards of other streams and writers are in it as they are. Raises InvalidInput if another
+    thread is at it, Fenced, DataLoss, Transient.
     """
     with driver.maintenance("a checkpoint"):
         if not _is_wal_only(driver):
@@ -108,7 +108,7 @@ def stop_stream(
 ) -> TableCheckpoint:
     """The same for a stream that ends here, and native may open its shards afterwards. The driver is used up.
 
-    Before the steps of `checkpoint_stream` every shard is claimed anew: a task of this very driver that stalls
+    Before the steps of `checkpoint_stream` every shard is claimed again: a task of this very driver that stalls
     somewhere must not write behind the last barrier, where native would take its rows for good. Before the table is
     pinned, `compaction` takes the SSTables into the base, where plain Lance readers see their rows; it never fails the
     stop, and the note says what it left. After them the shards are unsealed. A WAL-only stream stays sealed: native

@@ -51,7 +51,7 @@ class StreamDriver(StreamShards):
         accept: Callable[[Head], object] = lambda head: None,
         decoder: Mapping[str, Any] | None = None,
     ) -> StreamDriver:
-        """Take the stream over. THIS WRITES, AND IT FENCES AN EARLIER DRIVER.
+        """Take over the stream. THIS WRITES, AND IT FENCES AN EARLIER DRIVER.
 
         `decoder` is how its batches will become rows, for the open record; None where it commits none.
 
@@ -63,8 +63,8 @@ class StreamDriver(StreamShards):
         4. re-read every manifest: each claim still stands and its barrier lies above replay_after.
         5. shards that a predecessor added between 1 and 3 are claimed as well.
 
-        Raises Fenced where another driver came later, InvalidInput where a shard belongs to
-        another stream, DataLoss, Transient.
+        Raises Fenced if another driver came later, InvalidInput if a shard belongs to another stream, DataLoss,
+        Transient.
         """
         log = CommitLog(home.records, stream, home.uri)
         state = log.read()
@@ -148,14 +148,14 @@ class StreamDriver(StreamShards):
         return record
 
     def rewind(self, offsets: tuple[OffsetMove, ...], *, by: str = "", reason: str = "") -> RewindRecord:
-        """Let the stream go on at other offsets: one PUT. Not while a batch runs. Raises Fenced or Poisoned."""
+        """Let the stream continue at other offsets: one PUT. Not while a batch runs. Raises Fenced or Poisoned."""
         return self._log.rewind(offsets, by=by, reason=reason)
 
     def renew(self) -> None:
         """Claim all shards anew, and note it in the log: THIS FENCES this driver's own tasks, wherever they stall.
 
-        A batch that is planned and not committed is given up. Raises Fenced where a successor has the stream: it is
-        not taken back.
+        A batch that is planned and not committed is given up. Raises Fenced if a successor has the stream: it is not
+        taken back.
         """
         self._claim(sorted(self._claims))
         self._in_flight = {}

@@ -117,7 +117,7 @@ class StreamShards:
 
     @contextmanager
     def maintenance(self, what: str) -> Iterator[None]:
-        """One at a time: raises InvalidInput where another thread is at it. (Compaction is apart: it moves no
+        """One at a time: raises InvalidInput if another thread is at it. (Compaction is apart: it moves no
         replay_after, and a flush may land beside it.)
         """
         with self._alone(self._maintenance, "changing the stream's shards", what):
@@ -180,7 +180,7 @@ class StreamShards:
     def compact(self, limits: CompactLimits, run: RunCompaction | None = None) -> CompactRound | None:
         """Take the oldest SSTables of the stream's shards into the base, see `compact_round`. None: there are none.
 
-        Flushes may run beside it. Raises InvalidInput where another thread compacts.
+        Flushes may run beside it. Raises InvalidInput if another thread compacts.
         """
         with self._alone(self._compaction, "compacting", "a compaction"):
             with self._guard:
@@ -193,8 +193,8 @@ class StreamShards:
     def settle(self, run: RunJobs, max_bytes: int) -> Settled:
         """Flush everything decided; replay_after goes to the last row of each shard and no further:
 
-        1. look where the WAL of each shard ends, and then that its claim still stands: a successor's barrier below
-           that end must go on fencing this driver's batches, so that it must not raise their plan.
+        1. look where the WAL of each shard ends, and then that its claim still stands: a successor's barrier below that
+           end must continue fencing this driver's batches, so that it must not raise their plan.
         2. at one instant: how far everything is decided (R1), to there, never to the planned position of a batch in
            flight; and the plan is raised above it (R4), so that no batch is planned in between.
         3. flush every visible row up to there, in rounds of `max_bytes` per shard. The error of one that fails says
@@ -213,7 +213,7 @@ class StreamShards:
     def close_gaps(self, settled: Settled) -> dict[str, Manifest]:
         """Let replay_after pass barriers and dead entries: no gap is left. Only after every flush has committed.
 
-        Twice equals once. Per shard the manifest as it stands. Raises Fenced, Transient.
+        Idempotent. Per shard the manifest as it stands. Raises Fenced, Transient.
         """
         step("gaps")
 
@@ -260,7 +260,7 @@ class StreamShards:
 
     @property
     def fold_is_due(self) -> bool:
-        """Whether the log has grown by so many records."""
+        """True if the log has grown by so many records."""
         return self._folding.is_due
 
     def fold_if_due(self) -> Fold | None:
@@ -323,7 +323,7 @@ class StreamShards:
         return manifests
 
     def _latest(self, names: Iterable[str]) -> dict[str, Manifest]:
-        """The manifests as they stand. Raises Fenced where a claim is lost."""
+        """The manifests as they stand. Raises Fenced if a claim is lost."""
 
         def latest(name: str) -> Manifest:
             claim = self._claims[name]

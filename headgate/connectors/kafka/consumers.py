@@ -53,7 +53,7 @@ class Lent:
     consumer: Consumer
     errors: list[KafkaError] = field(default_factory=list)
     is_over: Callable[[], bool] = lambda: False
-    """Whether nobody waits for its answer any more."""
+    """True if nobody waits for its answer any more."""
 
     def refused(self) -> bool:
         """The broker did not accept the credentials, or its certificate is not trusted."""

@@ -33,10 +33,10 @@ _FORBIDDEN = (
 
 
 def commit_group(config: ConsumerConfig, group: str, ends: Mapping[tuple[str, int], int]) -> None:
-    """Write, per topic and partition, the offset that comes next. All of them, or an error; twice equals once.
+    """Write, per topic and partition, the offset that comes next. All of them, or an error; idempotent.
 
     Waits for the group's coordinator as long as the client does: call it where nobody waits for you. Raises
-    InvalidInput where the group has members, PermissionDenied, Transient where nobody answers.
+    InvalidInput if the group has members, PermissionDenied, Transient if nobody answers.
     """
     if not ends:
         return

@@ -24,13 +24,15 @@ from headgate.errors import DataLoss, HeadgateError, InvalidInput, NotFound, Per
 DEADLINE = 60.0
 """Seconds without any progress after which a read gives up."""
 _AS_USUAL = 1 / 3
-"""The share of it after which a read goes on by small fetches. An answer comes whole or not at all, and the usual
-megabyte takes longer than any patience where the network brings a few KB a second."""
+"""The share of it after which a read continues by small fetches. An answer comes whole or not at all, and the usual
+megabyte takes longer than any patience where the network brings a few KB a second.
+"""
 _SMALL = 16 << 10
 """Bytes of a small fetch: at 1 KB/s it comes within the rest of the deadline."""
 _SMALL_SPELL = 1 / 6
-"""The share of the deadline that small fetches go on before the usual ones are tried again: the broker may have been
-away and be well since. Each time twice as long, so that a network that stays slow is seldom asked."""
+"""The share of the deadline that small fetches continue before the usual ones are tried again: the broker may have been
+away and be well since. Each time twice as long, so that a network that stays slow is seldom asked.
+"""
 _SLICE = 0.02
 """How long one call waits for rows. `consume` waits for all it was asked for, and a range may have fewer."""
 _SLICE_ROWS = 10_000

@@ -46,7 +46,7 @@ class SchemaRegistry:
     def schemas(self, number: int) -> tuple[str, ...]:
         """The schema with this id as JSON, last, after those that it refers to.
 
-        Raises NotFound, PermissionDenied, Transient where nobody answers.
+        Raises NotFound, PermissionDenied, Transient if nobody answers.
         """
         key = (self.url, number)
         with _lock:

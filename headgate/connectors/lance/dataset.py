@@ -75,13 +75,13 @@ def look(uri: str, storage_options: Options = None) -> Base | None:
 
 
 def read_schema(uri: str, storage_options: Options = None) -> tuple[pa.Schema, list[int]]:
-    """The dataset's schema and its field ids in depth-first order. Raises NotFound where there is no dataset."""
+    """The dataset's schema and its field ids in depth-first order. Raises NotFound if there is no dataset."""
     dataset = _open(uri, storage_options)
     return dataset.schema, list(_field_ids(dataset))
 
 
 def rehearse(schema: pa.Schema, indexes: Sequence[TextIndex], sharding: NativeSharding) -> pa.Schema:
-    """Make the dataset in memory, and give the schema that it will have. Raises InvalidInput where Lance refuses.
+    """Make the dataset in memory, and give the schema that it will have. Raises InvalidInput if Lance refuses.
 
     On a real store a refusal could not be told from a failing store, and would come after the first write.
     """
@@ -103,7 +103,7 @@ def rehearse(schema: pa.Schema, indexes: Sequence[TextIndex], sharding: NativeSh
 
 
 def rehearse_change(schema: pa.Schema, change: Callable[[LanceDataset], object], names: Sequence[str]) -> None:
-    """Make a change of columns on an empty dataset in memory. Raises InvalidInput where Lance refuses it, or where it
+    """Make a change of columns on an empty dataset in memory. Raises InvalidInput if Lance refuses it, or where it
     could not read by name what the dataset then has: exactly these names.
     """
     import lance
@@ -148,7 +148,7 @@ def ensure_full_text(uri: str, index: TextIndex, storage_options: Options = None
 
 
 def ensure_mem_wal(uri: str, wanted: MemWal, storage_options: Options = None) -> None:
-    """Initialise MemWAL. Raises InvalidInput where it is initialised in another way."""
+    """Initialise MemWAL. Raises InvalidInput if it is initialised in another way."""
     dataset = _open(uri, storage_options)
     found = _mem_wal(dataset)
     if found is None:

@@ -48,7 +48,7 @@ def new_session(index_bytes: int, metadata_bytes: int) -> Any:
 
 
 def open_dataset(store: ObjectStore, key: str = "", version: int | None = None, session: Any = None) -> Any:
-    """The Lance dataset at a place of the store. Raises DataLoss where there is none, Transient.
+    """The Lance dataset at a place of the store. Raises DataLoss if there is none, Transient.
 
     Where a power cut damaged the base's newest manifests it is the newest version that can be read, see
     `connectors.lance.base.damage`.

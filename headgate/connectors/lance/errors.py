@@ -28,8 +28,8 @@ _DAMAGED = re.compile(r"LanceError\(IO\)|LanceError\(Arrow\): Io error")
 
 
 def native_error(what: str, error: BaseException, otherwise: type[E], **where: Any) -> HeadgateError:
-    """StoreFull or PermissionDenied, with the reason in its sentence, Transient where the store was away, by what the
-    text tells; `otherwise` if it tells none of them.
+    """StoreFull or PermissionDenied, with the reason in its sentence, Transient if the store was away, by what the text
+    tells; `otherwise` if it tells none of them.
 
     Raise it from `without_secrets(error)`.
     """

@@ -25,7 +25,7 @@ def numbered_schema(schema: pa.Schema, field_ids: Sequence[int]) -> Any:
 
 
 def highest_field_id(dataset: Any) -> int:
-    """The highest number that Lance knows of, in its columns or data files: what it would go on counting from."""
+    """The highest number that Lance knows of, in its columns or data files: what it would continue counting from."""
     columns = (_Field.FromString(data).id for data in _parts(dataset.lance_schema)[1:])
     files = (max(file.fields, default=-1) for one in dataset.get_fragments() for file in one.metadata.files)
     return int(max([-1, *columns, *files]))

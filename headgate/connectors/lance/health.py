@@ -1,4 +1,4 @@
-"""Whether a Lance dataset can be read, told instead of raised. Imports pylance only when called (fork safety).
+"""True if a Lance dataset can be read, told instead of raised. Imports pylance only when called (fork safety).
 
 Lance keeps no checksums: a missing or cut file, a page that cannot be decoded and a wrong row count are found, a
 flipped value is not.

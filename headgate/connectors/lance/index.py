@@ -37,7 +37,7 @@ class SegmentLook:
     fragments: frozenset[int]
     """Those it covers, among them such as are gone."""
     elsewhere: bool
-    """Whether its files lie in another dataset, of which this one is a shallow clone."""
+    """True if its files lie in another dataset, of which this one is a shallow clone."""
     dataset_version: int
     nbytes: int
 
@@ -119,7 +119,7 @@ def look_index(store: ObjectStore, column: str, name: str, find: Find = text_par
 
 
 def check_parameters(store: ObjectStore, column: str, parameters: Mapping[str, Any]) -> None:
-    """Raises InvalidInput where native refuses such an index, found out in memory: nothing is written."""
+    """Raises InvalidInput if native refuses such an index, found out in memory: nothing is written."""
     import lance
 
     field = open_dataset(store).schema.field(column)
@@ -145,7 +145,7 @@ def build_segment(
 ) -> NativeSegment:
     """Index these fragments of one version into a new folder, texts into its staging. Nothing names it yet.
 
-    Raises Transient where Lance fails, DataLoss where the version is gone.
+    Raises Transient if Lance fails, DataLoss if the version is gone.
     """
     dataset = open_dataset(store, version=version)
     try:
@@ -177,7 +177,7 @@ def commit_segments(
 ) -> bool:
     """Add and remove segments of one index, as seen at `version`. False: another change came first; look again.
 
-    Raises StoreError where it is unknown whether they were committed.
+    Raises StoreError if it is unknown whether they were committed.
     """
     from lance import LanceDataset, LanceOperation
     from lance.commit import CommitConflictError

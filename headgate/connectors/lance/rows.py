@@ -51,7 +51,7 @@ def row_ids(
 
 
 def take_rows(dataset: Any, rows: RowIds, columns: Sequence[str]) -> pa.Table:
-    """The rows with these ids, in this order. Raises Corrupt where one is not living."""
+    """The rows with these ids, in this order. Raises Corrupt if one is not living."""
     with reading("Reading rows of a Lance dataset failed.", uri=dataset.uri):
         found = dataset._take_rows(pa.array(rows, pa.uint64()), columns=list(columns))
     if found.num_rows != len(rows):

@@ -69,7 +69,7 @@ def count_vectors(store: ObjectStore, version: int, column: str) -> int:
 
 
 def train(store: ObjectStore, version: int, column: str, metric: str, index_type: str) -> Model:
-    """A model by a sample of one version's vectors. Raises InvalidInput where too few can be measured, Transient."""
+    """A model by a sample of one version's vectors. Raises InvalidInput if too few can be measured, Transient."""
     from lance.indices import IndicesBuilder
 
     vectors = count_vectors(store, version, column)
@@ -107,7 +107,7 @@ def build_arguments(index_type: str, metric: str, model: Model) -> dict[str, Any
 
 
 def read_model(uri: str, options: Mapping[str, str]) -> Model:
-    """The model of the segment in a folder. Raises DataLoss where its files are gone, Corrupt."""
+    """The model of the segment in a folder. Raises DataLoss if its files are gone, Corrupt."""
     ivf = _ivf(uri, options)
     centroids = _numbers(ivf.centroids_tensor, uri)
     auxiliary = open_file(f"{uri}/auxiliary.idx", options, None)

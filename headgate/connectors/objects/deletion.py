@@ -2,7 +2,7 @@
 
 Promises:
 1. Nothing is deleted whose kind is not listed here. Nothing else in the package calls a store's `delete`.
-2. Deleting twice equals once: an object that is missing is fine.
+2. Deleting idempotent: an object that is missing is fine.
 
 This module asks no questions: whoever calls it has judged by the rule. A dry run is a caller that does not call.
 """

@@ -42,7 +42,7 @@ class LocalStore(ObjectStore):
     """A directory given as a path or a file:// URI. Made on the first put, with its parents."""
 
     nameless_files: ClassVar[bool] = hasattr(os, "O_TMPFILE") and os.path.isdir("/proc/self/fd")
-    """Whether puts may use O_TMPFILE; an instance turns it off where its file system refuses."""
+    """True if puts may use O_TMPFILE; an instance turns it off where its file system refuses."""
 
     def __init__(self, uri: str) -> None:
         self._root = _path_of(uri)

@@ -66,7 +66,7 @@ class ObjectStore(ABC):
         """Store the object if the name is free. Raises AlreadyExists, Transient, StoreFull, PermissionDenied."""
 
     def put_once(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
-        """`put_if_absent` in one request, also where this store repeats what fails."""
+        """`put_if_absent` in one request, even if this store repeats what fails."""
         self.put_if_absent(key, data)
 
     @abstractmethod
@@ -94,7 +94,7 @@ class ObjectStore(ABC):
         return (info.key for info in self.list(prefix))
 
     def any_below(self, prefix: str) -> bool:
-        """Whether the folder holds an object. One request, however many there are."""
+        """True if the folder holds an object. One request, however many there are."""
         return next(self.list_keys(prefix), None) is not None
 
     @abstractmethod
@@ -110,7 +110,7 @@ class ObjectStore(ABC):
         """Copy an object, replacing `dst`; the source is kept. Server-side where both are on one S3 endpoint."""
 
     def locate(self, key: str = "") -> tuple[str, dict[str, str]]:
-        """URI and storage options by which pylance reaches the same place. Raises InvalidInput where it cannot."""
+        """URI and storage options by which pylance reaches the same place. Raises InvalidInput if it cannot."""
         raise InvalidInput("Lance datasets cannot be kept in this kind of store.", store=self.uri, key=key)
 
     def temporaries(self) -> Iterator[ObjectInfo]:
@@ -128,7 +128,7 @@ class ObjectStore(ABC):
 
     @property
     def is_near(self) -> bool:
-        """Whether a request is answered at once: then a thread costs more than the request it would hide."""
+        """True if a request is answered at once: then a thread costs more than the request it would hide."""
         return False
 
     # -- retrying ------------------------------------------------------------

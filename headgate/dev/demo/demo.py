@@ -106,7 +106,7 @@ class Result:
 
     @property
     def holds(self) -> bool:
-        """Whether everything is as promised."""
+        """True if everything is as promised."""
         right = not self.difference and self.dead_letters == self.dead_letters_expected
         return right and self.verified.holds and self.after.holds
 
@@ -224,7 +224,7 @@ def _wait_for_an_entry_after(table: Table, batch: dict[str, Any]) -> None:
 def _to_the_end(
     table: Table, broker: LocalBroker, scratch: Path, steps: Steps, records: int
 ) -> tuple[list[dict[str, Any]], float]:
-    """A second driver, which goes on where the table stands. Its batches, and when the first was there."""
+    """A second driver, which continues where the table stands. Its batches, and when the first was there."""
     steps.step("Recovering", records)
     batches: list[dict[str, Any]] = []
     recovered = 0.0

@@ -66,8 +66,8 @@ def commit(
     4. commit by compare-and-set on the version that was looked at; a conflict, or no answer: from 1.
     5. look again, and say what is covered.
 
-    Raises InvalidInput for other parameters, DataLoss for a file that is gone, Transient where others were faster
-    every time, or a collection was: what was built is garbage then.
+    Raises InvalidInput for other parameters, DataLoss for a file that is gone, Transient if others were faster every
+    time, or a collection was: what was built is garbage then.
     """
     failure: StoreError | None = None
     unknown = False

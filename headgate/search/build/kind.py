@@ -22,7 +22,7 @@ class Kind(Protocol):
     def chosen(
         self, store: ObjectStore, column: str, look: IndexLook, given: Mapping[str, Any] | None, rebuild: bool
     ) -> Mapping[str, Any]:
-        """The parameters to build with. Raises InvalidInput where they cannot be, or are others than the index has."""
+        """The parameters to build with. Raises InvalidInput if they cannot be, or are others than the index has."""
 
     def begun(
         self, store: ObjectStore, column: str, look: IndexLook, chosen: Mapping[str, Any], rebuild: bool

@@ -145,7 +145,7 @@ def uncovered(look: IndexLook) -> frozenset[int]:
 
 
 def _usable(segment: Segment, planned: IndexLook, now: IndexLook) -> bool:
-    """Whether the values that were indexed are still those of the column, and most of them still there.
+    """True if the values that were indexed are still those of the column, and most of them still there.
 
     Readers skip deleted rows and fragments that are gone, yet their words weigh in every score: where more than half
     of the rows are gone, it is built again.

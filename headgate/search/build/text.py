@@ -100,7 +100,7 @@ TEXT = TextKind()
 
 
 def check_same(store: ObjectStore, look: IndexLook, given: Mapping[str, Any]) -> None:
-    """Raises InvalidInput where an index has something otherwise; what is not given may be anything."""
+    """Raises InvalidInput if an index has something otherwise; what is not given may be anything."""
     if (difference := other_parameter(look, given)) is not None:
         raise InvalidInput(
             difference,

@@ -1,10 +1,10 @@
 """Keeping the indexes that a base has: what came into it since is indexed, and segments stay few.
 
 Promises:
-1. Every full-text index of the base is looked after, whoever made it, with the parameters it has. None is made anew
-   that somebody dropped. A vector column has the index that the table's record names, once it can be trained.
-2. What `build` promises: a crash anywhere, then again, ends in the same index; where nothing is to be done
-   nothing is written.
+1. Every full-text index of the base is looked after, whoever made it, with the parameters it has. None is rebuilt that
+   somebody dropped. A vector column has the index that the table's record names, once it can be trained.
+2. What `build` promises: a crash anywhere, then again, ends in the same index; where nothing is to be done nothing is
+   written.
 3. One index that cannot be kept does not keep the others from it.
 """
 

@@ -1,8 +1,8 @@
 """Vector indexes of a column: one model trained by a sample, and segments that are all built by it.
 
 Promises, besides those of `build`:
-1. The model is trained once: by the first job of a new index, or when the index is made anew. Later segments read it
-   from a segment that is there, also from one that native rewrote.
+1. The model is trained once: by the first job of a new index, or when the index is rebuilt. Later segments read it from
+   a segment that is there, also from one that native rewrote.
 2. Below the rows that training needs there is no index, and searches measure every row.
 3. Where an index has four times the vectors of its training, all of it is built again, with more partitions.
 """

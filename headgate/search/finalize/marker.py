@@ -72,7 +72,7 @@ def read_segment(folder: IndexFolder) -> Segment | None:
 
 
 def is_whole(folder: IndexFolder, segment: Segment) -> bool:
-    """Whether a finished segment is still there: its marker readable where it has one, every file in its size."""
+    """True if a finished segment is still there: its marker readable where it has one, every file in its size."""
     if segment.marker_size:
         marker = read_marker(folder)
         if marker is None or differing(marker.settings, segment.settings):

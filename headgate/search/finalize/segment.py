@@ -170,7 +170,7 @@ class Segment:
 def together(built: Iterable[Built]) -> Built:
     """The expected manifest of a folder that several builders staged into.
 
-    Raises InvalidInput where two of them wrote the same part or the same fragment, or with other parameters.
+    Raises InvalidInput if two of them wrote the same part or the same fragment, or with other parameters.
     """
     first, *rest = built
     parts, fragments, empty = list(first.parts), list(first.fragments), list(first.empty)
@@ -232,18 +232,18 @@ def final_name(part: int, suffix: str) -> str:
 
 
 def is_staged_part(name: str) -> bool:
-    """Whether native, too, would take this object for a part that is waiting to be finalized."""
+    """True if native, too, would take this object for a part that is waiting to be finalized."""
     inside = name.removeprefix(STAGING)
     return name.startswith(STAGING) and bool(_PART_FILE.fullmatch(inside) or _EMPTY_METADATA.fullmatch(inside))
 
 
 def is_empty_metadata(name: str) -> bool:
-    """Whether it is the staged metadata of a builder without documents."""
+    """True if it is the staged metadata of a builder without documents."""
     return bool(_EMPTY_METADATA.fullmatch(name.removeprefix(STAGING)))
 
 
 def is_stray(name: str, kept: Iterable[str]) -> bool:
-    """Whether an object of a finalized segment's folder is a leftover: staging, another part, a temporary file."""
+    """True if an object of a finalized segment's folder is a leftover: staging, another part, a temporary file."""
     if name in kept or name == MARKER:
         return False
     return name.startswith(STAGING) or bool(_PART_FILE.fullmatch(name)) or ".tmp" in name

@@ -93,7 +93,7 @@ class BaseIndex:
 
     @cached_property
     def exact(self) -> bool:
-        """Whether native's own search over this version has the right hits and scores."""
+        """True if native's own search over this version has the right hits and scores."""
         return self.covered == set(self.fragments) and not any(
             len(partition.documents(gone)) for partition, gone in self._partitions_and_gone
         )

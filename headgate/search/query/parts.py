@@ -117,7 +117,7 @@ class TextColumn:
     parameters: Mapping[str, Any]
 
     def fits(self, parameters: Mapping[str, Any]) -> bool:
-        """Whether an index of these parameters has the same words; how it stores them does not matter."""
+        """True if an index of these parameters has the same words; how it stores them does not matter."""
         return {**parameters, "block_size": 0} == {**self.parameters, "block_size": 0}
 
 

@@ -205,7 +205,7 @@ def _scored(
 
 
 def _is_dense(having: int, documents: int) -> bool:
-    """Whether a score for every document of a part is faster than looking for those that have a word."""
+    """True if a score for every document of a part is faster than looking for those that have a word."""
     return having * 16 > documents
 
 

@@ -45,7 +45,7 @@ class _Prepared:
     base: BaseIndex
     parts: list[TextPart]
     only_base: bool
-    """Whether the shards add nothing, not even a delete."""
+    """True if the shards add nothing, not even a delete."""
     tails: tuple[pa.Table, ...]
 
     @property
@@ -67,7 +67,7 @@ class Searcher:
     """Searches a table as it was at one instant. Thread-safe."""
 
     def __init__(self, view: TableView) -> None:
-        """Raises InvalidInput where the base's columns have changed since the table was opened."""
+        """Raises InvalidInput if the base's columns have changed since the table was opened."""
         if not view.base.as_today:
             what = "The table's columns have changed since it was opened."
             raise InvalidInput(what, table=view.home.uri, advice="open the table again")
@@ -117,7 +117,7 @@ class Searcher:
         return ranking, ranking.best(k) if filter is None else self._passing(prepared.parts, ranking, filter, k)
 
     def only_column(self) -> str:
-        """The one column with a full-text index. Raises InvalidInput where there are none or several."""
+        """The one column with a full-text index. Raises InvalidInput if there are none or several."""
         known = sorted({index.column for index in datasets.text_indexes(self._view.base.dataset)})
         if len(known) != 1:
             uri = self._view.home.uri

@@ -85,7 +85,7 @@ def segment_bounds(sizes: Sequence[int], limit: int = SEGMENT_ROWS) -> list[tupl
 
 
 def identity_of(columns: Sequence[pa.Array]) -> bytes:
-    """Equal only for equal values. Values that lie in memory in another way may differ, and are indexed anew."""
+    """Equal only for equal values. Values that lie in memory in another way may differ, and are indexed again."""
     hashed = xxhash.xxh3_128()
     for column in columns:
         hashed.update(f"{column.type}:{column.offset}:{len(column)};".encode())

@@ -3,7 +3,7 @@
 Promises:
 1. A row that counts is in exactly one layer; overwritten and deleted ones are hidden there, as a scan hides them.
 2. What was found out is held with what it was found out of, and is found out again only when that has changed.
-3. Vectors of SSTables are held in memory as far as the budget of the process goes, and else read anew, block by block.
+3. Vectors of SSTables are held in memory as far as the budget of the process goes, and else read again, block by block.
 """
 
 from __future__ import annotations

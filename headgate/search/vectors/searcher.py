@@ -36,7 +36,7 @@ class VectorSearcher:
     """Searches a table as it was at one instant by vectors. Thread-safe."""
 
     def __init__(self, view: TableView) -> None:
-        """Raises InvalidInput where the base's columns have changed since the table was opened."""
+        """Raises InvalidInput if the base's columns have changed since the table was opened."""
         if not view.base.as_today:
             what = "The table's columns have changed since it was opened."
             raise InvalidInput(what, table=view.home.uri, advice="open the table again")

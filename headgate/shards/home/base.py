@@ -36,7 +36,7 @@ def table_id_of(store: ObjectStore, base: Base) -> uuid.UUID:
 
 
 def check_own_mem_wal(store: ObjectStore, base: Base, record: TableRecord) -> None:
-    """Raises InvalidInput where someone overwrote the base and initialised MemWAL anew: old shards would come back.
+    """Raises InvalidInput if someone overwrote the base and initialised MemWAL anew: old shards would come back.
 
     Ours always names the indexes it maintains; native's default is all of them. (Columns
     are not compared: they may have been renamed.)

@@ -1,4 +1,4 @@
-"""Which WAL store a table has that was made without one; once chosen, it is fixed for ever.
+"""Which WAL store a table has that was made without one; once chosen, it is fixed forever.
 
 A table that was made as such takes one later, shard by shard: see `shards.wal.moved`. The rest is about a clone: its
 WAL store is open until its first writer opens.
@@ -77,7 +77,7 @@ def put_choice(store: ObjectStore, table_id: UUID, uri: str) -> None:
 
 
 def choose(store: ObjectStore, table_id: UUID, uri: str) -> None:
-    """The same. Raises WalStoreMismatch where the choice that stands is another."""
+    """The same. Raises WalStoreMismatch if the choice that stands is another."""
     put_choice(store, table_id, uri)
     if (stored := read_choice(store, table_id)) not in (None, uri):
         raise mismatch(store.uri, str(stored), uri)
@@ -125,7 +125,7 @@ class UndecidedWal(WalPlaces):
 
     @property
     def target(self) -> ObjectStore:
-        """The chosen store. Raises InvalidInput where no writer was opened."""
+        """The chosen store. Raises InvalidInput if no writer was opened."""
         if (chosen := self._look()) is None:
             raise InvalidInput(
                 "The store of the clone's WALs is not set yet: no writer has opened the clone.", table=self.own.uri
@@ -179,7 +179,7 @@ class UndecidedWal(WalPlaces):
             return verb(chosen)
 
     def _look(self) -> ObjectStore | None:
-        """The chosen store, None while nobody chose. Raises WalStoreMismatch where it is not the given one."""
+        """The chosen store, None while nobody chose. Raises WalStoreMismatch if it is not the given one."""
         if self._chosen is None and (uri := read_choice(self.own, self._table_id)) is not None:
             if self._given is not None and self._given.uri != uri:
                 raise mismatch(self.own.uri, uri, self._given.uri)

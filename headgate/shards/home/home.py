@@ -33,8 +33,8 @@ def recorded_home(
 ) -> tuple[TableHome, TableRecord]:
     """The home of a table that headgate made, and the record it follows from.
 
-    Raises InvalidInput where it is not a table (yet, or any more), Corrupt, WalStoreMismatch where `wal_uri` is another
-    one than recorded.
+    Raises InvalidInput if it is not a table (yet, or any more), Corrupt, WalStoreMismatch if `wal_uri` is another one
+    than recorded.
     """
     record = read_record(store, table_id_of(store, base))
     check_own_mem_wal(store, base, record)

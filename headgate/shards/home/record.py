@@ -48,7 +48,7 @@ def put_record(store: ObjectStore, record: TableRecord) -> None:
 
 
 def read_record(store: ObjectStore, table_id: uuid.UUID) -> TableRecord:
-    """The record of a table. Raises InvalidInput where it is gone, Corrupt."""
+    """The record of a table. Raises InvalidInput if it is gone, Corrupt."""
     key = record_key(table_id)
     try:
         return decode(TableRecord, store.get(key), "table.json")

@@ -58,7 +58,7 @@ def open_wal(
     store: ObjectStore, record: TableRecord, storage_options: Mapping[str, str] | None, wal_uri: Place | None = None
 ) -> tuple[TableRecord, ObjectStore]:
     """The store of a table's WALs, and the record with what its first writer, or the first one that was given a WAL
-    store, chose since it was made. Raises WalStoreMismatch where `wal_uri` is another one.
+    store, chose since it was made. Raises WalStoreMismatch if `wal_uri` is another one.
     """
     record = replace(record, wal_uri=record.wal_uri or None)
     was_undecided = record.wal_undecided

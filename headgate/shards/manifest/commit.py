@@ -24,7 +24,7 @@ def commit_generation(
     4. the outcome is unknown: read once more, the SSTable's name tells.
 
     It may come as late as it likes: garbage collection takes the SSTable only once 1 or 2 must fail (R20). Raises
-    Transient where the outcome is unknown; calling again finds out.
+    Transient if the outcome is unknown; calling again finds out.
     """
 
     def covered(stored: Manifest) -> Manifest:

@@ -38,7 +38,7 @@ def claimed(
 
 
 def is_fenced(stored: Manifest | None, epoch: int, claim_id: str | None) -> bool:
-    """Whether the latest manifest fences a writer of this epoch (and claim id, where given).
+    """True if the latest manifest fences a writer of this epoch (and claim id, where given).
 
     No manifest, or a lower stored epoch, fences nobody.
     """
@@ -48,7 +48,7 @@ def is_fenced(stored: Manifest | None, epoch: int, claim_id: str | None) -> bool
 
 
 def is_ghost(stored: Manifest | None, epoch: int, claim_id: str) -> bool:
-    """Whether a claim that is not the latest version never was: its version had been collected when it was put.
+    """True if a claim that is not the latest version never was: its version had been collected when it was put.
 
     `stored` is the latest. Where the holder's epoch is higher, this is an ordinary claim that was overtaken.
     """
@@ -56,7 +56,7 @@ def is_ghost(stored: Manifest | None, epoch: int, claim_id: str) -> bool:
 
 
 def follows(stored: Manifest, written: Manifest) -> bool:
-    """Whether a later manifest of the same claim may have been made upon `written`: nothing that only grows is less.
+    """True if a later manifest of the same claim may have been made upon `written`: nothing that only grows is less.
 
     Otherwise `written` came to a version that had been replaced and collected, and nobody will ever read it.
     """
@@ -114,7 +114,7 @@ class Fate(Enum):
 
 
 def fate(*, sent: bool, slot: Slot | None) -> Fate:
-    """Whether a request was sent for it, and what was read in the slot of the last one (None: nothing was)."""
+    """True if a request was sent for it, and what was read in the slot of the last one (None: nothing was)."""
     if not sent:
         return Fate.FAILED
     if slot is None:
@@ -126,7 +126,7 @@ def fate(*, sent: bool, slot: Slot | None) -> Fate:
 
 
 def is_covered(stored: Manifest, sstable: SsTable) -> bool:
-    """Whether the manifest names the SSTable already: an earlier try's response was lost."""
+    """True if the manifest names the SSTable already: an earlier try's response was lost."""
     return any(there.path == sstable.path for there in stored.sstables)
 
 

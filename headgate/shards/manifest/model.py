@@ -88,7 +88,7 @@ class Manifest:
         return self._text(WRITE_ID)
 
     def held_by(self, epoch: int, claim_id: str) -> bool:
-        """Whether this claim still stands. Both count: native's claim raises the epoch and keeps our claim id."""
+        """True if this claim still stands. Both count: native's claim raises the epoch and keeps our claim id."""
         return self.epoch == epoch and self.claim_id == claim_id
 
     def field(self, key: str) -> bytes | None:
@@ -96,7 +96,7 @@ class Manifest:
         return next((value for name, value in self.fields if name == key), None)
 
     def is_of(self, table_id: UUID | None) -> bool:
-        """Whether the shard is that table's, as far as it says whose it is."""
+        """True if the shard is that table's, as far as it says whose it is."""
         named, _, shard_id = (self._text(TABLE) or "").partition(" ")
         return table_id is None or shard_id != str(self.shard_id) or named == str(table_id)
 

@@ -112,9 +112,8 @@ class ManifestStore:
            would fence the writer that holds the shard. (Any other learns it by the re-read, R3.)
         5. the hint, best effort.
 
-        `spec_id` is for a shard that is new; an existing one keeps its own. Raises
-        Transient where the outcome is unknown or the shard stays contended; a claim that
-        landed unknown fences the earlier writer and hurts nobody else.
+        `spec_id` is for a shard that is new; an existing one keeps its own. Raises Transient if the outcome is unknown
+        or the shard stays contended; a claim that landed unknown fences the earlier writer and hurts nobody else.
         """
         if owner == "":
             raise InvalidInput("An owner must not be empty.", table=self.table, shard=str(self.shard_id))
@@ -140,7 +139,7 @@ class ManifestStore:
             raise Transient(f"Other writers claimed the shard during each of {CLAIM_TRIES} tries.")
 
     def check_free(self) -> None:
-        """Raises InvalidInput where a claim without an owner would be refused. Writes nothing."""
+        """Raises InvalidInput if a claim without an owner would be refused. Writes nothing."""
         with self._with_context():
             if (stored := self.latest()) is not None:
                 self._check_owner(stored, None)
@@ -148,8 +147,8 @@ class ManifestStore:
     def check_fenced(self, epoch: int, claim_id: str | None = None) -> Manifest | None:
         """The latest manifest, if it does not fence a writer of this epoch (and claim id, where given).
 
-        Raises Fenced where the stored epoch is higher, or equal under another claim id.
-        No manifest, or a lower stored epoch, fences nobody.
+        Raises Fenced if the stored epoch is higher, or equal under another claim id. No manifest, or a lower stored
+        epoch, fences nobody.
         """
         stored = self.latest()
         if stored is not None and decisions.is_fenced(stored, epoch, claim_id):
@@ -157,7 +156,7 @@ class ManifestStore:
         return stored
 
     def held(self, epoch: int, claim_id: str) -> Manifest:
-        """The same for who has claimed the shard: then there is one. Raises Fenced, and DataLoss where it is gone."""
+        """The same for who has claimed the shard: then there is one. Raises Fenced, and DataLoss if it is gone."""
         return self.there(self.check_fenced(epoch, claim_id))
 
     def there(self, stored: Manifest | None) -> Manifest:
@@ -175,16 +174,16 @@ class ManifestStore:
         """Write `change(latest)` as the next version, if the claim still holds; the manifest as written.
 
         1. latest: none is DataLoss; another claim id or epoch is Fenced.
-        2. change: a pure function of the latest. What it raises abandons the update (R9).
-           Version and write id are set here; epoch and claim id must stay.
+        2. change: a pure function of the latest. What it raises abandons the update (R9). Version and write id are set
+           here; epoch and claim id must stay.
         3. put version + 1. Taken: our write id there means a lost response; else from 1 again.
-        4. LIST: where ours is not the highest, the highest must be under our claim and not go
-           back behind it. A writer that stalled until its version was collected must not believe
-           its update, also where another job of its own claim went on meanwhile.
+        4. LIST: where ours is not the highest, the highest must be under our claim and not go back behind it. A writer
+           that stalled until its version was collected must not believe its update, even if another job of its own
+           claim continued meanwhile.
         5. the hint, best effort.
 
-        Raises Transient where the outcome is unknown. After Fenced from step 4 the update
-        may have landed before the successor's claim: leave what it names to garbage collection.
+        Raises Transient if the outcome is unknown. After Fenced from step 4 the update may have landed before the
+        successor's claim: leave what it names to garbage collection.
         """
         with self._with_context(epoch=epoch):
             for _ in range(UPDATE_TRIES):
@@ -226,7 +225,7 @@ class ManifestStore:
             raise Transient(what, epoch=manifest.epoch) from refused
 
     def _hint_if_latest(self, version: int, *, required: bool = False) -> bool:
-        """Whether `version` is the highest; then native is told so (`required`: and the hint was written).
+        """True if `version` is the highest; then native is told so (`required`: and the hint was written).
 
         Never for one below: native would take a version that came back below collected
         ones for the latest.

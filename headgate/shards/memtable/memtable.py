@@ -54,7 +54,7 @@ class MemTable:
         self.last_position = position
 
     def is_full(self, config: WriterConfig) -> bool:
-        """Whether it is time to freeze it."""
+        """True if it is time to freeze it."""
         return (
             self.nbytes >= config.max_memtable_size
             or self.rows >= config.max_memtable_rows

@@ -163,7 +163,7 @@ class MemTables:
             raise Closed("This writer is closed.", **self._claim.shard.where())
 
     def _may_end_before(self, part: ReplayedEntry, notes: GenerationNotes) -> bool:
-        """Whether a flush may reach up to this part and no further.
+        """True if a flush may reach up to this part and no further.
 
         Never while this or a later part notes the active generation or an older one. Before a younger one is noted,
         only at an entry that notes one itself, or where the budget is used up: an end among entries that note none

@@ -26,7 +26,7 @@ from headgate.shards.wal.tailer import WalEntry, WalTailer
 from headgate.shards.wal.tip import listed_end
 
 IsVisible = Callable[[EntryHeader, int], bool]
-"""Whether the entry at a position counts."""
+"""True if the entry at a position counts."""
 
 
 def untagged(header: EntryHeader, position: int) -> bool:
@@ -64,8 +64,8 @@ def scan_wal(shard: Shard, keep_bytes: int) -> WalScan:
     """Read and check everything a replay will need, up to the end that one LIST shows. Keeps the first `keep_bytes`,
     so that most opens read once.
 
-    Writes nothing. A living writer goes on meanwhile: what it appends is replayed behind the barrier; what it flushed
-    may be collected: then its manifest says so, and the scan goes on above. Raises Corrupt or DataLoss, with shard
+    Writes nothing. A living writer continues meanwhile: what it appends is replayed behind the barrier; what it flushed
+    may be collected: then its manifest says so, and the scan continues above. Raises Corrupt or DataLoss, with shard
     and position.
     """
     manifests = shard.manifests

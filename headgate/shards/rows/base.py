@@ -48,8 +48,8 @@ class Base:
 
 
 def check_own(home: TableHome, dataset: Any) -> None:
-    """Raises InvalidInput where the base, as it was opened, is not this table's any more: somebody overwrote it or
-    made another table there, and the same field ids may mean other columns.
+    """Raises InvalidInput if the base, as it was opened, is not this table's any more: somebody overwrote it or made
+    another table there, and the same field ids may mean other columns.
     """
     named = dataset.config().get(TABLE_ID)
     if home.table_id is not None and (named != str(home.table_id) or dataset.mem_wal_index_details() is None):

@@ -65,7 +65,7 @@ class KeySet:
 
     @property
     def is_quick(self) -> bool:
-        """Whether asking costs the same however many keys there are."""
+        """True if asking costs the same however many keys there are."""
         return self._dense is not None
 
     def add(self, rows: pa.Table) -> None:

@@ -33,7 +33,7 @@ def matches(wanted: Iterable[pa.Field], stored: Sequence[pa.Field]) -> list[int]
 
 
 def adopted_column(column: pa.Array, stored: pa.DataType, field: pa.Field) -> pa.Array:
-    """The column, stored as that type, in the field's. Raises Corrupt where it cannot be."""
+    """The column, stored as that type, in the field's. Raises Corrupt if it cannot be."""
     try:
         return _fitted(column, stored, field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:

@@ -1,6 +1,6 @@
 """Which keys an SSTable has, kept in memory: that it has none of those asked for costs no read.
 
-An SSTable never changes and its place is not used again, so what was read of it once holds for ever.
+An SSTable never changes and its place is not used again, so what was read of it once holds forever.
 """
 
 from __future__ import annotations

@@ -101,9 +101,9 @@ class RowSchema:
     def adopted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """A batch as some writer stored it, in today's storage schema.
 
-        Columns are matched by field id, and by name where the writer stored no ids: a column
-        that was renamed since keeps its values, one that was added since is null, one that was
-        dropped is left out. Raises Corrupt where a type cannot be today's.
+        Columns are matched by field id, and by name where the writer stored no ids: a column that was renamed since
+        keeps its values, one that was added since is null, one that was dropped is left out. Raises Corrupt if a type
+        cannot be today's.
         """
         if batch.schema.equals(self.storage, check_metadata=True):
             return batch
@@ -151,7 +151,7 @@ class _Column:
 
 
 def is_reserved(key: bytes) -> bool:
-    """Whether a key of schema metadata belongs to an entry, never to a table."""
+    """True if a key of schema metadata belongs to an entry, never to a table."""
     return key in RESERVED_METADATA or key.startswith(_RESERVED_PREFIX)
 
 

@@ -85,7 +85,7 @@ class StoredRows:
 
     @cached_property
     def as_today(self) -> bool:
-        """Whether it was written with the columns that the table has now."""
+        """True if it was written with the columns that the table has now."""
         today = list(self._today.storage)[:-1]
         then = list(self._then)[: len(today)]
         return len(self._then) == len(self._today.storage) and all(
@@ -125,7 +125,7 @@ class StoredRows:
 
 
 def open_sstable(shard: Shard, sstable: SsTable) -> StoredRows:
-    """An SSTable of ours or of native's. Raises DataLoss where it is missing."""
+    """An SSTable of ours or of native's. Raises DataLoss if it is missing."""
     return StoredRows(shard.home.schema, datasets.open_dataset(shard.home.store, sstable_key(shard, sstable.path)))
 
 

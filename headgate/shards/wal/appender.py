@@ -91,11 +91,10 @@ class WalAppender:
         6. where the table was given a WAL store and the shard's WAL is still in the table, 3 to 5 were done there; it
            moves now, see `move_wal`.
 
-        On a fresh shard the barrier is entry 0 and rows start at 1. A crash after any
-        step leaves a shard that opens. Raises Fenced where another opener was later,
-        InvalidInput where the shard belongs to another owner (nothing is written then),
-        DataLoss where positions below the tip are missing, Corrupt where the WAL ends below what the manifest says was
-        flushed.
+        On a fresh shard the barrier is entry 0 and rows start at 1. A crash after any step leaves a shard that opens.
+        Raises Fenced if another opener was later, InvalidInput if the shard belongs to another owner (nothing is
+        written then), DataLoss if positions below the tip are missing, Corrupt if the WAL ends below what the manifest
+        says was flushed.
         """
         manifests = shard.manifests
         step("look")
@@ -187,7 +186,7 @@ class WalAppender:
         3. the store does not answer: the same slot again after a pause, then Poisoned.
 
         The store's own policy, but the pauses are ours: `halt` ends them, and an entry whose slot is taken and free
-        again goes on with the tries that are left.
+        again continues with the tries that are left.
         """
         if self._error is not None:
             raise self._error
@@ -233,7 +232,7 @@ class WalAppender:
         return slot is Slot.OURS
 
     def _send(self, entry_id: str, position: int) -> None:
-        """Note that a request is sent now. Raises what `halt` was given instead of going on to another slot."""
+        """Note that a request is sent now. Raises what `halt` was given instead of continuing to another slot."""
         with self._halted:
             again = self._sent is not None and (self._sent.entry_id, self._sent.position) == (entry_id, position)
             if self._halt is not None and not again:

@@ -120,7 +120,7 @@ def _check_names(columns: Sequence[pa.Field]) -> None:
 
 
 def _is_ours(header: EntryHeader, raw: bytes) -> bool:
-    """Whether we wrote it: damage must not turn one of ours into one of native's, which has no checksum.
+    """True if we wrote it: damage must not turn one of ours into one of native's, which has no checksum.
 
     Native writes a barrier without columns, rows with a generation, or (WAL-only) rows as the
     caller has them, without field ids and `_tombstone`. Everything else is ours, or was.

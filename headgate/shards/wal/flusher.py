@@ -113,7 +113,7 @@ class WalFlusher:
             raise self._error
 
     def _writes_alone(self, put: Put) -> bool:
-        """Whether the caller is to write the entry of its put itself."""
+        """True if the caller is to write the entry of its put itself."""
         with self._changed:
             if put.done or self._alone or self._thread is not None or self._error is not None:
                 return False
@@ -176,7 +176,7 @@ class WalFlusher:
 
     @property
     def closed(self) -> bool:
-        """Whether close was called."""
+        """True if close was called."""
         return self._closing
 
     def _note_retry(self) -> None:

@@ -35,7 +35,7 @@ _LZ4_RATIO = 255
 
 
 def check_lengths(message: pa.Message) -> None:
-    """Raises Corrupt where a compressed buffer of the message states a length that its bytes cannot have."""
+    """Raises Corrupt if a compressed buffer of the message states a length that its bytes cannot have."""
     body = _bytes(message.body)
     try:
         codec, buffers = _buffers(_bytes(message.metadata))

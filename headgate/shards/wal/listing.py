@@ -28,7 +28,7 @@ class WalListing:
     strays: tuple[str, ...]
 
     def has(self, position: int) -> bool:
-        """Whether an entry has that name."""
+        """True if an entry has that name."""
         index = int(np.searchsorted(self.positions, position))
         return index < len(self.positions) and int(self.positions[index]) == position
 
@@ -78,7 +78,7 @@ def positions(shard: Shard) -> set[int]:
 
 
 def has_entry(shard: Shard, position: int) -> bool:
-    """Whether an entry is there, by one HEAD, tried once."""
+    """True if an entry is there, by one HEAD, tried once."""
     try:
         shard.wal.head(shard.wal_key(position))
     except NotFound:

@@ -40,7 +40,7 @@ class WalPlaces(ObjectStore):
 
     @abstractmethod
     def settle(self) -> None:
-        """Decide for ever where entries are put, where that is open. Raises WalStoreMismatch."""
+        """Decide forever where entries are put, where that is open. Raises WalStoreMismatch."""
 
     @property
     @abstractmethod
@@ -101,7 +101,7 @@ class WalPlaces(ObjectStore):
 
 class MovedWal(WalPlaces):
     """The new store, and the table's own for what is still there. `persist` notes the new one for everybody, once; it
-    raises WalStoreMismatch where somebody has noted another.
+    raises WalStoreMismatch if somebody has noted another.
     """
 
     def __init__(self, own: ObjectStore, new: ObjectStore, persist: Callable[[], None]) -> None:
@@ -148,7 +148,7 @@ class MovedWal(WalPlaces):
 
 
 def check_place(shard: Shard, manifest: Manifest | None) -> None:
-    """Raises InvalidInput where the shard's WAL has moved, and the table was opened before that."""
+    """Raises InvalidInput if the shard's WAL has moved, and the table was opened before that."""
     moved = None if manifest is None else manifest.wal_store
     if moved is not None and shard.wal.uri != moved:
         raise InvalidInput(

@@ -56,10 +56,10 @@ def entry_name(shard: str, position: int, entry_id: str) -> str:
 
 
 def landed(home: TableHome, entry_id: str) -> bool:
-    """Whether an entry of unknown outcome is durable, by what its slot holds. One read; writes nothing.
+    """True if an entry of unknown outcome is durable, by what its slot holds. One read; writes nothing.
 
     1. the slot holds the entry: True, also before the next open.
-    2. it holds another's, such as the barrier of the next opener: False, for ever. The slot stays taken (R5), or is
+    2. it holds another's, such as the barrier of the next opener: False, forever. The slot stays taken (R5), or is
        collected below replay_after, where no replay reads what might still arrive.
     3. it is free above replay_after: nobody has opened the shard since, and the request may still arrive: InvalidInput.
     4. it is free at or below replay_after: its entry was flushed and collected, this one or another: Expired.

@@ -45,7 +45,7 @@ class Put:
 
     @property
     def done(self) -> bool:
-        """Whether the rows are durable."""
+        """True if the rows are durable."""
         return self._position is not None
 
     def wait(self, timeout: float | None = None) -> tuple[int, ...]:

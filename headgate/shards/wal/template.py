@@ -1,4 +1,4 @@
-"""Headers of entries that differ in a few known places: neither written nor read anew for each entry.
+"""Headers of entries that differ in a few known places: neither written nor read again for each entry.
 
 Making the schema message of an entry, and parsing it, is most of what a small entry costs. Two headers of one writer
 differ in the entry's id, row count, checksums and tags alone, and where these are equally long the rest is equal.

@@ -1,9 +1,9 @@
 """Finding the tip of a WAL: the first position that is free.
 
 `find_tip` asks for positions one by one. It costs the same however long the WAL is, and it takes more than WINDOW
-missing entries in a row for the tip: right for a stream, whose commit log says how far the WAL goes. `listed_tip`
-lists the WAL and proves that nothing lies above: for direct writers and readers, who have no log to go by. `listed_end`
-does that once, beside a writer that may go on: an opener's look, whose time a busy predecessor must not stretch.
+missing entries in a row for the tip: right for a stream, whose commit log says how far the WAL goes. `listed_tip` lists
+the WAL and proves that nothing lies above: for direct writers and readers, who have no log to go by. `listed_end` does
+that once, beside a writer that may continue: an opener's look, whose time a busy predecessor must not stretch.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def listed_end(shard: Shard, manifest: Manifest | None, latest: Callable[[], Man
     one below last_seen, and a missing end. Raises Corrupt as `listed_tip` does.
 
     A living writer may have flushed, and let be collected, what is missing: where `latest` has a replay_after that is
-    at or above it, the check goes on from there. So its work is bounded by the WAL's length.
+    at or above it, the check continues from there. So its work is bounded by the WAL's length.
     """
     position = replay_start(manifest)
     there = _listed_from(shard, position)

@@ -37,7 +37,7 @@ def _mark(values: pa.Array, kind: pa.DataType, fits: Fits, start: int) -> None:
 
 
 def cast_column(column: pa.Array, schema: RowSchema, name: str) -> pa.Array:
-    """The column in the table's type. Raises InvalidInput where a value would not stay what it is."""
+    """The column in the table's type. Raises InvalidInput if a value would not stay what it is."""
     if name not in schema.logical.names:
         return column
     kind = schema.logical.field(name).type

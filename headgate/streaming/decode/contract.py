@@ -82,7 +82,7 @@ class DecoderKind:
     follows_table: bool = True
     """False: its columns stay what they are when the table gains one."""
     in_format: bool = False
-    """Whether `format("headgate")` has it: it needs nothing but the table's columns."""
+    """True if `format("headgate")` has it: it needs nothing but the table's columns."""
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ class Provenance:
 
     @property
     def can_judge(self) -> bool:
-        """Whether the rows can be made again from the topic."""
+        """True if the rows can be made again from the topic."""
         return self.decoder is not None and self.changed is not True
 
     @property

@@ -1,4 +1,4 @@
-"""How the maintenance of one driver stands, and whether it goes on: shared by its threads and the batches."""
+"""How the maintenance of one driver stands, and whether it continues: shared by its threads and the batches."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Board:
     # -- whether it goes on ----------------------------------------------------------
 
     def is_over(self) -> bool:
-        """Whether no further job is to begin."""
+        """True if no further job is to begin."""
         with self.changed:
             return self.stopping or self.fenced is not None
 
@@ -104,7 +104,7 @@ class Board:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a job runs."""
+        """True if a job runs."""
         with self.changed:
             return bool(self._state.running)
 

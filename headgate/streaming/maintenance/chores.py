@@ -167,7 +167,7 @@ class BaseUpkeep:
 
 @dataclass
 class TableLook:
-    """Whether it is still the same table, and whether somebody has changed its columns."""
+    """True if it is still the same table, and whether somebody has changed its columns."""
 
     driver: StreamDriver
     schedule: Schedule
@@ -183,13 +183,13 @@ class TableLook:
         return Chore("check of the table", self._is_due, self._look, quiet=True)
 
     def check_table(self) -> None:
-        """Raises Fenced where a look has found another table in the place of the stream's (R23). Reads nothing."""
+        """Raises Fenced if a look has found another table in the place of the stream's (R23). Reads nothing."""
         with self.board.changed:
             if self._another_table is not None:
                 raise self._another_table
 
     def saw_other_columns(self) -> bool:
-        """Whether a look since the last call has found other columns than the driver writes. Reads nothing."""
+        """True if a look since the last call has found other columns than the driver writes. Reads nothing."""
         with self.board.changed:
             seen, self._other_columns = self._other_columns, False
         return seen

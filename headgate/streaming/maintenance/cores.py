@@ -3,7 +3,7 @@
 Promises:
 1. The jobs of one Spark application that run at once, of whatever stream, have together at most one task less than it
    has cores. On one core one task of them runs at a time, and a batch waits for it.
-2. First come, first served: a long compaction after the other keeps no flush waiting for ever.
+2. First come, first served: a long compaction after the other keeps no flush waiting forever.
 3. Who is called off leaves the line, and takes no turn.
 """
 

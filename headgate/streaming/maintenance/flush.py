@@ -26,8 +26,8 @@ def flush(spark: SparkSession, jobs: Sequence[FlushJob], tasks: int | None = Non
     """Run the jobs as one Spark job, and commit what they wrote: those that worked, before the error of one that did
     not is raised. Per shard the manifest as it stands. At most `tasks` run at once.
 
-    Raises Fenced where a successor has the shard, DataLoss where a listed entry is not what it was; what
-    was written is garbage then.
+    Raises Fenced if a successor has the shard, DataLoss if a listed entry is not what it was; what was written is
+    garbage then.
     """
     if not jobs:
         return {}

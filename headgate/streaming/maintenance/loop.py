@@ -46,7 +46,7 @@ class Loop:
     driver: StreamDriver
     board: Board
     is_active: Callable[[], bool]
-    """Whether the query runs."""
+    """True if the query runs."""
 
     def __call__(self) -> None:
         opened = self.driver.head.opened

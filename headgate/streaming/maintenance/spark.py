@@ -106,7 +106,7 @@ def schedule_of(options: SinkOptions, tasks: int | None = None) -> Schedule:
 
 
 def _is_active(facts: QueryFacts) -> bool:
-    """Whether the query runs, as far as Spark says; a JVM that is gone runs nothing."""
+    """True if the query runs, as far as Spark says; a JVM that is gone runs nothing."""
     if facts.run is None:
         return True
     try:

@@ -8,7 +8,7 @@ Promises:
    collects garbage: a long compaction or collection delays no flush, unless there are fewer than three cores, where a
    core for batches comes first. A collection needs none of Spark's.
 4. A driver that was fenced maintains nothing any more; the next batch learns it by itself.
-5. A stream whose table was dropped and made anew ends: the next batch, or the one under way, raises Fenced (R23). No
+5. A stream whose table was dropped and re-created ends: the next batch, or the one under way, raises Fenced (R23). No
    other look ends a stream.
 """
 
@@ -98,8 +98,8 @@ class Maintenance:
     def wait_for_room(self) -> None:
         """Before a batch: until the budget has room for it. Usually returns at once, and reads nothing.
 
-        Raises Fenced where a successor has the stream or the table is another one, Transient where the query was
-        stopped meanwhile.
+        Raises Fenced if a successor has the stream or the table is another one, Transient if the query was stopped
+        meanwhile.
         """
         self.check_table()
         if not self._schedule.memtables or (found := self._delay()) is None:
@@ -129,11 +129,11 @@ class Maintenance:
         self._board.wake()
 
     def check_table(self) -> None:
-        """Raises Fenced where a look has found another table in the place of the stream's (R23). Reads nothing."""
+        """Raises Fenced if a look has found another table in the place of the stream's (R23). Reads nothing."""
         self._look.check_table()
 
     def saw_other_columns(self) -> bool:
-        """Whether a look since the last call has found other columns than the driver writes: whoever changed them died
+        """True if a look since the last call has found other columns than the driver writes: whoever changed them died
         before the streams knew, or was native Lance (R22). Reads nothing.
         """
         return self._look.saw_other_columns()

@@ -41,7 +41,7 @@ def run_pieces(spark: SparkSession, name: str, pieces: int, work: Work, tasks: i
     there are pieces. Per piece what it said, or the error it met.
 
     Errors of ours are returned, not raised: whoever wants the work asks for it again. Raises what Spark raises, and
-    Poisoned where it says nothing of a piece.
+    Poisoned if it says nothing of a piece.
     """
     count = pieces if tasks is None else max(1, min(pieces, tasks))
     with named(spark, name):

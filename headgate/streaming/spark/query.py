@@ -36,7 +36,7 @@ class QueryFacts:
     output_mode: str | None = None
     """append, update or complete."""
     bare_kafka: bool | None = None
-    """Whether the query is Spark's Kafka source and nothing else."""
+    """True if the query is Spark's Kafka source and nothing else."""
     kafka_options: dict[str, str] | None = field(default=None, repr=False)
     """The source's options where the query reads one bare Kafka source. They may hold credentials."""
     cluster_options: dict[str, str] | None = field(default=None, repr=False)
@@ -51,7 +51,7 @@ class QueryFacts:
     """Spark's own object for this start of the query."""
 
     def is_of(self, frame: DataFrame) -> bool:
-        """Whether the frame is a batch of the run that these facts were found for. Two questions to the JVM.
+        """True if the frame is a batch of the run that these facts were found for. Two questions to the JVM.
 
         On Spark Connect every run has a process, hence facts, of its own.
         """
@@ -102,7 +102,7 @@ def query_facts(frame: DataFrame) -> QueryFacts:
 
 
 def is_untouched(frame: DataFrame) -> bool:
-    """Whether the frame is what foreachBatch was given: anything done to it since is a node on top."""
+    """True if the frame is what foreachBatch was given: anything done to it since is a node on top."""
     jdf: Any = frame._jdf
     return bool(jdf.queryExecution().logical().nodeName() == "LogicalRDD")
 

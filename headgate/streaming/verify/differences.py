@@ -39,7 +39,7 @@ class Differences:
 
     @property
     def wants_expected(self) -> bool:
-        """Whether the rows that were expected are of interest."""
+        """True if the rows that were expected are of interest."""
         return bool(self._wrong or len(self.difference.lost_keys))
 
     def expected(self, sequence: int, rows: pa.RecordBatch, offsets: pa.Array, place: Mapping[str, Any]) -> None:

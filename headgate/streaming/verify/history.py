@@ -46,7 +46,7 @@ class CommittedRange:
     """The sequence of the rewind that it ended with; None: it is the last pass."""
 
     def is_of(self, sequence: int) -> bool:
-        """Whether a record is of this pass."""
+        """True if a record is of this pass."""
         return self.after < sequence and (self.ended_by is None or sequence < self.ended_by)
 
     def value(self, eras: Iterable[Era]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Whether a frame can become rows of a table: refused before anything is claimed or written."""
+"""True if a frame can become rows of a table: refused before anything is claimed or written."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Written:
         return None
 
     def parts(self, plan: WritePlan) -> tuple[Parts, Parts]:
-        """What a commit record lists: shards, and dead-letter logs. Raises Poisoned where no record could."""
+        """What a commit record lists: shards, and dead-letter logs. Raises Poisoned if no record could."""
         if (name := self.out_of_place) is not None:
             raise Poisoned(f"Rows of shard {name!r} are in several tasks, even after a shuffle.", shard=name)
         return shard_parts(self.results, plan.shard_ids, plan.dead_letter_ids)

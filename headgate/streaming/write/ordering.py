@@ -25,7 +25,7 @@ change feeds of Delta and Iceberg say so that a row was replaced: a delete and a
 
 
 class OrderWatch:
-    """Whether everything that one log was given so far came in order."""
+    """True if everything that one log was given so far came in order."""
 
     def __init__(self) -> None:
         self.kept = True

@@ -37,7 +37,7 @@ def batch_decision(
 
 
 def shard_names(sharding: Sharding, sources: BatchSources) -> set[str]:
-    """The shards that the batch may write to. Raises InvalidInput where by_partition meets no partitions."""
+    """The shards that the batch may write to. Raises InvalidInput if by_partition meets no partitions."""
     if not isinstance(sharding, ByPartition):
         return set(sharding.known_names())
     if sources.opaque:

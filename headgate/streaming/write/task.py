@@ -45,7 +45,7 @@ ENOUGH_ROWS, ENOUGH_BYTES = 5_000, 8 << 20
 
 @dataclass(frozen=True)
 class WritePlan:
-    """One batch as its tasks see it. Picklable; made anew for each batch."""
+    """One batch as its tasks see it. Picklable; rebuilt for each batch."""
 
     maker: RowMaker
     claims: Mapping[str, Claim]
@@ -267,7 +267,7 @@ def _error_line(error: HeadgateError) -> str:
 
 
 def _ends_here(error: HeadgateError, plan: WritePlan) -> bool:
-    """Whether the driver must hear of it, because no other try follows that might fare better: it would only see
+    """True if the driver must hear of it, because no other try follows that might fare better: it would only see
     Spark's own error instead.
 
     Spark counts failures and this counts tries: where executors were lost or attempts ran side by side, the two

@@ -19,7 +19,7 @@ class Phases:
 
     @contextmanager
     def in_phase(self, name: str) -> Iterator[None]:
-        """What the block takes, also where it fails."""
+        """What the block takes, even if it fails."""
         began = clock.monotonic()
         try:
             yield

@@ -68,7 +68,7 @@ class LogArchive:
     # -- beginning ---------------------------------------------------------------------
 
     def begin(self) -> None:
-        """From here on nothing is deleted that the archive does not have. THIS WRITES. Twice equals once."""
+        """From here on nothing is deleted that the archive does not have. THIS WRITES. Idempotent."""
         if self.has_begun():
             return
         there = self.log.sequences()
@@ -126,7 +126,7 @@ class LogArchive:
                 yield Leaving(record, batches[sequence], text)
 
     def _stays(self, sequence: int) -> bool:
-        """Whether it is known to be in the log for good: an open record, or a rewind."""
+        """True if it is known to be in the log for good: an open record, or a rewind."""
         record, _ = self._stored(sequence)[1]
         return record is not None and not isinstance(record, BatchRecord)
 

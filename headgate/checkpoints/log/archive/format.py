@@ -102,7 +102,7 @@ def runs_of(names: Iterable[ArchiveName]) -> list[Span]:
 
 
 def covers(runs: Sequence[Span], sequence: int) -> bool:
-    """Whether a sequence is in one of the rising runs."""
+    """True if a sequence is in one of the rising runs."""
     index = bisect_right(runs, sequence, key=lambda run: run[0]) - 1
     return index >= 0 and sequence <= runs[index][1]
 

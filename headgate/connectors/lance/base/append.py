@@ -80,7 +80,7 @@ def appended_marks(dataset: Any, shards: Collection[UUID] | None = None) -> Mapp
     """Per shard (of those given) the highest generation that this version has taken in. Reads nothing unless a try is
     unfinished. (A clone carries the notes of its parent's shards, which say nothing of its own.)
 
-    Raises Poisoned where it is no longer known, Corrupt.
+    Raises Poisoned if it is no longer known, Corrupt.
     """
     marks = {}
     for shard, progress in progress_of(dataset).items():
@@ -147,7 +147,7 @@ def data_files(fragments: Sequence[str]) -> tuple[str, ...]:
 def intend(store: ObjectStore, above: Mapping[UUID, int], upto: Mapping[UUID, int], fragments: Sequence[str]) -> str:
     """Note a try to append, per shard, the generations from `above` (not included) to `upto`. The try's id.
 
-    Raises BaseMoved where the base has taken in something else than `above`, Poisoned, Transient.
+    Raises BaseMoved if the base has taken in something else than `above`, Poisoned, Transient.
     """
     own = uuid.uuid4().hex
     files = data_files(fragments)
@@ -170,10 +170,10 @@ def intend(store: ObjectStore, above: Mapping[UUID, int], upto: Mapping[UUID, in
 
 
 def append(store: ObjectStore, own: str, upto: Mapping[UUID, int], fragments: Sequence[str]) -> None:
-    """Commit the files, unless this or another try has landed. Twice equals once.
+    """Commit the files, unless this or another try has landed. Idempotent.
 
-    Raises BaseMoved where another try landed, or the columns changed since the files were written; Fenced where a
-    successor no longer knows this try; Poisoned, Transient.
+    Raises BaseMoved if another try landed, or the columns changed since the files were written; Fenced if a successor
+    no longer knows this try; Poisoned, Transient.
     """
     import lance
 
@@ -209,7 +209,7 @@ def append(store: ObjectStore, own: str, upto: Mapping[UUID, int], fragments: Se
 
 
 def finish(store: ObjectStore, upto: Mapping[UUID, int]) -> None:
-    """Note the generations as taken in, once they are. Twice equals once. Raises Fenced, Transient."""
+    """Note the generations as taken in, once they are. Idempotent. Raises Fenced, Transient."""
     for _ in range(TRIES):
         dataset = open_dataset(store)
         marks, progress = appended_marks(dataset, upto.keys()), progress_of(dataset)

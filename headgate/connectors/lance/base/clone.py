@@ -27,7 +27,7 @@ def ensure_clone(source: ObjectStore, target: ObjectStore, version: int, *, deep
     """Make `target` a dataset of its own out of one version of `source`, unless there is a dataset already.
 
     Which one that is, is for the caller to look at. Where a deep clone fails, leftovers in the folders of the source's
-    indexes are deleted, and it is made again. Raises DataLoss where the version is gone, StoreError.
+    indexes are deleted, and it is made again. Raises DataLoss if the version is gone, StoreError.
     """
     dataset = open_dataset(source, version=version)
     uri, options = target.locate()
@@ -51,7 +51,9 @@ def ensure_clone(source: ObjectStore, target: ObjectStore, version: int, *, deep
 
 
 def _without_leftovers(source: ObjectStore, dataset: Any) -> bool:
-    """Delete what a build has left in its folder inside an index that is committed. Whether there was something."""
+    """Delete what a build has left in its folder inside an index that is committed. Returns whether there was
+    something.
+    """
     segments = [str(segment.uuid) for index in dataset.describe_indices() for segment in index.segments]
     folders = [
         f"_indices/{segment}/{name}" for segment in segments for name in source.list_folders(f"_indices/{segment}/")
@@ -70,7 +72,7 @@ def _without_leftovers(source: ObjectStore, dataset: Any) -> bool:
 
 
 def check_shallow(source: ObjectStore, target: ObjectStore) -> None:
-    """Raises InvalidInput where a shallow clone cannot be.
+    """Raises InvalidInput if a shallow clone cannot be.
 
     From one bucket to another pylance 14.0.2 writes the clone's manifest into the source's bucket.
     """

@@ -117,7 +117,7 @@ def settle_base(store: ObjectStore) -> tuple[Damaged, ...]:
 
 
 def set_aside(store: ObjectStore) -> tuple[Damaged, ...]:
-    """Set damaged versions aside, and say which. Raises Transient where another holds the lock for long, StoreError."""
+    """Set damaged versions aside, and say which. Raises Transient if another holds the lock for long, StoreError."""
     root = local_root(store)
     if root is None or not damage(store):
         return ()

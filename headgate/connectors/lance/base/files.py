@@ -42,7 +42,7 @@ def version_of(name: str) -> int | None:
 
 
 def has_versions(store: ObjectStore) -> bool:
-    """Whether there is a manifest, of whatever content, on any store. Lance's hint alone is no dataset."""
+    """True if there is a manifest, of whatever content, on any store. Lance's hint alone is no dataset."""
     return any(version_of(key.removeprefix("_versions/")) is not None for key in store.list_keys("_versions/"))
 
 

@@ -101,7 +101,7 @@ def manifest_keys(version: int) -> tuple[str, str]:
 def version_files(root: str, manifest: str) -> VersionFiles:
     """What a version of the base at `root` is made of, by the path of its manifest.
 
-    A shallow clone's files in its source are among them. Raises Corrupt where the manifest cannot be read,
+    A shallow clone's files in its source are among them. Raises Corrupt if the manifest cannot be read,
     FileNotFoundError where it is gone.
     """
     with open(manifest, "rb") as file:

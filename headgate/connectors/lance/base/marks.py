@@ -18,8 +18,8 @@ def compacted_marks(store: ObjectStore, dataset: Any, shards: Collection[UUID] |
     """Per shard, of those given, the highest generation that this version of the base contains. Reads two ranges of
     one object.
 
-    `store` has the dataset's directory as its root. Raises NotFound, Corrupt, and Poisoned where an append that
-    nobody finished can no longer be judged.
+    `store` has the dataset's directory as its root. Raises NotFound, Corrupt, and Poisoned if an append that nobody
+    finished can no longer be judged.
     """
     marks = dict(native_marks(store, dataset))
     for shard, generation in appended_marks(dataset, shards).items():

@@ -36,7 +36,7 @@ class Merged:
 def delete_keys(dataset: Any, key: Sequence[str], keys: pa.Table) -> int:
     """Delete the rows with these keys. How many. Moves `dataset` on to the version this makes.
 
-    Raises Transient where another change of the base came in between, or the store failed: open it again.
+    Raises Transient if another change of the base came in between, or the store failed: open it again.
     """
     if not keys.num_rows:
         return 0
@@ -51,8 +51,8 @@ def delete_keys(dataset: Any, key: Sequence[str], keys: pa.Table) -> int:
 def merge_rows(dataset: Any, key: Sequence[str], rows: pa.Table, generations: Mapping[UUID, int]) -> Merged:
     """Replace the rows with these keys, add the new ones, and mark the generations as taken in; without rows, mark.
 
-    Moves `dataset` on to the version this makes. Raises Transient where another change of the base came in between,
-    a generation is marked already, or the store failed: the base tells which.
+    Moves `dataset` on to the version this makes. Raises Transient if another change of the base came in between, a
+    generation is marked already, or the store failed: the base tells which.
     """
     from lance import CompactedSsTable
 

@@ -40,7 +40,7 @@ def sync_base(store: ObjectStore, version: int | None = None) -> None:
     2. sync the files that the highest mark does not vouch for, then all manifests since, then the folders.
     3. put the mark, unless there is a higher one; remove lower ones.
 
-    Raises NotFound where there is no such version, Corrupt where its manifest cannot be read, DataLoss, StoreError.
+    Raises NotFound if there is no such version, Corrupt if its manifest cannot be read, DataLoss, StoreError.
     """
     root = local_root(store)
     if root is not None:

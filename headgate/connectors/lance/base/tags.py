@@ -20,9 +20,9 @@ from headgate.errors import NotFound, Transient
 
 
 def hold_version(store: ObjectStore, tag: str, version: int) -> None:
-    """Tag a version, durably, and what it is made of; twice equals once.
+    """Tag a version, durably, and what it is made of; idempotent.
 
-    Raises NotFound where the version is gone, DataLoss where it has lost files, Transient.
+    Raises NotFound if the version is gone, DataLoss if it has lost files, Transient.
     """
     settle_base(store)
     dataset = open_dataset(store)

@@ -21,7 +21,7 @@ from headgate.errors import Transient
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """Fragments to be written anew: the work, as JSON, at one version. Picklable."""
+    """Fragments to be written again: the work, as JSON, at one version. Picklable."""
 
     version: int
     tasks: tuple[str, ...]
@@ -73,7 +73,7 @@ def run_merge(store: ObjectStore, plan: MergePlan, number: int) -> str:
 
 
 def commit_merge(store: ObjectStore, made: Sequence[str]) -> None:
-    """Let the base name the merged fragments. Raises Transient where others changed the old ones meanwhile."""
+    """Let the base name the merged fragments. Raises Transient if others changed the old ones meanwhile."""
     from lance.optimize import Compaction, RewriteResult
 
     try:

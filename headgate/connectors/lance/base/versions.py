@@ -7,7 +7,7 @@ from headgate.connectors.objects import ObjectStore
 
 
 def indexes_in_use(store: ObjectStore) -> frozenset[str]:
-    """The folders below `_indices/` that any version of the base names. Raises DataLoss where one cannot be read."""
+    """The folders below `_indices/` that any version of the base names. Raises DataLoss if one cannot be read."""
     latest = open_dataset(store)
     used: set[str] = set()
     for version in latest.versions():

@@ -97,7 +97,7 @@ def own_stop_words(dataset: Any, store: ObjectStore, name: str) -> Mapping[str, 
     """The stop words of one's own that an index of the dataset has, as a parameter; none where it has none.
 
     A dataset's description leaves them out, and an index built without them could not stand beside this one. Raises
-    DataLoss where a segment's marker is gone.
+    DataLoss if a segment's marker is gone.
     """
     for segment in segments(dataset, store, "", name)[:1]:
         marker = open_file(f"{segment.uri}/metadata.lance", segment.options, None).metadata().schema.metadata or {}

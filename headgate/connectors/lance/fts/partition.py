@@ -183,7 +183,7 @@ class PostingsInMemory:
 
 
 def read_file(uri: str, options: Mapping[str, str], columns: list[str] | None = None) -> pa.Table:
-    """A file of an index. Raises DataLoss where it is missing or damaged."""
+    """A file of an index. Raises DataLoss if it is missing or damaged."""
     with _reading(uri):
         return open_file(uri, options, columns).read_all().to_table()
 

@@ -4,8 +4,8 @@ Every value has a cursor, and each step of the schema moves all cursors at once:
 those values that still have a byte of it, a union is one step per branch. Only arrays and maps take a step per item
 of the longest one.
 
-Promises: what a value holds never raises; a value that ends early, goes on too long, or holds what its column
-cannot, is told in `errors`, and no other value is read differently for it.
+Promises: what a value holds never raises; a value that ends early, continues too long, or holds what its column cannot,
+is told in `errors`, and no other value is read differently for it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Cursors:
     def read(self, node: Node, rows: Numbers, kind: pa.DataType | None) -> pa.Array | None:
         """What the values hold next, in the type `kind`; None: nobody wants it, and the cursors pass over it.
 
-        Raises InvalidInput where the schema can never be that type.
+        Raises InvalidInput if the schema can never be that type.
         """
         if kind is None and not len(rows):
             return None
@@ -68,7 +68,7 @@ class Cursors:
             self._at[row] = self._ends[row]
 
     def check_ends(self, rows: Numbers) -> None:
-        """Values that go on after their last field are bad."""
+        """Values that continue after their last field are bad."""
         self.fail(rows[self._at[rows] < self._ends[rows]], "bytes are left after the value")
 
     # -- bytes -----------------------------------------------------------------------

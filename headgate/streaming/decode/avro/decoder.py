@@ -1,9 +1,9 @@
 """Avro in the wire format of a schema registry: a zero byte, the id of the writer's schema in four, then the value.
 
 The writer's schema says what the bytes are, the table's columns what is wanted of it, by name: a field that the table
-does not have is passed over, a column that the writer does not have is null. A value that a column cannot hold
-exactly is a bad record, as are one that ends early or goes on, and one whose schema the registry does not have or
-whose types can never be the table's. A registry that does not answer is Transient: Spark tries the task again.
+does not have is passed over, a column that the writer does not have is null. A value that a column cannot hold exactly
+is a bad record, as are one that ends early or continues, and one whose schema the registry does not have or whose types
+can never be the table's. A registry that does not answer is Transient: Spark tries the task again.
 
 | Avro | columns |
 |---|---|
@@ -51,7 +51,7 @@ class WriterSchemas:
 
     @classmethod
     def of(cls, registry: str | None, schemas: Mapping[int, str] | None, auth: str | None) -> WriterSchemas:
-        """Raises InvalidInput where there is neither a registry nor a schema, and for a schema that cannot be read."""
+        """Raises InvalidInput if there is neither a registry nor a schema, and for a schema that cannot be read."""
         if registry is None and not schemas:
             raise InvalidInput(
                 "The Avro decoder needs the schemas of the values.",
@@ -80,7 +80,7 @@ class AvroDecoder:
     schemas: WriterSchemas
 
     def decode(self, values: pa.Array) -> Decoded:
-        """The rows of the values. Raises Transient or PermissionDenied where the registry does not answer.
+        """The rows of the values. Raises Transient or PermissionDenied if the registry does not answer.
 
         1. null values are tombstones; the header of the others says which schema they have.
         2. the values of each schema are read side by side; what is wrong with one is said of that one.

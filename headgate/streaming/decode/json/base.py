@@ -64,7 +64,7 @@ class JsonType(ABC):
         """The value (not null, at this path) to build the stand-in from. Raises Unfit."""
 
     def holds(self, what: type[JsonType]) -> bool:
-        """Whether such a type is in it, at any depth."""
+        """True if such a type is in it, at any depth."""
         return isinstance(self, what) or any(part.holds(what) for part in self.parts)
 
 

@@ -106,7 +106,7 @@ class ColumnReader:
         self._halve(texts.filter(pa.array(fits)), at[fits])
 
     def _fits(self, text: str, at: int) -> bool:
-        """Whether one record fits, by the rules; where they cannot tell, by the parser."""
+        """True if one record fits, by the rules; where they cannot tell, by the parser."""
         try:
             self._records.read(text)
         except Unfit as error:
@@ -136,7 +136,7 @@ class ColumnReader:
         self._halve(texts.slice(middle), at[middle:])
 
     def _parsed(self, texts: pa.Array, at: Positions) -> bool:
-        """Whether the texts parse: then their columns wait for `_settle`."""
+        """True if the texts parse: then their columns wait for `_settle`."""
         if len(texts):
             try:
                 self._read.append((self._parse(texts), texts, at))

@@ -45,7 +45,7 @@ class Field:
         return self.type.finish(array, path)
 
     def read(self, value: Any, path: str) -> Any:
-        """As JsonType's, of a value that may be null."""
+        """As JsonType's, of a value that is nullable."""
         if value is not None and value is not _MISSING:
             return self.type.read(value, path)
         if not self.nullable:

@@ -35,7 +35,7 @@ class String(JsonType):
 
 
 def has_surrogate(text: str) -> bool:
-    """Whether half a surrogate pair is in it."""
+    """True if half a surrogate pair is in it."""
     if text.isascii():
         return False
     try:
