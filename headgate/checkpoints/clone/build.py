@@ -1,7 +1,7 @@
-"""Making a clone out of what was copied: manifests, barriers, logs, the base, and the flip; or leaving nothing of it.
+"""Building a clone from the copied files: manifests, barriers, logs, the base, and the flip; or removing it.
 
-All of it follows from the intent and the checkpoint alone, so that every step may be done twice, and by two callers.
-What stands at the destination and does not follow from them is refused, never overwritten.
+Everything follows from the intent and the checkpoint, so every step can be repeated, even by two callers. Files at the
+destination that do not follow from them are refused, never overwritten.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from headgate.shards.shard import Shard, TableHome
 from headgate.steps import step
 
 NOTES = "headgate."
-"""How the keys of the base's configuration begin that are ours."""
+"""Prefix of headgate's keys in the base's configuration."""
 
 
 @dataclass(frozen=True)
 class CloneTarget:
-    """Where the clone goes, and how it is made a table."""
+    """The destination of the clone, and how it becomes a table."""
 
     store: ObjectStore
     wal_store: ObjectStore
-    """The same one where the WALs lie in the clone."""
+    """The table's store, if the WALs are in the clone."""
     deep: bool
     id_key: str
     """The key of the base's configuration that names the table."""
@@ -62,13 +62,15 @@ class CloneTarget:
 
 
 def named(target: CloneTarget) -> str | None:
-    """The table that the base at the destination names; "" where it names none, None where there is no base."""
+    """The table id in the base at the destination; "" if it has none, None if there is no base."""
     base = lance_connector.look(*target.store.locate())
     return None if base is None else base.config.get(target.id_key, "")
 
 
 def make_shards(home: TableHome, checkpoint: TableCheckpoint, plans: Sequence[ShardPlan], intent: CloneIntent) -> None:
-    """Steps 5 and 6 of `clone_table`. `home` is the clone's. Raises InvalidInput if a shard or log is another's."""
+    """Steps 5 and 6 of `clone_table`. `home` is the clone's. Raises InvalidInput if a shard or log belongs to another
+    table.
+    """
     epochs = parallel.each("clone", partial(tail_epoch, home), plans)
     manifests = [cloned_manifest(plan, epoch, intent.table_id) for plan, epoch in zip(plans, epochs, strict=True)]
     parallel.each("clone", partial(_put_manifest, home, intent), manifests)
@@ -87,7 +89,7 @@ def make_shards(home: TableHome, checkpoint: TableCheckpoint, plans: Sequence[Sh
 
 
 def _put_manifest(home: TableHome, intent: CloneIntent, manifest: Manifest) -> None:
-    """Without native's hint: it does without one, and this call may come late."""
+    """Without native's hint: native works without it, and this call may be late."""
     shard = Shard(home, manifest.shard_id)
     with suppress(AlreadyExists):
         key, data = names.manifest_key(shard.id, manifest.version), encode_manifest(manifest)
@@ -107,7 +109,9 @@ def _of_another_instant(target: str, intent: CloneIntent) -> InvalidInput:
 
 
 def make_base(home: TableHome, target: CloneTarget, checkpoint: TableCheckpoint, intent: CloneIntent) -> None:
-    """Step 7 of `clone_table`. `home` is the source's. Raises InvalidInput if the base there is another's."""
+    """Step 7 of `clone_table`. `home` is the source's. Raises InvalidInput if the base there belongs to another
+    table.
+    """
     if not intent.deep:
         if held_versions(home.store).get(intent.tag, checkpoint.base_version) != checkpoint.base_version:
             raise _of_another_instant(target.store.uri, intent)
@@ -126,8 +130,8 @@ def make_base(home: TableHome, target: CloneTarget, checkpoint: TableCheckpoint,
 
 
 def flip(target: CloneTarget, intent: CloneIntent) -> None:
-    """Step 8 of `clone_table`. Raises InvalidInput if the intent or the base is another's by now, or where another
-    caller has given the clone up: only one of making and removing continues (R20).
+    """Step 8 of `clone_table`. Raises InvalidInput if the intent or the base has changed, or another caller has
+    abandoned the clone: either completing or removing it continues (R20).
 
     Notes on the source's own shards go in the same commit: they tell of versions of its base that the clone lacks.
     """
@@ -150,11 +154,11 @@ def flip(target: CloneTarget, intent: CloneIntent) -> None:
 
 
 def remove(target: CloneTarget, intent: CloneIntent, shard_ids: Iterable[UUID], release: Callable[[], None]) -> None:
-    """Leave nothing of a clone that cannot be but its outcome:
+    """Remove a clone that cannot be completed, except its outcome:
 
     1. a mark that it is to be given up, with the shards that it may have.
-    2. take its outcome: from then on nobody completes it, however long it slept (R20). Where a maker has it, the mark
-       goes again.
+    2. take its outcome: from then on no sleeping process can complete it (R20). If its maker has the outcome, remove
+       the mark again.
     3. delete everything but intent and mark, then `release` what the source holds for it.
     4. delete the intent, then the mark.
 

@@ -1,16 +1,15 @@
-"""Clone: a table of its own out of another one at one instant, fresh rows included.
+"""Clone: an independent copy of a table at one instant, fresh rows included.
 
 Promises:
 1. The clone holds exactly the visible rows of its source at that instant, from the base, the SSTables and the WALs, and
-   every stream continues in it where it stood in the source, by a log of its own.
-2. The source is neither fenced nor disturbed: while the clone is made, a checkpoint (and its tag) on it; while a
-   shallow clone lives, one tag, because its base reads the source's files.
+   every stream continues where it was in the source, with its own log.
+2. The source is neither fenced nor disturbed. During the clone it has a checkpoint (and its tag); for a shallow clone
+   it keeps one tag, because the clone's base reads the source's files.
 3. The clone exists from one compare-and-set on. A crash before leaves no table; the same call completes it.
-4. An entry that is lost is DataLoss, and then nothing of the clone is left but a record that it was given up, which
-   keeps another caller that slept from completing it (R20); a removal that dies is done by the next call at that
-   destination. After any other error the intent stays, and the same call takes it up. An entry that is missing at the
-   start of a WAL and held no rows (a barrier, a dead attempt) is no loss: it is skipped, and the clone's replay_after
-   is adjusted.
+4. A lost entry is DataLoss. Then only a record of the abandoned clone is left, so that a sleeping caller cannot
+   complete it (R20); the next call at that destination completes an interrupted removal. After any other error the
+   intent stays, and the same call continues. A missing entry without rows at the start of a WAL (a barrier, a dead
+   attempt) is not a loss: it is skipped, and the clone's replay_after is adjusted.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from headgate.shards.shard import TableHome
 from headgate.steps import step
 
 TRIES = 8
-"""Each lost try means that the source was flushed and collected under the copy; they do not run that often."""
+"""A try fails if the source was flushed and collected during the copy, which does not happen that often."""
 
 CLONE_STEPS = (
     "looked",
@@ -63,7 +62,7 @@ CLONE_STEPS = (
     "cloned",
     "released",
 )
-"""Where `clone_table` pauses, in order; from "pinned" to "copied" again where the source moved on."""
+"""The steps of `clone_table`, in order; "pinned" to "copied" are repeated if the source changed."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +71,11 @@ class CloneSource:
 
     home: TableHome
     shard_ids: Callable[[], Iterable[UUID]]
-    """Its shards as they are now."""
+    """Its current shards."""
     names: Sequence[str] = ()
-    """Names that its shards may have."""
+    """Possible names of its shards."""
     all_named: bool = False
-    """True if a shard without a name is refused: rows of one key would meet another shard in the clone."""
+    """True if shards need a name: otherwise rows of a key could go to another shard in the clone."""
 
 
 def clone_table(
@@ -86,25 +85,25 @@ def clone_table(
     checkpoint: str | None = None,
     progress: Progress = no_progress,
 ) -> UUID:
-    """Make a clone, of a named checkpoint or of the source as it is now; its table id.
+    """Clone a named checkpoint or the current source. Returns the clone's table id.
 
-    1. look: what can never be is refused. A destination is empty, or holds this very clone.
-    2. intent: what is going to be made, under a new random id; after a crash the one that is there.
-    3. pin: the named checkpoint, or one of our own. Then look whether the clone exists: whoever made it has released
-       its pin, and ours is of a later instant.
+    1. check the arguments. The destination must be empty, or contain this unfinished clone.
+    2. intent: record the clone under a new random id; after a crash, read the existing one.
+    3. pin: the named checkpoint, or a new one. Then check if the clone exists already: its maker has then released its
+       pin, and ours is of a later instant.
     4. copy the WAL tails, SSTables and dead letters. Entries that are missing at the start of a tail and held no rows
        are skipped. Entries that were flushed and collected meanwhile: from 3 again with a new pin (R13). A lost one:
        everything is removed, DataLoss.
     5. shards: the first manifest of each, then a fence barrier above its tail.
     6. logs: per stream one fold at the same sequence, and an open record above it.
     7. base: a tag on the source where its files will be shared, then the clone, then the table's record.
-    8. flip: take the clone's outcome, which whoever removes it takes as well (R20); then the base names the clone's id,
-       by compare-and-set. From here the clone exists.
+    8. flip: take the clone's outcome, for which a removal competes (R20); then set the clone's id in the base, by
+       compare-and-set. From here the clone exists.
     9. sync the base, the source's files in a shallow clone included: from here the clone survives a power cut (R21).
     10. release our own pin.
 
-    Everything before 8 may be done twice, so that two callers with the same arguments do no harm. Raises
-    InvalidInput, NotFound (no such checkpoint), DataLoss, StoreError, Transient.
+    Everything before 8 can be repeated, so two callers with the same arguments do no harm. Raises InvalidInput,
+    NotFound (no such checkpoint), DataLoss, StoreError, Transient.
     """
     intent = _look(source.home, target, checkpoint)
     step("looked")
@@ -139,8 +138,8 @@ def _make(
 
 
 def _look(home: TableHome, target: CloneTarget, checkpoint: str | None) -> CloneIntent:
-    """The intent that is there, or a new one, after the rest of one that was given up is removed. Raises InvalidInput
-    where the destination holds anything else.
+    """The existing intent, or a new one, after removing the rest of an abandoned clone. Raises InvalidInput where the
+    destination holds anything else.
     """
     assert home.table_id is not None
     if target.store.uri == home.uri or target.store.uri.startswith(home.uri.rstrip("/") + "/"):
@@ -186,7 +185,7 @@ def _look(home: TableHome, target: CloneTarget, checkpoint: str | None) -> Clone
 
 
 def _exists(target: CloneTarget, intent: CloneIntent) -> bool:
-    """True if the flip is done. Raises InvalidInput if something else was made at the destination."""
+    """True if the flip is done. Raises InvalidInput if something else was created at the destination."""
     found = named(target)
     if found not in (None, str(intent.source_id), str(intent.table_id)):
         raise InvalidInput(
@@ -220,7 +219,9 @@ def _pinned(source: CloneSource, intent: CloneIntent, target: CloneTarget) -> Ta
 
 
 def _is_held(home: TableHome, pin: TableCheckpoint) -> bool:
-    """Put the tag once more: whoever took the pin may have died before. False: its base is gone, and so is the pin."""
+    """Put the tag again: the process that took the pin may have died before it. False if the base version is gone, and
+    so the pin is invalid.
+    """
     try:
         hold_version(home.store, pin.tag, pin.base_version)
     except NotFound:
@@ -235,7 +236,7 @@ def _is_held(home: TableHome, pin: TableCheckpoint) -> bool:
 def _copied(
     source: CloneSource, target: CloneTarget, intent: CloneIntent, progress: Progress
 ) -> tuple[TableCheckpoint, list[ShardPlan]] | None:
-    """What was copied. None: another caller has completed the clone."""
+    """The copied plans. None if another caller has completed the clone."""
     home = source.home
     for _ in range(TRIES):
         plans: list[ShardPlan] = []
@@ -274,7 +275,7 @@ def _give_up(home: TableHome, target: CloneTarget, intent: CloneIntent, shard_id
 
 
 def _release(home: TableHome, intent: CloneIntent) -> None:
-    """Our own pin; a named one is somebody else's."""
+    """Drop our own pin; a named checkpoint belongs to the user."""
     if intent.checkpoint is None:
         with suppress(NotFound):
             drop(home, intent.pin)

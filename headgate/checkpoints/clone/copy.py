@@ -2,9 +2,9 @@
 
 Promises:
 1. Nothing is written at the source.
-2. An object that is there in full is not copied again: a copy appears whole or not at all, so its size tells.
-3. Entries that are missing at the start of a tail and held no rows (barriers, dead attempts) are skipped, and the
-   clone's replay_after is adjusted. Any other that is missing was flushed since (MovedOn), or it is DataLoss.
+2. A complete object is not copied again: a copy appears completely or not at all, so its size tells.
+3. Missing entries without rows at the start of a tail (barriers, dead attempts) are skipped, and the clone's
+   replay_after is adjusted. Any other missing entry was flushed since (MovedOn), or it is DataLoss.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ _log = structlog.get_logger("headgate.checkpoints")
 
 
 LARGE = 16 << 20
-"""Bytes above which an object is large. From one kind of store or bucket to another each copy holds one in memory."""
+"""Bytes above which an object is large. A copy between stores or buckets holds one object in memory."""
 
 LARGE_COPIERS = 2
-"""Large objects under way at once: an SSTable may be as large as a MemTable."""
+"""Concurrent copies of large objects: an SSTable may be as large as a MemTable."""
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is."""
 
 
 def no_progress(what: str, done: int, total: int) -> None:
-    """Say nothing."""
+    """Report no progress."""
 
 
 class MovedOn(Exception):
@@ -84,7 +84,7 @@ def copy_all(
     streams: Mapping[str, Fold],
     progress: Progress = no_progress,
 ) -> list[ShardPlan]:
-    """Copy what the shards need, and what the dead letters of the streams need; the plans without what was skipped:
+    """Copy the files of the shards and dead letters. Returns the plans without skipped entries.
 
     1. list both sides of every shard. Entries that neither side has: skipped at the start of a tail where they held no
        rows, otherwise MovedOn or DataLoss, before anything is copied.
@@ -107,7 +107,7 @@ def copy_all(
 
 
 def clone_start(shard: Shard, manifest: Manifest, visible: Visible) -> int:
-    """The first position that a clone needs: behind what is missing at the start of the tail and held no rows."""
+    """The first position that a clone needs: after missing entries without rows at the start of the tail."""
     there = _entries(shard)
     start = manifest.replay_after + 1
     tail = range(start, max(start, manifest.last_seen + 1, *(position + 1 for position in there)))
@@ -125,7 +125,9 @@ def tail_epoch(target: TableHome, plan: ShardPlan) -> int:
 
 
 def put_barrier(target: TableHome, plan: ShardPlan, epoch: int) -> None:
-    """Put the clone's own fence barrier above the tail. So no WAL is empty: native would start anew in one that is."""
+    """Put the clone's fence barrier above the tail, so that no WAL is empty: native Lance would start again in an empty
+    one.
+    """
     shard, barrier = Shard(target, plan.shard_id), encode_barrier(epoch=epoch, entry_id=plan.entry_id)
     with suppress(AlreadyExists):  # ours, of an earlier try: it is made of nothing but the plan
         shard.wal.put_if_absent(shard.wal_key(plan.barrier), barrier.buffers)
@@ -147,7 +149,7 @@ def _without_skipped(source: TableHome, target: TableHome, streams: Mapping[str,
 def _first_needed(
     shard: Shard, manifest: Manifest, tail: range, there: Container[int], listed: Iterable[tuple[int, int]]
 ) -> int:
-    """Behind the entries at the start of a tail that are missing and held no rows."""
+    """The first position after missing entries without rows at the start of a tail."""
     if tail.start in there:
         return tail.start
     positions = {position for first, last in listed for position in range(first, last + 1)}

@@ -1,8 +1,8 @@
-"""What a clone is going to be, put at its destination before anything else, once: `_headgate/clone.json`.
+"""The record of a planned clone, written first at its destination: `_headgate/clone.json`.
 
-The same call finds it after a crash and continues under the same id; any other call is refused. It stays afterwards and
-says where the clone came from. A clone that cannot be made is marked as given up before it is removed, in
-`_headgate/clone.given_up.json`, so that a removal which died is taken up as well.
+After a crash, the same call finds it and continues under the same id; any other call fails. It stays and says where the
+clone came from. A clone that cannot be completed is marked as abandoned in `_headgate/clone.given_up.json` before it is
+removed, so that an interrupted removal is completed too.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from headgate.connectors.objects.deletion import delete
 from headgate.errors import AlreadyExists, HeadgateError, InvalidInput, NotFound
 
 KEY = "_headgate/clone.json"
-"""One per destination, so that of two different clones only one begins."""
+"""One per destination, so that only one of two different clones starts."""
 
 GIVEN_UP = "_headgate/clone.given_up.json"
-"""There while a clone is being removed."""
+"""Exists while a clone is being removed."""
 OUTCOMES = "_headgate/clones/"
 """Below it, per clone that was begun at a destination, whether it was made or given up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloneIntent:
-    """What the record says. URIs are without credentials."""
+    """The record's contents. URIs are without credentials."""
 
     KIND: ClassVar = "clone"
     table_id: UUID
@@ -36,7 +36,7 @@ class CloneIntent:
     source_uri: str
     source_id: UUID
     checkpoint: str | None
-    """The named checkpoint; None: the source as it is."""
+    """The named checkpoint; None for the current source."""
     deep: bool
     wal_uri: str | None
 
@@ -47,8 +47,8 @@ class CloneIntent:
 
     @property
     def outcome(self) -> str:
-        """The slot at the destination that is taken before the clone is made a table, or before it is removed (R20). It
-        stays: whoever sleeps in the same call may still come.
+        """The slot at the destination that is taken before the clone becomes a table, or before it is removed (R20). It
+        stays, because a sleeping caller may still come.
         """
         return f"{OUTCOMES}{self.table_id}"
 
@@ -77,7 +77,7 @@ def read_intent(store: ObjectStore) -> CloneIntent | None:
 
 
 def put_intent(store: ObjectStore, wanted: CloneIntent) -> CloneIntent:
-    """The intent that stands: this one, or an equal one that was there before. Raises InvalidInput for another."""
+    """The intent in force: this one, or an equal earlier one. Raises InvalidInput for another."""
     try:
         store.put_if_absent(KEY, records.encode(wanted))
         return wanted
@@ -89,7 +89,7 @@ def put_intent(store: ObjectStore, wanted: CloneIntent) -> CloneIntent:
 
 
 def put_given_up(store: ObjectStore, intent: CloneIntent, shard_ids: Iterable[UUID]) -> tuple[UUID, ...]:
-    """Mark the clone as given up, once; the shards that the mark names."""
+    """Mark the clone as abandoned, once. Returns the shards in the mark."""
     named = tuple(shard_ids)
     data = records.encode(_GivenUp(intent.table_id, named))
     try:
@@ -112,12 +112,12 @@ def read_given_up(store: ObjectStore) -> tuple[UUID, ...] | None:
 
 
 def forget_given_up(store: ObjectStore) -> None:
-    """Delete the mark, the last that is left of a clone that was given up."""
+    """Delete the mark, the last file of an abandoned clone."""
     delete(store, GIVEN_UP, "clone")
 
 
 def same_call(stored: CloneIntent, wanted: CloneIntent, target: str) -> CloneIntent:
-    """The stored intent, where both mean the same clone. Raises InvalidInput."""
+    """The stored intent, if both describe the same clone. Raises InvalidInput."""
     differing = [
         f"{name} is {getattr(stored, name)}, got {getattr(wanted, name)}"
         for name in ("source_id", "checkpoint", "deep", "wal_uri")

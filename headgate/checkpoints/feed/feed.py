@@ -1,9 +1,9 @@
 """The commit logs of a table, read by a consumer: every committed batch once, in order (R15).
 
 Promises:
-1. Per stream, batches come in the order of their sequence, none left out and none twice, whatever is flushed, folded,
-   compacted or collected meanwhile: a pin holds what has not been read.
-2. A consumer that comes too late is told so by Expired, with a checkpoint to start from; it never skips.
+1. Per stream, batches come in order of their sequence, none missing or duplicated, despite flushes, folds, compactions
+   and collections: a pin protects unread batches.
+2. A consumer that is too late gets Expired, with a checkpoint to start from; it never skips.
 3. Nobody is fenced but an earlier run of the same consumer.
 
 Rows that a ShardWriter put without a stream are in no commit log.
@@ -30,10 +30,10 @@ from headgate.shards.shard import Shard, TableHome
 from headgate.shards.wal.listing import positions
 
 Start: TypeAlias = Literal["earliest", "latest"] | TableCheckpoint
-"""Where a consumer begins: with all that is still there, with what comes from now on, or after a checkpoint."""
+"""Where a consumer starts: at the oldest existing record, with new records only, or after a checkpoint."""
 
 HOLD = 86_400.0
-"""Seconds that a pin holds what was not read, counted from its last renewal: a consumer may be down for a day."""
+"""Seconds that a pin is valid after its last renewal: a consumer may be down for a day."""
 
 RENEW_EVERY = 30.0
 """Seconds between two renewals at least; a pin that expires sooner is renewed four times in its life."""
@@ -71,7 +71,7 @@ class LogFeed:
     # -- what Spark asks -------------------------------------------------------------
 
     def start(self, where: Start) -> Offsets:
-        """Where the consumer begins. THIS WRITES a pin. Raises Expired if what follows a checkpoint is gone."""
+        """The consumer's start. THIS WRITES a pin. Raises Expired if what follows a checkpoint is gone."""
         for _ in range(TRIES):
             tips = self._look()
             if isinstance(where, TableCheckpoint):
@@ -89,7 +89,7 @@ class LogFeed:
         return offsets
 
     def latest(self, start: Offsets, limit: Limit | None = None) -> Offsets:
-        """How far the logs go, or how far a limit lets a batch go: at least one record, whole ones only."""
+        """The end of the next batch, within the limit: at least one record, and only whole ones."""
         self._begun(start)
         tips = self._look_now_and_then()
         if limit is None:
@@ -111,7 +111,7 @@ class LogFeed:
         return parts_of(found)
 
     def done(self, end: Offsets) -> None:
-        """All up to there was read and is not needed again: the pin moves on, though not every time."""
+        """Everything up to there was read: move the pin, but not every time."""
         pin = self._begun(end)
         passed = [key for key in self._records if key[1] <= end.get(key[0], 0)]
         positions = dict(pin.positions)
@@ -124,7 +124,7 @@ class LogFeed:
         self.renew()
 
     def renew(self, *, now: bool = False) -> None:
-        """Put the pin anew, where it is time: it holds from now on again."""
+        """Renew the pin, if it is time."""
         if self._pin is not None and (now or self.clock() - self._pinned_at >= min(RENEW_EVERY, self.hold / 4)):
             self._put(replace(self._pin, number=self._pin.number + 1), [] if self._key is None else [self._key])
 

@@ -1,4 +1,4 @@
-"""Where an offset of a topic is: not read yet, in which batch and entry, a dead letter, or flushed. Reads only."""
+"""Find an offset of a topic: unread, its batch and entry, a dead letter, or flushed. Reads only."""
 
 from __future__ import annotations
 
@@ -57,8 +57,7 @@ class OffsetPlace:
 def find_offset(home: TableHome, stream: str, topic: str, partition: int, offset: int) -> OffsetPlace:
     """Where it is, in the stream's reading since its last rewind.
 
-    A record is found by halving what is left of the log: some GETs, however long it is. Raises DataLoss, Corrupt,
-    Transient.
+    The record is found by binary search: a few GETs, however long the log is. Raises DataLoss, Corrupt, Transient.
     """
     log = CommitLog(home.records, stream, home.uri)
     head = log.read().head

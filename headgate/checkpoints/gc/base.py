@@ -1,12 +1,12 @@
-"""Keeping the base in few fragments and few versions.
+"""Cleanup of the base: few fragments and few versions.
 
 Promises:
 1. No row changes: fragments are rewritten as they are.
-2. A version that a tag or the record of a checkpoint holds stays, and so does one that a later one replaced less than
-   the policy's time ago (R12): who reads longer than that holds it by a checkpoint. While the record of some checkpoint
-   cannot be read no version goes: it may hold any.
-3. While an append is unfinished no version goes: its outcome is told by them (R14).
-4. A crash anywhere leaves files that nothing names, which a later removal of versions finds.
+2. A version held by a tag or a checkpoint record stays, and so does one that was replaced less than the policy's time
+   ago (R12): longer reads hold a checkpoint. While a checkpoint record is unreadable, no version is removed: it may
+   hold any.
+3. While an append is unfinished, no version is removed: they show its outcome (R14).
+4. A crash leaves unreferenced files, which a later removal of versions finds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a collection looks at: everything that may be garbage, and after that everybody who may need it.
+"""What a collection reads: everything that may be garbage, and then everything that may need it.
 
 The order is the protocol's: `candidates`, then `live_manifests`, then `holders` (R12, R20).
 """
@@ -32,7 +32,7 @@ Placed: TypeAlias = tuple[ObjectStore, ObjectInfo]
 """An object, and the store in which it lies."""
 
 Live: TypeAlias = Sequence[Manifest] | HeadgateError
-"""The manifests of a shard that somebody may hold, rising; or why they cannot be told."""
+"""The manifests of a shard that a reader may use, ascending; or why they are unknown."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Holders:
-    """Whoever holds anything: all of them, and those that have not expired by the store's clock."""
+    """All checkpoints and pins, and those that have not expired by the store's clock."""
 
     now: datetime
     checkpoints: Sequence[StoredCheckpoint]
@@ -94,9 +94,9 @@ def holders(home: TableHome, now: datetime) -> Holders:
 
 
 def store_time(home: TableHome) -> datetime:
-    """A small object tells the store's time. Where the store is full, so that there is no room for one, the newest
-    object of the table does: what the store has stamped is not later than its now, and an earlier now keeps more.
-    (Files that were copied with their times may be later than any clock; then this machine's counts.)
+    """The store's time, from a small probe object. If the store is full, from the newest object of the table: its time
+    is not later than now, and an earlier time keeps more. (Files that were copied with their times may be later than
+    any clock; then this machine's counts.)
     """
     try:
         return _time_of_a_new_object(home)

@@ -1,17 +1,17 @@
 """Garbage collection: delete what no reader, no checkpoint, no fence and no recovery can need any more.
 
 Promises:
-1. What a live or pinned reader, the fence of a stalled writer, committer or claimer, or recovery needs stays; and what
-   somebody who sleeps may still come to name (R20). However long anybody sleeps, this collection included.
-2. A crash after any delete leaves a table that works, and the next collection continues.
+1. Files stay if a live or pinned reader, the fence of a stalled writer, committer or claimer, or recovery needs them,
+   or if a sleeping process may still name them (R20), however long anyone sleeps, this collection included.
+2. After a crash at any delete the table is intact, and the next collection continues.
 3. Without `apply` nothing is deleted or written.
 4. Records of a stream that has an archive are archived before they are deleted (see `checkpoints.log.archive`). An
    archive itself is never garbage.
-5. Where an SSTable that a manifest names, or a file of the base, is missing, no WAL entry and no SSTable that it may
-   stand for goes, and `kept` says so.
+5. If an SSTable that a manifest names, or a file of the base, is missing, no WAL entry and no SSTable that it may
+   replace is deleted, and `kept` says so.
 
-What may go is decided by `rules`. `min_age` is for readers without a pin (R12); nothing else depends on it. Ages
-are the store's.
+`rules` decides what can be deleted. `min_age` is for readers without a pin (R12); nothing else depends on it. Ages are
+by the store's clock.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from headgate.shards.shard import TableHome
 from headgate.steps import step
 
 MIN_AGE = timedelta(hours=1)
-"""So long may a reader without a pin read what it has begun with."""
+"""How long a reader without a pin may read its instant."""
 
 COLLECT_STEPS = ("now", "list", "manifests", "pins", "choose", "sync", "archive", "delete")
 """Where `collect` pauses, in order; without `apply` not at the last three."""
@@ -75,8 +75,8 @@ def collect(
     8. delete; index segments after a race with their maker, manifests oldest first, after native's hint was written
        (R7). Expired checkpoints go before what they held, which the next collection finds.
 
-    A shard or log that cannot be read is kept whole and named in `kept`, and so are records that cannot be archived; an
-    unreadable checkpoint or pin of a consumer raises Corrupt, because it may hold anything.
+    An unreadable shard or log is kept completely and reported in `kept`, as are records that were not archived; an
+    unreadable checkpoint or consumer pin raises Corrupt, because it may hold anything.
     """
     step("now")
     now = store_time(home) if apply else clock.now()

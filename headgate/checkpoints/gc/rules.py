@@ -2,14 +2,14 @@
 
 Put-if-absent fences only while the refusing object exists, so whatever is deleted frees a slot. Hence these are never
 garbage: a fence barrier, an open record, and the tip of a log (R5); a schema record and the last batch record (R22).
-What may go of a log is decided in `checkpoints.log.decisions`.
+`checkpoints.log.decisions` decides about records of a log.
 
-Who may delete what is decided by one manifest, read as the latest after the candidates were listed (R20): an SSTable
-goes once no flush can commit it any more, however long one sleeps. No clock decides this.
+The latest manifest, read after the candidates were listed, decides (R20): an SSTable is deleted when no flush can
+commit it any more, however long it sleeps. No clock is involved.
 
-Whatever could still be read is kept for `min_age` after it became unreferenced (R12), for readers without a pin:
-`before` is the store's time, less that age. A manifest counts as live as long as somebody may hold it: the latest one,
-and each that was the latest at any time after `before`.
+Files that could still be read are kept for `min_age` after they became unreferenced (R12), for readers without a pin:
+`before` is the store's time minus that age. A manifest is live while a reader may use it: the latest one, and each that
+was the latest at any time after `before`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def live_versions(listed: Iterable[ListedManifest], before: datetime) -> list[in
 
 
 def collectable_manifests(listed: Iterable[ListedManifest], before: datetime) -> list[int]:
-    """An oldest-first prefix that nobody may hold any more (R7); never the latest."""
+    """An oldest-first prefix that no reader can use any more (R7); never the latest."""
     rising = sorted(listed, key=lambda one: one.version)
     prefix = []
     for one, later in pairwise(rising):
@@ -55,7 +55,8 @@ def collectable_manifests(listed: Iterable[ListedManifest], before: datetime) ->
 def without_claims(manifests: Iterable[Manifest]) -> list[int]:
     """Of replaced manifests, the versions that may go: the lowest of each epoch, which claims it, stays like a barrier.
 
-    Native believes a manifest that it could put. The slot that a stalled native writer wants is its successor's claim.
+    Native Lance trusts a manifest that it could put. The slot that a stalled native writer will try is the next
+    writer's claim.
     """
     rising = sorted(manifests, key=lambda one: one.version)
     return [later.version for one, later in pairwise(rising) if later.epoch == one.epoch]

@@ -1,13 +1,13 @@
-"""Changing the columns of a table that may be running: what native allows and every layer can follow.
+"""Column changes of a table while streams run: changes that native Lance allows and every layer can follow.
 
 Promises:
-1. Rows that were stored before, in entries, SSTables or the base, are known by field id: they show the new columns, and
-   an added one is null in them. Nothing is rewritten.
+1. Existing rows in entries, SSTables or the base are matched by field id: they show the new columns, and an added one
+   is null. Nothing is rewritten.
 2. What cannot be followed is refused before anything is written: another type, a column that may not be null, a column
    that rows are keyed, routed or indexed by, a name by which Lance would not find it. Native refuses the first two as
    well while the table has its MemWAL; nothing goes into a base that somebody overwrote, whatever columns it has.
 3. A stream whose decoder follows the table loses no value of a batch that commits after the call has returned (R22).
-   Others continue with the columns they began with; a restart picks the new ones up.
+   Others continue with their old columns until a restart.
 4. A crash after any step leaves a table that reads as before or after the change. The same call completes it, and so
    does, for its own stream, the next look of maintenance.
 5. An added column never shows values of a dropped one: its field id was not given before (`fields.add_numbered`).
@@ -45,7 +45,7 @@ from headgate.steps import step
 
 
 def current_home(home: TableHome) -> TableHome:
-    """With the columns that the base has now. Reads the base's manifest; writes nothing."""
+    """The table home with the base's current columns. Reads the base's manifest; writes nothing."""
     return replace(home, schema=current_schema(home))
 
 
@@ -77,7 +77,7 @@ def stream_schema(home: TableHome) -> RowSchema:
 
 
 def another_table(home: TableHome, table_id: str, stored: str) -> Fenced:
-    """The error of a stream whose table was dropped and re-created (R23)."""
+    """The error for a stream whose table was dropped and re-created (R23)."""
     return Fenced(
         "The table was dropped and re-created; this stream wrote to the old table.",
         table=home.uri,
@@ -89,7 +89,7 @@ def another_table(home: TableHome, table_id: str, stored: str) -> Fenced:
 
 
 def plain_schema(home: TableHome) -> pa.Schema:
-    """The base's schema as people see it, without field ids."""
+    """The base's schema without field ids."""
     return open_dataset(home.store).schema
 
 
@@ -213,7 +213,7 @@ def check_bound(rows: RowSchema, name: str, bound: Collection[str], what: str) -
 
 
 def difference(then: RowSchema, now: RowSchema) -> str | None:
-    """What changed, in words; None where nothing did."""
+    """The changes as text; None if nothing changed."""
     old, new = dict(_numbered(then)), dict(_numbered(now))
     both = [(old[number], new[number]) for number in old.keys() & new.keys()]
     changes = [f"added {new[number].name!r}" for number in new.keys() - old.keys()]

@@ -1,16 +1,16 @@
-"""Compaction: SSTables go into the base, and their manifests drop them, so that they no longer shadow it.
+"""Compaction: merge SSTables into the base, and remove them from their manifests.
 
 Promises:
-1. Every reader sees the same rows before, during and after it: what the base has taken in, it says in the same commit.
-2. A crash anywhere, then again: the same table. Nothing is taken in twice, nothing is dropped before it is in.
+1. Every reader sees the same rows before, during and after it: the commit that merges SSTables also records them.
+2. After a crash, running it again gives the same table. Nothing is merged twice, and nothing is dropped before it is
+   merged.
 3. Memory is bounded by the SSTables that one round takes, and what Lance reads ahead of the base's key columns (some
    bytes a row); without a key rows only stream through.
-4. What others do to the base meanwhile (append, delete, update, index, Lance's own compaction, other columns) stands:
-   a conflict is tried again on the base as it is then.
+4. What others do to the base meanwhile (append, delete, update, index, Lance's own compaction, other columns) stands: a
+   conflict is tried again on the base as it is then.
 
-Whoever compacts holds a claim of every shard (R16). A holder that was fenced meanwhile takes nothing from its
-successor: with a key the mark on the base decides, without one the note of `connectors.lance.base.append`; manifests
-by their claim.
+A compaction holds a claim on every shard (R16). If it was fenced meanwhile, it takes nothing from its successor: with a
+key the mark on the base decides, without one the note of `connectors.lance.base.append`; manifests by their claim.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from headgate.shards.shard import Claim, Shard, TableHome
 from headgate.steps import step
 
 TRIES = 8
-"""Each lost try means that somebody else changed the base in between; more would be a war."""
+"""A try fails if another process changed the base; more tries would not help."""
 
 COMPACT_STEPS = ("plan", "base", "begin", "deletes", "merge", "rows", "intend", "append", "finish", "sync", "drop")
 """Where a compaction pauses. `begin` to `merge` are of tables with a key, `rows` to `finish` of those without."""

@@ -1,10 +1,10 @@
-"""What a reader keeps of a table from one snapshot to the next, so that it reads only what is new.
+"""The cache of a reader between snapshots, so that it reads only what is new.
 
 Promises:
-1. It never says how the table stands: that is asked of the store each time, in the order of R11. Taken from here is
-   only what never changes once it is there: manifests by version, log records by sequence, entries by position,
-   SSTables by path, the base by version; all of one table, known by its id. Where the base is another table's (made
-   again in the same place, or overwritten by native Lance), that is an error, and nothing of it is kept.
+1. It never answers what the current state is: that is read from the store each time, in the order of R11. It contains
+   only immutable objects: manifests by version, log records by sequence, entries by position, SSTables by path, the
+   base by version; all of one table, known by its id. Where the base is another table's (made again in the same place,
+   or overwritten by native Lance), that is an error, and nothing of it is kept.
 2. Whether an entry counts is not kept: it is judged again against the logs.
 3. Tails and what Lance holds of the base lie in the budget of `headgate.caches`; a tail takes at most a quarter of it,
    and what does not fit is read each time.
@@ -131,7 +131,7 @@ class TableCache:
         return sum(self._tail(shard_id).nbytes for shard_id in self._kept.copy())
 
     def clear(self) -> None:
-        """Keep nothing of what was read so far."""
+        """Empty the cache."""
         with self._lock:
             _forget(self._serial, self._kept)
             self._kept.clear()

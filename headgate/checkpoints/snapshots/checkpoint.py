@@ -1,12 +1,11 @@
 """Table checkpoints: a table at one instant, by name, complete in itself and pinned until it is dropped or expires.
 
-A checkpoint is one record, `checkpoints/<name>/<id>.json` in the folder of the table's records. It holds
-everything a reader of that instant needs but the data: the base's version, the manifest of each shard and where its
-tail ends, and per stream the fold of its log. So whatever is flushed, folded, compacted or collected later, what the
-record names is enough. Garbage collection reads them and keeps what they name. The key carries the checkpoint's id, so
-that whoever deletes one that was listed long ago never meets another that was taken under the same name since (R20).
-Earlier releases put `checkpoints/<name>.json`: such a record is read, dropped and collected as it is, and no new one
-is put there.
+A checkpoint is one record, `checkpoints/<name>/<id>.json` in the folder of the table's records. It holds everything a
+reader of that instant needs but the data: the base's version, the manifest of each shard and where its tail ends, and
+per stream the fold of its log. So later flushes, folds, compactions and collections do not matter. Garbage collection
+reads them and keeps what they name. The key carries the checkpoint's id, so that whoever deletes one that was listed
+long ago never meets another that was taken under the same name since (R20). Earlier releases put
+`checkpoints/<name>.json`: such a record is read, dropped and collected as it is, and no new one is put there.
 
 Promises:
 1. A record is there whole or not at all, and never changes. A name is free again once its checkpoint was dropped; of
@@ -72,9 +71,9 @@ class TableCheckpoint:
     streams: Mapping[str, Fold] = field(default_factory=dict)
     """Per stream its log, folded; visible positions above replay_after are in it."""
     expires_after: float | None = None
-    """Seconds after the store took the record; None: it stays until it is dropped."""
+    """Seconds after the store took the record; None if it stays until it is dropped."""
     note: str = ""
-    """For people: who wants it, and what it could not do."""
+    """For people: who took it, and what was not possible."""
 
     @property
     def tag(self) -> str:
@@ -150,7 +149,7 @@ class CheckpointStore:
         return found.checkpoint
 
     def remove(self, key: str) -> None:
-        """Remove one record by its key, and no other that has its name. One that is gone is fine."""
+        """Remove one record by its key, and no other that has its name. A missing one is fine."""
         delete(self._store, key, "checkpoint")
 
     def _named(self, name: str) -> Iterable[ObjectInfo]:

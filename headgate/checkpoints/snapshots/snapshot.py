@@ -1,11 +1,11 @@
-"""A table at one instant, for whoever reads it: scan, lookup, search, clone and checkpoint share this.
+"""A table at one instant: scan, lookup, search, clone and checkpoint share this.
 
 Promises:
-1. Every row of a committed batch, and every durable row of a direct writer, is in it exactly once;
-   a batch is in it whole or not at all, over all shards; no row of an uncommitted one is.
+1. Every row of a committed batch, and every durable row of a direct writer, is in it exactly once; a batch is in it
+   whole or not at all, over all shards; no row of an uncommitted one is.
 2. Reading writes nothing and fences nobody.
 3. Memory holds the unflushed tail of the WALs, never the base; of an instant without rows, nothing of either.
-4. What an earlier read has kept spares reading, and changes nothing: each step asks the store how things stand now.
+4. The cache of an earlier read saves reads and changes nothing: each step reads the current state from the store.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from headgate.shards.wal.tip import listed_tip
 from headgate.steps import step
 
 TRIES = 8
-"""Each lost try means that a flush, a fold or a compaction came in between; they do not run that often."""
+"""A try fails if a flush, fold or compaction came in between, which does not happen that often."""
 
 
 @dataclass(frozen=True)

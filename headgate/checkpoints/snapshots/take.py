@@ -1,9 +1,9 @@
-"""Taking a table checkpoint of what is: one record that names all of the table at an instant, and pins it.
+"""Taking a table checkpoint of the current state: one record that names the whole table at an instant, and pins it.
 
 Promises:
 1. Nothing is flushed and nobody is fenced.
-2. A checkpoint that was reported as taken holds everything it names until it is dropped or expires, however long
-   whoever took it, or a collection, slept meanwhile (R20).
+2. A checkpoint that was reported as taken holds everything it names until it is dropped or expires, however long its
+   taker or a collection slept meanwhile (R20).
 3. A take that fails or crashes anywhere leaves nothing, or a checkpoint, or at most a tag of the base without a record,
    which garbage collection removes. Of one that died before it had read the manifests again, `fsck` tells whether it is
    whole; its record holds the base from our own clean-up, even without the tag.
@@ -61,7 +61,7 @@ def take(
     names: Mapping[UUID, str] | None = None,
     tail_start: TailStart = above_replay,
 ) -> TableCheckpoint:
-    """Pin the table as it is. THIS WRITES one record and one tag; it flushes nothing and fences nobody.
+    """Pin the current table. THIS WRITES one record and one tag; it flushes nothing and fences nobody.
 
     1. read the instant (R11): manifests, logs, ends of the WALs, the base.
     2. put the record.

@@ -1,13 +1,13 @@
-"""How Spark's checkpoint directory stands to the commit log: read without raising for damage, then judged. The
-judgement is pure.
+"""Comparing Spark's checkpoint directory with the commit log: it is read without raising for damage, then compared by
+pure functions.
 
-Five states, and in each of them what Spark would do at its next start:
-- *aligned*: Spark is done with exactly what the table has.
-- *log ahead*: the table has one batch that Spark does not know to be done. It comes again, and is skipped.
-- *Spark ahead*: Spark has logged a batch that the table has not. It comes again, and is written.
-- *lost*: the directory is gone, damaged, of another query, or older or newer than the table. It must be rebuilt.
-- *foreign*: the directory is of another table, such as one that was dropped here (R23): Spark has batches that this
-  table never had, so its next batch is refused; or a release without that rule took it, and rows are missing.
+Five states, and what Spark would do at its next start:
+- *aligned*: Spark committed exactly what the table has.
+- *log ahead*: the table has one batch that Spark has not recorded as done. Spark sends it again, and it is skipped.
+- *Spark ahead*: Spark planned a batch that the table does not have. Spark sends it again, and it is written.
+- *lost*: the directory is missing, damaged, from another query, or older or newer than the table. It must be rebuilt.
+- *foreign*: the directory belongs to another table, such as one dropped at this URI (R23): Spark has batches that this
+  table never had, so its next batch is refused; or an older release accepted it, and rows are missing.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Standing:
 
     state: State
     why: str
-    """In plain words."""
+    """A sentence for people."""
     needs_rebuild: bool = False
     is_damaged: bool = False
     """Spark would end with an error of its own, before it calls any sink."""

@@ -1,7 +1,7 @@
-"""Recovery of a stream: how Spark's checkpoint stands to the table, and a new one where it is lost or damaged (R19).
+"""Recovery of a stream: comparing Spark's checkpoint with the table, and rebuilding it if it is lost or damaged (R19).
 
-The commit log is the truth: what it has is in the table, and nothing else is. So a lost checkpoint loses nothing; a
-batch that Spark had logged and the table had not committed is simply planned again.
+The commit log decides what is in the table. So a lost checkpoint loses nothing; Spark plans a batch that was not
+committed again.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ShardStand:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """How a stream stands."""
+    """The state of a stream."""
 
     head: Head
     spark: SparkLook
@@ -65,7 +65,7 @@ class Diagnosis:
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """A checkpoint directory that was rebuilt."""
+    """A rebuilt checkpoint directory."""
 
     query_id: str
     head: Head
@@ -79,7 +79,7 @@ class Mended:
     """A checkpoint that a start has rebuilt."""
 
     why: str
-    """What was wrong with it, in plain words."""
+    """What was wrong with it, as a sentence."""
     rebuilt: Rebuilt
 
 
@@ -110,7 +110,7 @@ def rebuild(
     sources: Sequence[Iterable[str]] = (),
     move: Callable[[str, str], None] | None = None,
 ) -> Rebuilt:
-    """Make the Spark checkpoint anew. THIS WRITES, AND IT FENCES A DRIVER THAT STILL RUNS THE STREAM.
+    """Rebuild the Spark checkpoint. THIS WRITES, AND IT FENCES A DRIVER THAT STILL RUNS THE STREAM.
 
     1. look: what needs no rebuild, and what cannot be rebuilt, is refused; nothing was written yet.
     2. take over the stream, under a new query id: claims, barriers, open record. From here no other driver commits.

@@ -1,7 +1,7 @@
-"""Rewinding a stream: it continues at other offsets than its last batch ended at, deliberately and on record.
+"""Rewinding a stream: it continues at other offsets than its last batch's end, with a record in the commit log.
 
-Nothing of the table is taken back. What is read again is written again: on a table without a key the rows are there
-twice, on one with a key they replace themselves. What is skipped is never read.
+No row is removed. Records that are read again are written again: without a key their rows are duplicated, with a key
+they replace themselves. Skipped records are never read.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Rewound:
     head: Head
     moves: tuple[OffsetMove, ...]
     record: RewindRecord | None
-    """None: it stood there already, and nothing was written."""
+    """None if it was there already, and nothing was written."""
 
 
 def stream_head(home: TableHome, stream: str) -> Head:
-    """Where a stream stands. Reads only. Raises NotFound for one that never was."""
+    """The head of a stream. Reads only. Raises NotFound for an unknown stream."""
     head = read_head(home, stream)
     if head.sequence == 0:
         raise no_stream(stream, list_streams(home.records), home.uri)

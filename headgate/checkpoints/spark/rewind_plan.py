@@ -1,4 +1,4 @@
-"""What a rewind would do: where each partition continues, what comes again, what is left out. Pure.
+"""The plan of a rewind: where each partition continues, what is read again, what is skipped. Pure functions.
 
 An adoption is a rewind to where a Spark checkpoint stands that was made for another table (R23).
 

@@ -1,4 +1,4 @@
-"""StreamDriver: the one that owns a stream's epochs, plans its batches and commits them.
+"""StreamDriver: owns a stream's epochs, plans its batches and commits them.
 
 Lives in the driver process for as long as its query runs. Promises:
 1. After `open` has returned, no earlier driver of the stream commits, and no entry that is not
@@ -38,7 +38,7 @@ class Planned:
 
 
 class StreamDriver(StreamShards):
-    """One stream in the hands of one query."""
+    """One stream, owned by one query."""
 
     @classmethod
     def open(
@@ -154,7 +154,7 @@ class StreamDriver(StreamShards):
     def renew(self) -> None:
         """Claim all shards anew, and note it in the log: THIS FENCES this driver's own tasks, wherever they stall.
 
-        A batch that is planned and not committed is given up. Raises Fenced if a successor has the stream: it is not
+        A batch that is planned and not committed is abandoned. Raises Fenced if a successor has the stream: it is not
         taken back.
         """
         self._claim(sorted(self._claims))

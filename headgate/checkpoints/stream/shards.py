@@ -1,4 +1,4 @@
-"""The shards of a stream in the hands of one driver: what waits in them, and their flushes, compactions and gaps.
+"""A driver's shards: their unflushed entries, flushes, compactions and gaps.
 
 Promise: replay_after passes nothing that is visible and in no SSTable, and no batch is planned at or below it (R1, R4).
 """
@@ -33,7 +33,7 @@ from headgate.steps import step
 
 @dataclass(frozen=True, slots=True)
 class ShardLoad:
-    """What waits in one shard."""
+    """The load of one shard."""
 
     name: str
     nbytes: int
