@@ -9,9 +9,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from contextvars import copy_context
 from functools import partial
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -19,6 +20,10 @@ R = TypeVar("R")
 
 WORKERS = 16
 """Concurrent store calls, to hide latency."""
+
+WIDE = 256
+"""The same where each call is one of a thousand, such as the claims of a stream's shards: how many there are decides
+how long it takes, and 16 at once would be a minute of round trips."""
 
 AHEAD = 64
 """Maximum results that wait for their turn."""
@@ -44,8 +49,68 @@ def each(name: str, call: Callable[..., R], *items: Iterable[Any], workers: int 
     calls = list(zip(*items, strict=True))
     if len(calls) < 2 or workers == 1:
         return [call(*one) for one in calls]
-    with Pool(name, min(workers, len(calls))) as pool:
-        return list(pool.map(lambda one: call(*one), calls))
+    with Pool(name, min(workers, len(calls) - 1)) as pool:
+        others = [pool.submit(call, *one) for one in calls[1:]]
+        first = pool.submit(call, *calls[0]) if len(calls) > workers else _done(call, calls[0])
+        return [future.result() for future in (first, *others)]
+
+
+class Begin(Protocol):
+    """Begins a call; what it returns gives the result."""
+
+    def __call__(self, call: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Callable[[], R]: ...
+
+
+@contextmanager
+def beside(name: str, *, near: bool, workers: int = WORKERS) -> Iterator[Begin]:
+    """For calls whose results are needed later: each begins now, in a thread. `near` (a store that answers at once):
+    each is made when its result is asked for.
+    """
+    if near:
+
+        def later(call: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Callable[[], R]:
+            return partial(call, *args, **kwargs)
+
+        yield later
+        return
+    with Pool(name, workers) as pool:
+
+        def now(call: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Callable[[], R]:
+            return pool.submit(call, *args, **kwargs).result
+
+        yield now
+
+
+def first_of(begin: Begin, items: Iterator[T]) -> Iterator[T]:
+    """The items, of which the first is asked for now."""
+    first = begin(next, items, None)
+
+    def rest() -> Iterator[T]:
+        if (one := first()) is not None:
+            yield one
+            yield from items
+
+    return rest()
+
+
+def window(begin: Callable[[T], R], items: Iterable[T], size: int) -> Iterator[R]:
+    """`map`, so many items ahead of whoever takes the results."""
+    waiting: deque[R] = deque()
+    for item in items:
+        waiting.append(begin(item))
+        if len(waiting) >= size:
+            yield waiting.popleft()
+    yield from waiting
+
+
+def _done(call: Callable[..., R], arguments: Iterable[Any]) -> Future[R]:
+    """A call that this thread makes by itself: it would only wait."""
+    done: Future[R] = Future()
+    try:
+        done.set_result(call(*arguments))
+    except BaseException as error:
+        done.set_exception(error)
+    return done
 
 
 def in_order(

@@ -218,6 +218,7 @@ class Run:
             shards=shards,
             dead_letters=dead,
             mode="memtable" if self.setup.options.enable_memtable else "wal",
+            record_times=written.times,
         )
 
     def _append(self, batch: MicroBatch, decision: Write) -> tuple[WritePlan, Written]:

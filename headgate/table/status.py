@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from headgate.checkpoints.log.commit_log import read_head
@@ -72,6 +73,11 @@ def _partitions(head: Head, consumer: Consumer | None) -> tuple[PartitionStatus,
     return tuple(found)
 
 
+def instant_text(milliseconds: int) -> str:
+    """An instant as Kafka counts it, for people and programs."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
+
+
 def batch_value(record: BatchRecord) -> dict[str, Any]:
     """One committed batch as plain values."""
     return {
@@ -83,6 +89,7 @@ def batch_value(record: BatchRecord) -> dict[str, Any]:
         "rows": record.rows,
         "bytes": record.nbytes,
         "dead_letters": sum(part.rows for part in record.dead_letters.values()),
+        "record_times": [instant_text(time) for time in record.record_times or ()],
         "positions": {name: list(part.positions) for name, part in record.shards.items()},
         "offsets": [
             {"topic": part.topic, "partition": part.partition, "from": part.start, "until": part.until}

@@ -313,7 +313,7 @@ class Table(Reads, Upkeep):
     def _snapshot(self) -> TableView:
         if self.at is not None:
             return read_checkpoint(self.home, self.at)
-        return read_snapshot(self.home, self.shard_ids(), cache=self.cache)
+        return read_snapshot(self.home, self.shard_ids, cache=self.cache)
 
     def __repr__(self) -> str:
         columns = [f"{one.name} {one.type}{'' if one.nullable else ' not null'}" for one in self.schema]

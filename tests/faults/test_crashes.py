@@ -152,7 +152,7 @@ def test_a_crash_after_every_store_operation_loses_and_doubles_nothing(
             raise AssertionError(f"crash after operation {number} of {life}: {faulty.log[-3:]}") from error
         if not faulty.crashed:
             break
-    assert number > 30, "the crashes did not reach the whole life"
+    assert number > 15, "the crashes did not reach the whole life"
 
 
 @pytest.mark.parametrize("fault", [Fault.FAIL, Fault.LOST, Fault.LOST_EXISTS, Fault.LATE], ids=lambda f: f.name)

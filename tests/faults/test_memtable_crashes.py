@@ -100,7 +100,7 @@ def _operations(tmp_path: Path, schema: pa.Schema) -> int:
 def test_a_crash_after_every_store_operation_loses_and_doubles_nothing(tmp_path: Path) -> None:
     """Without a key, so that nothing hides a doubled row. A second life dies as well, then a third one reads."""
     last = _operations(tmp_path, PLAIN)
-    assert last > 30
+    assert last > 20
     for number in range(1, last + 1):
         uri = make_table(tmp_path, PLAIN)
         first = Life(faulty(uri, crash_after=number), uri, PLAIN)

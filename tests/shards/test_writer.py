@@ -268,7 +268,7 @@ def test_close_notes_the_tip_for_the_next_opener(store: ObjectStore, shard_id: u
     faulty = FaultyStore(store)
     open_writer(faulty, shard_id)
     assert {op.verb for op in faulty.log if "/wal/" in op.key} == {"list", "head", "put_if_absent"}
-    assert (faulty.operations()["head"], [op.verb for op in faulty.log if "/wal/" in op.key].count("list")) == (16, 1)
+    assert (faulty.operations()["head"], [op.verb for op in faulty.log if "/wal/" in op.key].count("list")) == (2, 1)
 
 
 def test_a_fenced_writer_whose_puts_are_durable_answers_within_a_second(store: ObjectStore) -> None:

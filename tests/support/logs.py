@@ -66,4 +66,5 @@ def full_record() -> BatchRecord:
         shards={"s0": part(4, 5, 9, attempt="a"), "s1": part(2, shard=OTHER, attempt="b")},
         dead_letters={"s0": part(1, shard=DEAD, attempt="c", rows=1)},
         mode="memtable",
+        record_times=(1_700_000_000_000, 1_700_000_000_250),
     )

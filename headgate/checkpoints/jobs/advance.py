@@ -33,7 +33,7 @@ def close_gap(claim: Claim, flushed: Manifest, upto: int) -> Manifest:
             )
         return after
 
-    return claim.shard.manifests.commit_update(claim.claim_id, claim.epoch, closed)
+    return claim.shard.manifests.commit_update(claim.claim_id, claim.epoch, closed, upon=flushed)
 
 
 def without_gap(stored: Manifest, flushed: Manifest, upto: int) -> Manifest | None:
@@ -46,9 +46,10 @@ def without_gap(stored: Manifest, flushed: Manifest, upto: int) -> Manifest | No
     return replace(stored, replay_after=upto, last_seen=max(stored.last_seen, upto))
 
 
-def unseal(claim: Claim, *, forget_owner: bool = False) -> Manifest:
+def unseal(claim: Claim, *, forget_owner: bool = False, known: Manifest | None = None) -> Manifest:
     """Let native in: the shard is no longer sealed. Its owner stays the stream, which seals it at its next start;
-    `forget_owner` lets any other stream or writer open it as well.
+    `forget_owner` lets any other stream or writer open it as well. `known` is the manifest as this holder wrote it
+    last.
 
     Only for a shard whose WAL holds nothing above replay_after but this claim's own barrier, or less: native replays
     whatever it finds there. Raises InvalidInput otherwise, Fenced, Transient.
@@ -65,7 +66,7 @@ def unseal(claim: Claim, *, forget_owner: bool = False) -> Manifest:
             )
         return after
 
-    return claim.shard.manifests.commit_update(claim.claim_id, claim.epoch, opened)
+    return claim.shard.manifests.commit_update(claim.claim_id, claim.epoch, opened, upon=known)
 
 
 def unsealed(stored: Manifest, barrier: int, *, forget_owner: bool = False) -> Manifest | None:

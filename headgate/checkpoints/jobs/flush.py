@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from headgate.checkpoints.jobs.columns import current_home
+from headgate.checkpoints.jobs.columns import schema_of
 from headgate.checkpoints.log.state import ShardPositions
 from headgate.checkpoints.log.visibility import Visible
+from headgate.connectors.lance.datasets import open_dataset
 from headgate.errors import HeadgateError
 from headgate.shards.manifest.commit import commit_generation
 from headgate.shards.manifest.model import Manifest, SsTable
@@ -79,7 +80,9 @@ def run_here(jobs: Sequence[FlushJob]) -> dict[str, Flushed]:
 def make(job: FlushJob) -> FlushOutput:
     """Write the SSTable, durably. Raises DataLoss if a listed entry is not what it was, Transient."""
     # With the columns of today: a predecessor may have written more than whoever planned this knows of.
-    shard, start = Shard(current_home(job.claim.shard.home), job.claim.shard.id), job.manifest.replay_after + 1
+    home = job.claim.shard.home
+    base = open_dataset(home.store)
+    shard, start = Shard(replace(home, schema=schema_of(home, base)), job.claim.shard.id), job.manifest.replay_after + 1
     table = MemTable(shard.home.schema, job.manifest.generation, job.manifest.replay_after)
     visible = Visible({shard.id: job.visible}, shard.home.uri)
     entries = WalTailer(shard).read(start, job.last + 1)
@@ -92,7 +95,7 @@ def make(job: FlushJob) -> FlushOutput:
                 complete = False
                 break
         table.add(part.batches, part.position)
-    sstable = write_sstable(replace(job.claim, shard=shard), (), table) if table.rows else None
+    sstable = write_sstable(replace(job.claim, shard=shard), (), table, base) if table.rows else None
     return FlushOutput(sstable, table.last_position, complete)
 
 

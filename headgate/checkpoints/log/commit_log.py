@@ -64,7 +64,7 @@ class CommitLog(LogSlots):
         Call it after every shard of the stream was claimed and has its barrier. `decoder` is how the driver makes
         rows; None for one that makes none.
 
-        1. read the log; given an earlier state, only what came after it.
+        1. read the log, or go on from the state that the caller has read: what came since has the slot of 2.
         2. put the open record at the next sequence. Taken by another: read on and try
            again. Taken by our own id: a response was lost, and it counts.
         3. LIST once: another's open record above it means Fenced (R6). A batch above it, or a
@@ -77,7 +77,7 @@ class CommitLog(LogSlots):
         store did not answer, so that the record may or may not be there (it would fence others, and harm nothing).
         """
         step("read")
-        state = self.read(known)
+        state = known or self.read()
         opened_at = now_text()
         for _ in range(OPEN_TRIES):
             record = OpenRecord(

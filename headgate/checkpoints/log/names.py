@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
+from headgate import parallel
 from headgate.checkpoints.log.codec import stream_of
 from headgate.connectors.objects import ObjectInfo, ObjectStore
 from headgate.errors import InvalidInput, NotFound
@@ -37,7 +38,7 @@ def list_streams(
     it is read there, unless the folder is one of the `known` names'.
     """
     folders = list(store.list_folders(ROOT))
-    found = (known.get(folder) or _name_in(store, f"{ROOT}{folder}/") for folder in folders)
+    found = parallel.each("logs", lambda folder: known.get(folder) or _name_in(store, f"{ROOT}{folder}/"), folders)
     return tuple(sorted(name for name in found if name is not None))
 
 

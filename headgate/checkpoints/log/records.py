@@ -69,6 +69,10 @@ class Batch:
     shards: Mapping[str, ShardPart] = field(default_factory=dict)
     dead_letters: Mapping[str, ShardPart] = field(default_factory=dict)
     mode: WriteMode = "wal"
+    record_times: tuple[int, int] | None = field(default=None, metadata=LEFT_OUT)
+    """The oldest and the newest timestamp that was seen of its records in Kafka, in milliseconds: of the first and the
+    last record of each read and of some between. None where none was seen. Nothing depends on it.
+    """
 
     @property
     def rows(self) -> int:

@@ -24,6 +24,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from headgate import parallel
 from headgate.caches import Cache, cache_bytes
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.names import ROOT, list_streams, stream_folder
@@ -139,6 +140,16 @@ class TableCache:
 
     # -- manifests and logs --------------------------------------------------------------
 
+    def manifests(self, home: TableHome, shard_ids: Callable[[], Iterable[UUID]]) -> dict[UUID, Manifest | None]:
+        """The latest manifests of the shards that there are, by id: those that are known are asked while
+        `shard_ids` looks for others.
+        """
+        with parallel.beside("snapshot", near=home.store.is_near) as begin:
+            begun = {shard_id: begin(self.latest, Shard(home, shard_id)) for shard_id in tuple(self._manifests)}
+            ids = sorted(shard_ids())
+            reading = {one: begun.get(one) or begin(self.latest, Shard(home, one)) for one in ids}
+            return {one: manifest() for one, manifest in reading.items()}
+
     def latest(self, shard: Shard) -> Manifest | None:
         """The shard's latest manifest: one LIST, and a GET where it is new."""
         found = shard.manifests.latest(self._manifests.get(shard.id))
@@ -150,10 +161,15 @@ class TableCache:
         """The commit logs of all streams: a LIST each, and a GET for each record that is new."""
         known = self._logs
         names = {stream_folder(stream).removeprefix(ROOT): stream for stream in known}
-        found = [
-            CommitLog(home.records, stream, home.uri).read(known.get(stream))
-            for stream in list_streams(home.records, known=names)
-        ]
+
+        def read(stream: str) -> LogState:
+            return CommitLog(home.records, stream, home.uri).read(known.get(stream))
+
+        with parallel.beside("logs", near=home.store.is_near) as begin:
+            begun = {stream: begin(read, stream) for stream in known}
+            listed = list_streams(home.records, known=names)
+            reading = [begun.get(stream) or begin(read, stream) for stream in listed]
+            found = [log() for log in reading]
         self._logs = {log.stream: log for log in found if log.entries_above_fold <= LOG_ENTRIES}
         return found
 

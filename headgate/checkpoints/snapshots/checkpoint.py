@@ -23,7 +23,7 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar, Literal
 from uuid import UUID
 
-from headgate import records
+from headgate import parallel, records
 from headgate.checkpoints.log.codec import format_of
 from headgate.checkpoints.log.names import folder_name
 from headgate.checkpoints.log.records import Fold
@@ -139,7 +139,7 @@ class CheckpointStore:
 
     def list(self) -> list[StoredCheckpoint]:
         """All of them, oldest first. Raises Corrupt: what cannot be read may pin anything."""
-        found = (self._found(info) for info in self._infos())
+        found = parallel.each("checkpoints", self._found, self._infos())
         return sorted((one for one in found if one is not None), key=lambda one: (one.taken_at, one.checkpoint.name))
 
     def drop(self, name: str) -> TableCheckpoint:

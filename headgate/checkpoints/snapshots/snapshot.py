@@ -23,8 +23,9 @@ from headgate.checkpoints.log.positions import is_stale
 from headgate.checkpoints.log.state import LogState
 from headgate.checkpoints.log.visibility import Visible
 from headgate.checkpoints.snapshots.cache import TableCache
-from headgate.errors import DataLoss, Transient
+from headgate.errors import DataLoss, HeadgateError, Transient
 from headgate.shards.manifest.model import Manifest
+from headgate.shards.rows.base import Base
 from headgate.shards.rows.view import ShardDelta, TableView
 from headgate.shards.shard import Shard, TableHome
 from headgate.shards.wal.moved import check_place
@@ -64,14 +65,18 @@ class Instant:
 class _Moved(Exception):
     """The table was flushed, folded or compacted, or grew by a shard, since its manifests were read."""
 
-    def __init__(self, appeared: Iterable[UUID] = ()) -> None:
-        self.appeared = frozenset(appeared)
+    def __init__(self, asked: Iterable[UUID] = (), appeared: Iterable[UUID] = ()) -> None:
+        self.asked, self.appeared = frozenset(asked), frozenset(appeared)
         super().__init__()
 
 
-def read_snapshot(home: TableHome, shard_ids: Iterable[UUID], *, cache: TableCache | None = None) -> TableView:
-    """The table as it is now, with the rows of its tails; see `read_instant`. `cache` is of earlier reads of it."""
-    return _read(home, shard_ids, _rows, cache or TableCache()).view
+def read_snapshot(
+    home: TableHome, shard_ids: Iterable[UUID] | Callable[[], Iterable[UUID]], *, cache: TableCache | None = None
+) -> TableView:
+    """The table as it is now, with the rows of its tails; see `read_instant`. `cache` is of earlier reads of it, and
+    `shard_ids` may be what looks for them.
+    """
+    return _read(home, shard_ids if callable(shard_ids) else set(shard_ids).copy, _rows, cache or TableCache()).view
 
 
 TailStart: TypeAlias = Callable[[Shard, Manifest, Visible], int]
@@ -83,20 +88,27 @@ def above_replay(shard: Shard, manifest: Manifest, visible: Visible) -> int:
     return manifest.replay_after + 1
 
 
-def read_instant(home: TableHome, shard_ids: Iterable[UUID], *, tail_start: TailStart = above_replay) -> Instant:
-    """The table as it is now, without rows (R11):
+def read_instant(
+    home: TableHome,
+    shard_ids: Iterable[UUID],
+    *,
+    tail_start: TailStart = above_replay,
+    cache: TableCache | None = None,
+) -> Instant:
+    """The table as it is now, without rows (R11). `cache` is of earlier ones.
 
     1. the manifests of all shards.
     2. the commit logs of all streams: a log that was folded beyond a manifest, or that lists a shard which was
        claimed meanwhile, means from 1 again.
-    3. per shard where the tail of its WAL ends. Entries that were flushed and collected meanwhile
+    3. per shard where the tail of its WAL ends; where a log lists more than was found beside 2, that is looked for
+       again. Entries that were flushed and collected meanwhile
        mean from 1 again; missing ones at or above `tail_start` are DataLoss.
     4. the base. A mark on it for SSTables that a manifest does not know means from 1 again.
 
     Raises DataLoss, Corrupt, InvalidInput if the base is not this table's any more, and Transient if the table keeps
     moving.
     """
-    return _read(home, shard_ids, _ends, TableCache(), tail_start)
+    return _read(home, set(shard_ids).copy, _ends, cache or TableCache(), tail_start)
 
 
 def visible_now(home: TableHome) -> Visible:
@@ -110,38 +122,47 @@ _ReadTail: TypeAlias = Callable[[Shard, Manifest, Visible, int, TableCache], Sha
 
 def _read(
     home: TableHome,
-    shard_ids: Iterable[UUID],
+    shard_ids: Callable[[], Iterable[UUID]],
     read_tail: _ReadTail,
     cache: TableCache,
     tail_start: TailStart = above_replay,
 ) -> Instant:
-    ids = set(shard_ids)
     for _ in range(TRIES):
         try:
-            return _try(home, [Shard(home, shard_id) for shard_id in sorted(ids)], read_tail, cache, tail_start)
+            return _try(home, shard_ids, read_tail, cache, tail_start)
         except _Moved as moved:
-            ids |= moved.appeared
+            if moved.asked:
+                shard_ids = moved.asked.union(moved.appeared).copy
     raise Transient(f"The table changed during each of {TRIES} reads.", table=home.uri)
 
 
 def _try(
     home: TableHome,
-    shards: Sequence[Shard],
+    shard_ids: Callable[[], Iterable[UUID]],
     read_tail: _ReadTail,
     cache: TableCache,
     tail_start: TailStart,
 ) -> Instant:
     step("manifests")
-    found = parallel.each("snapshot", cache.latest, shards)
-    claimed = [(shard, manifest) for shard, manifest in zip(shards, found, strict=True) if manifest is not None]
+    found = cache.manifests(home, shard_ids)
+    shards = [Shard(home, shard_id) for shard_id in found]
+    claimed = [(shard, manifest) for shard in shards if (manifest := found[shard.id]) is not None]
     step("logs")
-    logs = cache.logs(home)
-    visible = Visible.of(logs, home.uri)
-    _check_known(shards, [shard.id for shard, _ in claimed], visible)
-    step("tails")
-    tails = parallel.each("snapshot", lambda one: _tail(one[0], one[1], visible, read_tail, cache, tail_start), claimed)
-    step("base")
-    view = TableView.over(cache.base(home), [delta for delta, _ in tails])
+    with parallel.beside("snapshot", near=home.store.is_near) as begin:
+        base = begin(_marked, cache, home, frozenset(shard.id for shard, _ in claimed))
+        early = {shard.id: begin(_early_end, shard, manifest, tail_start) for shard, manifest in claimed}
+        logs = cache.logs(home)
+        visible = Visible.of(logs, home.uri)
+        _check_known(shards, [shard.id for shard, _ in claimed], visible)
+        step("tails")
+
+        def tail(shard: Shard, manifest: Manifest) -> tuple[ShardDelta, int]:
+            end = None if home.store.is_near else early[shard.id]()
+            return _tail(shard, manifest, visible, read_tail, cache, tail_start, end)
+
+        tails = parallel.each("snapshot", lambda one: tail(*one), claimed)
+        step("base")
+        view = TableView.over(base(), [delta for delta, _ in tails])
     if view is None:
         raise _Moved
     parts = (ShardInstant(*one, end) for one, (_, end) in zip(claimed, tails, strict=True))
@@ -151,8 +172,9 @@ def _try(
 def _check_known(asked: Sequence[Shard], claimed: Sequence[UUID], visible: Visible) -> None:
     """A batch counts whole: a shard that a log lists and that was claimed after the manifests were read is read too."""
     listed = {shard_id for shard_id, one in visible.shards.items() if not one.shard.startswith(PREFIX)}
-    if appeared := listed - {shard.id for shard in asked}:
-        raise _Moved(appeared)
+    known = {shard.id for shard in asked}
+    if appeared := listed - known:
+        raise _Moved(known, appeared)
     unclaimed = [shard for shard in asked if shard.id in listed.difference(claimed)]
     for shard in unclaimed:
         if shard.manifests.latest() is None:
@@ -162,14 +184,26 @@ def _check_known(asked: Sequence[Shard], claimed: Sequence[UUID], visible: Visib
 
 
 def _tail(
-    shard: Shard, manifest: Manifest, visible: Visible, read_tail: _ReadTail, cache: TableCache, tail_start: TailStart
+    shard: Shard,
+    manifest: Manifest,
+    visible: Visible,
+    read_tail: _ReadTail,
+    cache: TableCache,
+    tail_start: TailStart,
+    early: int | None,
 ) -> tuple[ShardDelta, int]:
-    """What the shard adds, and the first position that was free."""
+    """What the shard adds, and the first position that was free. `early` is where its tail ended before the logs were
+    read: it holds unless they list more.
+    """
     check_place(shard, manifest)
     if not visible.covers(shard.id, manifest.replay_after):
         raise _Moved
     try:
-        end = _end(shard, manifest, tail_start(shard, manifest, visible))
+        listed = visible.shards.get(shard.id)
+        if early is not None and (listed is None or listed.last < early):
+            end = early
+        else:
+            end = _end(shard, manifest, tail_start(shard, manifest, visible))
         delta = read_tail(shard, manifest, visible, end, cache)
     except DataLoss:
         if is_stale(manifest.replay_after, _replay_after(shard, manifest), None):
@@ -188,6 +222,21 @@ def _end(shard: Shard, manifest: Manifest, start: int) -> int:
         what = f"The manifest names entry {manifest.last_seen}, but the WAL ends before {end}."
         raise DataLoss(what, **shard.where(), position=end)
     return end
+
+
+def _early_end(shard: Shard, manifest: Manifest, tail_start: TailStart) -> int | None:
+    """The same, where it can be told without the logs; None where it must be looked for after they were read."""
+    try:
+        return _end(shard, manifest, manifest.replay_after + 1) if tail_start is above_replay else None
+    except HeadgateError:
+        return None
+
+
+def _marked(cache: TableCache, home: TableHome, shard_ids: frozenset[UUID]) -> Base:
+    """The base, and what it says of the shards read as well."""
+    base = cache.base(home)
+    base.compacted(shard_ids)
+    return base
 
 
 def _rows(shard: Shard, manifest: Manifest, visible: Visible, end: int, cache: TableCache) -> ShardDelta:

@@ -17,9 +17,10 @@ from contextlib import suppress
 from dataclasses import replace
 from uuid import UUID
 
-from headgate import clock
+from headgate import clock, parallel
 from headgate.checkpoints.log.dead_letters import PREFIX
 from headgate.checkpoints.log.state import LogState, fold
+from headgate.checkpoints.snapshots.cache import TableCache
 from headgate.checkpoints.snapshots.checkpoint import (
     CheckpointStore,
     PinnedShard,
@@ -60,6 +61,7 @@ def take(
     note: str = "",
     names: Mapping[UUID, str] | None = None,
     tail_start: TailStart = above_replay,
+    cache: TableCache | None = None,
 ) -> TableCheckpoint:
     """Pin the current table. THIS WRITES one record and one tag; it flushes nothing and fences nobody.
 
@@ -74,21 +76,21 @@ def take(
     An error after 2 drops the record as well, if the store allows.
 
     `scope` is what the caller has done before, `names` are names of shards where the logs do not tell them,
-    `tail_start` see `read_instant`. Raises InvalidInput if the name is taken, DataLoss, Corrupt, Transient.
+    `tail_start` and `cache` see `read_instant`. Raises InvalidInput if the name is taken, DataLoss, Corrupt, Transient.
     """
     store = CheckpointStore(home.records, home.uri)
     ids = tuple(shard_ids)
     for _ in range(TRIES):
-        instant = read_instant(home, ids, tail_start=tail_start)
+        instant = read_instant(home, ids, tail_start=tail_start, cache=cache)
         described = describe(home, instant, name=name, names=names)
         checkpoint = replace(described, scope=scope, expires_after=expires_after, note=note)
         step("record")
         store.put(checkpoint)
         try:
             step("tag")
-            if _is_tagged(home, checkpoint):
+            if _is_tagged(home, checkpoint, instant):
                 step("check")
-                if _is_held(home, checkpoint):
+                if _is_held(home, checkpoint, instant):
                     step("taken")
                     return checkpoint
         except HeadgateError:
@@ -141,10 +143,9 @@ def own_prefix(stream: str) -> str:
 
 def drop_older(home: TableHome, stream: str, keep: int) -> list[str]:
     """Drop the stream's own checkpoints but the newest `keep`. The names of those that went."""
-    older = own_checkpoints(home, stream)[:-keep] if keep else own_checkpoints(home, stream)
-    for one in older:
-        with suppress(NotFound):  # dropped by hand since
-            drop(home, one.checkpoint.name)
+    found = own_checkpoints(home, stream)
+    older = found[:-keep] if keep else found
+    parallel.each("take", lambda one: _remove(home, one.key, one.checkpoint), older)
     return [one.checkpoint.name for one in older]
 
 
@@ -204,26 +205,30 @@ def holds(pinned: Manifest, latest: Manifest | None) -> bool:
     return latest is not None and (latest.sstables, latest.replay_after) == (pinned.sstables, pinned.replay_after)
 
 
-def _is_tagged(home: TableHome, checkpoint: TableCheckpoint) -> bool:
+def _is_tagged(home: TableHome, checkpoint: TableCheckpoint, instant: Instant) -> bool:
     """Put the tag. False: the version was cleaned up since it was read."""
     try:
-        hold_version(home.store, checkpoint.tag, checkpoint.base_version)
+        hold_version(home.store, checkpoint.tag, checkpoint.base_version, instant.view.base.dataset)
     except NotFound:
         return False
     return True
 
 
-def _is_held(home: TableHome, checkpoint: TableCheckpoint) -> bool:
-    if held_versions(home.store).get(checkpoint.tag) != checkpoint.base_version:
-        return False
-    return all(
-        holds(pinned.manifest, Shard(home, shard_id).manifests.latest(pinned.manifest))
-        for shard_id, pinned in checkpoint.shards.items()
-    )
+def _is_held(home: TableHome, checkpoint: TableCheckpoint, instant: Instant) -> bool:
+    def is_held(shard_id: UUID, pinned: PinnedShard) -> bool:
+        return holds(pinned.manifest, Shard(home, shard_id).manifests.latest(pinned.manifest))
+
+    with parallel.beside("take", near=home.store.is_near) as begin:
+        tags = begin(held_versions, home.store, instant.view.base.dataset)
+        held = parallel.each("take", is_held, checkpoint.shards, checkpoint.shards.values())
+        return tags().get(checkpoint.tag) == checkpoint.base_version and all(held)
 
 
 def _withdraw(home: TableHome, checkpoint: TableCheckpoint) -> None:
-    """Drop this one by its id, whoever else has its name: its record, then its tag."""
-    key = checkpoint_key(checkpoint.name, checkpoint.checkpoint_id)
+    """Drop this one by its id, whoever else has its name."""
+    _remove(home, checkpoint_key(checkpoint.name, checkpoint.checkpoint_id), checkpoint)
+
+
+def _remove(home: TableHome, key: str, checkpoint: TableCheckpoint) -> None:
     CheckpointStore(home.records, home.uri).remove(key)
     release_version(home.store, checkpoint.tag)

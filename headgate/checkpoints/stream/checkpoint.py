@@ -15,7 +15,7 @@ from uuid import UUID
 
 import structlog
 
-from headgate import clock
+from headgate import clock, parallel
 from headgate.checkpoints.jobs.compact import RunCompaction
 from headgate.checkpoints.jobs.flush import RunJobs
 from headgate.checkpoints.jobs.policy import CompactLimits
@@ -85,8 +85,8 @@ def checkpoint_stream(
 ) -> TableCheckpoint:
     """Take a checkpoint of a running stream, between two of its batches. Fences nobody.
 
-    1. flush everything decided; 2. let replay_after pass the gaps; 3. fold the log; 4. pin the table, see `take`;
-    5. drop the stream's own checkpoints but the newest `keep`.
+    1. flush everything decided; 2. let replay_after pass the gaps; 3. fold the log, and beside it 4. pin the table, see
+    `take`; 5. drop the stream's own checkpoints but the newest `keep`.
 
     `run` runs the flushes. Shards of other streams and writers are in it as they are. Raises InvalidInput if another
     thread is at it, Fenced, DataLoss, Transient.
@@ -94,7 +94,9 @@ def checkpoint_stream(
     with driver.maintenance("a checkpoint"):
         if not _is_wal_only(driver):
             driver.close_gaps(driver.settle(run, max_bytes))
-        return _pinned(driver, shard_ids, keep)
+        taken = _pinned(driver, shard_ids)
+        _drop(driver, keep)
+        return taken
 
 
 def stop_stream(
@@ -117,19 +119,24 @@ def stop_stream(
     Nobody would try it again later, so that each step is tried as long as the stream waits for its store.
     """
     shard_ids = tuple(shard_ids)
-    pinned = partial(_pinned, driver, shard_ids, keep)
+    pinned = partial(_pinned, driver, shard_ids)
     patiently = driver.home.retry.run_steps
     with driver.maintenance("a clean stop"):
         if _is_wal_only(driver):
-            return patiently(pinned)
+            taken = patiently(pinned)
+            patiently(partial(_drop, driver, keep))
+            return taken
         step("renew")
         driver.renew()
         patiently(lambda: driver.close_gaps(driver.settle(run, max_bytes)))
         step("compact")
         left = "" if compaction is None else compaction.run(driver)
         taken = patiently(partial(pinned, note=left))
-        step("unseal")
-        driver.unseal()
+        with parallel.beside("drop", near=driver.home.store.is_near, workers=1) as begin:
+            dropped = begin(patiently, partial(_drop, driver, keep))
+            step("unseal")
+            driver.unseal()
+            dropped()
         return taken
 
 
@@ -147,16 +154,21 @@ def checkpoint_wal_only(home: TableHome, shard_ids: Iterable[UUID], stream: str,
     return taken
 
 
-def _pinned(driver: StreamDriver, shard_ids: Iterable[UUID], keep: int, note: str = "") -> TableCheckpoint:
+def _pinned(driver: StreamDriver, shard_ids: Iterable[UUID], note: str = "") -> TableCheckpoint:
     step("fold")
-    driver.fold()
     note = WAL_ONLY.format(f"stream {driver.stream!r} is") if _is_wal_only(driver) else note
     name = own_name(driver.stream, driver.head.sequence)
     names = {claim.shard.id: name for name, claim in driver.claims.items()}
-    taken = take(driver.home, shard_ids, scope="all", name=name, note=note, names=names)
+    with parallel.beside("fold", near=driver.home.store.is_near, workers=1) as begin:
+        folded = begin(driver.fold)
+        taken = take(driver.home, shard_ids, scope="all", name=name, note=note, names=names, cache=driver.cache)
+        folded()
+    return taken
+
+
+def _drop(driver: StreamDriver, keep: int) -> None:
     step("drop")
     drop_older(driver.home, driver.stream, keep)
-    return taken
 
 
 def _is_wal_only(driver: StreamDriver) -> bool:

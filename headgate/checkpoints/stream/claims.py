@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import TypeVar
 from uuid import UUID
 
 from headgate import parallel
@@ -13,13 +15,21 @@ from headgate.shards.manifest.model import Manifest
 from headgate.shards.shard import Claim, TableHome
 from headgate.shards.wal.appender import WalAppender
 
+T = TypeVar("T")
+R = TypeVar("R")
 
-def check_owners(home: TableHome, stream: str, names: Iterable[str]) -> None:
-    """Refuse another stream's shard before any is claimed. The claims refuse it as well, but not all at once."""
 
-    def check(name: str) -> None:
+def check_owners(
+    home: TableHome, stream: str, names: Iterable[str], known: Mapping[str, Manifest] = MappingProxyType({})
+) -> dict[str, Manifest | None]:
+    """Refuse another stream's shard before any is claimed. The claims refuse it as well, but not all at once.
+
+    The manifests as they were read, for the claims; `known` are some that were read before.
+    """
+
+    def check(name: str) -> Manifest | None:
         shard = home.shard(name)
-        stored = shard.manifests.latest()
+        stored = shard.manifests.latest(known.get(name))
         if stored is not None and stored.owner not in (None, stream):
             raise InvalidInput(
                 f"Shard {name!r} belongs to stream {stored.owner!r} but stream {stream!r} opened it.",
@@ -28,33 +38,39 @@ def check_owners(home: TableHome, stream: str, names: Iterable[str]) -> None:
                 advice=f"write with stream {stored.owner!r}, or release the shard first (`headgate shard release`); "
                 "nothing was written",
             )
+        return stored
 
-    parallel.each("claim", check, names)
+    names = list(names)
+    return dict(zip(names, of_shards(home, check, names), strict=True))
 
 
-def claim_all(home: TableHome, stream: str, names: Iterable[str], listed: Mapping[UUID, int]) -> dict[str, Claim]:
+def claim_all(
+    home: TableHome, stream: str, read: Mapping[str, Manifest | None], listed: Mapping[UUID, int]
+) -> dict[str, WalAppender]:
     """Claim and barrier every shard. THIS WRITES, AND IT FENCES EARLIER WRITERS.
 
-    `listed` is per shard the last position that the stream's log lists. Raises as WalAppender.open does.
+    `read` are the manifests as `check_owners` read them, `listed` is per shard the last position that the stream's log
+    lists. Raises as WalAppender.open does.
     """
 
-    def claim(name: str) -> Claim:
+    def claim(name: str) -> WalAppender:
         shard = home.shard(name)
         try:
-            return WalAppender.open(shard, owner=stream, last_known=listed.get(shard.id)).claim
+            last = listed.get(shard.id)
+            return WalAppender.open(shard, owner=stream, last_known=last, read=lambda: read[name])
         except HeadgateError as error:
             error.with_context(stream=stream, name=name)
             raise
 
-    names = list(names)
-    return dict(zip(names, parallel.each("claim", claim, names), strict=True))
+    return dict(zip(read, of_shards(home, claim, read), strict=True))
 
 
-def check_held(claims: Iterable[Claim]) -> dict[UUID, Manifest]:
+def check_held(opened: Mapping[str, WalAppender]) -> dict[UUID, Manifest]:
     """Only after the open record is a claim that still stands safe (R3). The manifests as they were read then."""
 
-    def check(claim: Claim) -> Manifest:
-        stored = claim.shard.manifests.latest()
+    def check(appender: WalAppender) -> Manifest:
+        claim = appender.claim
+        stored = claim.shard.manifests.latest(appender.opened)
         if stored is None or not claim_stands(stored, claim.epoch, claim.claim_id, claim.next_position - 1):
             raise Fenced(
                 "Another driver claimed the stream's shard while this driver was starting.",
@@ -64,7 +80,15 @@ def check_held(claims: Iterable[Claim]) -> dict[UUID, Manifest]:
             )
         return stored
 
-    return {manifest.shard_id: manifest for manifest in parallel.each("claim", check, claims)}
+    home = next((one.shard.home for one in opened.values()), None)
+    checked = [] if home is None else of_shards(home, check, opened.values())
+    return {manifest.shard_id: manifest for manifest in checked}
+
+
+def of_shards(home: TableHome, call: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """One call for each shard of a stream. A store that answers at once takes no more of them than it has hands."""
+    workers = parallel.WORKERS if home.store.is_near and home.wal_store.is_near else parallel.WIDE
+    return parallel.each("claim", call, items, workers=workers)
 
 
 def shard_claims(claims: Mapping[str, Claim]) -> dict[str, ShardClaim]:

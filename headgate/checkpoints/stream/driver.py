@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
+from headgate import parallel
 from headgate.checkpoints.log.commit_log import CommitLog
 from headgate.checkpoints.log.dead_letters import PREFIX, dead_letter_shard
 from headgate.checkpoints.log.decisions import holds_log
@@ -26,6 +27,7 @@ from headgate.checkpoints.stream.shards import StreamShards
 from headgate.connectors.lance.base.damage import settle_base
 from headgate.errors import Fenced
 from headgate.shards.shard import Claim, Shard, TableHome
+from headgate.shards.wal.appender import WalAppender
 from headgate.steps import step
 
 
@@ -71,12 +73,13 @@ class StreamDriver(StreamShards):
         head = state.head
         accept(head)
         names = _distinct(home, {*shards, *(head.opened.shards if head.opened else ())})
-        check_owners(home, stream, names)
+        read = check_owners(home, stream, names)
         settle_base(home.store)
-        claims = claim_all(home, stream, names, head.listed)
+        appenders = claim_all(home, stream, read, head.listed)
+        claims = _claims(appenders)
         opened = log.open(query_id, shard_claims(claims), state, decoder)
         step("re-read")
-        manifests = check_held(claims.values())
+        manifests = check_held(appenders)
         driver = cls(home, stream, opened, claims, opened.state, manifests)
         held = {claim.shard.id for claim in claims.values()}
         listed = {one.shard for shard_id, one in opened.state.shards.items() if shard_id not in held}
@@ -163,19 +166,25 @@ class StreamDriver(StreamShards):
     def _claim(self, names: list[str]) -> None:
         """The log first: a driver that was fenced meanwhile must not fence its successor's shards."""
         head = self.head
-        if not holds_log(head, self._log.log.read().head):
-            raise Fenced(
-                "Another driver took over the stream.",
-                table=self.home.uri,
-                stream=self.stream,
-                advice="stop this query; another driver runs the stream",
-            )
-        check_owners(self.home, self.stream, names)
-        more = claim_all(self.home, self.stream, names, head.listed)
+        with parallel.Pool("claim", 1) as pool:
+            owned = pool.submit(check_owners, self.home, self.stream, names, self._stored)
+            if not holds_log(head, self._log.log.read(self._folding.state()).head):
+                raise Fenced(
+                    "Another driver took over the stream.",
+                    table=self.home.uri,
+                    stream=self.stream,
+                    advice="stop this query; another driver runs the stream",
+                )
+            read = owned.result()
+        appenders = claim_all(self.home, self.stream, read, head.listed)
+        more = _claims(appenders)
         step("extend")
         self._log.extend(shard_claims({**self._claims, **more}))
-        manifests = check_held(more.values())
-        self._hold(more, manifests)
+        self._hold(more, check_held(appenders))
+
+
+def _claims(appenders: Mapping[str, WalAppender]) -> dict[str, Claim]:
+    return {name: appender.claim for name, appender in appenders.items()}
 
 
 def _distinct(home: TableHome, names: Iterable[str]) -> list[str]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 from uuid import UUID
 
-from headgate import parallel
 from headgate.checkpoints.jobs.advance import close_gap, unseal
 from headgate.checkpoints.jobs.compact import CompactRound, RunCompaction, compact_round
 from headgate.checkpoints.jobs.flush import Flushed, FlushJob, RunJobs
@@ -22,7 +21,9 @@ from headgate.checkpoints.log.opened_log import OpenedLog
 from headgate.checkpoints.log.positions import checkpoint_limit, next_plan, settled_position
 from headgate.checkpoints.log.records import Fold, WriteMode
 from headgate.checkpoints.log.state import Head, LogState, ShardPositions
+from headgate.checkpoints.snapshots.cache import TableCache
 from headgate.checkpoints.stream.backlog import Unflushed
+from headgate.checkpoints.stream.claims import of_shards
 from headgate.errors import HeadgateError, InvalidInput
 from headgate.shards.manifest.model import Manifest
 from headgate.shards.rows.schema import RowSchema
@@ -84,6 +85,8 @@ class StreamShards:
             name: manifests[claim.shard.id] for name, claim in claims.items() if claim.shard.id in manifests
         }
         """Per shard the manifest as this driver last read or wrote it."""
+        self.cache = TableCache()
+        """Of the table as checkpoints have read it; no tail is in it."""
         self._maintenance = threading.Lock()
         self._compaction = threading.Lock()
         self._guard = threading.RLock()
@@ -204,11 +207,12 @@ class StreamShards:
         """
         step("limits")
         tips = self._tips()
-        self._latest(tips)
+        manifests = self._latest(tips)
         step("plan")
         limits = self._raised_to(tips)
         step("flush")
-        return {name: (manifest, limits[name]) for name, manifest in self._flush_up_to(limits, run, max_bytes).items()}
+        self._flush_up_to(limits, manifests, run, max_bytes)
+        return {name: (manifest, limits[name]) for name, manifest in manifests.items()}
 
     def close_gaps(self, settled: Settled) -> dict[str, Manifest]:
         """Let replay_after pass barriers and dead entries: no gap is left. Only after every flush has committed.
@@ -225,7 +229,7 @@ class StreamShards:
                 error.with_context(stream=self.stream, name=name)
                 raise
 
-        closed = dict(zip(settled, parallel.each("claim", close, settled), strict=True))
+        closed = dict(zip(settled, of_shards(self.home, close, settled), strict=True))
         for name, manifest in closed.items():
             self._passed(name, manifest)
         return closed
@@ -248,9 +252,9 @@ class StreamShards:
         """Let native open the shards; see `unseal` in `gap`. Call `renew`, `settle` and `close_gaps` before."""
 
         def let_in(name: str) -> None:
-            unseal(self._claims[name], forget_owner=forget_owner)
+            unseal(self._claims[name], forget_owner=forget_owner, known=self._stored.get(name))
 
-        parallel.each("claim", let_in, self._claims if names is None else names)
+        of_shards(self.home, let_in, self._claims if names is None else names)
 
     def fold(self) -> Fold:
         """Fold the log as it is now, and tidy it."""
@@ -282,7 +286,7 @@ class StreamShards:
             claim, start = starts[name]
             return find_tip(claim.shard, start)
 
-        return dict(zip(starts, parallel.each("claim", tip, starts), strict=True))
+        return dict(zip(starts, of_shards(self.home, tip, starts), strict=True))
 
     def _raised_to(self, tips: Mapping[str, int]) -> dict[str, int]:
         """Per shard how far replay_after may go; from here on no batch is planned there."""
@@ -302,15 +306,18 @@ class StreamShards:
                 self._raise_plan(name, limit)
         return limits
 
-    def _flush_up_to(self, limits: Mapping[str, int], run: RunJobs, max_bytes: int) -> dict[str, Manifest]:
-        """Per shard the manifest once no visible row up to its limit is left in the WAL alone."""
+    def _flush_up_to(
+        self, limits: Mapping[str, int], manifests: dict[str, Manifest], run: RunJobs, max_bytes: int
+    ) -> None:
+        """Until no visible row up to its shard's limit is left in the WAL alone; `manifests` as they stand then."""
 
         def visible(name: str, claim: Claim) -> ShardPositions:
             # The log and not what this driver remembers of it: batches without MemTables are not remembered.
             return self._folding.state().shards.get(claim.shard.id) or ShardPositions(name)
 
-        manifests = self._latest(limits)
-        left = [name for name, limit in limits.items() if manifests[name].replay_after < limit]
+        left = [
+            name for name, limit in limits.items() if self._may_have_rows(name, manifests[name].replay_after, limit)
+        ]
         while left:
             jobs = [
                 FlushJob(name, claim, manifests[name], visible(name, claim), limits[name], max_bytes)
@@ -320,17 +327,24 @@ class StreamShards:
             self.flushed(done)
             manifests.update({name: one.manifest for name, one in done.items()})
             left = [name for name in left if not done[name].complete]
-        return manifests
+
+    def _may_have_rows(self, name: str, replay_after: int, limit: int) -> bool:
+        """From this driver's own barrier on, rows count only where a record lists them."""
+        claim = self._claims[name]
+        if replay_after + 1 < claim.next_position - 1:
+            return replay_after < limit
+        listed = self._folding.state().shards.get(claim.shard.id)
+        return listed is not None and any(first <= limit and last > replay_after for first, last in listed.runs())
 
     def _latest(self, names: Iterable[str]) -> dict[str, Manifest]:
         """The manifests as they stand. Raises Fenced if a claim is lost."""
 
         def latest(name: str) -> Manifest:
             claim = self._claims[name]
-            return claim.shard.manifests.held(claim.epoch, claim.claim_id)
+            return claim.shard.manifests.held(claim.epoch, claim.claim_id, self._stored.get(name))
 
         names = list(names)
-        return dict(zip(names, parallel.each("claim", latest, names), strict=True))
+        return dict(zip(names, of_shards(self.home, latest, names), strict=True))
 
     def _passed(self, name: str, manifest: Manifest) -> None:
         """A manifest that this driver has written."""

@@ -26,7 +26,7 @@ from headgate.cli.text.status import status_tables
 from headgate.errors import InvalidInput
 from headgate.records import plain
 from headgate.table.look import Place, look_at
-from headgate.table.status import Consumer, StreamStatus, batch_value, stream_statuses
+from headgate.table.status import Consumer, StreamStatus, batch_value, instant_text, stream_statuses
 from headgate.table.table import Table, open_table
 
 
@@ -131,9 +131,16 @@ def _stream(status: StreamStatus) -> dict[str, Any]:
             part.rows for record in head.recent.values() for part in record.dead_letters.values()
         ),
         "lag": status.lag,
+        "newest_record": _newest(head),
         "opened_at": opened and opened.opened_at,
         "rewound": None if head.rewound is None else {**rewind_value(head.rewound), "batches_since": _since(head)},
     }
+
+
+def _newest(head: Head) -> str | None:
+    """When the newest record that is visible is of, by Kafka, as far as the log remembers batches one by one."""
+    times = [record.record_times[1] for record in head.recent.values() if record.record_times is not None]
+    return instant_text(max(times)) if times else None
 
 
 def _since(head: Head) -> int:

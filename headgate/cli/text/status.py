@@ -76,8 +76,8 @@ def _ranges(offsets: Sequence[Value]) -> str:
 
 
 def _streams(streams: Sequence[Value]) -> Padding:
-    columns = ["stream", ">batch", ">commit", ">rows", "recent rows", ">lag", "query", "opened"]
-    keys = ("stream", "batch", "sequence", "rows", "recent", "lag", "query", "opened_at")
+    columns = ["stream", ">batch", ">commit", ">rows", "recent rows", ">lag", "newest record", "query", "opened"]
+    keys = ("stream", "batch", "sequence", "rows", "recent", "lag", "newest", "query", "opened_at")
     return _filled("Streams", columns, keys, [{**one, **_shortened(one)} for one in streams])
 
 
@@ -95,6 +95,7 @@ def rewind_line(stream: str, rewound: Value) -> str:
 def _shortened(stream: Value) -> Value:
     return {
         "recent": f"{stream['recent_rows']:,} in {stream['recent_batches']}",
+        "newest": (stream["newest_record"] or "-")[:19],
         "query": (stream["query"] or "-")[:8],
         "opened_at": (stream["opened_at"] or "-")[:16],
     }

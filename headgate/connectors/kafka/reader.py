@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from headgate import clock
 from headgate.connectors.kafka.consumers import Lent, lend
 from headgate.connectors.kafka.options import LOSS_SECONDS, READ_UNCOMMITTED, ConsumerConfig
-from headgate.connectors.kafka.rows import COLUMNS, row_schema, to_batch
+from headgate.connectors.kafka.rows import COLUMNS, SeeTimes, row_schema, times_of, to_batch
 from headgate.errors import DataLoss, HeadgateError, InvalidInput, NotFound, PermissionDenied, Transient
 
 DEADLINE = 60.0
@@ -78,15 +78,15 @@ def read_range(
     max_rows: int = 50_000,
     deadline: float = DEADLINE,
     columns: Sequence[str] = COLUMNS,
+    seen: SeeTimes = lambda times: None,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of [start, until) in offset order, in batches of up to `max_rows`; none for an empty range.
 
-    `deadline` is in seconds without progress. `columns` may add "headers", or leave out what nobody needs.
+    `deadline` is in seconds without progress. `columns` may add "headers", or leave out what nobody needs; `seen` is
+    told of some timestamps, see `times_of`.
     Raises DataLoss that names the lost range, Transient if the broker stays away, PermissionDenied, InvalidInput.
     """
-    wanted = Range(topic, partition, start, until)
-    schema = row_schema(columns)
-    return _batches(config, wanted, max_rows, deadline, schema)
+    return _batches(config, Range(topic, partition, start, until), max_rows, deadline, row_schema(columns), seen)
 
 
 def partitions(config: ConsumerConfig, topic: str, *, deadline: float = DEADLINE) -> list[int]:
@@ -149,7 +149,7 @@ def offsets_at(config: ConsumerConfig, topic: str, instant_ms: int, *, deadline:
 
 
 def _batches(
-    config: ConsumerConfig, wanted: Range, max_rows: int, deadline: float, schema: pa.Schema
+    config: ConsumerConfig, wanted: Range, max_rows: int, deadline: float, schema: pa.Schema, seen: SeeTimes
 ) -> Iterator[pa.RecordBatch]:
     """As usual; and from where that brought nothing for a while, by small fetches for a spell."""
     position, small, spell = wanted.start, False, deadline * _SMALL_SPELL
@@ -164,6 +164,7 @@ def _batches(
                     messages = reading.collect(max_rows, end)
                     position = reading.position
                     if messages:
+                        seen(times_of(messages))
                         yield to_batch(messages, wanted.topic, wanted.partition, schema)
                     if clock.monotonic() >= end:
                         break

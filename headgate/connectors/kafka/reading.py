@@ -23,9 +23,16 @@ def offsets(
 
 
 def read_range(
-    config: ConsumerConfig, topic: str, partition: int, start: int, until: int, *, columns: Sequence[str]
+    config: ConsumerConfig,
+    topic: str,
+    partition: int,
+    start: int,
+    until: int,
+    *,
+    columns: Sequence[str],
+    seen: Callable[[list[int]], object] = lambda times: None,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of [start, until) in offset order; see `reader.read_range`. Raises MissingExtra as well."""
     with needs():
         from headgate.connectors.kafka import reader
-    return reader.read_range(config, topic, partition, start, until, columns=columns)
+    return reader.read_range(config, topic, partition, start, until, columns=columns, seen=seen)

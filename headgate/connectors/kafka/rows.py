@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,6 +13,9 @@ from headgate.errors import InvalidInput
 
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 """What Spark's source gives; "headers" comes when it is asked for."""
+
+TIMED = 100
+"""One in so many records is asked for its timestamp."""
 
 _HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 _FIELDS = {
@@ -24,6 +28,10 @@ _FIELDS = {
     "timestampType": pa.field("timestampType", pa.int32()),
     "headers": pa.field("headers", _HEADERS),
 }
+
+
+SeeTimes: TypeAlias = Callable[[list[int]], object]
+"""Is told timestamps of records, in milliseconds."""
 
 
 def row_schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
@@ -44,6 +52,14 @@ def to_batch(messages: list[Message], topic: str, partition: int, schema: pa.Sch
         for field in schema
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def times_of(messages: list[Message]) -> list[int]:
+    """Timestamps of some, in milliseconds: of the first, the last and every TIMED-th, nearly the oldest and the newest
+    of a partition. To ask each would cost a tenth of reading it.
+    """
+    found = (message.timestamp()[1] for message in (*messages[::TIMED], messages[-1]))
+    return [time for time in found if time >= 0]
 
 
 def _keys(messages: list[Message]) -> pa.Array:

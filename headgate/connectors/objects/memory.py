@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 import threading
+from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import takewhile
 
 from headgate import clock
 from headgate.connectors.objects.port import (
@@ -36,7 +38,23 @@ class _Stored:
 @dataclass(frozen=True, slots=True)
 class _Contents:
     objects: dict[str, _Stored] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)
+    """Sorted, so that a LIST looks at no more than it shows."""
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def put(self, name: str, stored: _Stored) -> None:
+        if name not in self.objects:
+            insort(self.names, name)
+        self.objects[name] = stored
+
+    def drop(self, name: str) -> None:
+        if self.objects.pop(name, None) is not None:
+            del self.names[bisect_left(self.names, name)]
+
+    def below(self, prefix: str) -> list[tuple[str, _Stored]]:
+        places = range(bisect_left(self.names, prefix), len(self.names))
+        names = takewhile(lambda name: name.startswith(prefix), (self.names[place] for place in places))
+        return [(name, self.objects[name]) for name in names]
 
 
 _by_name: dict[str, _Contents] = {}
@@ -67,14 +85,14 @@ class MemoryStore(ObjectStore):
         with contents.lock:
             if full in contents.objects:
                 raise AlreadyExists("An object with that name exists already.", store=self.uri, key=key)
-            contents.objects[full] = stored
+            contents.put(full, stored)
 
     def put_overwrite(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
         """Store or replace the object."""
         full, stored = self._full(key), _stored(data)
         self._count("put")
         with self._contents.lock:
-            self._contents.objects[full] = stored
+            self._contents.put(full, stored)
 
     def get(self, key: str) -> memoryview:
         """The whole object. Raises NotFound."""
@@ -112,7 +130,7 @@ class MemoryStore(ObjectStore):
         full = self._full(key)
         self._count("delete")
         with self._contents.lock:
-            self._contents.objects.pop(full, None)
+            self._contents.drop(full)
 
     def copy(self, src: str, dst: str, dst_store: ObjectStore | None = None) -> None:
         """Copy an object, replacing `dst`."""
@@ -124,7 +142,7 @@ class MemoryStore(ObjectStore):
         self._count("copy")
         stored = _stored(self._found(source, src).data)
         with target._contents.lock:
-            target._contents.objects[full] = stored
+            target._contents.put(full, stored)
 
     @property
     def _contents(self) -> _Contents:
@@ -142,7 +160,7 @@ class MemoryStore(ObjectStore):
     def _below(self, prefix: str) -> Sequence[ObjectInfo]:
         start = self._folder + prefix
         with self._contents.lock:
-            found = [(key, stored) for key, stored in self._contents.objects.items() if key.startswith(start)]
+            found = self._contents.below(start)
         return [ObjectInfo(key.removeprefix(self._folder), len(one.data), one.modified) for key, one in found]
 
 

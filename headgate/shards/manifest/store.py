@@ -100,7 +100,9 @@ class ManifestStore:
                     vanished = error
             raise Transient("The latest manifest disappeared each time after it was listed.") from vanished
 
-    def claim(self, owner: str | None = None, *, spec_id: int = 0) -> Claimed:
+    def claim(
+        self, owner: str | None = None, *, spec_id: int = 0, upon: Callable[[], Manifest | None] | None = None
+    ) -> Claimed:
         """Take the shard with the next epoch. THIS WRITES, AND IT FENCES AN EARLIER WRITER.
 
         1. latest: a shard of another owner, or sealed without an owner, is InvalidInput.
@@ -110,17 +112,21 @@ class ManifestStore:
         4. LIST: a claimer that stalled until its version was collected has a claim that was never
            the latest. Where its epoch is not below the holder's it is Fenced here: its barrier
            would fence the writer that holds the shard. (Any other learns it by the re-read, R3.)
-        5. the hint, best effort.
+        5. the hint, best effort. Not with an owner: native, which alone reads it, is kept out, and finds the seal
+           by going on from an older hint.
 
-        `spec_id` is for a shard that is new; an existing one keeps its own. Raises Transient if the outcome is unknown
-        or the shard stays contended; a claim that landed unknown fences the earlier writer and hurts nobody else.
+        `spec_id` is for a shard that is new; an existing one keeps its own. `upon` gives the manifest that the caller
+        has just read (None: there was none), for the first try: to have read it long ago is to have stalled since, and
+        3 and 4 hold against that. Raises Transient if the outcome is unknown or the shard stays contended; a claim that
+        landed unknown fences the earlier writer and hurts nobody else.
         """
         if owner == "":
             raise InvalidInput("An owner must not be empty.", table=self.table, shard=str(self.shard_id))
         claim_id = uuid.uuid4().hex
         with self._with_context():
             for _ in range(CLAIM_TRIES):
-                previous = self.latest()
+                previous = self.latest() if upon is None else upon()
+                upon = None
                 if previous is not None:
                     self._check_owner(previous, owner)
                 manifest = decisions.claimed(
@@ -133,7 +139,8 @@ class ManifestStore:
                     table_id=self.table_id,
                 )
                 if self._put(manifest):
-                    if not self._hint_if_latest(manifest.version):
+                    told = self._is_latest if owner else self._hint_if_latest
+                    if not told(manifest.version):
                         self._check_no_ghost(claim_id, manifest.epoch)
                     return Claimed(manifest, previous)
             raise Transient(f"Other writers claimed the shard during each of {CLAIM_TRIES} tries.")
@@ -144,20 +151,21 @@ class ManifestStore:
             if (stored := self.latest()) is not None:
                 self._check_owner(stored, None)
 
-    def check_fenced(self, epoch: int, claim_id: str | None = None) -> Manifest | None:
-        """The latest manifest, if it does not fence a writer of this epoch (and claim id, where given).
+    def check_fenced(self, epoch: int, claim_id: str | None = None, known: Manifest | None = None) -> Manifest | None:
+        """The latest manifest, if it does not fence a writer of this epoch (and claim id, where given). `known` is not
+        read again.
 
         Raises Fenced if the stored epoch is higher, or equal under another claim id. No manifest, or a lower stored
         epoch, fences nobody.
         """
-        stored = self.latest()
+        stored = self.latest(known)
         if stored is not None and decisions.is_fenced(stored, epoch, claim_id):
             raise self._fenced(stored, epoch)
         return stored
 
-    def held(self, epoch: int, claim_id: str) -> Manifest:
+    def held(self, epoch: int, claim_id: str, known: Manifest | None = None) -> Manifest:
         """The same for who has claimed the shard: then there is one. Raises Fenced, and DataLoss if it is gone."""
-        return self.there(self.check_fenced(epoch, claim_id))
+        return self.there(self.check_fenced(epoch, claim_id, known))
 
     def there(self, stored: Manifest | None) -> Manifest:
         """The latest manifest of a shard that was claimed, as it was read. Raises DataLoss."""
@@ -170,7 +178,9 @@ class ManifestStore:
             )
         return stored
 
-    def commit_update(self, claim_id: str, epoch: int, change: Callable[[Manifest], Manifest]) -> Manifest:
+    def commit_update(
+        self, claim_id: str, epoch: int, change: Callable[[Manifest], Manifest], *, upon: Manifest | None = None
+    ) -> Manifest:
         """Write `change(latest)` as the next version, if the claim still holds; the manifest as written.
 
         1. latest: none is DataLoss; another claim id or epoch is Fenced.
@@ -182,12 +192,15 @@ class ManifestStore:
            claim continued meanwhile.
         5. the hint, best effort.
 
+        `upon` is the manifest as this claim's holder read or wrote it last, for the first try: to have read it long ago
+        is to have stalled since, and 3 and 4 hold against that.
+
         Raises Transient if the outcome is unknown. After Fenced from step 4 the update may have landed before the
         successor's claim: leave what it names to garbage collection.
         """
         with self._with_context(epoch=epoch):
             for _ in range(UPDATE_TRIES):
-                stored = self.there(self.latest())
+                stored, upon = upon or self.there(self.latest()), None
                 if not stored.held_by(epoch, claim_id):
                     raise self._fenced(stored, epoch)
                 changed = replace(change(stored), version=stored.version + 1)
@@ -230,7 +243,7 @@ class ManifestStore:
         Never for one below: native would take a version that came back below collected
         ones for the latest.
         """
-        if self.versions()[-1:] != [version]:
+        if not self._is_latest(version):
             return False
         try:
             hint = json.dumps({"version": version}, separators=(",", ":")).encode()
@@ -240,6 +253,9 @@ class ManifestStore:
             _log.debug("version hint %d of shard %s was not written", version, self.shard_id, exc_info=True)
             return not required
         return True
+
+    def _is_latest(self, version: int) -> bool:
+        return self.versions()[-1:] == [version]
 
     def _check_no_ghost(self, claim_id: str, epoch: int) -> None:
         stored = self.latest()

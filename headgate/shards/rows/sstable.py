@@ -27,8 +27,9 @@ from headgate.shards.rows.schema import TOMBSTONE, RowSchema
 from headgate.shards.shard import Claim, Shard, TableHome
 
 
-def write_sstable(claim: Claim, maintained: Sequence[str], table: MemTable) -> SsTable:
-    """The newest row of each key, deletes kept as tombstones, with key sidecar and full-text indexes.
+def write_sstable(claim: Claim, maintained: Sequence[str], table: MemTable, base: Any = None) -> SsTable:
+    """The newest row of each key, deletes kept as tombstones, with key sidecar and full-text indexes. `base` is the
+    table's base, where it was opened just now.
 
     Durable when it returns; nothing names it until a manifest does. Each call makes a folder of its own,
     so that a try that died half-way is never met again. Its name carries the generation and the claim's epoch, by which
@@ -37,7 +38,7 @@ def write_sstable(claim: Claim, maintained: Sequence[str], table: MemTable) -> S
     shard, schema = claim.shard, claim.shard.home.schema
     rows = table.newest().combine_chunks()
     path = names.new_sstable(table.generation, claim.epoch)
-    base = datasets.open_dataset(shard.home.store)
+    base = base or datasets.open_dataset(shard.home.store)
     datasets.write_dataset(
         shard.home.store,
         sstable_key(shard, path),

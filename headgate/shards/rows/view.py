@@ -12,13 +12,16 @@ Tables without a key are simply all their rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import repeat
 
 import numpy as np
 import pyarrow as pa
 
+from headgate import parallel
 from headgate.connectors.lance.filters import Filter, check_filter, filtered
 from headgate.connectors.lance.rows import ROW_ID, take_rows
 from headgate.errors import InvalidInput
@@ -34,6 +37,9 @@ from headgate.shards.shard import Shard, TableHome
 
 MIN_BATCH, MAX_BATCH = 8_192, 131_072
 """Rows read at once. Unless keys are flags, each batch is compared with all hidden ones: more call for larger ones."""
+
+SIDE_BY_SIDE = 8
+"""SSTables of which the first batches are read ahead where the store takes its time."""
 
 MANY_KEYS = 10_000
 """Above it a lookup reads all rows and compares: such a list in a filter costs more than it saves."""
@@ -95,6 +101,11 @@ class ShardDelta:
         if sstable.path not in self.opened:
             self.opened[sstable.path] = open_sstable(self.shard, sstable)
         return self.opened[sstable.path]
+
+    def load_keys(self, sstable: SsTable) -> None:
+        """Read which keys one of its SSTables has, where it has the columns of today; they are kept."""
+        if (stored := self.stored(sstable)).as_today:
+            sstable_keys(self.shard, sstable, stored)
 
     def stored_rows_of(self, sstable: SsTable, asked: KeySet, narrow: str) -> pa.Table:
         """Of the keys that are asked for the row in one of its SSTables, tombstones included. `narrow` says the same
@@ -178,6 +189,8 @@ class TableView:
 
     def _found(self, result: pa.Schema, wanted: pa.Table, asked: KeySet) -> Iterator[pa.RecordBatch]:
         key = self.home.schema.primary_key
+        if not self.home.store.is_near:
+            self._each(ShardDelta.load_keys)
         hidden, narrow = KeySet(key), _keys_filter(wanted)
         for delta in self.deltas:
             rows = delta.newest_of(asked)
@@ -212,20 +225,55 @@ class TableView:
 
     def _layers(self, result: pa.Schema, filter: Filter | None) -> Iterator[tuple[Layer, Iterator[pa.RecordBatch]]]:
         hidden = KeySet(self.home.schema.primary_key)
-        for delta in self.deltas:
-            rows = delta.newest()
-            hidden.add(rows)
-            yield Layer(delta), shown(filtered(living(rows), filter), result)
-            # A key lives in one shard, so what other shards hide changes nothing here.
-            for sstable in reversed(delta.sstables):
-                yield Layer(delta, sstable), _hiding(delta.stored(sstable), hidden, result, filter)
-        yield Layer(), stored_rows(self.base, hidden, result, filter)
+        with self._reading(result, filter) as reading:
+            for delta in self.deltas:
+                rows = delta.newest()
+                hidden.add(rows)
+                yield Layer(delta), shown(filtered(living(rows), filter), result)
+                # A key lives in one shard, so what other shards hide changes nothing here.
+                for sstable in reversed(delta.sstables):
+                    yield Layer(delta, sstable), _hiding(delta.stored(sstable), hidden, result, filter, next(reading))
+            yield Layer(), stored_rows(self.base, hidden, result, filter, batches=next(reading))
+
+    @contextmanager
+    def _reading(self, result: pa.Schema, filter: Filter | None) -> Iterator[Iterator[Iterator[pa.RecordBatch] | None]]:
+        """For each SSTable, newest first, and then the base: its batches, of which the first is being read; None where
+        the store answers at once, so that nothing is read ahead.
+        """
+        if self.home.store.is_near:
+            yield repeat(None)
+            return
+        self._each(ShardDelta.stored)
+        stored = [delta.stored(sstable) for delta in self.deltas for sstable in reversed(delta.sstables)]
+        keys = self.home.schema.primary_key if any(delta.tables or delta.sstables for delta in self.deltas) else ()
+        with parallel.beside("scan", near=False, workers=SIDE_BY_SIDE) as begin:
+
+            def first(one: StoredRows) -> Iterator[pa.RecordBatch]:
+                return parallel.first_of(begin, one.batches(_wanted(one, result, keys), filter, MIN_BATCH))
+
+            yield parallel.window(first, [*stored, self.base], SIDE_BY_SIDE)
+
+    def _each(self, call: Callable[[ShardDelta, SsTable], object]) -> None:
+        """For every SSTable, side by side."""
+        places = [(delta, sstable) for delta in self.deltas for sstable in delta.sstables]
+        parallel.each("sstables", lambda place: call(*place), places)
 
 
-def _hiding(sstable: StoredRows, hidden: KeySet, result: pa.Schema, filter: Filter | None) -> Iterator[pa.RecordBatch]:
+def _wanted(stored: StoredRows, result: pa.Schema, keys: Sequence[str]) -> list[str]:
+    tombstones = [TOMBSTONE] if stored.has_tombstones else []
+    return list(dict.fromkeys([*result.names, *keys, *tombstones]))
+
+
+def _hiding(
+    sstable: StoredRows,
+    hidden: KeySet,
+    result: pa.Schema,
+    filter: Filter | None,
+    batches: Iterator[pa.RecordBatch] | None,
+) -> Iterator[pa.RecordBatch]:
     """Its rows; then its keys are hidden. Newer rows hide older ones whether the filter lets them through or not."""
     met: list[pa.Table] | None = [] if hidden.key and filter is None else None
-    yield from stored_rows(sstable, hidden, result, filter, met=met)
+    yield from stored_rows(sstable, hidden, result, filter, met=met, batches=batches)
     if met is None and hidden.key:
         met = [pa.Table.from_batches([batch]) for batch in sstable.batches(hidden.key, None, batch_rows(hidden))]
     # A key is once in an SSTable.
@@ -241,19 +289,20 @@ def stored_rows(
     fragments: Sequence[int] | None = None,
     *,
     met: list[pa.Table] | None = None,
+    batches: Iterator[pa.RecordBatch] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of the base or of an SSTable that count and that a filter lets through; `hidden` are the keys of all
-    newer layers. The keys that were read come into `met`.
+    newer layers. The keys that were read come into `met`; `batches` are being read already.
     """
     keys = hidden.key if len(hidden) or met is not None or not result.names else []
-    tombstones = [TOMBSTONE] if stored.has_tombstones else []
-    wanted = list(dict.fromkeys([*result.names, *keys, *tombstones]))
-    for batch in stored.batches(wanted, filter, batch_rows(hidden), fragments):
+    if batches is None:
+        batches = stored.batches(_wanted(stored, result, keys), filter, batch_rows(hidden), fragments)
+    for batch in batches:
         rows = pa.Table.from_batches([batch])
         if met is not None:
             met.append(rows.select(keys))
         rows = hidden.unseen(rows)
-        yield from shown(living(rows) if tombstones else rows, result)
+        yield from shown(living(rows) if stored.has_tombstones else rows, result)
 
 
 def _keys_filter(keys: pa.Table) -> str:

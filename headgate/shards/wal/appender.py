@@ -15,12 +15,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from headgate.errors import AlreadyExists, DataLoss, Fenced, HeadgateError, NotFound, Poisoned, StoreError, Transient
 from headgate.retry import note_retry
 from headgate.shards.manifest.decisions import Slot, claim_stands, entry_in_the_way, search_start
 from headgate.shards.manifest.model import Manifest
-from headgate.shards.manifest.store import ManifestStore
 from headgate.shards.shard import Claim, Shard
 from headgate.shards.wal.decoder import decode_header
 from headgate.shards.wal.encoder import encode_barrier, encode_entry
@@ -73,6 +73,7 @@ class WalAppender:
         owner: str | None = None,
         last_known: int | None = None,
         known_tip: int | None = None,
+        read: Callable[[], Manifest | None] | None = None,
     ) -> WalAppender:
         """Claim the shard. THIS WRITES, AND IT FENCES AN EARLIER WRITER.
 
@@ -80,7 +81,7 @@ class WalAppender:
            end that one LIST shows; what is appended meanwhile is not read. With an owner
            only from the last position that its log knows of (`last_known`): the log lists all that
            counts. Nothing is written yet: a failed look fences nobody. Who has just read the
-           WAL up to its end says so: `known_tip`.
+           WAL up to its end says so: `known_tip`. `read` gives the manifest that the caller has just read.
         2. claim: put a manifest with the next epoch and a random claim id.
         3. tip: the first free position, from the highest of the look's end, the claimed
            manifest's last_seen and replay_after, and `last_known` on.
@@ -99,9 +100,11 @@ class WalAppender:
         manifests = shard.manifests
         step("look")
         if known_tip is None:
-            known_tip = _tip(shard, manifests, last_known) if owner else _end(shard, manifests)
+            look = partial(_tip, last_known=last_known) if owner else _end
+            manifest, known_tip = look(shard, read or manifests.latest)
+            read = partial(_same, manifest)
         step("claim")
-        claimed = manifests.claim(owner, spec_id=shard.home.spec_id)
+        claimed = manifests.claim(owner, spec_id=shard.home.spec_id, upon=read)
         manifest = claimed.manifest
         assert manifest.claim_id is not None
         check_place(shard, claimed.previous)
@@ -120,7 +123,7 @@ class WalAppender:
             place.wal.settle()
         barrier = appender._put(encode_barrier(epoch=manifest.epoch)).position
         step("re-read")
-        stored = manifests.latest()
+        stored = manifests.latest(manifest)
         if not claim_stands(stored, manifest.epoch, manifest.claim_id, barrier):
             raise appender._stop(
                 Fenced(
@@ -284,26 +287,31 @@ class WalAppender:
         return error
 
 
-def _end(shard: Shard, manifests: ManifestStore) -> int:
+def _same(manifest: Manifest | None) -> Manifest | None:
+    return manifest
+
+
+def _end(shard: Shard, read: Callable[[], Manifest | None]) -> tuple[Manifest | None, int]:
     """The WAL's end as one LIST shows it before the claim. Raises DataLoss for a hole below it."""
-    manifest = manifests.latest()
+    manifest = read()
     check_place(shard, manifest)
-    return listed_end(shard, manifest, manifests.latest)
+    return manifest, listed_end(shard, manifest, shard.manifests.latest)
 
 
-def _tip(shard: Shard, manifests: ManifestStore, last_known: int | None) -> int:
+def _tip(shard: Shard, read: Callable[[], Manifest | None], last_known: int | None) -> tuple[Manifest | None, int]:
     """The tip of a stream's WAL as far as it shows before the claim. Raises DataLoss for a hole that stays one.
 
     A living driver may flush and collect between the two reads; then its manifest says so.
     """
+    manifest = read()
     while True:
-        manifest = manifests.latest()
         check_place(shard, manifest)
         start = search_start(manifest, last_known)
         try:
-            return checked_tip(shard, start)
+            return manifest, checked_tip(shard, start)
         except DataLoss:
-            if search_start(manifests.latest(), last_known) == start:
+            manifest = shard.manifests.latest()
+            if search_start(manifest, last_known) == start:
                 raise
 
 

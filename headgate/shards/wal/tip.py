@@ -1,6 +1,6 @@
 """Finding the tip of a WAL: the first position that is free.
 
-`find_tip` asks for positions one by one. It costs the same however long the WAL is, and it takes more than WINDOW
+`find_tip` asks for positions one by one. It costs the same however long the WAL is, and it takes FIRST
 missing entries in a row for the tip: right for a stream, whose commit log says how far the WAL goes. `listed_tip` lists
 the WAL and proves that nothing lies above: for direct writers and readers, who have no log to go by. `listed_end` does
 that once, beside a writer that may continue: an opener's look, whose time a busy predecessor must not stretch.
@@ -17,35 +17,47 @@ from headgate.shards.manifest.model import Manifest
 from headgate.shards.shard import Shard
 from headgate.shards.wal.listing import has_entry, positions
 
+FIRST = 2
+"""Positions asked for at first. A clean stop records the tip, so that most opens need no more."""
+
 WINDOW = 16
-"""Positions asked for at once. A clean stop records the tip, so that most opens end in the first window."""
+"""Positions asked for at once after that."""
 
 WINDOWS = 4
 """Windows before one LIST is cheaper: a page of it shows 1,000 names."""
 
 
 def find_tip(shard: Shard, start: int) -> int:
-    """The first free position at or above `start`.
+    """The first free position at or above `start`. Raises as `_tip` does."""
+    return _tip(shard, start, below=False)
+
+
+def checked_tip(shard: Shard, start: int) -> int:
+    """The same, after a look that the WAL does not end below `start`; see `listed_tip`. Raises Corrupt."""
+    return _tip(shard, start, below=start > 1)
+
+
+def _tip(shard: Shard, start: int, *, below: bool) -> int:
+    """The first free position at or above `start`; `below`: unless the entry before it is missing, which is asked for
+    at the same time.
 
     Everything the search sees above a free position is proof of a hole, and a hole is
     DataLoss: a barrier put there would hide the entries above it from every replay.
     """
     workers = 1 if shard.wal.is_near else WINDOW
-    for number in range(WINDOWS):
-        first = start + number * WINDOW
-        window = range(first, first + WINDOW)
+    first, size = start, FIRST
+    for _ in range(1 + WINDOWS):
+        window = range(first - below, first + size)
         found = parallel.each("tip", lambda position: has_entry(shard, position), window, workers=workers)
+        if below and not found.pop(0):
+            break
         if not all(found):
             free = found.index(False)
             if True in found[free:]:
                 break
             return first + free
+        first, size, below = first + size, WINDOW, False
     return listed_tip(shard, start)
-
-
-def checked_tip(shard: Shard, start: int) -> int:
-    """The same, after a look that the WAL does not end below `start`; see `listed_tip`. Raises Corrupt."""
-    return find_tip(shard, start) if start <= 1 or has_entry(shard, start - 1) else listed_tip(shard, start)
 
 
 def listed_tip(shard: Shard, start: int) -> int:

@@ -65,6 +65,17 @@ METRICS = {
         Metric(
             "headgate_lag_seconds", "gauge", "Seconds since the stream was last caught up with Kafka; 0 while it is."
         ),
+        Metric(
+            "headgate_freshness_seconds",
+            "histogram",
+            "Age of the oldest and newest record of a batch, by Kafka's timestamp, at the commit.",
+            ("record",),
+        ),
+        Metric(
+            "headgate_newest_record_timestamp_seconds",
+            "gauge",
+            "Kafka timestamp of the newest record in the table. time() minus this is the age of the table.",
+        ),
         Metric("headgate_trigger_seconds", "gauge", "Seconds of Spark's last trigger by part.", ("part",)),
         Metric("headgate_unflushed_bytes", "gauge", "Bytes of WAL entries that are not flushed yet.", ("shard",)),
         Metric("headgate_sstables", "gauge", "SSTables that are not compacted into the base yet.", ("shard",)),
@@ -140,6 +151,8 @@ class StreamMetrics:
         self._lock = threading.Lock()
         self._counts: Counter[tuple[str, tuple[str, ...]]] = Counter()
         self._phases: dict[str, _Histogram] = {}
+        self._ages: dict[str, _Histogram] = {}
+        self._newest: int | None = None
         self._lag: dict[tuple[str, str], int] = {}
         self._in_flight: dict[tuple[str, str], int] = {}
         self._caught_up: float | None = None
@@ -187,6 +200,10 @@ class StreamMetrics:
             self._add("headgate_bytes_total", record.nbytes)
             self._add("headgate_dead_letters_total", sum(part.rows for part in record.dead_letters.values()))
             self._committed_at = clock.wall()
+            if record.record_times is not None:
+                for which, time in zip(("oldest", "newest"), record.record_times, strict=True):
+                    self._ages.setdefault(which, _Histogram()).see(max(0.0, self._committed_at - time / 1000))
+                self._newest = max(record.record_times[1], self._newest or 0)
 
     def skipped(self) -> None:
         """Count a skipped batch."""
@@ -244,6 +261,7 @@ class StreamMetrics:
         with self._lock:
             counts = dict(self._counts)
             phases = {phase: one.reported() for phase, one in self._phases.items()}
+            ages, newest = {which: one.reported() for which, one in self._ages.items()}, self._newest
             lag, trigger = self._behind(), dict(self._trigger)
             driver, maintenance, kafka = self._driver, self._maintenance(), self._kafka_failures()
             caught_up, committed_at, ledger = self._caught_up, self._committed_at, self._ledger()
@@ -259,6 +277,10 @@ class StreamMetrics:
             yield Sample(METRICS[name], labels, float(count))
         for phase, value in phases.items():
             yield Sample(METRICS["headgate_batch_seconds"], (phase,), value)
+        for which, value in ages.items():
+            yield Sample(METRICS["headgate_freshness_seconds"], (which,), value)
+        if newest is not None:
+            yield Sample(METRICS["headgate_newest_record_timestamp_seconds"], (), newest / 1000)
         for (topic, partition), rows in lag.items():
             yield Sample(METRICS["headgate_lag_rows"], (topic, partition), float(rows))
         if caught_up is not None:

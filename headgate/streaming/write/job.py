@@ -39,6 +39,8 @@ class Written:
     """What all tasks took together, by phase."""
     retries: Mapping[str, int] = field(default_factory=dict)
     """What was tried again: of the store, and whole tasks."""
+    times: tuple[int, int] | None = None
+    """The oldest and the newest timestamp that the tasks have seen of Kafka's records, in milliseconds."""
 
     @property
     def out_of_place(self) -> str | None:
@@ -105,7 +107,8 @@ class BatchJob:
     @property
     def _records(self) -> DataFrame:
         """What Spark's Kafka source gives, cut into few tasks."""
-        return self.frame.select(*self.plan.columns).coalesce(self._task_count)
+        columns = dict.fromkeys((*self.plan.columns, task.TIMESTAMP))
+        return self.frame.select(*columns).coalesce(self._task_count)
 
     @property
     def _rows_made(self) -> DataFrame:
@@ -166,9 +169,11 @@ def _written(answers: Iterable[str]) -> Written:
     phases = Phases()
     for line in totals:
         phases.add(line.get("seconds"))
+        phases.see(line.get("times"))
     return Written(
         tuple(line for line in lines if "shard" in line),
         dict(sum((Counter(line["operations"]) for line in totals), Counter[str]())),
         phases.seconds,
         dict(sum((Counter(line.get("retries", {})) for line in totals), Counter[str]())),
+        phases.times,
     )

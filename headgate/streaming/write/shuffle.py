@@ -7,7 +7,7 @@ has to exist in Spark. Pure.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -34,12 +34,13 @@ def payload_of_error(text: str) -> pa.RecordBatch:
     return _payload(0, None, False, text.encode(), None)
 
 
-def payload_of_seconds(seconds: Mapping[str, float]) -> pa.RecordBatch:
+def payload_of_phases(phases: Phases) -> pa.RecordBatch:
     """What the first stage took, on its way to the first task, which tells it."""
-    return _payload(0, None, True, json.dumps(dict(seconds)).encode(), None)
+    text = json.dumps({"seconds": phases.seconds, "times": phases.times})
+    return _payload(0, None, True, text.encode(), None)
 
 
-def gather(batches: Iterable[pa.RecordBatch]) -> tuple[Payloads, str | None, dict[str, float]]:
+def gather(batches: Iterable[pa.RecordBatch]) -> tuple[Payloads, str | None, Phases]:
     """All payloads, for every one of a shard must be there before the first row of it can be placed; or an error.
 
     Last what the first stage took, by phase.
@@ -51,12 +52,14 @@ def gather(batches: Iterable[pa.RecordBatch]) -> tuple[Payloads, str | None, dic
             if not shard.is_valid:
                 text = bytes(rows.as_buffer()).decode()
                 if not dead.as_py():
-                    return {}, text, {}
-                phases.add(json.loads(text))
+                    return {}, text, phases
+                earlier = json.loads(text)
+                phases.add(earlier["seconds"])
+                phases.see(earlier["times"])
                 continue
             order = _unpack(ordering) if ordering.is_valid else None
             found.setdefault((shard.as_py(), dead.as_py()), []).append((_unpack(rows), order))
-    return found, None, phases.seconds
+    return found, None, phases
 
 
 def place(payloads: Payloads) -> Iterator[Routed]:

@@ -18,6 +18,7 @@ from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headgate import parallel
 from headgate.connectors.kafka.options import ConsumerConfig
@@ -32,8 +33,11 @@ from headgate.shards.writer import ShardWriter
 from headgate.spark import FINAL
 from headgate.streaming.write.ordering import OrderWatch
 from headgate.streaming.write.rows import Routed, RowMaker
-from headgate.streaming.write.shuffle import gather, payload_of, payload_of_error, payload_of_seconds, place
+from headgate.streaming.write.shuffle import gather, payload_of, payload_of_error, payload_of_phases, place
 from headgate.streaming.write.timers import Phases
+
+TIMESTAMP = "timestamp"
+"""What Kafka says of when a record is."""
 
 APPENDERS = 8
 """Logs that one task writes to at once: a store's latency, or that of fsync, is waited for once and not per shard."""
@@ -165,6 +169,7 @@ class Attempt:
             {
                 "operations": self._operations(),
                 "seconds": self.phases.seconds,
+                "times": self.phases.times,
                 "retries": {"store": retries() - self._retries, "task": _earlier_tries()},
             },
         ]
@@ -199,7 +204,9 @@ class Attempt:
 
 def write_kafka(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Records of Spark's Kafka source, written."""
-    yield _lines(_write(plan, (part for batch in batches for part in plan.maker.from_kafka(batch))))
+    phases = Phases()
+    timed = _timed(batches, phases)
+    yield _lines(_write(plan, (part for batch in timed for part in plan.maker.from_kafka(batch)), phases))
 
 
 def write_typed(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -209,17 +216,21 @@ def write_typed(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[
 
 def write_share(plan: WritePlan, shares: tuple[tuple[SourceRange, ...], ...], number: int) -> Iterator[str]:
     """Records that this task reads from Kafka itself, written. `shares` are all tasks' ranges."""
-    yield from _write(plan, (part for batch in _read(plan, shares[number]) for part in plan.maker.from_kafka(batch)))
+    phases = Phases()
+    read = _read(plan, shares[number], phases)
+    yield from _write(plan, (part for batch in read for part in plan.maker.from_kafka(batch)), phases)
 
 
 def prepare_kafka(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Records of Spark's Kafka source, decoded and routed, for the shuffle."""
-    yield from _payloads(plan, (part for batch in batches for part in plan.maker.from_kafka(batch)))
+    phases = Phases()
+    timed = _timed(batches, phases)
+    yield from _payloads(plan, (part for batch in timed for part in plan.maker.from_kafka(batch)), phases)
 
 
 def prepare_typed(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Rows that Spark made, routed, for the shuffle."""
-    yield from _payloads(plan, (part for batch in batches for part in plan.maker.from_typed(batch)))
+    yield from _payloads(plan, (part for batch in batches for part in plan.maker.from_typed(batch)), Phases())
 
 
 def prepare_shares(
@@ -228,29 +239,33 @@ def prepare_shares(
     """Records that this task reads from Kafka itself, decoded and routed, for the shuffle. The frame only carries the
     numbers of the shares.
     """
-    read = (read for batch in batches for number in batch.column(0).to_pylist() for read in _read(plan, shares[number]))
-    yield from _payloads(plan, (part for batch in read for part in plan.maker.from_kafka(batch)))
+    phases = Phases()
+    numbers = (number for batch in batches for number in batch.column(0).to_pylist())
+    read = (read for number in numbers for read in _read(plan, shares[number], phases))
+    yield from _payloads(plan, (part for batch in read for part in plan.maker.from_kafka(batch)), phases)
 
 
 def write_payloads(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """What came out of the shuffle, put in order and written; or the error that the first stage met."""
-    payloads, error, seconds = gather(batches)
+    payloads, error, phases = gather(batches)
     if error is not None:
         yield _lines([error])
     else:
-        yield _lines(_write(plan, place(payloads), seconds))
+        yield _lines(_write(plan, place(payloads), phases))
 
 
 # -- what they are made of ---------------------------------------------------------
 
 
-def _write(plan: WritePlan, parts: Iterable[Routed], earlier: Mapping[str, float] | None = None) -> list[str]:
-    """What the task answers. `earlier` is what an earlier stage took, by phase."""
+def _write(plan: WritePlan, parts: Iterable[Routed], reading: Phases | None = None) -> list[str]:
+    """What the task answers. `reading` is what an earlier stage took, and the timestamps of what was read."""
     try:
         with Attempt(plan) as attempt:
             for part in attempt.phases.over("decode", parts):
                 attempt.add(part)
-            attempt.phases.add(earlier)
+            if reading is not None:
+                attempt.phases.add(reading.seconds)
+                attempt.phases.see(reading.times)
             return [json.dumps(result) for result in attempt.finish()]
     except HeadgateError as error:
         if not _ends_here(error, plan):
@@ -289,12 +304,22 @@ def _earlier_tries() -> int:
     return 0 if context is None else context.attemptNumber()
 
 
-def _read(plan: WritePlan, share: tuple[SourceRange, ...]) -> Iterator[pa.RecordBatch]:
+def _timed(batches: Iterable[pa.RecordBatch], phases: Phases) -> Iterator[pa.RecordBatch]:
+    """Batches of Spark's Kafka source, whose timestamps are seen."""
+    for batch in batches:
+        if batch.num_rows and TIMESTAMP in batch.schema.names:
+            seen = pc.min_max(batch.column(TIMESTAMP).cast(pa.timestamp("ms"), safe=False).cast(pa.int64()))
+            phases.see([time for time in seen.as_py().values() if time is not None])
+        yield batch
+
+
+def _read(plan: WritePlan, share: tuple[SourceRange, ...], phases: Phases) -> Iterator[pa.RecordBatch]:
     """The records of the ranges. Short ranges are put together: decoding costs per batch as well as per row."""
     assert plan.consumer is not None
     waiting: list[pa.RecordBatch] = []
     for part in share:
-        for read in read_range(plan.consumer, part.topic, part.partition, part.start, part.until, columns=plan.columns):
+        place = (part.topic, part.partition, part.start, part.until)
+        for read in read_range(plan.consumer, *place, columns=plan.columns, seen=phases.see):
             waiting.append(read)
             if _is_enough(waiting):
                 yield _joined(waiting)
@@ -312,13 +337,12 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
-def _payloads(plan: WritePlan, parts: Iterable[Routed]) -> Iterator[pa.RecordBatch]:
-    phases = Phases()
+def _payloads(plan: WritePlan, parts: Iterable[Routed], phases: Phases) -> Iterator[pa.RecordBatch]:
     try:
         for part in phases.over("decode", parts):
             # A shard that was not planned goes anywhere: the task that gets it says so.
             yield payload_of(part, plan.tasks.get(part.shard, 0))
-        yield payload_of_seconds(phases.seconds)
+        yield payload_of_phases(phases)
     except HeadgateError as error:
         if not _ends_here(error, plan):
             raise

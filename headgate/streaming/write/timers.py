@@ -1,8 +1,8 @@
-"""Where the time of a batch goes, by phase, in seconds. Used by one thread."""
+"""Where the time of a batch goes, by phase, in seconds, and of when its records are. Used by one thread."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -12,10 +12,19 @@ T = TypeVar("T")
 
 
 class Phases:
-    """Seconds by phase."""
+    """Seconds by phase; and how old what was read is."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
+        self.times: tuple[int, int] | None = None
+        """The oldest and the newest timestamp that was seen, in milliseconds."""
+
+    def see(self, times: Sequence[int] | None) -> None:
+        """Timestamps of records."""
+        if times:
+            self.times = (
+                (min(times), max(times)) if self.times is None else (min(*times, *self.times), max(*times, *self.times))
+            )
 
     @contextmanager
     def in_phase(self, name: str) -> Iterator[None]:

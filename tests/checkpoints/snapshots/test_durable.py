@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -19,11 +20,12 @@ from headgate.checkpoints.snapshots.snapshot import read_instant, read_snapshot
 from headgate.checkpoints.snapshots.take import take
 from headgate.checkpoints.stream.checkpoint import checkpoint_stream
 from headgate.connectors.lance.base.tags import held_versions
+from headgate.connectors.objects import ObjectInfo, open_store
 from headgate.errors import DataLoss, InvalidInput, NotFound, Transient
 from headgate.shards.writer import ShardWriter
 from headgate.steps import watching
 from headgate.table.table import Table, open_table
-from tests.support.datasets import pairs
+from tests.support.datasets import LanceFaultyStore, pairs
 from tests.support.stores import Operation
 from tests.support.tables import (
     CONFIG,
@@ -69,6 +71,30 @@ def test_it_flushes_nothing_fences_nobody_and_writes_one_tag_and_one_record(tabl
     writer.put(rows(-2))
     assert ids(at(table, "now")) == of_batches([0]) + Counter([-1])
     assert ids(table) == of_batches(range(2)) + Counter([-1, -2])
+
+
+def test_a_batch_that_commits_after_the_wals_were_listed_and_before_the_log_is_read_is_in_it(table: Table) -> None:
+    """On a store that takes its time both are asked side by side."""
+    driver = open_stream(table)
+    run_batch(driver, 0)
+    listed, left = threading.Semaphore(0), [1]
+
+    class Late(LanceFaultyStore):
+        def list(self, prefix: str) -> Iterator[ObjectInfo]:
+            found = [*super().list(prefix)]
+            if prefix.endswith("/wal/"):
+                listed.release()
+            return iter(found)
+
+        def list_folders(self, prefix: str) -> Iterator[str]:
+            if prefix.endswith("/streams/") and left:
+                for _ in driver.claims:
+                    assert listed.acquire(timeout=60)
+                run_batch(driver, left.pop())
+            return super().list_folders(prefix)
+
+    assert ids(through(table, Late(open_store(table.uri)))) == of_batches(range(2))
+    assert not left
 
 
 def test_a_batch_that_is_written_and_not_committed_is_not_in_it(table: Table) -> None:

@@ -250,6 +250,34 @@ def test_each_claim_takes_the_next_epoch_and_version(shard: ManifestStore) -> No
     assert not claims[0].manifest.sealed
 
 
+def test_a_claim_upon_what_was_read_long_ago_is_a_claim_that_stalled(shard: ManifestStore, store: ObjectStore) -> None:
+    assert shard.claim(upon=lambda: None).epoch == 1
+    read = shard.latest()
+    store.reset_operations()
+    second = shard.claim("s", upon=lambda: read)
+    assert (second.epoch, second.previous) == (2, read)
+    assert store.operations() == {"put": 1, "list": 1}, "with an owner native needs no hint"
+    assert shard.claim("s", upon=lambda: read).epoch == 3, "its version was taken: read again"
+    assert shard.claim("s", upon=lambda: None).epoch == 4
+    collect(store, 2)
+    with pytest.raises(Fenced):
+        # Into a slot that was collected: nobody's latest, and its barrier would fence the holder.
+        shard.claim("s", upon=lambda: replace(read, epoch=8) if read else None)
+
+
+def test_an_update_upon_what_was_written_before_is_one_that_stalled(shard: ManifestStore, store: ObjectStore) -> None:
+    claimed = shard.claim()
+    first = shard.commit_update(claimed.claim_id, 1, lambda m: replace(m, last_seen=4), upon=claimed.manifest)
+    store.reset_operations()
+    second = shard.commit_update(claimed.claim_id, 1, lambda m: replace(m, last_seen=5), upon=first)
+    assert store.operations() == {"put": 2, "list": 1}
+    again = shard.commit_update(claimed.claim_id, 1, lambda m: replace(m, replay_after=2), upon=first)
+    assert (again.version, again.last_seen, again.replay_after) == (second.version + 1, 5, 2), "read again"
+    shard.claim()
+    with pytest.raises(Fenced):
+        shard.commit_update(claimed.claim_id, 1, lambda m: replace(m, replay_after=3), upon=again)
+
+
 def test_a_claim_costs_two_puts(shard: ManifestStore, store: ObjectStore) -> None:
     shard.claim()
     store.reset_operations()

@@ -246,7 +246,7 @@ def test_peers_bug_2_the_barrier_is_put_before_anything_is_replayed(store: Objec
     assert [key.split("/")[-2] for _, key in puts] == ["manifest", "wal"]
     barrier = puts[-1][0]
     assert not [op for op in faulty.log if op.verb == "get" and "/wal/" in op.key]
-    assert [op.verb for op in faulty.log[barrier:]] == ["list", "get"]
+    assert [op.verb for op in faulty.log[barrier:]] == ["list"]
     assert appender.opened == shard.manifests.latest()
 
 
@@ -621,7 +621,7 @@ def test_the_tip_is_found_however_far_it_is(store: ObjectStore, shard: Shard, co
     assert find_tip(shard, 1) == count + 1
 
 
-@pytest.mark.parametrize("hole", [3, WINDOW + 2, WINDOW * WINDOWS + 5])
+@pytest.mark.parametrize("hole", [3, WINDOW + 1, WINDOW * WINDOWS + 5])
 def test_a_hole_on_the_way_to_the_tip_is_data_loss(store: ObjectStore, shard: Shard, hole: int) -> None:
     for position in range(1, WINDOW * WINDOWS + 20):
         if position != hole:

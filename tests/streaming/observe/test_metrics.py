@@ -10,6 +10,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import headgate
 from headgate.caches import Cache
+from headgate.checkpoints.log.commit_log import read_head
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.dev.ports import free_port
 from headgate.errors import Fenced, InvalidInput
@@ -101,8 +103,13 @@ def test_a_live_stream_shows_every_name_that_dashboard_and_alerts_use_and_logs_a
     assert sink.reporting.port is None
     before = listeners(spark)
     query = stream.start(sink, trigger={"processingTime": "0 seconds"})
+    began = time.time() * 1000
     try:
         until(lambda: table.scan().read_all().num_rows == 300, query)
+        for record in read_head(table.home, "s").recent.values():
+            assert record.record_times is not None
+            oldest, newest = record.record_times
+            assert began - 600_000 < oldest <= newest < time.time() * 1000
         port = sink.reporting.port
         assert port is not None
         assert listeners(spark) == before + 1
@@ -249,6 +256,22 @@ def test_lag_ends_with_a_batch_that_the_log_had_and_with_a_partition_that_is_not
     metrics.progress({"sources": [at_end]})
     assert lag() == {("t", "0"): 0}
     assert [one.value for one in metrics.samples() if one.metric.name == "headgate_lag_seconds"] == [0]
+
+
+def test_how_old_records_are_when_they_become_visible_is_counted_and_the_newest_is_known() -> None:
+    metrics, now = StreamMetrics(), time.time()
+    metrics.committed(batch_record(2, 0))
+    assert not [one for one in metrics.samples() if "record" in one.metric.labels]
+    for oldest, newest in ((40.0, 3.0), (700.0, 600.0), (9.0, -5.0)):
+        times = (int((now - oldest) * 1000), int((now - newest) * 1000))
+        metrics.committed(replace(batch_record(2, 0), record_times=times))
+    found = {(one.metric.name, *one.labels): one.value for one in metrics.samples()}
+    assert found["headgate_newest_record_timestamp_seconds",] == pytest.approx(now + 5, abs=0.01)
+    buckets, total = found["headgate_freshness_seconds", "newest"]  # type: ignore[misc]
+    assert dict(buckets)["0.005"] == 1, "a producer whose clock is ahead"
+    assert (dict(buckets)["120.0"], dict(buckets)["+Inf"]) == (2, 3)
+    assert total == pytest.approx(603, abs=60)
+    assert found["headgate_freshness_seconds", "oldest"][1] == pytest.approx(749, abs=60)  # type: ignore[index]
 
 
 def test_phases_count_what_making_takes_and_not_what_is_done_with_it() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import Any
 
 from headgate.connectors.lance.base.damage import settle_base
 from headgate.connectors.lance.base.synced import sync_base
@@ -19,13 +20,13 @@ from headgate.connectors.objects.files import sync_path
 from headgate.errors import NotFound, Transient
 
 
-def hold_version(store: ObjectStore, tag: str, version: int) -> None:
-    """Tag a version, durably, and what it is made of; idempotent.
+def hold_version(store: ObjectStore, tag: str, version: int, dataset: Any = None) -> None:
+    """Tag a version, durably, and what it is made of; idempotent. `dataset` is the base as it was opened before.
 
     Raises NotFound if the version is gone, DataLoss if it has lost files, Transient.
     """
     settle_base(store)
-    dataset = open_dataset(store)
+    dataset = dataset or open_dataset(store)
     try:
         dataset.tags.create(tag, version)
     except (ValueError, OSError) as error:
@@ -50,10 +51,10 @@ def release_version(store: ObjectStore, tag: str) -> None:
             raise native_error(what, error, Transient, table=store.uri, tag=tag) from without_secrets(error)
 
 
-def held_versions(store: ObjectStore) -> Mapping[str, int]:
-    """Every tag, with the version it holds. Raises Transient."""
+def held_versions(store: ObjectStore, dataset: Any = None) -> Mapping[str, int]:
+    """Every tag, with the version it holds. `dataset` is the base as it was opened before. Raises Transient."""
     try:
-        return {name: int(tag["version"]) for name, tag in open_dataset(store).tags.list().items()}
+        return {name: int(tag["version"]) for name, tag in (dataset or open_dataset(store)).tags.list().items()}
     except (ValueError, OSError, RuntimeError) as error:
         raise Transient("Reading the tags of the base failed.", table=store.uri) from without_secrets(error)
 
