@@ -72,7 +72,7 @@ LOOK = Requests(get=1, list=1)
 
 def opening(shards: int) -> Requests:
     """A start: claims, barriers, tips, the open record."""
-    return Requests(put=1, get=1, list=3) + Requests(put=3, get=37, list=6).times(shards)
+    return Requests(put=1, get=1, list=2) + Requests(put=2, get=5, list=4).times(shards)
 
 
 def compaction(shards: int, sstables: int) -> Requests:
@@ -83,7 +83,7 @@ def compaction(shards: int, sstables: int) -> Requests:
 
 def checkpoint(shards: int) -> Requests:
     """Without the flushes that it brings about: those are counted as flushes."""
-    return Requests(put=3, get=14, list=11) + Requests(get=21, list=6).times(shards)
+    return Requests(put=3, get=12, list=7) + Requests(get=3, list=6).times(shards)
 
 
 def collection(shards: int) -> Requests:
