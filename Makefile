@@ -1,6 +1,6 @@
 # Prints itself: the text behind ## is what `make help` shows.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-spark test-deep simulate soak check bench figures docs docs-serve release clean
+.PHONY: help setup demo test test-spark test-deep simulate kills soak check bench figures docs docs-serve release clean
 
 PYTHON ?= python3
 HEADGATE_CACHE ?= $(HOME)/.cache/headgate
@@ -82,6 +82,10 @@ test-deep: setup ## Run the tests with branch coverage, and those that take minu
 SCHEDULES ?= 100000
 simulate: setup ## Run SCHEDULES=100000 seeded schedules of the product's own code against faults; HEADGATE_SEED replays
 	@SCHEDULES=$(SCHEDULES) HEADGATE_RESULTS=$(RESULTS) $(BIN)/pytest -q -s -o faulthandler_timeout=0 tests/simulation -k no_schedule_breaks
+
+COUNT ?= 10000
+kills: setup ## Kill COUNT=10000 writing processes, every 50th of a stream; no acknowledged row may be lost or doubled
+	@$(TEST_ENV) HEADGATE_RESULTS=$(RESULTS) $(BIN)/python -m tests.kills --count $(COUNT)
 
 MINUTES ?= 30
 soak: setup ## Kill and cut off every part of a stream for MINUTES=30; in the end the table is the topic

@@ -42,6 +42,8 @@ LEFT_OUT: Mapping[str, Any] = {"left out": True}
 """Field metadata: write the field only if it is not the default. Any field with a default may be missing."""
 
 _HIGHEST = 2**64
+MAX_VALUES = 1_000_000
+"""Of one record: a list of empty lists takes thirty times its bytes in memory."""
 """No release writes a larger number."""
 
 
@@ -100,8 +102,11 @@ def fields_of(data: bytes | memoryview | str, what: str, *, sealed: bool = True)
 
     The checksum is optional: earlier releases did not write one.
     """
+    text = data.encode() if isinstance(data, str) else bytes(data)
+    if sum(map(text.count, (b",", b"[", b"{"))) > MAX_VALUES:
+        raise Corrupt(f"{what} has more than {MAX_VALUES:,} values.")
     try:
-        found = json.loads(data if isinstance(data, str) else bytes(data))
+        found = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise Corrupt(f"{what} is not JSON.") from error
     return checked(found, what, sealed=sealed)

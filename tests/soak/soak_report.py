@@ -145,7 +145,8 @@ def _change(ends: tuple[float, float]) -> str:
 
 
 def _grows(one: Growth) -> bool:
-    larger = one.most > MAX_JVM if one.part == "jvm" else _more(one.megabytes) > MAX_MEGABYTES
+    first, last = one.megabytes
+    larger = one.most > MAX_JVM if one.part == "jvm" else last - max(first, one.siblings) > MAX_MEGABYTES
     return larger or _more(one.descriptors) > MAX_DESCRIPTORS
 
 

@@ -45,6 +45,10 @@ class Growth:
     descriptors: tuple[float, float]
     most: float
     """Megabytes, at any time of that life."""
+    siblings: float = 0.0
+    """Megabytes that the largest other process of the part held in its own beginning: what one of its kind needs. One
+    that comes to that later has not grown; where all of them grow, none has begun there.
+    """
 
 
 @dataclass
@@ -83,16 +87,29 @@ def growths(samples: Sequence[Sample]) -> list[Growth]:
     for part in sorted({one.part for one in samples}):
         own = lives([one for one in samples if one.part == part])
         longest = max(own, key=lambda life: life[-1].at - life[0].at)
-        warm = [one for one in longest if one.at - longest[0].at > WARM_UP]
-        if warm and warm[-1].at - warm[0].at >= SHORTEST:
-            size = max(1, len(warm) // SHARE)
-            first, last = warm[:size], warm[-size:]
+        warm = _warm(longest)
+        if warm:
+            first, last = _ends(warm)
             memory = median(one.megabytes for one in first), median(one.megabytes for one in last)
             descriptors = median(one.descriptors for one in first), median(one.descriptors for one in last)
             minutes = round((warm[-1].at - warm[0].at) / 60, 1)
             most = max(one.megabytes for one in longest)
-            found.append(Growth(part, minutes, memory, descriptors, most))
+            others = [_ends(other)[0] for life in own if life is not longest and (other := _warm(life))]
+            siblings = max((median(one.megabytes for one in other) for other in others), default=0.0)
+            found.append(Growth(part, minutes, memory, descriptors, most, siblings))
     return found
+
+
+def _warm(life: Sequence[Sample]) -> list[Sample]:
+    """What counts of a life; nothing of one that is too short to tell."""
+    warm = [one for one in life if one.at - life[0].at > WARM_UP]
+    return warm if warm and warm[-1].at - warm[0].at >= SHORTEST else []
+
+
+def _ends(warm: list[Sample]) -> tuple[list[Sample], list[Sample]]:
+    """Its first and its last part."""
+    size = max(1, len(warm) // SHARE)
+    return warm[:size], warm[-size:]
 
 
 def lives(samples: Sequence[Sample]) -> list[list[Sample]]:

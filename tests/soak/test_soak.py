@@ -64,10 +64,12 @@ def test_the_picture_breaks_its_line_where_a_process_was_replaced() -> None:
     assert picture(samples).count("<polyline") == 2
 
 
-def lived(part: str, minutes: float, per_minute: float, descriptors: int = 0) -> list[Sample]:
+def lived(
+    part: str, minutes: float, per_minute: float, descriptors: int = 0, *, pid: int = 1, megabytes: float = 200.0
+) -> list[Sample]:
     """One process, of which a sample was taken every two seconds."""
     return [
-        Sample(at, part, 1, 200.0 + per_minute * at / 60, 20 + int(descriptors * at / 60))
+        Sample(at, part, pid, megabytes + per_minute * at / 60, 20 + int(descriptors * at / 60))
         for at in (2.0 * number for number in range(int(minutes * 30)))
     ]
 
@@ -79,13 +81,18 @@ def lived(part: str, minutes: float, per_minute: float, descriptors: int = 0) ->
         (lived("driver", 12, 8), 1),
         (lived("driver", 12, 0, descriptors=2), 1),
         (lived("workers", 5, 8), 1),
+        (lived("workers", 12, 8) + lived("workers", 11, 0, pid=2, megabytes=300), 0),
+        (lived("workers", 12, 8) + lived("workers", 11, 8, pid=2), 1),
+        (lived("workers", 12, 12) + lived("workers", 11, 0, pid=2, megabytes=250), 1),
         (lived("jvm", 12, 50), 0),
         (lived("jvm", 25, 50), 1),
         (lived("jvm", 12, 0, descriptors=2), 1),
         (lived("broker", 12, 50), 0),
     ],
     ids=[
-        *("flat", "a leak of memory", "a leak of descriptors", "a worker's", "a heap that breathes", "a JVM's leak"),
+        *("flat", "a leak of memory", "a leak of descriptors", "a worker's"),
+        *("a worker that comes to what its sibling holds", "siblings that both leak", "one that passes its sibling"),
+        *("a heap that breathes", "a JVM's leak"),
         *("a JVM's leak of descriptors", "a part that is not ours"),
     ],
 )

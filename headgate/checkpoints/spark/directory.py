@@ -34,6 +34,8 @@ from headgate.shards.wal.entry import SourceRange
 KafkaOffsets: TypeAlias = Mapping[tuple[str, int], int]
 
 _VERSIONS = ("v1", "v2")
+_MAX_BYTES = 4 << 20
+"""Of a file: the offsets of some hundred thousand partitions, and a bound for what JSON makes of them in memory."""
 _NOTHING_YET = "-"
 """What Spark writes for a source that has no offset yet."""
 
@@ -200,7 +202,10 @@ class SparkCheckpoint:
         return lines
 
     def _read(self, file: str) -> bytes:
-        return bytes(self._guarded(file, lambda fs: fs.cat_file(f"{self._path}/{file}")))
+        found = bytes(self._guarded(file, lambda fs: fs.cat_file(f"{self._path}/{file}", start=0, end=_MAX_BYTES + 1)))
+        if len(found) > _MAX_BYTES:
+            raise Corrupt(f"Spark's {file} has more than {_MAX_BYTES:,} bytes.", checkpoint=self.uri)
+        return found
 
     def _numbers(self, folder: str) -> tuple[int, ...]:
         """Checksum files, temporary files and compacted logs are not among them."""

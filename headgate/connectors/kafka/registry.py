@@ -19,6 +19,10 @@ from headgate.errors import InvalidInput, NotFound, PermissionDenied, Transient
 SECONDS = 10.0
 """For one answer."""
 TRIES = 3
+MAX_ANSWER = 4 << 20
+"""Bytes of an answer: a schema of a hundred thousand fields."""
+MAX_REFERENCES = 200
+"""Schemas that one refers to, directly or not."""
 """Of a question that nobody answered, or that the server was too busy for."""
 
 _known: dict[tuple[str, int], tuple[str, ...]] = {}
@@ -52,7 +56,10 @@ class SchemaRegistry:
         with _lock:
             found = _known.get(key)
         if found is None:
-            found = tuple(self._resolved(self._asked(f"schemas/ids/{number}"), set()))
+            try:
+                found = tuple(self._resolved(self._asked(f"schemas/ids/{number}"), set()))
+            except (LookupError, TypeError, ValueError) as error:
+                raise InvalidInput("The answer of the registry is no schema.", registry=self.url, id=number) from error
             with _lock:
                 _known[key] = found
         return found
@@ -65,6 +72,10 @@ class SchemaRegistry:
             place = (str(one["subject"]), int(one["version"]))
             if place not in seen:
                 seen.add(place)
+                if len(seen) > MAX_REFERENCES:
+                    raise InvalidInput(
+                        f"A schema refers to more than {MAX_REFERENCES} others.", registry=self.url, subject=place[0]
+                    )
                 subject = urllib.parse.quote(place[0], safe="")
                 found += self._resolved(self._asked(f"subjects/{subject}/versions/{place[1]}"), seen)
         return [*found, str(answer["schema"])]
@@ -79,7 +90,14 @@ class SchemaRegistry:
         for _ in range(TRIES):
             try:
                 with urllib.request.urlopen(request, timeout=SECONDS) as answer:
-                    content = json.loads(answer.read())
+                    data = answer.read(MAX_ANSWER + 1)
+                if len(data) > MAX_ANSWER:
+                    raise InvalidInput(
+                        f"An answer of the schema registry has more than {MAX_ANSWER:,} bytes.",
+                        registry=self.url,
+                        asked=path,
+                    )
+                content = json.loads(data)
                 return content if isinstance(content, dict) else {}
             except urllib.error.HTTPError as error:
                 error.close()
@@ -90,7 +108,7 @@ class SchemaRegistry:
                 if error.code in (401, 403):
                     raise PermissionDenied("The schema registry rejected the credentials.", registry=self.url) from None
                 reason = f"status {error.code}"
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, RecursionError) as error:
                 reason = type(error).__name__
         raise Transient(
             f"The schema registry did not answer: {reason}.",

@@ -30,6 +30,8 @@ WRITE_ID = "headgate.write_id"
 
 MAX_BYTES = 16 * 2**20
 """A manifest of a hundred thousand SSTables is smaller; more is junk that would only fill memory."""
+MAX_FIELDS, SMALL_BYTES = 250_000, 1 << 20
+"""More fields than that many SSTables have, each of which takes memory; a small manifest is not counted."""
 
 _SEALED = 1
 _U32, _U64 = 2**32, 2**64
@@ -174,9 +176,43 @@ def check_successor(old: Manifest, new: Manifest) -> None:
         raise InvalidInput(what, shard=str(old.shard_id), epoch=new.epoch, stored_epoch=old.epoch)
 
 
+def _has_many_fields(data: bytes) -> bool:
+    """Whether it has more than MAX_FIELDS fields, each of which becomes an object: an empty one takes two bytes. What
+    is no message is for the decoder to tell.
+    """
+    at, end = 0, len(data)
+    for _ in range(MAX_FIELDS):
+        kind, length = data[at] & 7, 0
+        while data[at] & 128:
+            at += 1
+            if at == end:
+                return False
+        at += 1
+        if kind == 2:
+            shift = 0
+            while at < end:
+                length |= (data[at] & 127) << shift
+                shift += 7
+                at += 1
+                if not data[at - 1] & 128:
+                    break
+        elif kind == 0:
+            while at < end and data[at] & 128:
+                at += 1
+            length = 1
+        else:
+            length = 8 if kind == 1 else 4
+        at += length
+        if at >= end:
+            return False
+    return True
+
+
 def _decode(data: bytes | memoryview, shard_id: UUID, version: int) -> Manifest:
     if len(data) > MAX_BYTES:
         raise Corrupt(f"A manifest of {len(data)} bytes is too large to be valid.")
+    if len(data) > SMALL_BYTES and _has_many_fields(bytes(data)):
+        raise Corrupt(f"A manifest of more than {MAX_FIELDS:,} fields cannot be valid.")
     message = _ShardManifest()
     try:
         message.MergeFromString(bytes(data))
