@@ -1,6 +1,6 @@
 # Prints itself: the text behind ## is what `make help` shows.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-spark test-deep simulate kills soak check bench figures docs docs-serve release clean
+.PHONY: help setup demo test test-spark test-deep simulate kills soak check bench figures screenshots docs docs-serve release clean
 
 PYTHON ?= python3
 HEADGATE_CACHE ?= $(HOME)/.cache/headgate
@@ -18,7 +18,7 @@ help: ## Say what can be made
 	@echo "headgate needs Python 3.11 or newer, Java 17 or newer, and make."
 	@echo
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do \
-		printf '  make %-10s %s\n' "$$name" "$$what"; done
+		printf '  make %-11s %s\n' "$$name" "$$what"; done
 	@echo
 	@echo "  PYTHON=python3.12    another Python for .venv      BENCH=objects    one benchmark ($(BENCHES))"
 	@echo "  SPARK=4.0            the line of Spark of test-spark (3.5, 4.0, 4.1, 4.2)"
@@ -48,6 +48,7 @@ ENVIRONMENTS = $(PYTHON) scripts/bootstrap.py
 test: setup ## Run the tests
 	@$(ENVIRONMENTS) $(SHORT_LINES) || true
 	@$(BIN)/python -m tests.support.servers versitygw toxiproxy
+	@$(BIN)/python -m tests.support.browser
 	@$(BIN)/python -m tests.support.classes
 	@HEADGATE_LINES="$(SHORT_LINES)" $(RUN_TESTS)
 
@@ -70,6 +71,7 @@ RESULTS ?= tests/results
 # Measuring branches takes half as long again, so it is done here. The gate is silent when it holds.
 test-deep: setup ## Run the tests with branch coverage, and those that take minutes
 	@$(BIN)/python -m tests.support.servers versitygw minio toxiproxy prometheus compose
+	@$(BIN)/python -m tests.support.browser
 	@$(BIN)/python -m tests.support.classes
 	@$(BIN)/coverage erase
 	@$(RUN_TESTS) --cov --cov-report=term
@@ -103,6 +105,10 @@ bench: setup ## Run the benchmarks
 
 figures: setup ## Render docs and charts from the result files of benchmarks and long tests
 	@$(BIN)/python -m benchmarks.figures
+
+screenshots: setup ## Take pictures of every page of the console into docs/images
+	@$(BIN)/python -m tests.support.browser
+	@$(BIN)/python -m tests.support.screenshots
 
 DOCS = NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(BIN)/mkdocs
 

@@ -69,7 +69,7 @@ def application(watcher: Watcher, door: Door) -> Starlette:
     app = Starlette(
         routes=routes,
         middleware=[Middleware(Guard, door=door)],
-        exception_handlers={HTTPException: _http_error, HeadgateError: _headgate_error},
+        exception_handlers={HTTPException: _http_error, HeadgateError: _headgate_error, _Busy: _busy},
     )
     app.state.stopping = False
     app.state.listeners = 0
@@ -191,11 +191,11 @@ class _Pages:
         return StreamingResponse(news(), media_type="text/event-stream", headers={"x-accel-buffering": "no"})
 
 
-class _Busy(HeadgateError):
+class _Busy(Exception):
     """The console has asked the store for enough."""
 
     def __init__(self, wait: float) -> None:
-        super().__init__("The console asks the store for no more than two objects a second, and has used that up.")
+        super().__init__()
         self.wait = wait
 
 
@@ -239,12 +239,16 @@ async def _http_error(request: Request, error: Exception) -> Response:
     return _error(request, error.status_code, what, "go back to the overview")
 
 
+async def _busy(request: Request, error: Exception) -> Response:
+    assert isinstance(error, _Busy)
+    what = "The console asks the stores for two objects a second, and has used up what it may ask for in advance."
+    answer = _error(request, 503, what, f"this page can be read in {error.wait:.0f} s")
+    answer.headers["retry-after"] = str(max(1, round(error.wait)))
+    return answer
+
+
 async def _headgate_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HeadgateError)
-    if isinstance(error, _Busy):
-        answer = _error(request, 503, error.what, f"this page can be read in {error.wait:.0f} s")
-        answer.headers["retry-after"] = str(max(1, round(error.wait)))
-        return answer
     status = 404 if isinstance(error, NotFound) else 400 if isinstance(error, InvalidInput) else 503
     return _error(request, status, first_error(error), error.advice or error.next_step)
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from headgate import parallel
 from headgate.connectors.extras import needs
+from headgate.console import PORT
 from headgate.console.guard import Door, is_loopback
 from headgate.console.watch.places import TablePlace
 from headgate.console.watch.watcher import Watcher
@@ -28,8 +29,6 @@ with needs():
 
     from headgate.console.app import application
 
-PORT = 8484
-"""Where `headgate ui` listens, if it is free."""
 TOKEN_VARIABLE = "HEADGATE_UI_TOKEN"
 SHORTEST_TOKEN = 16
 STOP_SECONDS = 10.0

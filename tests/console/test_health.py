@@ -65,7 +65,7 @@ def test_checkpoints_say_what_they_pin_and_until_when(tmp_path: Path) -> None:
         page = ask(console, "/t/orders/jobs").text
         said = words(page)
     assert "kept named" in said
-    assert "dropped" in said, "one without an end stays until it is dropped"
+    assert "it is dropped" in said, "one without an end stays until it is dropped"
     assert "in 24 h" in said
     assert "clone" in said
     assert "<img" not in page

@@ -13,6 +13,7 @@ import pytest
 
 import headgate
 from headgate.console.pages.shards import SHARDS_SHOWN
+from headgate.console.watch import budget
 from tests.support.consoles import COLUMNS, HOSTILE, ask, console_of, orders
 from tests.support.streams import Record, Stream
 
@@ -160,3 +161,14 @@ def test_events_come_when_something_was_committed(tmp_path: Path) -> None:
                 while not lines.readline().startswith(b"data: "):
                     pass
             raise AssertionError("the page never showed the batch")
+
+
+def test_a_page_that_must_wait_says_for_how_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    orders(tmp_path / "orders", batches=1, rows=2, partitions=1)
+    with console_of(tmp_path / "orders") as console:
+        monkeypatch.setattr(budget, "ADVANCE", -1e6)
+        waits = ask(console, "/t/orders/shards")
+        assert ask(console, "/").status == 200, "what is known is shown"
+    assert waits.status == 503
+    assert int(waits.headers["retry-after"]) > 1_000
+    assert "two objects a second" in words(waits.text)

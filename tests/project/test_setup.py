@@ -18,7 +18,7 @@ from headgate.spark.versions import spark_line
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGETS = ["help", "setup", "demo", "test", "test-spark", "test-deep", "simulate", "soak", "check", "bench"]
-TARGETS += ["figures", "docs", "docs-serve", "release", "clean"]
+TARGETS += ["figures", "screenshots", "docs", "docs-serve", "release", "clean"]
 STAMP = ROOT / ".venv" / ".headgate-packages"
 
 

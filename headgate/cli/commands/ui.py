@@ -11,7 +11,8 @@ from headgate.cli.options.kafka import consumer_of, kafka_option, servers_option
 from headgate.cli.options.table import storage_option
 from headgate.cli.output import Output, TextOutput, output_option
 from headgate.cli.signals import quiet_logs
-from headgate.console.server import PORT, Address, Console, open_console
+from headgate.console import PORT
+from headgate.console.server import Address, Console, open_console
 from headgate.console.watch.places import TablePlace
 from headgate.errors import InvalidInput
 from headgate.streaming.signals import stop_signals

@@ -83,7 +83,7 @@ def jobs_of(state: MaintenanceState | None) -> list[JobLine]:
     if state is None:
         return []
     counts: Mapping[str, tuple[int | None, str]] = {
-        "flush": (state.flushes, "flush"),
+        "flush": (state.flushes, "flush|flushes"),
         "compaction": (state.compactions, "compaction"),
         "indexing": (state.indexed, "index segment"),
         "checkpoint": (state.checkpoints, "checkpoint"),

@@ -237,7 +237,13 @@ def _stages(now: TableNow, stream: StreamNow) -> list[Stage]:
         ),
         Stage(
             "Base",
-            "not written" if wal_only else "nothing waits" if base_age is None else span(base_age) + " behind",
+            "not written"
+            if wal_only
+            else f"{span(base_age)} behind"
+            if base_age
+            else "behind"
+            if sstables or unflushed
+            else "up to date",
             "rows stay in the logs: WAL only" if wal_only else "what plain Lance reads",
             (("Lance dataset", now.place.shown, 0.0, "calm"),),
         ),

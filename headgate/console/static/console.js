@@ -38,7 +38,8 @@ async function renew() {
 function swap(fresh) {
   for (const old of document.querySelectorAll("[data-live]")) {
     const made = fresh.querySelector(`[data-live="${CSS.escape(old.dataset.live)}"]`);
-    if (!made || made.outerHTML === old.outerHTML) continue;
+    if (!made) { location.reload(); return; } // the page has other parts now, such as a first stream
+    if (made.outerHTML === old.outerHTML) continue;
     if (old.contains(document.activeElement) && document.activeElement !== old) {
       // The keyboard is somewhere in there: keep its place.
       const places = [...old.querySelectorAll("a, button, summary")];

@@ -50,8 +50,8 @@ class LiveStream(Protocol):
     def lag(self) -> Mapping[tuple[str, int], int]:
         """Per topic and partition what Kafka has and no commit record, as far as Spark has said."""
 
-    def trigger(self) -> Mapping[str, float]:
-        """Seconds of Spark's last trigger by part."""
+    def lag_seconds(self) -> float | None:
+        """Since when something is behind in Kafka; 0: nothing is; None: not known."""
 
     def failure(self) -> str | None:
         """What stopped it: the class of the error and its sentence."""

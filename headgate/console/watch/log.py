@@ -1,14 +1,16 @@
 """A stream's commit log as the console shows it: the newest records, when the store took them, where the stream stands.
 
 Promises:
-1. The first look costs what `headgate status` costs. A later one is a LIST, and a GET for each record that is new. If
-   more than MOST_NEW are, only the newest FEW of them are read; the others count as batches whose rows are not known.
+1. The first look costs what `headgate status` costs, and OLDER records more. A later one is a LIST, and a GET for each
+   record that is new. If more than MOST_NEW are, only the newest FEW of them are read; the others count as batches
+   whose rows are not known.
 2. Nothing is written, nobody is fenced, and no record is read twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TypeAlias
@@ -20,6 +22,8 @@ from headgate.errors import NotFound
 from headgate.shards.shard import TableHome
 
 MOST_NEW, FEW = 8, 3
+OLDER = 24
+"""Records below the newest fold that the first look reads for the timeline."""
 KEPT = 240
 """Records that are kept for showing."""
 
@@ -109,14 +113,14 @@ class LogTail:
         if self._starts is None:
             self._begin()
         times = self._log.taken_at()
+        if not self._times:
+            # What a fold has taken from the state may still be there, and the timeline begins with it.
+            older = sorted(sequence for sequence in times if sequence <= self._seen and sequence not in self._records)
+            self._read(older[-OLDER:], self._keep)
         self._times |= times
         new = sorted(sequence for sequence in times if sequence > self._seen)
         self._seen = max([self._seen, *new])
-        for sequence in new if len(new) <= MOST_NEW else new[-FEW:]:
-            try:
-                self._take(self._log.record(sequence))
-            except NotFound:
-                continue  # folded and collected since the LIST
+        self._read(new if len(new) <= MOST_NEW else new[-FEW:], self._take)
         last, opened = self._last, self._opened
         if last is not None and opened is not None and last.open_id != opened.record_id:
             # Either a driver has just come, or its open record is among those that were not read.
@@ -126,6 +130,14 @@ class LogTail:
         self._records = {sequence: self._records[sequence] for sequence in kept if sequence in self._records}
         return self._shown(kept)
 
+    def _read(self, sequences: Sequence[int], take: Callable[[LogRecord], None]) -> None:
+        for sequence in sequences:
+            with suppress(NotFound):  # folded and collected since the LIST
+                take(self._log.record(sequence))
+
+    def _keep(self, record: LogRecord) -> None:
+        self._records[record.sequence] = record
+
     def _begin(self) -> None:
         head = self._log.read().head
         self._ends, self._starts, self._seen = dict(head.ends), head.starts, head.sequence
@@ -134,7 +146,7 @@ class LogTail:
         self._records = {one.sequence: one for one in records if one is not None}
 
     def _take(self, record: LogRecord) -> None:
-        self._records[record.sequence] = record
+        self._keep(record)
         if isinstance(record, OpenRecord):
             self._opened = record
         elif isinstance(record, RewindRecord):

@@ -80,6 +80,8 @@ class TableNow:
 
     def lag_seconds(self, stream: StreamNow, now: float) -> float | None:
         """How long the oldest row waits that Kafka has and the table has not; None: not known."""
+        if stream.live is not None:
+            return stream.live.lag_seconds()
         return None if self.ends is None else self.ends.waiting(stream.log.ends, now)
 
     def unflushed_bytes(self, stream: StreamNow) -> int | None:
