@@ -1,6 +1,6 @@
-"""Bring the jars of `jar_lists/*.xml` to the cache directory, with the Ivy that Spark ships, and those of the installed
-Spark: `jar_lists/lines/spark-<its line>.xml`, named `spark`. Lists of `jar_lists/optional/`, and of other lines, only
-come where they are named.
+"""Download the jars of `jar_lists/*.xml` to the cache directory with Spark's Ivy, and those of the installed Spark:
+`jar_lists/lines/spark-<its line>.xml`, named `spark`. Lists of `jar_lists/optional/`, and of other Spark versions, are
+downloaded only if named.
 
 `$HEADGATE_CACHE/jars/<list>` holds exactly the jars of its list. A receipt, written last, names the list and the
 size of every jar; without a receipt that agrees with what is there, the jars are fetched again. Ivy writes into a
@@ -47,7 +47,7 @@ def main() -> int:
 
 
 def fetch_all(java: str, names: Sequence[str] = (), folder: Path = LISTS) -> None:
-    """Fetch what is missing, and say so. Prints nothing when nothing is missing.
+    """Fetch missing jars and report it. Prints nothing if nothing is missing.
 
     Raises InvalidInput for a name of no list and for a Spark that has none, JarsMissing, MissingExtra.
     """
@@ -110,7 +110,8 @@ def receipt_for(jar_list: Path, target: Path) -> dict[str, object]:
 
 def fetch(jar_list: Path, target: Path, cache: Path, java: str) -> None:
     """Stage, check, then swap: 1. Ivy into a staging directory; 2. every jar of the list is there and opens;
-    3. the old directory goes; 4. the staging directory takes its name; 5. the receipt. Raises JarsMissing."""
+    3. remove the old directory; 4. rename the staging directory; 5. the receipt. Raises JarsMissing.
+    """
     wanted = jar_names(jar_list)
     staging = target.with_name(f".{target.name}.staging")
     log = cache / f"ivy-{jar_list.stem}.log"

@@ -1,6 +1,6 @@
-"""Where the jars are that `make setup` or `headgate jars fetch` brought, for Kafka's broker and for Spark.
+"""Paths of the jars that `make setup` or `headgate jars fetch` downloaded, for Kafka's broker and for Spark.
 
-Nothing is fetched here: a set of jars that is not there is JarsMissing, which says how to get it.
+Nothing is fetched here: missing jars raise JarsMissing, which says how to get them.
 """
 
 from __future__ import annotations

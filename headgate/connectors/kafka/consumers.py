@@ -53,7 +53,7 @@ class Lent:
     consumer: Consumer
     errors: list[KafkaError] = field(default_factory=list)
     is_over: Callable[[], bool] = lambda: False
-    """True if nobody waits for its answer any more."""
+    """True if no caller waits for its answer any more."""
 
     def refused(self) -> bool:
         """The broker did not accept the credentials, or its certificate is not trusted."""
@@ -71,7 +71,7 @@ os.register_at_fork(after_in_child=lambda: globals().__setitem__("_lock", thread
 
 @contextmanager
 def lend(config: ConsumerConfig, is_over: Callable[[], bool] = lambda: False) -> Iterator[Lent]:
-    """A consumer of this process for the configuration, without an assignment. Raises InvalidInput."""
+    """Lend a consumer of this process for the configuration, without an assignment. Raises InvalidInput."""
     key = (os.getpid(), config)
     with _lock:
         lent = _idle[key].pop() if _idle[key] else None

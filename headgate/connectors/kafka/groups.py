@@ -1,7 +1,7 @@
 """The offsets of a consumer group, written and read without joining it: for lag tools, never for reading.
 
-A group that has members of its own refuses them; nobody else is disturbed. Made of a plain consumer, as every client
-does it: with the administrative call for the same, the process died in a test that kills the broker; why is not known.
+A group with active members rejects them; other clients are not disturbed. This uses a plain consumer, as every client
+does: with the administrative call, the process died in a test that kills the broker, for unknown reasons.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _FORBIDDEN = (
 
 
 def commit_group(config: ConsumerConfig, group: str, ends: Mapping[tuple[str, int], int]) -> None:
-    """Write, per topic and partition, the offset that comes next. All of them, or an error; idempotent.
+    """Write the next offset of each topic and partition. All of them, or an error; idempotent.
 
-    Waits for the group's coordinator as long as the client does: call it where nobody waits for you. Raises
+    Waits for the group's coordinator as long as the client does: call it in a thread that nobody waits for. Raises
     InvalidInput if the group has members, PermissionDenied, Transient if nobody answers.
     """
     if not ends:
@@ -74,7 +74,7 @@ def _check(parts: Iterable[TopicPartition], lent: Lent, config: ConsumerConfig, 
 
 
 def _group_error(reason: KafkaError, lent: Lent, config: ConsumerConfig, group: str) -> HeadgateError:
-    """By the error's name: its text could hold more than a name should."""
+    """The error from its name: the text may contain credentials."""
     where: dict[str, Any] = {"group": group, "servers": config.servers}
     lent.consumer.poll(0)  # serves what the client has to say
     if reason.code() in _MEMBERS:

@@ -1,6 +1,6 @@
 """Spark's Kafka source options as a librdkafka configuration, so that both clients read the same rows.
 
-An option is translated, known to change nothing here, or refused by name: none is silently lost. No value is ever
+An option is translated, known to have no effect here, or refused by name: none is ignored silently. No value is ever
 part of an error, a log line or a repr, except the addresses and the isolation level.
 """
 
@@ -15,12 +15,13 @@ from headgate.errors import InvalidInput, nearest
 READ_COMMITTED = "read_committed"
 READ_UNCOMMITTED = "read_uncommitted"
 LOSS_SECONDS = 45.0
-"""A broker that comes back from a crash may for seconds know neither the topic nor all of its end, and for more than
-ten on a busy machine: that a log ends too early is believed when it is seen for so long. What is below its start does
-not come back, and is believed at once."""
+"""A broker that restarts after a crash may not know the topic or its end for some seconds, on a busy machine for more
+than ten: a log that ends too early is believed only after this many seconds. Offsets below the start do not come back,
+which is believed at once.
+"""
 
 _SHOWN = ("bootstrap.servers", "security.protocol", "isolation.level")
-"""What a repr may show; everything else may be or hold a secret."""
+"""Options that a repr may show; all others may be secret."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -31,7 +32,7 @@ class ConsumerConfig:
 
     @classmethod
     def from_spark(cls, options: Mapping[str, object]) -> ConsumerConfig:
-        """Translate the options of `spark.readStream.format("kafka")`. Names are taken in any case.
+        """Translate the options of `spark.readStream.format("kafka")`. Names are matched without case.
 
         Raises InvalidInput that names the option that cannot be translated, never its value.
         """
@@ -65,7 +66,7 @@ class ConsumerConfig:
 
     @property
     def reach(self) -> str:
-        """What to do where Kafka does not answer."""
+        """Advice if Kafka does not answer."""
         return reach(self.servers)
 
     def with_isolation(self, level: str) -> ConsumerConfig:
@@ -73,13 +74,13 @@ class ConsumerConfig:
         return replace(self, properties=tuple(sorted({**dict(self.properties), "isolation.level": level}.items())))
 
     def fetching_at_most(self, nbytes: int) -> ConsumerConfig:
-        """The same, with answers of about so many bytes; one batch of records comes whole all the same."""
+        """The same, with responses of about this many bytes; a record batch is never split."""
         given = int(dict(self.properties).get("max.partition.fetch.bytes", nbytes))
         less = {"max.partition.fetch.bytes": str(min(given, nbytes))}
         return replace(self, properties=tuple(sorted({**dict(self.properties), **less}.items())))
 
     def librdkafka(self) -> dict[str, str]:
-        """What a client takes. Holds the credentials: hand it to a client and to nothing else."""
+        """The librdkafka configuration. Contains credentials: pass it only to a client."""
         return dict(self.properties)
 
     def __repr__(self) -> str:
@@ -320,5 +321,5 @@ def _text(value: object) -> str:
 
 
 def reach(servers: str) -> str:
-    """What to do where the brokers at these addresses do not answer."""
+    """Advice if the brokers at these addresses do not answer."""
     return f"try again; if it persists, check that Kafka at {servers} is reachable from this machine"

@@ -1,7 +1,7 @@
 """Offset ranges of a topic, read with librdkafka straight into Arrow.
 
-A range is read whole or an error says why not. It ends by position: the last offsets of a range may hold no row
-(compacted away, aborted, control records), so nothing waits for one.
+A range is read completely, or an error says why not. It ends by position: the last offsets of a range may have no row
+(compacted, aborted, control records), so the reader does not wait for one.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from headgate.connectors.kafka.rows import COLUMNS, SeeTimes, row_schema, times_
 from headgate.errors import DataLoss, HeadgateError, InvalidInput, NotFound, PermissionDenied, Transient
 
 DEADLINE = 60.0
-"""Seconds without any progress after which a read gives up."""
+"""Seconds without progress after which a read fails."""
 _AS_USUAL = 1 / 3
-"""The share of it after which a read continues by small fetches. An answer comes whole or not at all, and the usual
-megabyte takes longer than any patience where the network brings a few KB a second.
+"""The share of it after which a read continues with small fetches. A response arrives completely or not at all, and on
+a network with a few KB per second the usual megabyte takes too long.
 """
 _SMALL = 16 << 10
 """Bytes of a small fetch: at 1 KB/s it comes within the rest of the deadline."""
 _SMALL_SPELL = 1 / 6
-"""The share of the deadline that small fetches continue before the usual ones are tried again: the broker may have been
-away and be well since. Each time twice as long, so that a network that stays slow is seldom asked.
+"""The share of the deadline for small fetches before normal ones are tried again, in case the broker has recovered. It
+doubles each time, so that a slow network is tried rarely.
 """
 _SLICE = 0.02
 """How long one call waits for rows. `consume` waits for all it was asked for, and a range may have fewer."""
@@ -39,9 +39,9 @@ _SLICE_ROWS = 10_000
 _BATCH_BYTES = 32 << 20
 """A batch ends here even if it has few rows, so that memory follows bytes and not row counts."""
 _LOOK_AGAIN = 1.0
-"""Seconds of silence after which the cluster is asked what is wrong."""
+"""Seconds without data after which the cluster is asked what is wrong."""
 _CONFIRMATIONS = 3
-"""A broker that has just become leader may know less than it will: loss is believed when it is seen this often."""
+"""A broker that has just become leader may not know all offsets yet: a loss is believed when seen this often."""
 _GONE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._LOG_TRUNCATION)
 _NO_TOPIC = (
     KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -151,7 +151,7 @@ def offsets_at(config: ConsumerConfig, topic: str, instant_ms: int, *, deadline:
 def _batches(
     config: ConsumerConfig, wanted: Range, max_rows: int, deadline: float, schema: pa.Schema, seen: SeeTimes
 ) -> Iterator[pa.RecordBatch]:
-    """As usual; and from where that brought nothing for a while, by small fetches for a spell."""
+    """Normal fetches; after a while without data, small fetches for some time."""
     position, small, spell = wanted.start, False, deadline * _SMALL_SPELL
     while position < wanted.until:
         patience = deadline * (1 - _AS_USUAL if small else _AS_USUAL)
@@ -185,7 +185,7 @@ class _Lost:
 
 
 class _RangeReader:
-    """Where a read of one range stands."""
+    """The state of reading one range."""
 
     def __init__(
         self, lent: Lent, config: ConsumerConfig, wanted: Range, position: int, deadline: float, patience: float
@@ -290,7 +290,7 @@ class _RangeReader:
         return clock.monotonic() - self._last_progress > self._patience
 
     def _look_closer(self) -> None:
-        """Nothing came. Say what is wrong, if something is; otherwise wait on."""
+        """No data arrived. Raise an error if something is wrong; otherwise keep waiting."""
         now = clock.monotonic()
         if self._lent.refused():
             raise self._error(PermissionDenied, "The broker rejected the credentials or the certificate.")

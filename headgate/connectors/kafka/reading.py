@@ -1,6 +1,6 @@
 """Offsets and records of topics, as `reader` has them. Kafka's client is loaded at the first call.
 
-So whoever streams from elsewhere, or only looks at a table, needs no `headgate[kafka]`.
+So other uses do not need `headgate[kafka]`.
 """
 
 from __future__ import annotations

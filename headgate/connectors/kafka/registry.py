@@ -1,6 +1,6 @@
-"""A schema registry, read: which Avro schema has an id. Knows nothing of tables.
+"""A read-only schema registry client: Avro schemas by id. Independent of tables.
 
-A schema never changes under its id, so one that was read is kept for as long as the process lives.
+A schema never changes under its id, so it is cached for the life of the process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _lock = threading.Lock()
 
 @dataclass(frozen=True)
 class SchemaRegistry:
-    """The registry at an address. Picklable; opens nothing before the first question. The credentials are not shown."""
+    """The registry at an address. Picklable; connects at the first request. Credentials are not shown."""
 
     url: str
     auth: str | None = field(default=None, repr=False)
@@ -48,7 +48,7 @@ class SchemaRegistry:
             )
 
     def schemas(self, number: int) -> tuple[str, ...]:
-        """The schema with this id as JSON, last, after those that it refers to.
+        """The schema with this id as JSON, after the schemas it refers to.
 
         Raises NotFound, PermissionDenied, Transient if nobody answers.
         """

@@ -1,4 +1,4 @@
-"""Making topics and growing them, on any cluster. For tests, the demo and people trying things out."""
+"""Creating and growing topics on any cluster. For tests, the demo and trying things out."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def admin_client(servers: str) -> AdminClient:
 def create_topic(
     servers: str, name: str, partitions: int = 1, config: Mapping[str, str] | None = None, *, replication: int = 1
 ) -> None:
-    """Make a topic, and wait until brokers know it. Raises InvalidInput if it is there or cannot be, Transient if the
-    broker is away.
+    """Create a topic, and wait until brokers know it. Raises InvalidInput if it exists or is invalid, Transient if the
+    broker is unreachable.
     """
     topic = NewTopic(name, num_partitions=partitions, replication_factor=replication, config=dict(config or {}))
     client = admin_client(servers)  # held until the answer is there: without it the request is dropped
@@ -43,7 +43,9 @@ def create_topic(
 
 
 def ensure_topic(servers: str, name: str, partitions: int = 1, *, replication: int = 1) -> bool:
-    """Make a topic unless it is there, with however many partitions. Whether it was made. Raises as `create_topic`."""
+    """Create a topic unless it exists with any number of partitions. Returns whether it was created. Raises as
+    `create_topic`.
+    """
     try:
         create_topic(servers, name, partitions, replication=replication)
     except InvalidInput as error:

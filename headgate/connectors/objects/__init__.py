@@ -19,11 +19,10 @@ _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
 
 
 def open_store(uri: str, storage_options: Mapping[str, object] | None = None) -> ObjectStore:
-    """The store at a path, file://, s3:// or memory:// URI, and it tries again. Opens, connects and writes nothing.
+    """The store at a path, file://, s3:// or memory:// URI, with retries. Opens, connects and writes nothing.
 
-    Storage options are those of S3 under pylance's names; the other stores need none and ignore them. Those named
-    `wal.…` are for another store, see `wal_options`.
-    Raises InvalidInput for any other scheme and for an unknown option.
+    Storage options are those of S3 under Lance's names; other stores ignore them. Options named `wal.…` are for the WAL
+    store, see `wal_options`. Raises InvalidInput for any other scheme and for an unknown option.
     """
     scheme = match[1].lower() if (match := _SCHEME.match(uri)) else ""
     if not uri:

@@ -2,9 +2,9 @@
 
 Promises:
 1. Nothing is deleted whose kind is not listed here. Nothing else in the package calls a store's `delete`.
-2. Deleting idempotent: an object that is missing is fine.
+2. Deleting is idempotent: a missing object is fine.
 
-This module asks no questions: whoever calls it has judged by the rule. A dry run is a caller that does not call.
+This module checks nothing: the caller has applied the rule. A dry run simply does not call it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Kind: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """When objects of a kind may go, and the modules that delete them, or let garbage collection do so."""
+    """When objects of a kind may be deleted, and the modules that delete them or leave it to garbage collection."""
 
     why: str
     callers: tuple[str, ...]
@@ -135,7 +135,7 @@ _log = logging.getLogger(__name__)
 
 
 def delete(store: ObjectStore, key: str, kind: Kind) -> None:
-    """Delete one object, durable or not: a power cut may bring it back. Raises what the store raises."""
+    """Delete one object, not synced: a power cut may bring it back. Raises the store's errors."""
     verb = store.delete_temporary if kind == "temporary" else store.delete
     delete_by(partial(verb, key), store, key, kind)
 

@@ -1,4 +1,4 @@
-"""What the local store asks of the operating system: whole writes, whole reads, synced directories."""
+"""Operating system calls of the local store: complete writes, complete reads, synced directories."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def open_folder(path: str) -> int:
 
 
 def sync_path(path: str) -> bool:
-    """Sync a file or directory. False: it is not there (any more)."""
+    """Sync a file or directory. False if it does not exist."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -52,7 +52,7 @@ def make_synced(path: str) -> None:
 
 
 def write(file: int, buffers: Sequence[memoryview]) -> None:
-    """Write every byte, however little the kernel takes at a time."""
+    """Write all bytes, also with partial writes."""
     pending = [part for part in buffers if part.nbytes]
     pending.reverse()
     while pending:

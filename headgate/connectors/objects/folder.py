@@ -10,34 +10,28 @@ from headgate.retry import Retry
 
 
 class FolderStore(StoreOver):
-    """Every verb is the inner store's, below the folder; so are the counters."""
+    """All operations are the inner store's, below the folder; so are the counters."""
 
     def __init__(self, inner: ObjectStore, folder: str) -> None:
         self._prefix = checked_key(folder) + "/"
         super().__init__(inner, f"{inner.uri.rstrip('/')}/{folder}")
 
     def put_if_absent(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
-        """As the inner store does."""
         self._inner.put_if_absent(self._prefix + checked_key(key), data)
 
     def put_once(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
-        """As the inner store does."""
         self._inner.put_once(self._prefix + checked_key(key), data)
 
     def put_overwrite(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
-        """As the inner store does."""
         self._inner.put_overwrite(self._prefix + checked_key(key), data)
 
     def get(self, key: str) -> memoryview:
-        """As the inner store does."""
         return self._inner.get(self._prefix + checked_key(key))
 
     def get_range(self, key: str, start: int, length: int) -> memoryview:
-        """As the inner store does."""
         return self._inner.get_range(self._prefix + checked_key(key), start, length)
 
     def head(self, key: str) -> ObjectInfo:
-        """As the inner store does."""
         return self._own(self._inner.head(self._prefix + checked_key(key)))
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
@@ -49,19 +43,15 @@ class FolderStore(StoreOver):
         return (key.removeprefix(self._prefix) for key in self._inner.list_keys(self._prefix + checked_folder(prefix)))
 
     def any_below(self, prefix: str) -> bool:
-        """As the inner store does."""
         return self._inner.any_below(self._prefix + checked_folder(prefix))
 
     def list_folders(self, prefix: str) -> Iterator[str]:
-        """As the inner store does."""
         return self._inner.list_folders(self._prefix + checked_folder(prefix))
 
     def delete(self, key: str) -> None:
-        """As the inner store does."""
         self._inner.delete(self._prefix + checked_key(key))
 
     def copy(self, src: str, dst: str, dst_store: ObjectStore | None = None) -> None:
-        """As the inner store does."""
         if isinstance(dst_store, FolderStore):
             self._inner.copy(self._prefix + checked_key(src), dst_store._prefix + checked_key(dst), dst_store._inner)
         elif dst_store is None:
@@ -70,7 +60,6 @@ class FolderStore(StoreOver):
             self._inner.copy(self._prefix + checked_key(src), dst, dst_store)
 
     def locate(self, key: str = "") -> tuple[str, dict[str, str]]:
-        """As the inner store does."""
         return self._inner.locate(self._prefix + checked_key(key) if key else self._prefix.rstrip("/"))
 
     def retrying(self, retry: Retry | None = None) -> ObjectStore:

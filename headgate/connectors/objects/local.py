@@ -6,7 +6,7 @@ a torn object, and a put that returned is on disk. Where the file system has
 nameless files (O_TMPFILE) a crash leaves nothing behind; elsewhere it may leave
 a file below `_headgate/tmp/`, which no verb shows and garbage collection removes.
 
-Deletes are not synced: a power loss may bring back what was just deleted.
+Deletes are not synced: a power loss may bring back a deleted file.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NO_NAMELESS_FILES = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT
 
 
 class LocalStore(ObjectStore):
-    """A directory given as a path or a file:// URI. Made on the first put, with its parents."""
+    """A directory given as a path or a file:// URI. Created at the first put, with its parents."""
 
     nameless_files: ClassVar[bool] = hasattr(os, "O_TMPFILE") and os.path.isdir("/proc/self/fd")
     """True if puts may use O_TMPFILE; an instance turns it off where its file system refuses."""
@@ -119,7 +119,7 @@ class LocalStore(ObjectStore):
             return _info(key, regular(os.stat(self._path(key))))
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Every object below the folder, deep, in no order. Files below `_headgate/tmp/` are no objects."""
+        """Every object below the folder, deep, in no order. Files below `_headgate/tmp/` are not objects."""
         checked_folder(prefix)
         self._count("list")
         return self._seen(prefix)
@@ -132,7 +132,6 @@ class LocalStore(ObjectStore):
 
     @property
     def is_near(self) -> bool:
-        """True."""
         return True
 
     def list_folders(self, prefix: str) -> Iterator[str]:

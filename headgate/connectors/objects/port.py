@@ -2,20 +2,19 @@
 
 Contract, for every store and checked by one abstract suite:
 
-1. `put_if_absent` stores the whole object or nothing, and of any number of
-   callers exactly one succeeds; the others get AlreadyExists. AlreadyExists may
-   also mean the caller's own earlier try whose response was lost: compare ids.
-2. When a put returns, the object survives a crash of anything; on local disk a
-   power loss too. That is said of puts of this port: what Lance writes beside it is
-   durable by itself on every store but a local disk, where `connectors.lance.base.synced` syncs it.
+1. `put_if_absent` stores the whole object or nothing, and of any number of callers exactly one succeeds; the others get
+   AlreadyExists. AlreadyExists may also mean the caller's own earlier try whose response was lost: compare ids.
+2. When a put returns, the object survives a crash of anything; on local disk a power loss too. This holds for puts of
+   this port: Lance's own writes are durable on every store except a local disk, where `connectors.lance.base.synced`
+   syncs them.
 3. `get`, `head` and `list` see every object whose put has returned.
 4. Keys are relative to the root, use '/', and never leave it.
-5. What `get` returns begins at a multiple of 8 in memory, as Arrow's own files do:
-   Lance ends with a panic where rows lie elsewhere.
-6. Nothing is opened, connected or imported natively before the first operation,
-   so that a store may be pickled, and made before a fork and used after it.
-7. A store sends each request once. What raises Transient is repeated by the `RetryingStore` around it,
-   and nowhere else; `open_store` gives one.
+5. What `get` returns begins at a multiple of 8 in memory, as Arrow's own files do: Lance ends with a panic where rows
+   lie elsewhere.
+6. Nothing is opened, connected or imported natively before the first operation, so that a store may be pickled, and
+   made before a fork and used after it.
+7. A store sends each request once. What raises Transient is repeated by the `RetryingStore` around it, and nowhere
+   else; `open_store` gives one.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class ObjectInfo:
 
 
 class ObjectStore(ABC):
-    """One root (directory, bucket prefix, memory) and its verbs. Thread-safe and picklable."""
+    """One root (directory, bucket prefix, memory) and its operations. Thread-safe and picklable."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
@@ -71,7 +70,7 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def put_overwrite(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
-        """Store or replace the object. Only for objects that are hints: no protocol step may depend on one."""
+        """Store or replace the object. Only for hints: no protocol step may depend on them."""
 
     @abstractmethod
     def get(self, key: str) -> memoryview:
@@ -90,7 +89,7 @@ class ObjectStore(ABC):
         """Every object whose key starts with the folder `prefix` ('' or ending in '/'), deep, in no order."""
 
     def list_keys(self, prefix: str) -> Iterator[str]:
-        """The keys that `list` shows, where nothing else of the objects is wanted: on a disk that is much cheaper."""
+        """Only the keys of `list`: on a disk that is much cheaper."""
         return (info.key for info in self.list(prefix))
 
     def any_below(self, prefix: str) -> bool:
@@ -110,11 +109,11 @@ class ObjectStore(ABC):
         """Copy an object, replacing `dst`; the source is kept. Server-side where both are on one S3 endpoint."""
 
     def locate(self, key: str = "") -> tuple[str, dict[str, str]]:
-        """URI and storage options by which pylance reaches the same place. Raises InvalidInput if it cannot."""
+        """URI and storage options with which pylance reaches the same folder. Raises InvalidInput if it cannot."""
         raise InvalidInput("Lance datasets cannot be kept in this kind of store.", store=self.uri, key=key)
 
     def temporaries(self) -> Iterator[ObjectInfo]:
-        """What puts that died half-way left behind, as far as this kind of store leaves anything. No verb shows it."""
+        """Files of interrupted puts, if this kind of store leaves any. No other operation shows them."""
         return iter(())
 
     def delete_temporary(self, key: str) -> None:
@@ -128,7 +127,7 @@ class ObjectStore(ABC):
 
     @property
     def is_near(self) -> bool:
-        """True if a request is answered at once: then a thread costs more than the request it would hide."""
+        """True if requests are so fast that a thread costs more than it saves."""
         return False
 
     # -- retrying ------------------------------------------------------------
@@ -139,7 +138,7 @@ class ObjectStore(ABC):
         return Retry(attempts=0)
 
     def retrying(self, retry: Retry | None = None) -> ObjectStore:
-        """This store under a policy; without one, under the policy that it has, else the usual one."""
+        """This store with a retry policy; without one, with its current policy, else the default."""
         from headgate.connectors.objects.retrying import RetryingStore
 
         return RetryingStore(self, retry or Retry())
@@ -182,7 +181,7 @@ class ObjectStore(ABC):
 
 
 class StoreOver(ObjectStore):
-    """A store that passes its verbs on to another one: the requests, and what is known of them, are the other's."""
+    """A store that passes its operations on to another one; requests and counters are the other's."""
 
     def __init__(self, inner: ObjectStore, uri: str) -> None:
         super().__init__(uri)
@@ -227,7 +226,7 @@ def checked_folder(prefix: str) -> str:
 
 
 def checked_range(start: int, length: int) -> None:
-    """Raises InvalidInput for a range that counts backwards."""
+    """Raises InvalidInput for a negative range."""
     if start < 0 or length < 0:
         raise InvalidInput(f"A range must not have a negative start or length, got {start}, {length}.")
 

@@ -1,4 +1,4 @@
-"""A store that only reads: whoever tries to write through it is refused before anything changes."""
+"""A read-only store: writes fail before anything changes."""
 
 from __future__ import annotations
 
@@ -19,47 +19,36 @@ class ReadOnlyStore(StoreOver):
         self._why = why
 
     def get(self, key: str) -> memoryview:
-        """As the inner store does."""
         return self._inner.get(key)
 
     def get_range(self, key: str, start: int, length: int) -> memoryview:
-        """As the inner store does."""
         return self._inner.get_range(key, start, length)
 
     def head(self, key: str) -> ObjectInfo:
-        """As the inner store does."""
         return self._inner.head(key)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """As the inner store does."""
         return self._inner.list(prefix)
 
     def list_keys(self, prefix: str) -> Iterator[str]:
-        """As the inner store does."""
         return self._inner.list_keys(prefix)
 
     def any_below(self, prefix: str) -> bool:
-        """As the inner store does."""
         return self._inner.any_below(prefix)
 
     def list_folders(self, prefix: str) -> Iterator[str]:
-        """As the inner store does."""
         return self._inner.list_folders(prefix)
 
     def locate(self, key: str = "") -> tuple[str, dict[str, str]]:
-        """As the inner store does."""
         return self._inner.locate(key)
 
     def put_if_absent(self, key: str, data: Bytes | Sequence[Bytes]) -> NoReturn:
-        """Raises InvalidInput."""
         self._refuse(key)
 
     def put_overwrite(self, key: str, data: Bytes | Sequence[Bytes]) -> NoReturn:
-        """Raises InvalidInput."""
         self._refuse(key)
 
     def delete(self, key: str) -> NoReturn:
-        """Raises InvalidInput."""
         self._refuse(key)
 
     def copy(self, src: str, dst: str, dst_store: ObjectStore | None = None) -> None:

@@ -1,4 +1,4 @@
-"""A store that tries again: the one place where a passing fault of a store is waited for."""
+"""A store with retries: the only place where transient store errors are retried."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from headgate.retry import Retry
 
 
 class RetryingStore(StoreOver):
-    """Every verb is the inner store's, repeated by the policy while it raises Transient; the counters are the inner's.
+    """All operations are the inner store's, retried by the policy while they raise Transient; the counters are the
+    inner store's.
 
-    A put that is repeated may meet its own earlier try, as the port says of AlreadyExists. `put_once` is not repeated:
-    it is for callers that pause by themselves, because something else may end their waiting. They take the same
-    policy, so that one name sees at most one policy's tries.
+    A retried put may meet its own earlier try, see AlreadyExists in the port. `put_once` is not retried: it is for
+    callers that pause themselves, because something else may end their wait. They use the same policy, so that one name
+    sees at most one policy's tries.
     """
 
     def __init__(self, inner: ObjectStore, retry: Retry = Retry()) -> None:  # noqa: B008
@@ -37,19 +38,15 @@ class RetryingStore(StoreOver):
         self._inner.put_once(key, data)
 
     def put_overwrite(self, key: str, data: Bytes | Sequence[Bytes]) -> None:
-        """Repeated."""
         self._retry.run(lambda: self._inner.put_overwrite(key, data))
 
     def get(self, key: str) -> memoryview:
-        """Repeated."""
         return self._retry.run(lambda: self._inner.get(key))
 
     def get_range(self, key: str, start: int, length: int) -> memoryview:
-        """Repeated."""
         return self._retry.run(lambda: self._inner.get_range(key, start, length))
 
     def head(self, key: str) -> ObjectInfo:
-        """Repeated."""
         return self._retry.run(lambda: self._inner.head(key))
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
@@ -65,22 +62,18 @@ class RetryingStore(StoreOver):
         return iter(self._retry.run(lambda: [*self._inner.list_folders(prefix)]))
 
     def any_below(self, prefix: str) -> bool:
-        """Repeated."""
         return self._retry.run(lambda: self._inner.any_below(prefix))
 
     def delete(self, key: str) -> None:
-        """Repeated."""
         self._retry.run(lambda: self._inner.delete(key))
 
     def copy(self, src: str, dst: str, dst_store: ObjectStore | None = None) -> None:
-        """Repeated."""
         target = dst_store._inner if isinstance(dst_store, RetryingStore) else dst_store
         if target is not None and target.retry.attempts:  # a view of stores that repeat by themselves
             return target.put_overwrite(dst, self.get(src))
         self._retry.run(lambda: self._inner.copy(src, dst, target))
 
     def locate(self, key: str = "") -> tuple[str, dict[str, str]]:
-        """The inner store's."""
         return self._inner.locate(key)
 
     def temporaries(self) -> Iterator[ObjectInfo]:
@@ -88,7 +81,6 @@ class RetryingStore(StoreOver):
         return iter(self._retry.run(lambda: [*self._inner.temporaries()]))
 
     def delete_temporary(self, key: str) -> None:
-        """Repeated."""
         self._retry.run(lambda: self._inner.delete_temporary(key))
 
     @property

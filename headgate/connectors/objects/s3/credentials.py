@@ -2,8 +2,8 @@
 a container whose token is not in a file.
 
 The order is that of pylance and of AWS's own tools: options, environment, web identity or container, profile, machine.
-All others are obstore's own, which renews them. What these give is asked for anew every few minutes, in the process
-that uses it: botocore, which keeps it, renews it before it ends. Nothing is ever sent along with a store.
+All others are obstore's own, which renews them. These are requested again every few minutes, in the process that uses
+them: botocore caches them and renews them before they end. Credentials are never pickled with a store.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _OF_ENVIRONMENT = (
 
 
 class RenewedCredentials:
-    """What obstore calls when it has no credentials, or those that it has are too old."""
+    """Called by obstore when it has no credentials, or they are too old."""
 
     def __init__(self, credentials: Any, region: str | None = None) -> None:
         self._credentials, self.region = credentials, region
@@ -57,7 +57,7 @@ class RenewedCredentials:
 
 
 def renewed_credentials(options: Mapping[str, str]) -> RenewedCredentials | None:
-    """Those of a container or a profile, where obstore has none of its own that go before them.
+    """Credentials of a container or a profile, if obstore has none with higher priority.
 
     Raises InvalidInput, PermissionDenied, Transient.
     """

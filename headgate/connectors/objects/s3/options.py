@@ -11,7 +11,7 @@ from headgate.errors import InvalidInput, nearest
 
 
 class S3Option(NamedTuple):
-    """One option: how it may be spelled, what Hadoop (below fs.s3a) and s3fs call it, and whether it is a secret."""
+    """One option: its names, its names in Hadoop (below fs.s3a) and s3fs, and whether it is a secret."""
 
     spellings: tuple[str, ...]
     hadoop: str | None = None
@@ -75,7 +75,7 @@ OF_CLIENT = frozenset(
     }
 )
 _OF_LANCE_ALONE = frozenset({"client_max_retries", "client_retry_timeout", "download_retry_count"})
-"""Meant for pylance, which shares the options; this store has a retry of its own."""
+"""For pylance, which shares the options; this store has its own retries."""
 
 
 def plain_name(given: str) -> str:
@@ -106,7 +106,7 @@ def checked_options(options: Mapping[str, object]) -> dict[str, str]:
 
 
 def secrets_of(checked: Mapping[str, str]) -> tuple[str, ...]:
-    """The values that no message may show."""
+    """The values that no message may contain."""
     return tuple(value for name in _SECRET if (value := checked.get(_spelled(name))))
 
 

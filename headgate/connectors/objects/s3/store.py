@@ -1,7 +1,7 @@
 """Objects in a bucket of S3 or of a server that speaks S3, through obstore.
 
-Conditional PUT (If-None-Match) decides who wins a name. Every verb is one request and obstore repeats none: the
-`RetryingStore` around this one does.
+Conditional PUT (If-None-Match) decides who wins a name. Every operation is one request, which obstore does not retry:
+the `RetryingStore` around this one does.
 
 obstore's threads do not survive a fork. A process whose parent used it gets
 ForkedProcess at once, instead of a hang.
@@ -55,11 +55,12 @@ _PAGE = 1000
 """Keys that S3 answers per LIST request."""
 
 _TIMEOUTS = {"read_timeout": "30s", "timeout": "1h"}
-"""An answer may take as long as it likes while bytes come. obstore's own 30 seconds are for all of it, so that what
-takes longer than two of them would never be read. What is sent has 30 seconds until its answer begins."""
+"""A response may take any time while bytes arrive. obstore's own 30 seconds are for the whole response, so a longer one
+would never be read. A request has 30 seconds until its response begins.
+"""
 
 _user: int | None = None
-"""The process that first used obstore; a fork inherits the number, and with it the knowledge."""
+"""The process that first used obstore; a forked child inherits the number and so recognises the fork."""
 
 
 class S3Store(ObjectStore):
