@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from headgate.shards.sharding import bucket, by_partition, single
     from headgate.shards.vectors import vector
     from headgate.shards.writer import ShardWriter
+    from headgate.streaming.datasource.append import by_shard
     from headgate.streaming.datasource.log_reader import read_log
     from headgate.streaming.datasource.search import nearest_df, search_df
     from headgate.streaming.datasource.source import HeadgateDataSource, register
@@ -49,6 +50,7 @@ __all__ = [
     "WriterConfig",
     "bucket",
     "by_partition",
+    "by_shard",
     "configure_logs",
     "create_table",
     "decode",
@@ -84,6 +86,7 @@ _PLACES = {
     "WriterConfig": "headgate.shards.config:WriterConfig",
     "bucket": "headgate.shards.sharding:bucket",
     "by_partition": "headgate.shards.sharding:by_partition",
+    "by_shard": "headgate.streaming.datasource.append:by_shard",
     "configure_logs": "headgate.streaming.observe.logs:configure_logs",
     "create_table": "headgate.table.create:create_table",
     "decode": "headgate.streaming.decode.api:",

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any, Literal, TypeAlias
 
+from headgate.checkpoints.log.names import BATCH_STREAM
 from headgate.durations import seconds_of
 from headgate.errors import InvalidInput, nearest
 from headgate.retry import Retry
@@ -315,6 +316,25 @@ OPTIONS: tuple[Option, ...] = (
 """All options of writing. Those that are not the sink's are positional arguments in Python, or known by themselves."""
 
 
+BATCH_OPTIONS: tuple[Option, ...] = (
+    next(one for one in OPTIONS if one.name == "path"),
+    Option(
+        "batch_id",
+        "batchId",
+        TEXT,
+        None,
+        "Names what is written: a batch write with an id that the table has writes nothing. It remembers ids for ever.",
+        "query",
+    ),
+    *(
+        one
+        for one in SINK_OPTIONS
+        if one.name in ("sequenceBy", "compression", "maxEntryBytes", "storePatience", "stopTimeout", "storage.")
+    ),
+)
+"""What `df.write` takes."""
+
+
 @dataclass(frozen=True)
 class ReadOptions:
     """How `spark.read` and `spark.readStream` of `format("headgate")` read; see docs/guides/reading.md.
@@ -443,6 +463,17 @@ def session_defaults(conf: Mapping[str, str]) -> dict[str, str]:
                 raise _unknown(name, {conf: conf for conf in names}, "Spark setting")
             found[option.name] = text
     return found
+
+
+def stream_name(given: str | None, query_name: str | None) -> str:
+    """What a query's stream is called in its table. Raises InvalidInput for the name of the batch writes."""
+    name = given or query_name or DEFAULT_STREAM
+    if name == BATCH_STREAM:
+        raise InvalidInput(
+            f"The stream name {name!r} is that of a table's batch writes.",
+            advice="give the stream another name; nothing was written",
+        )
+    return name
 
 
 def as_argument(argument: str) -> str:

@@ -28,6 +28,7 @@ from headgate.checkpoints.log.names import check_stream
 from headgate.checkpoints.log.records import Batch, OpaqueRange
 from headgate.checkpoints.log.state import LogState
 from headgate.checkpoints.offline.checkpoint import MAX_BYTES
+from headgate.checkpoints.stream.batches import free_of_batches
 from headgate.checkpoints.stream.checkpoint import stop_stream
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import InvalidInput, Transient
@@ -136,6 +137,7 @@ def replay_dead_letters(
     opened = state.head.opened
     assert opened is not None, "a stream with dead letters was opened"
     query_id = f"{REPLAY}{uuid.uuid4()}"
+    free_of_batches(table.home, table.shard_ids())
     described = provenance_value(decode, table.home.schema, changed=False)
     driver = StreamDriver.open(table.home, stream, query_id, opened.shards, decoder=described)
     _check_columns(table)

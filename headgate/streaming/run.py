@@ -17,6 +17,7 @@ from headgate.checkpoints.log.decisions import BatchSources, Skip, Write
 from headgate.checkpoints.log.records import Batch, BatchRecord
 from headgate.checkpoints.log.state import Head
 from headgate.checkpoints.snapshots.checkpoint import TableCheckpoint
+from headgate.checkpoints.stream.batches import free_of_batches
 from headgate.checkpoints.stream.checkpoint import FinalCompaction, checkpoint_stream, stop_stream
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import Fenced, HeadgateError
@@ -95,7 +96,7 @@ class Run:
             setup.stream,
             setup.query_id,
             shard_names(setup.table.sharding, batch.sources),
-            accept=partial(_decision, setup, setup.table, batch),
+            accept=partial(_accept, setup, batch),
             decoder=provenance_value(setup.decoder, setup.table.home.schema, changed=not batch.bare),
         )
         return cls(setup, driver, reporting)
@@ -326,6 +327,12 @@ class Run:
         except Exception as error:
             _log.info("the last flush runs in this process: Spark did not accept the job", error=type(error).__name__)
             return run_here(jobs)
+
+
+def _accept(setup: Setup, batch: MicroBatch, head: Head) -> None:
+    """Right before the claims: refuse the batch, or let go of the shards that batch writes hold."""
+    _decision(setup, setup.table, batch, head)
+    free_of_batches(setup.table.home, setup.table.shard_ids(), partial(flush, setup.session))
 
 
 def _decision(setup: Setup, table: Table, batch: MicroBatch, head: Head) -> Skip | Write:

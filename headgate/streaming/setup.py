@@ -16,7 +16,7 @@ from headgate.streaming.decode.contract import Decoder, TableDecoder, decoder_of
 from headgate.streaming.kafka import offsets as topic_offsets
 from headgate.streaming.kafka.source import KafkaSource
 from headgate.streaming.maintenance.spark import schedule_of
-from headgate.streaming.options import DEFAULT_STREAM, SinkOptions
+from headgate.streaming.options import SinkOptions, stream_name
 from headgate.streaming.reporting import Reporting
 from headgate.streaming.spark.query import QueryFacts, is_untouched
 from headgate.streaming.write import checks, deletes
@@ -92,7 +92,7 @@ class Setup:
     @property
     def stream(self) -> str:
         """The stream's name in the table."""
-        return self.options.stream or self.facts.name or DEFAULT_STREAM
+        return stream_name(self.options.stream, self.facts.name)
 
     @property
     def consumer(self) -> ConsumerConfig | None:

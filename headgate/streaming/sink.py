@@ -18,7 +18,7 @@ from headgate.steps import step
 from headgate.streaming.arguments import SinkArguments
 from headgate.streaming.decode.contract import Decoder, TableDecoder
 from headgate.streaming.kafka.source import KafkaSource
-from headgate.streaming.options import DEFAULT_STREAM, sink_options
+from headgate.streaming.options import sink_options, stream_name
 from headgate.streaming.reporting import Reporting
 from headgate.streaming.run import MicroBatch, Run
 from headgate.streaming.setup import Setup
@@ -112,7 +112,7 @@ class ShardSink:
         any sink. `query_name` is the query's name, if it names the stream. Raises InvalidInput that says what is
         damaged and which command rebuilds it.
         """
-        stream = self.options.stream or query_name or DEFAULT_STREAM
+        stream = stream_name(self.options.stream, query_name)
         check_startable(self.table.home, stream, SparkCheckpoint(place(checkpoint), self.options.storage_options))
 
     def checkpoint(self) -> TableCheckpoint | None:

@@ -16,6 +16,7 @@ from typing import TypeAlias
 from uuid import UUID
 
 from headgate.checkpoints.log.records import (
+    BATCH,
     BatchRecord,
     LogRecord,
     OpaqueRange,
@@ -137,6 +138,13 @@ def late_beginning(first: BatchRecord | RewindRecord | None, head: Head) -> str 
         f"The log begins with batch {first.batch_id} of query {first.query_id}: the rows of earlier batches are "
         "not in this table."
     )
+
+
+def has_batch(head: Head, batch_id: str | None) -> bool:
+    """Whether the log of batch writes has the job with this id, however long ago. Asked before anything is claimed, and
+    once more after the open record: only then does nobody else commit it. None: the caller gave no id.
+    """
+    return batch_id is not None and BATCH + batch_id in head.opaque_ends
 
 
 def is_another_table(table_id: UUID | None, named: str | None) -> bool:

@@ -22,6 +22,9 @@ ROOT = "streams/"
 ARCHIVE = "archive.json"
 """In a stream's folder: says that records are archived before they are deleted (see `archive`)."""
 
+BATCH_STREAM = "batch-writes"
+"""Of batch writes; no query's stream may have this name."""
+
 _MAX_NAME = 120
 """Longest folder name, in bytes: file systems end at 255, and some encrypt into longer names."""
 

@@ -18,6 +18,9 @@ Span: TypeAlias = tuple[int, int]
 DEAD_LETTERS = "dead-letters:"
 """What the names of dead-letter logs begin with, in records."""
 
+BATCH = "batch:"
+"""What the sources of batch writes begin with: the rest is the id that the caller gave."""
+
 
 @dataclass(frozen=True, slots=True)
 class ShardClaim:

@@ -18,7 +18,7 @@ from headgate.checkpoints.fsck.check import look_over
 from headgate.checkpoints.fsck.findings import Finding
 from headgate.checkpoints.log.commit_log import CommitLog, read_head
 from headgate.checkpoints.log.decisions import late_beginning
-from headgate.checkpoints.log.names import list_streams, no_stream
+from headgate.checkpoints.log.names import BATCH_STREAM, list_streams, no_stream
 from headgate.checkpoints.log.state import Head
 from headgate.checkpoints.spark.compare import SparkLook, Standing, look_at_spark, standing
 from headgate.checkpoints.spark.directory import SparkCheckpoint
@@ -200,9 +200,11 @@ def mend(home: TableHome, stream: str, checkpoint: SparkCheckpoint, target: Call
 
 def choose_stream(home: TableHome, spark: SparkLook, given: str | None) -> str:
     """The stream that is meant: the given one, the only one, or the one whose query the checkpoint is of."""
+    if given == BATCH_STREAM:
+        raise InvalidInput("Batch writes have no Spark checkpoint: there is nothing to recover.", table=home.uri)
     if given is not None:
         return given
-    streams = list_streams(home.records)
+    streams = [name for name in list_streams(home.records) if name != BATCH_STREAM]
     if len(streams) == 1:
         return streams[0]
     heads = [read_head(home, stream) for stream in streams]

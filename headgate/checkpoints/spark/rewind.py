@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from headgate.checkpoints.log.commit_log import read_head
-from headgate.checkpoints.log.names import list_streams, no_stream
+from headgate.checkpoints.log.names import BATCH_STREAM, list_streams, no_stream
 from headgate.checkpoints.log.records import OffsetMove, RewindRecord
 from headgate.checkpoints.log.state import Head
 from headgate.checkpoints.spark.compare import SparkLook
 from headgate.checkpoints.spark.rewind_plan import Partition, is_there, plan_adoption, plan_rewind
 from headgate.checkpoints.stream.driver import StreamDriver
+from headgate.errors import InvalidInput
 from headgate.shards.shard import TableHome
 from headgate.steps import step
 
@@ -33,7 +34,9 @@ class Rewound:
 
 
 def stream_head(home: TableHome, stream: str) -> Head:
-    """The head of a stream. Reads only. Raises NotFound for an unknown stream."""
+    """Where a stream stands. Reads only. Raises NotFound for one that never was."""
+    if stream == BATCH_STREAM:
+        raise InvalidInput("Batch writes have no offsets: there is nothing to rewind.", table=home.uri)
     head = read_head(home, stream)
     if head.sequence == 0:
         raise no_stream(stream, list_streams(home.records), home.uri)

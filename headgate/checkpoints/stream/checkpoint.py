@@ -107,6 +107,7 @@ def stop_stream(
     max_bytes: int,
     keep: int,
     compaction: FinalCompaction | None = None,
+    forget_owner: bool = False,
 ) -> TableCheckpoint:
     """The same for a stream that ends here, and native may open its shards afterwards. The driver is used up.
 
@@ -114,7 +115,7 @@ def stop_stream(
     somewhere must not write behind the last barrier, where native would take its rows for good. Before the table is
     pinned, `compaction` takes the SSTables into the base, where plain Lance readers see their rows; it never fails the
     stop, and the note says what it left. After them the shards are unsealed. A WAL-only stream stays sealed: native
-    knows nothing of what counts in its WAL.
+    knows nothing of what counts in its WAL. With `forget_owner` any other stream or writer may open the shards.
 
     Nobody would try it again later, so that each step is tried as long as the stream waits for its store.
     """
@@ -132,11 +133,8 @@ def stop_stream(
         step("compact")
         left = "" if compaction is None else compaction.run(driver)
         taken = patiently(partial(pinned, note=left))
-        with parallel.beside("drop", near=driver.home.store.is_near, workers=1) as begin:
-            dropped = begin(patiently, partial(_drop, driver, keep))
-            step("unseal")
-            driver.unseal()
-            dropped()
+        step("unseal")
+        driver.unseal(forget_owner=forget_owner)
         return taken
 
 

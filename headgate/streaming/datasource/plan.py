@@ -20,6 +20,7 @@ from headgate.checkpoints.log.opened_log import OpenedLog
 from headgate.checkpoints.log.records import Batch, BatchRecord
 from headgate.checkpoints.log.state import Head, LogState
 from headgate.checkpoints.spark.directory import SparkCheckpoint
+from headgate.checkpoints.stream.batches import free_of_batches
 from headgate.checkpoints.stream.driver import Planned, StreamDriver
 from headgate.connectors.kafka.options import ConsumerConfig
 from headgate.errors import Fenced, InvalidInput, NotFound, Poisoned, Transient, from_json
@@ -44,7 +45,9 @@ _MEETING = (
     "coalesce(1) the frame, or use foreachBatch with headgate.ShardSink, which shuffles if needed"
 )
 
-_NAME_THE_CLUSTER = "give format('headgate') the brokers too: .option('kafka.bootstrap.servers', …)"
+_TOGETHER = "let the rows of a shard meet in one task: write headgate.by_shard(frame, table), or frame.coalesce(1)"
+
+_NAME_THE_CLUSTER = "name the cluster beside format('headgate') as well: .option('kafka.bootstrap.servers', …)"
 
 _heads: dict[tuple[str, str], Head] = {}
 """The last known head of each log, so that the next batch reads only newer records."""
@@ -54,7 +57,8 @@ _heads: dict[tuple[str, str], Head] = {}
 class Commitment:
     """What the commit of a batch needs. Small, since every task returns one."""
 
-    hold: Hold
+    hold: Hold | None
+    """None: it is no batch of a stream."""
     home: TableHome = field(repr=False)
     """With the columns that the tasks write."""
     follows: bool
@@ -163,9 +167,14 @@ def plan_batch(settings: Settings, columns: Sequence[str], root: str) -> BatchPl
 
 
 def commit_batch(results: Sequence[TaskResult], batch_id: int) -> BatchRecord | None:
-    """Make the batch that the tasks wrote visible. None if the log has it already.
+    """Make the batch of a stream visible that the tasks of one plan wrote; see `commit_planned`."""
+    return commit_planned(_agreed(results, batch_id), results)
 
-    1. check that all tasks used the same plan, for this batch. Raise a task's error.
+
+def commit_planned(commitment: Commitment, results: Sequence[TaskResult]) -> BatchRecord | None:
+    """Make visible what the tasks wrote by this plan. None where the log has it already.
+
+    1. an error of a task is raised.
     2. per shard, the positions of the attempts that count.
     3. put one record at the sequence after the plan's: if another driver came between, it has that slot. A schema
        record is skipped; but if it adds a column that the rows should have, the rows cannot be written again from here:
@@ -174,12 +183,11 @@ def commit_batch(results: Sequence[TaskResult], batch_id: int) -> BatchRecord | 
     Raises Fenced (final: the run ends), Transient, Poisoned (it is unknown until the next start whether the batch
     counts), InvalidInput if rows of a shard came from several tasks and their order matters.
     """
-    commitment = _agreed(results, batch_id)
     batch, head = commitment.batch, commitment.head
     try:
         for result in results:
             if result.error is not None:
-                raise from_json(dict(result.error)).with_context(batch=batch_id, stream=head.stream)
+                raise from_json(dict(result.error)).with_context(batch=batch.batch_id, stream=head.stream)
         if commitment.skip:
             return None
         written = [one for result in results for one in result.written]
@@ -197,7 +205,8 @@ def commit_batch(results: Sequence[TaskResult], batch_id: int) -> BatchRecord | 
                 return None
             raise
     except Fenced:
-        commitment.hold.forget()
+        if commitment.hold is not None:
+            commitment.hold.forget()
         raise
 
 
@@ -223,7 +232,12 @@ def _held(
 ) -> StreamDriver:
     home, stream = table.home, settings.stream
     if mine is None:
-        return StreamDriver.open(home, stream, query_id, names, accept=accept, decoder=decoder)
+
+        def accepted(head: Head) -> None:
+            accept(head)
+            free_of_batches(home, table.shard_ids())
+
+        return StreamDriver.open(home, stream, query_id, names, accept=accepted, decoder=decoder)
     if is_another_table(UUID(mine.table_id), str(home.table_id)):
         hold.forget()
         raise another_table(home, mine.table_id, str(home.table_id))
@@ -275,7 +289,7 @@ def _check_tasks(commitment: Commitment, written: Sequence[Mapping[str, Any]]) -
             table=commitment.home.uri,
             stream=commitment.head.stream,
             batch=commitment.batch.batch_id,
-            advice=f"{_MEETING}; nothing of the batch is visible",
+            advice=f"{_TOGETHER if commitment.hold is None else _MEETING}; nothing of the batch is visible",
         )
 
 

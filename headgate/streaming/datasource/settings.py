@@ -8,7 +8,7 @@ from typing import Any
 
 from headgate.errors import InvalidInput
 from headgate.streaming.decode.metadata import parse_metadata
-from headgate.streaming.options import DEFAULT_STREAM, SinkOptions, parse_options
+from headgate.streaming.options import BATCH_OPTIONS, SinkOptions, parse_options, stream_name
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class Settings:
         query_name, kafka = known.pop("query_name", None), known.pop("kafka", {})
         decode, metadata = known.pop("decode", None), known.pop("metadata", None)
         if metadata is not None and decode is None:
-            raise InvalidInput("The option metadata needs a decoder.", advice="set the option decode too, such as json")
-        stream = known.get("stream") or query_name or DEFAULT_STREAM
+            raise InvalidInput("The option metadata needs a decoder.", advice="set the option decode (json) as well")
+        stream = stream_name(known.get("stream"), query_name)
         options = SinkOptions(**{**known, "enable_memtable": False, "checkpoint_location": checkpoint})
         return cls(
             absolute(table, "table", ".start(uri)"),
@@ -64,6 +64,27 @@ class Settings:
         )
 
 
+@dataclass(frozen=True)
+class BatchSettings:
+    """The options of one batch write, checked."""
+
+    table: str
+    batch_id: str | None
+    options: SinkOptions
+
+    @classmethod
+    def of(cls, given: Mapping[str, str], defaults: Mapping[str, str]) -> BatchSettings:
+        """From the options of the write and the session's defaults, of which those for streams say nothing here.
+
+        Raises InvalidInput.
+        """
+        names = {option.name for option in BATCH_OPTIONS}
+        usual = {name: text for name, text in defaults.items() if name in names}
+        known = parse_options(given, usual, BATCH_OPTIONS)
+        table, batch_id = known.pop("table", None), known.pop("batch_id", None)
+        return cls(absolute(table, "table", ".save(uri)", "write"), batch_id, SinkOptions(**known))
+
+
 def _refuse_memtables(given: Mapping[str, Any]) -> None:
     """Checks only options of this stream: session defaults are for streams that support them."""
     if given.get("enable_memtable") or "max_memtable_size" in given:
@@ -74,15 +95,13 @@ def _refuse_memtables(given: Mapping[str, Any]) -> None:
         )
 
 
-def absolute(uri: str | None, what: str, how: str) -> str:
-    """Spark's processes have different working directories, so a relative path is ambiguous.
+def absolute(uri: str | None, what: str, how: str, whose: str = "stream") -> str:
+    """Spark's processes have different working directories, so a relative path would mean different places.
 
     Raises InvalidInput.
     """
     if not uri:
-        raise InvalidInput(f"The stream's {what} is missing.", advice=f"set it with {how}")
+        raise InvalidInput(f"The {whose}'s {what} is not given.", advice=f"say where it is by {how}")
     if ":" not in uri and not uri.startswith("/"):
-        raise InvalidInput(
-            f"The stream's {what} must be an absolute path or URI, got {uri!r}.", advice=f"set it with {how}"
-        )
+        raise InvalidInput(f"The {whose}'s {what} is the relative path {uri!r}.", advice=f"give it whole, by {how}")
     return uri

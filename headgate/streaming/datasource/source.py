@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pyarrow as pa
 from pyspark import SparkFiles, TaskContext
-from pyspark.accumulators import _accumulatorRegistry
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
     QueryProgressEvent,
@@ -32,13 +32,12 @@ from pyspark.sql.types import StructType
 from structlog.contextvars import bound_contextvars
 
 from headgate.errors import InvalidInput, Poisoned
-from headgate.spark import versions
-from headgate.streaming.datasource.bases import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from headgate.streaming.datasource.append import Append, commit_append, end_append, opened, plan_append
 from headgate.streaming.datasource.log_reader import LogReader
 from headgate.streaming.datasource.memory import forget_runs
 from headgate.streaming.datasource.plan import BatchPlan, TaskResult, commit_batch, plan_batch
 from headgate.streaming.datasource.reader import TableReader, read_options, read_schema, table_reader
-from headgate.streaming.datasource.settings import Settings
+from headgate.streaming.datasource.settings import BatchSettings, Settings
 from headgate.streaming.datasource.task import write_batch
 from headgate.streaming.datasource.upkeep import maintain
 from headgate.streaming.options import session_defaults
@@ -64,7 +63,7 @@ def register(spark: SparkSession) -> None:
 
 
 class HeadgateDataSource(DataSource):
-    """A table as a source, and a sink for streams in append mode.
+    """A table as a source, and a sink for streams and frames in append mode.
 
     Register it with `headgate.register(spark)`, or by itself without defaults.
     """
@@ -101,12 +100,18 @@ class HeadgateDataSource(DataSource):
         """The commit logs as a stream. See `LogReader`."""
         return LogReader(read_options(dict(self.options)), schema)
 
-    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Raises InvalidInput: only streams can be written."""
-        raise InvalidInput(
-            "format('headgate') supports only streaming writes.",
-            advice="use writeStream, or Table.writer without Spark",
-        )
+    def writer(self, schema: StructType, overwrite: bool) -> FrameWriter:
+        """The writer of one frame, planned where Spark plans: IT FENCES AN EARLIER BATCH WRITE. See `plan_append`.
+
+        Raises InvalidInput for mode overwrite and invalid options.
+        """
+        if overwrite:
+            raise InvalidInput(
+                "mode('overwrite') would delete the table's rows, and format('headgate') only adds.",
+                advice="use mode('append'); rows with a key that is there replace it; nothing was written",
+            )
+        settings = BatchSettings.of(dict(self.options), self.session)
+        return FrameWriter(plan_append(opened(settings), settings, schema.fieldNames()))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """The writer of one batch: planned in Spark's planning process. THE FIRST BATCH FENCES AN EARLIER DRIVER.
@@ -168,11 +173,32 @@ class BatchWriter(DataSourceStreamArrowWriter):
         results = [cast("TaskMessage", message).result for message in messages]
         record = commit_batch(results, batchId)
         if record is not None and self._settings is not None:
+            hold = results[0].commitment.hold
+            assert hold is not None, "a batch of a stream has one"
             with bound_contextvars(query=record.query_id, batch=batchId, stream=record.stream):
-                maintain(self._settings, results[0].commitment.hold, record.sequence)
+                maintain(self._settings, hold, record.sequence)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Does nothing: entries that no record lists are never visible."""
+
+
+class FrameWriter(DataSourceArrowWriter):
+    """One frame of `df.write`: `write` runs in its tasks, `commit` or `abort` once after them."""
+
+    def __init__(self, job: Append) -> None:
+        self._job = job
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
+        """Append what Spark hands to this task. Errors that a retry would meet again wait for the commit."""
+        return TaskMessage(write_batch(self._job.plan, iterator))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Make the frame visible, see `commit_append`."""
+        commit_append(self._job, [cast("TaskMessage", message).result for message in messages])
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Entries that no record lists never count; the shards are let go of."""
+        end_append(self._job)
 
 
 def _check_task(plan: BatchPlan) -> None:

@@ -1,0 +1,69 @@
+"""Batch writes of a table: one stream of their own, which holds its shards no longer than a job runs.
+
+A job is one batch with one commit record. An id that its caller gave is a source of the record, so that the log, folds
+included, knows it for ever. Promises:
+1. A job counts whole or not at all; of several with one id, whenever they run, one counts.
+2. Once a job has let go, the rows are in SSTables, no shard has an owner, and native may open it. What a job that died
+   holds is let go of by the next stream or job.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from uuid import UUID
+
+from headgate import parallel
+from headgate.checkpoints.jobs.flush import RunJobs, run_here
+from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.names import BATCH_STREAM
+from headgate.checkpoints.log.opened_log import OpenedLog
+from headgate.checkpoints.log.records import OpenRecord
+from headgate.checkpoints.snapshots.checkpoint import TableCheckpoint
+from headgate.checkpoints.stream.checkpoint import FinalCompaction, stop_stream
+from headgate.checkpoints.stream.driver import StreamDriver
+from headgate.shards.shard import Shard, TableHome
+
+MAX_BYTES = 64 << 20
+"""Of one SSTable: memory holds one such."""
+
+KEEP = 2
+"""Checkpoints of the batch stream's own that stay."""
+
+
+def held_by_batches(home: TableHome) -> list[str]:
+    """The shards that batch writes hold: a job runs, or died. One LIST where there never was one. Writes nothing."""
+    opened = CommitLog(home.records, BATCH_STREAM, home.uri).read().head.opened
+    claims = {} if opened is None else {name: one.shard_id for name, one in opened.shards.items()}
+    manifests = parallel.each("claim", lambda one: Shard(home, one).manifests.latest(), claims.values())
+    return [name for name, one in zip(claims, manifests, strict=True) if one is not None and one.owner == BATCH_STREAM]
+
+
+def free_of_batches(home: TableHome, shard_ids: Iterable[UUID], run: RunJobs = run_here) -> list[str]:
+    """Let go of what batch writes hold, for a stream that starts. THIS FENCES A JOB THAT STILL RUNS. The shards.
+
+    Twice equals once. Raises as `stop_stream` does.
+    """
+    if held := held_by_batches(home):
+        driver = StreamDriver.open(home, BATCH_STREAM, f"release-{uuid.uuid4()}", held)
+        let_go(driver, shard_ids, run)
+    return held
+
+
+def let_go(
+    driver: StreamDriver,
+    shard_ids: Iterable[UUID],
+    run: RunJobs = run_here,
+    compaction: FinalCompaction | None = None,
+) -> TableCheckpoint:
+    """End a job: flush, pin, unseal, and let any stream or writer have the shards. Raises as `stop_stream` does."""
+    return stop_stream(driver, shard_ids, run, max_bytes=MAX_BYTES, keep=KEEP, compaction=compaction, forget_owner=True)
+
+
+def resumed(home: TableHome, opened: OpenRecord) -> StreamDriver | None:
+    """The driver that put the open record, in another process; None where a successor has come."""
+    log = CommitLog(home.records, BATCH_STREAM, home.uri)
+    state = log.read()
+    if state.head.opened is None or state.head.opened.record_id != opened.record_id:
+        return None
+    return StreamDriver.resume(home, BATCH_STREAM, OpenedLog(log, state.head.opened, state))

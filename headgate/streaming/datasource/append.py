@@ -1,0 +1,232 @@
+"""`df.write.format("headgate").mode("append")`: a frame of typed rows becomes one commit of a table. Knows no Spark.
+
+Planned in one process, written by tasks, committed in another process: what the commit must know is in the plan.
+Promises:
+1. All rows of the frame become visible together, or none does: by one commit record.
+2. Of jobs with the same `batchId` one counts, however often they are tried, wherever one dies, also at once.
+3. A job is refused, before anything is written, where a stream owns a shard that it needs.
+4. When it has ended, any stream or writer may have the shards, and native may open them; see `let_go`. A job that died
+   keeps them until the next job, or the next start of a stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pyarrow as pa
+import structlog
+
+from headgate.checkpoints.log.commit_log import read_head
+from headgate.checkpoints.log.decisions import has_batch
+from headgate.checkpoints.log.names import BATCH_STREAM
+from headgate.checkpoints.log.records import BATCH, Batch, BatchRecord, OpaqueRange
+from headgate.checkpoints.log.state import Head
+from headgate.checkpoints.stream.batches import let_go, resumed
+from headgate.checkpoints.stream.checkpoint import FinalCompaction
+from headgate.checkpoints.stream.driver import StreamDriver
+from headgate.errors import Fenced, InvalidInput
+from headgate.shards.bucket import bucket_ids
+from headgate.shards.home.stores import Place
+from headgate.shards.shard import TableHome
+from headgate.shards.sharding import Bucket, ByPartition, Sharding, single
+from headgate.steps import step
+from headgate.streaming.datasource.plan import BatchPlan, Commitment, TaskResult, commit_planned
+from headgate.streaming.datasource.settings import BatchSettings
+from headgate.streaming.decode.provenance import provenance_value
+from headgate.streaming.options import as_option
+from headgate.streaming.write.checks import check_columns
+from headgate.streaming.write.plan import write_plan
+from headgate.table.table import Table, as_table, open_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+FLUSHED_AT_ONCE = 1 << 30
+"""A job whose rows are larger in the WAL leaves them there: one process would work at them for long."""
+
+_BUCKET = "_headgate_bucket"
+
+_log = structlog.get_logger("headgate.streaming")
+
+
+@dataclass(frozen=True)
+class Append:
+    """One job, planned. Picklable."""
+
+    table: Table
+    settings: BatchSettings
+    plan: BatchPlan
+
+
+def opened(settings: BatchSettings) -> Table:
+    """The table of the options. Raises InvalidInput, NotFound."""
+    options = settings.options
+    table = open_table(settings.table, storage_options=dict(options.storage_options or {}) or None)
+    return table.retrying(options.retry)
+
+
+def plan_append(table: Table, settings: BatchSettings, columns: Sequence[str]) -> Append:
+    """Plan a job. THIS WRITES, AND IT FENCES AN EARLIER JOB, unless 1 or 2 ends it.
+
+    1. the frame's columns must fit the table.
+    2. the log of batch writes has the id: nothing is written, by nobody.
+    3. take the batch writes of the table over, see `StreamDriver.open`: no other job commits from here on. A shard that
+       a stream owns is refused before.
+    4. ask for the id once more: another job may have committed it meanwhile.
+    5. plan: every attempt of a shard starts at the same position.
+
+    A crash after any step leaves nothing visible. Raises InvalidInput, Fenced, NotFound, DataLoss, Transient.
+    """
+    options = settings.options
+    check_columns(columns, None, options.sequence_by, table, _spelled)
+    sharding = _sharding(table)
+    step("look")
+    before = read_head(table.home, BATCH_STREAM)
+    job = f"batch-{uuid4()}"
+    if has_batch(before, settings.batch_id):
+        # Whoever holds the shards is another job, and none of this one's business.
+        mine = _commitment(table, settings, Head(BATCH_STREAM), job)
+        return Append(table, settings, BatchPlan(replace(mine, skip=True), None))
+    step("take over")
+    described = provenance_value(None, table.home.schema, changed=True)
+    try:
+        driver = StreamDriver.open(table.home, BATCH_STREAM, job, sharding.known_names(), decoder=described)
+    except Fenced as error:
+        raise _overtaken(table.home) from error
+    commitment = _commitment(table, settings, driver.head, job)
+    step("ask again")
+    if has_batch(driver.head, settings.batch_id):
+        return Append(table, settings, BatchPlan(replace(commitment, skip=True), None))
+    # Whatever was changed since the table was opened: its rows are written with the columns of now.
+    table = table.refreshed()
+    check_columns(columns, None, options.sequence_by, table, _spelled)
+    driver.use_columns(table.home.schema)
+    write = write_plan(table, options, None, driver.plan(sharding.known_names()), {}, ())
+    write = replace(write, maker=replace(write.maker, sharding=sharding))
+    commitment = replace(commitment, home=table.home, shards=write.shard_ids, dead_letters=write.dead_letter_ids)
+    return Append(table, settings, BatchPlan(commitment, write))
+
+
+def commit_append(job: Append, results: Sequence[TaskResult]) -> BatchRecord | None:
+    """Make the frame visible that the tasks wrote, and let go of the shards. None: the table has the id already.
+
+    6. one record, see `commit_planned`. Where another job has come: this one counts if that one had the same id and
+       has committed it.
+    7. let go, see `end_append`.
+
+    A crash before the record is in leaves nothing visible, one after it everything: the same call with the same id
+    finds it. Raises Fenced, InvalidInput, Poisoned (whether it counts is unknown: try it again with the same id).
+    """
+    commitment = job.plan.commitment
+    record = None
+    try:
+        step("record")
+        record = commit_planned(commitment, results)
+    except Fenced as error:
+        if not has_batch(read_head(commitment.home, BATCH_STREAM), job.settings.batch_id):
+            raise _overtaken(commitment.home) from error
+    end_append(job)
+    return record
+
+
+def end_append(job: Append) -> None:
+    """Let go of the shards, see `let_go`, also after a job that failed: its tasks are fenced, wherever they stall.
+
+    Never fails: what it leaves, the next job or stream does. Nothing is done where a successor has come, or where the
+    job never had the shards.
+    """
+    commitment, options = job.plan.commitment, job.settings.options
+    if commitment.head.opened is None:
+        return
+    try:
+        step("let go")
+        driver = resumed(commitment.home, commitment.head.opened)
+        if driver is None:
+            return
+        waiting = sum(load.nbytes for load in driver.loads())
+        if waiting > FLUSHED_AT_ONCE:
+            _log.warning(
+                "the rows of a batch write stay in the WAL, where plain Lance readers do not look",
+                table=commitment.home.uri,
+                bytes=waiting,
+                advice="headgate checkpoint --scope all flushes them; a stream that starts does it as well",
+            )
+            return
+        let_go(driver, job.table.shard_ids(), compaction=FinalCompaction(options.stop_seconds))
+    except Exception as error:
+        _log.warning(
+            "a batch write has not let go of its shards; the next job or stream does",
+            table=commitment.home.uri,
+            error=str(error),
+        )
+
+
+def by_shard(frame: DataFrame, table: Table | Place) -> DataFrame:
+    """The frame with all rows of a shard in one partition, as a batch write on a table with a key needs them.
+
+    One shuffle; rows lose their order, so keep what orders the rows of one key (`sequenceBy`).
+    """
+    sharding = as_table(table).sharding
+    if not isinstance(sharding, Bucket):
+        return frame.coalesce(1)
+    from pyspark.sql.types import IntegerType, StructField, StructType
+
+    column, n = sharding.column, sharding.n
+
+    def numbered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield batch.append_column(_BUCKET, bucket_ids(batch.column(column), n))
+
+    schema = StructType([*frame.schema.fields, StructField(_BUCKET, IntegerType())])
+    return frame.mapInArrow(numbered, schema).repartition(n, _BUCKET).drop(_BUCKET)
+
+
+def _commitment(table: Table, settings: BatchSettings, head: Head, job: str) -> Commitment:
+    named = settings.batch_id
+    return Commitment(
+        hold=None,
+        home=table.home,
+        follows=False,
+        head=replace(head, recent={}),
+        batch=Batch(
+            query_id=job,
+            batch_id=0,
+            opaque=() if named is None else (OpaqueRange(BATCH + named, None, job),),
+            mode="memtable",
+        ),
+        attempt_id=uuid4().hex,
+        shards={},
+        dead_letters={},
+        ordered=bool(table.primary_key),
+    )
+
+
+def _sharding(table: Table) -> Sharding:
+    """Where the rows go. Raises InvalidInput where that cannot be told from them."""
+    sharding = table.sharding
+    if not isinstance(sharding, ByPartition):
+        return sharding
+    if not table.primary_key:
+        # Any shard will do, and one of its own is no stream's.
+        return single()
+    raise InvalidInput(
+        "The table is sharded by topic partitions, and a batch write does not know which its keys are in.",
+        table=table.uri,
+        advice="write through a stream, or make the table with bucket() or single(); nothing was written",
+    )
+
+
+def _overtaken(home: TableHome) -> Fenced:
+    return Fenced(
+        "Another batch write, or a stream, has taken the table's shards over; nothing of this one is visible.",
+        table=home.uri,
+        stream=BATCH_STREAM,
+        advice="run it again, with the same batchId; batch writes to one table go one after the other",
+    )
+
+
+def _spelled(argument: str) -> str:
+    return "a stream's option decode" if argument == "decode" else as_option(argument)
