@@ -82,17 +82,17 @@ def _command(command: click.Command, context: click.Context, level: int) -> list
 
 def options() -> str:
     """The one table of options in code."""
-    from headgate.streaming.options import READ_OPTIONS, SINK_OPTIONS
+    from headgate.streaming.options import BATCH_OPTIONS, READ_OPTIONS, SINK_OPTIONS
 
     lines = [
         "# Options",
         "",
-        "After this page you know how to set every option of a stream and of a read. Python takes the first name, "
-        '`format("headgate")` the second, the session the third. What the stream says comes before what the session '
-        "says, and that before the default.",
+        "After this page you know how to set every option of a stream, of a batch write and of a read. Python takes "
+        'the first name, `format("headgate")` the second, the session the third. What the stream says comes before what '
+        "the session says, and that before the default.",
         "",
     ]
-    for title, table in (("Writing", SINK_OPTIONS), ("Reading", READ_OPTIONS)):
+    for title, table in (("Streams", SINK_OPTIONS), ("Batch writes", BATCH_OPTIONS), ("Reading", READ_OPTIONS)):
         lines += [
             f"## {title}",
             "",
@@ -108,6 +108,85 @@ def options() -> str:
         lines.append("")
     lines += ["A direct writer's options are in [WAL-only or MemTable](../concepts/modes.md#options-of-a-writer).", ""]
     return "\n".join(lines)
+
+
+def decoding() -> str:
+    """Every rule of decoding, from the tables that apply it: docs/reference/decoding.md, which a test compares."""
+    import pyarrow as pa
+
+    from headgate.streaming.decode import api, debezium, raw
+    from headgate.streaming.decode.avro import decoder as avro
+    from headgate.streaming.decode.json.coerce import COERCIONS
+    from headgate.streaming.decode.json.types import RULES
+    from headgate.streaming.decode.metadata import KAFKA
+
+    def why(kind: pa.DataType, value: str) -> str:
+        found = api.json(pa.schema([("c", kind)])).decode(pa.array([f'{{"c": {value}}}'.encode()]))
+        return str(found.bad.errors[0])
+
+    def code(text: str) -> str:
+        return f"`{text}`".replace("|", "\\|")
+
+    lines = [
+        "# Decoding: which value fills which column",
+        "",
+        "After this page you know what becomes of a value, for every type of column. It is rendered from the code that "
+        "decodes: `python scripts/site.py` writes it.",
+        "",
+        _paragraphs(api.__doc__, "Promises", "Which type takes").replace(":\n1. ", ":\n\n1. ", 1).strip(),
+        "",
+        "## JSON",
+        "",
+        "| column | takes | for instance | a dead letter says |",
+        "|---|---|---|---|",
+    ]
+    for rule in RULES:
+        taken = ", ".join(map(code, rule.taken))
+        refused = "<br>".join(f"{code(value)}: {why(rule.example, value)}" for value in rule.refused)
+        lines.append(f"| {rule.arrow} | {rule.takes} | {taken} | {refused} |")
+    lines += [
+        "",
+        f"The examples are of the types {', '.join(code(str(rule.example)) for rule in RULES)}.",
+        "",
+        "## Coercions",
+        "",
+        '`headgate.decode.json(schema, coerce=("string_to_number",))`, `--coerce string_to_number`, or the option '
+        '`coerce` of `format("headgate")`. Off by default; a column that is coerced is read row by row, several times '
+        "slower.",
+        "",
+        "| name | what it allows |",
+        "|---|---|",
+        *(f"| `{name}` | {one.rule} |" for name, one in COERCIONS.items()),
+        "",
+        "## Kafka's columns",
+        "",
+        "`metadata=` of every decoder fills columns with these; a column may have a wider type, and the key may be a "
+        "string.",
+        "",
+        "| name | type |",
+        "|---|---|",
+        *(f"| `{field.name}` | {field.type} |" for field in KAFKA),
+        "",
+        "## Debezium",
+        "",
+        (debezium.__doc__ or "").strip(),
+        "",
+        "## Avro",
+        "",
+        (avro.__doc__ or "").partition("All records of")[0].strip(),
+        "",
+        "## Raw",
+        "",
+        (raw.__doc__ or "").strip(),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _paragraphs(text: str | None, first: str, last: str) -> str:
+    """What stands between two paragraphs, which begin so; the second is not in it."""
+    assert text is not None
+    return text[text.index(first) : text.index(last)]
 
 
 def errors() -> str:
@@ -132,3 +211,7 @@ def errors() -> str:
         lines.append(f"| {link} | {base} | {meaning} | {exit_code(one)} | {one.next_step} |")
     lines += ["", "## Exit codes", "", "```text", exit_table(), "```", ""]
     return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    (ROOT / "docs" / "reference" / "decoding.md").write_text(decoding())

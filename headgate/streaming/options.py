@@ -19,6 +19,7 @@ from headgate.errors import InvalidInput, nearest
 from headgate.retry import Retry
 from headgate.shards.config import WriterConfig
 from headgate.shards.wal.entry import Compression
+from headgate.streaming.decode.json.coerce import COERCIONS
 from headgate.streaming.decode.kinds import KINDS
 from headgate.streaming.decode.metadata import KAFKA
 from headgate.streaming.values import (
@@ -300,6 +301,14 @@ OPTIONS: tuple[Option, ...] = (
         None,
         f"With decode: columns that Kafka fills ({', '.join(KAFKA.names)}), separated by commas; COLUMN=FIELD "
         "if the column has another name.",
+        "query",
+    ),
+    Option(
+        "coerce",
+        "coerce",
+        TEXT,
+        None,
+        f"With decode json: what columns take beside values of their own kind, by commas: {', '.join(COERCIONS)}.",
         "query",
     ),
     *SINK_OPTIONS,

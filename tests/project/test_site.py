@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +58,11 @@ def test_the_reference_has_every_command_option_and_error(site: Path) -> None:
     assert "checkpointInterval" in shown["options"]
     assert "OutcomeUnknown" in shown["errors"]
     assert "create_table" in shown["api"]
+
+
+def test_the_page_of_decoding_says_what_the_code_does() -> None:
+    rendered = runpy.run_path(str(ROOT / "scripts" / "site.py"))["decoding"]()
+    assert (ROOT / "docs" / "reference" / "decoding.md").read_text() == rendered, "run `python scripts/site.py`"
 
 
 def test_pages_show_what_the_result_files_hold() -> None:

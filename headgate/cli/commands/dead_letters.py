@@ -94,6 +94,7 @@ def replay(
     registry: str | None,
     registry_auth: str | None,
     metadata: tuple[str, ...],
+    coerce: tuple[str, ...],
     overwrite: bool,
     apply: bool,
     storage_options: dict[str, str],
@@ -107,7 +108,7 @@ def replay(
     where it was.
     """
     table = open_table(uri, storage_options=storage_options or None)
-    decoder = decoder_for(table, decode_as, registry, registry_auth, metadata)
+    decoder = decoder_for(table, decode_as, registry, registry_auth, metadata, coerce)
     report = replay_dead_letters(table, stream=stream, decode=decoder, apply=apply, overwrite=overwrite)
     title = f"{'Replayed' if report.applied else 'Would replay'} dead letters of stream {stream} of {table.uri}"
     title = title if report.applied or apply else not_applied(title)

@@ -212,6 +212,7 @@ def ingest(
     registry: str | None,
     registry_auth: str | None,
     metadata: tuple[str, ...],
+    coerce: tuple[str, ...],
     cores: int | None,
     kafka_options: dict[str, str],
     storage_options: dict[str, str],
@@ -247,7 +248,7 @@ def ingest(
             table = open_or_create(uri, options, ddl, primary_key, sharding, text, vectors_of(vectors))
             sink = ShardSink(
                 table,
-                decode=following_decoder(table, decode_as, registry, registry_auth, metadata),
+                decode=following_decoder(table, decode_as, registry, registry_auth, metadata, coerce),
                 source=kafka if direct else None,
                 stream=name,
                 enable_memtable=memtable,

@@ -10,6 +10,7 @@ import click
 
 from headgate.errors import InvalidInput
 from headgate.streaming.decode.contract import Decoder, TableDecoder
+from headgate.streaming.decode.json.coerce import COERCIONS
 from headgate.streaming.decode.kinds import DEFAULT, KINDS
 from headgate.streaming.decode.metadata import KAFKA, parse_metadata, with_metadata
 from headgate.table.table import Table
@@ -20,7 +21,7 @@ _WITH_REGISTRY = " or ".join(kind.name for kind in KINDS.values() if kind.takes_
 
 
 def decoder_options(command: F) -> F:
-    """The command gets `decode_as`, `registry`, `registry_auth` and `metadata`; see `decoder_for`."""
+    """The command gets `decode_as`, `registry`, `registry_auth`, `coerce` and `metadata`; see `decoder_for`."""
     metadata = click.option(
         "--metadata",
         multiple=True,
@@ -30,7 +31,14 @@ def decoder_options(command: F) -> F:
     command = _with_options(
         command, DEFAULT.name, "Format of the record values. raw keeps each value in one binary column."
     )
-    return metadata(command)  # type: ignore[type-var]
+    coerce = click.option(
+        "--coerce",
+        multiple=True,
+        type=click.Choice(list(COERCIONS)),
+        help="With --decode json: what columns take beside values of their own kind; may be repeated.",
+    )
+    command = _with_options(command, DEFAULT.name, "What the values are. raw keeps them in one column.")
+    return metadata(coerce(command))  # type: ignore[type-var]
 
 
 def recorded_decoder_options(command: F) -> F:
@@ -64,24 +72,41 @@ def _with_options(command: F, default: str | None, help: str) -> F:
 
 
 def following_decoder(
-    table: Table, decode_as: str, registry: str | None, registry_auth: str | None, metadata: Sequence[str]
+    table: Table,
+    decode_as: str,
+    registry: str | None,
+    registry_auth: str | None,
+    metadata: Sequence[str],
+    coerce: Sequence[str],
 ) -> Decoder | TableDecoder:
-    """The same for a stream: its columns follow the table's, also after a column change (R22)."""
-    decoder = decoder_for(table, decode_as, registry, registry_auth, metadata)
+    """The same for a stream: its columns are the table's, also after somebody changed them (R22)."""
+    decoder = decoder_for(table, decode_as, registry, registry_auth, metadata, coerce)
     if not KINDS[decode_as].follows_table:
         return decoder
     return TableDecoder(
-        partial(decoder_for, decode_as=decode_as, registry=registry, registry_auth=registry_auth, metadata=metadata)
+        partial(
+            decoder_for,
+            decode_as=decode_as,
+            registry=registry,
+            registry_auth=registry_auth,
+            metadata=metadata,
+            coerce=coerce,
+        )
     )
 
 
 def decoder_for(
-    table: Table, decode_as: str, registry: str | None, registry_auth: str | None, metadata: Sequence[str] = ()
+    table: Table,
+    decode_as: str,
+    registry: str | None,
+    registry_auth: str | None,
+    metadata: Sequence[str] = (),
+    coerce: Sequence[str] = (),
 ) -> Decoder:
     """The decoder that makes rows of the table. Raises InvalidInput."""
     kind = KINDS[decode_as]
     if registry is not None and not kind.takes_registry:
         raise InvalidInput(f"--registry needs --decode {_WITH_REGISTRY}.")
     return with_metadata(
-        table.schema, parse_metadata(metadata), lambda columns: kind.for_columns(columns, registry, registry_auth)
+        table.schema, parse_metadata(metadata), lambda columns: kind.made(columns, registry, registry_auth, coerce)
     )

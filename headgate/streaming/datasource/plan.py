@@ -217,7 +217,7 @@ def _decoder(settings: Settings, table: Table) -> Decoder | None:
     if settings.decode is None:
         return None
     kind = KINDS[settings.decode]
-    return with_metadata(table.schema, settings.metadata, lambda columns: kind.for_columns(columns, None, None))
+    return with_metadata(table.schema, settings.metadata, lambda columns: kind.made(columns, coerce=settings.coerce))
 
 
 def _held(

@@ -23,8 +23,7 @@ from headgate.checkpoints.snapshots.parts import part_batches
 from headgate.checkpoints.snapshots.splits import HOLD, ReadPart, ReadPlan, plan_at, plan_read
 from headgate.connectors.lance.filters import check_filter
 from headgate.errors import InvalidInput
-from headgate.streaming.datasource.bases import DataSourceReader, InputPartition
-from headgate.streaming.datasource.settings import absolute
+from headgate.streaming.datasource.settings import absolute, without_catalog
 from headgate.streaming.datasource.types import as_spark, check_columns, spark_schema
 from headgate.streaming.options import READ_OPTIONS, ReadOptions, parse_options
 from headgate.table.table import Table, open_table
@@ -57,7 +56,7 @@ class TableReader(DataSourceReader):
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
     """The options of a read. Raises InvalidInput."""
-    return ReadOptions(**parse_options(given, table=READ_OPTIONS))
+    return ReadOptions(**parse_options(without_catalog(given), table=READ_OPTIONS))
 
 
 def opened(options: ReadOptions, checkpoint: str | None = None) -> Table:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headgate.errors import InvalidInput
+from headgate.streaming.decode.json.coerce import check_coerce
 from headgate.streaming.decode.metadata import parse_metadata
 from headgate.streaming.options import BATCH_OPTIONS, SinkOptions, parse_options, stream_name
 
@@ -22,7 +23,9 @@ class Settings:
     decode: str | None
     """The kind of decoder; None if the frame has the table's columns."""
     metadata: Mapping[str, str]
-    """Columns filled by Kafka."""
+    """Columns that are Kafka's own."""
+    coerce: tuple[str, ...]
+    """What a JSON decoder's columns take beside values of their own kind."""
     kafka: Mapping[str, str] = field(repr=False)
 
     @classmethod
@@ -49,8 +52,10 @@ class Settings:
         table, checkpoint = known.pop("table", None), known.pop("checkpoint_location", None)
         query_name, kafka = known.pop("query_name", None), known.pop("kafka", {})
         decode, metadata = known.pop("decode", None), known.pop("metadata", None)
-        if metadata is not None and decode is None:
-            raise InvalidInput("The option metadata needs a decoder.", advice="set the option decode (json) as well")
+        coerce = known.pop("coerce", None)
+        for name, value in (("metadata", metadata), ("coerce", coerce)):
+            if value is not None and decode is None:
+                raise InvalidInput(f"The option {name} needs a decoder.", advice="set the option decode (json) as well")
         stream = stream_name(known.get("stream"), query_name)
         options = SinkOptions(**{**known, "enable_memtable": False, "checkpoint_location": checkpoint})
         return cls(
@@ -60,6 +65,7 @@ class Settings:
             options,
             decode,
             parse_metadata((metadata or "").split(",") if metadata else ()),
+            check_coerce(name.strip() for name in coerce.split(",")) if coerce else (),
             {f"kafka.{name}": value for name, value in kafka.items()},
         )
 
@@ -80,9 +86,24 @@ class BatchSettings:
         """
         names = {option.name for option in BATCH_OPTIONS}
         usual = {name: text for name, text in defaults.items() if name in names}
-        known = parse_options(given, usual, BATCH_OPTIONS)
+        known = parse_options(without_catalog(given), usual, BATCH_OPTIONS)
         table, batch_id = known.pop("table", None), known.pop("batch_id", None)
         return cls(absolute(table, "table", ".save(uri)", "write"), batch_id, SinkOptions(**known))
+
+
+def without_catalog(given: Mapping[str, str]) -> dict[str, str]:
+    """The options without what Spark's catalog adds to those of a table that was registered by CREATE TABLE: they have
+    `provider`, and the path as Hadoop writes it.
+    """
+    lowered = {name.lower(): text for name, text in given.items()}
+    if "provider" not in lowered:
+        return dict(given)
+    path = lowered.get("path", "")
+    plain = path.removeprefix("file:") if path.startswith("file:/") and not path.startswith("file://") else path
+    return {**{name: text for name, text in lowered.items() if name not in _CATALOG}, "path": plain}
+
+
+_CATALOG = ("owner", "location", "provider", "comment", "external", "is_managed_location")
 
 
 def _refuse_memtables(given: Mapping[str, Any]) -> None:

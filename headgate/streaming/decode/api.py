@@ -13,27 +13,11 @@ missing field is null. Missing or null in a field that is not nullable is bad, a
 depth; so is a column's name given twice. Any syntax error is bad, in ignored fields too
 (there alone the words NaN and Inf and any depth of nesting pass).
 
-| Arrow type | JSON |
-|---|---|
-| bool | true, false |
-| int8 … int64, uint8 … uint64 | a number without fraction or exponent, in range (1.0 is bad) |
-| halffloat, float, double | a number, finite in that type; NaN, Infinity, 1e39 in a float and 65520 in a half are bad |
-| decimal128, decimal256 | a number or a string, exact from its text; more digits than the type has \
-(zeros at the end aside) are bad |
-| string, large_string | a string; numbers and objects are not turned into text |
-| binary, large_binary | a string of standard Base64 with padding, as Spark and Kafka Connect write it |
-| timestamp with a zone | a string, ISO 8601: date, 'T' or ' ', time to hours, minutes, seconds or a \
-fraction, and Z or an offset; without one it is UTC |
-| timestamp without a zone | the same without Z or offset; with one it is bad |
-| date32, date64 | a string YYYY-MM-DD |
-| struct | an object |
-| list, large_list | an array |
-| fixed_size_list | an array of that length: a vector of another one is bad, like one with NaN |
-| map with string keys | an object; a key given twice is bad; row by row, several times slower than the rest |
+Numbers are never times: the unit would be a guess. Declare int64 and convert later.
+Dictionary, time, duration, null, view, union and extension types are refused when the
+decoder is made.
 
-Numbers are never converted to times, because the unit is unknown: declare int64 and convert later. A fraction finer
-than the column's unit is bad, not truncated. Dictionary, time, duration, null, view, union and extension types are not
-supported.
+Which type takes what is said by `json.types.RULES`, rendered as docs/reference/decoding.md.
 
 `raw` stores the values unchanged, `debezium` reads change events in JSON, `avro` reads Avro in the wire format of a
 schema registry: see `raw`, `debezium` and `avro`.
@@ -50,6 +34,7 @@ import pyarrow as pa
 from headgate.streaming.decode.avro.decoder import AvroDecoder, WriterSchemas
 from headgate.streaming.decode.contract import BadRecords, Decoded, Decoder, KeyDecoder, TableDecoder
 from headgate.streaming.decode.debezium import DebeziumDecoder, key_of
+from headgate.streaming.decode.json.coerce import Coerce, check_coerce
 from headgate.streaming.decode.json.decoder import JsonDecoder
 from headgate.streaming.decode.metadata import Metadata, metadata_columns, with_metadata
 from headgate.streaming.decode.raw import RawDecoder
@@ -73,10 +58,10 @@ __all__ = [
 
 
 @overload
-def json(schema: None = None, *, metadata: Metadata = ()) -> TableDecoder: ...
+def json(schema: None = None, *, coerce: str | Sequence[str] = (), metadata: Metadata = ()) -> TableDecoder: ...
 @overload
-def json(schema: Any, *, metadata: Metadata = ()) -> Decoder: ...
-def json(schema: Any = None, *, metadata: Metadata = ()) -> Decoder | TableDecoder:
+def json(schema: Any, *, coerce: str | Sequence[str] = (), metadata: Metadata = ()) -> Decoder: ...
+def json(schema: Any = None, *, coerce: str | Sequence[str] = (), metadata: Metadata = ()) -> Decoder | TableDecoder:
     """A decoder for JSON objects.
 
     `schema` is a pyarrow Schema, a pyspark StructType or a Spark DDL string ("id bigint NOT NULL, at timestamp, tags
@@ -85,16 +70,19 @@ def json(schema: Any = None, *, metadata: Metadata = ()) -> Decoder | TableDecod
     Without a schema (for ShardSink) it follows the table: a column that is added while the stream runs is filled from
     the next committed batch on, without a restart.
 
-    `metadata`, for every decoder, names columns filled by Kafka: ("key", "timestamp"), or {"at": "timestamp"} if the
-    column has another name. Columns that are not in the schema are added. See `decode.metadata`.
+    `coerce` names what columns take beside values of their own kind: "string_to_number" fills integers and floats from
+    "12" too, "number_to_string" strings from 12. Such columns are read row by row, several times slower.
+
+    `metadata`, of every decoder, names columns that are Kafka's own: ("key", "timestamp"), or {"at": "timestamp"} where
+    the column has another name. Those that the schema leaves out are added. See `decode.metadata`.
     """
     if schema is None:
-        return TableDecoder(partial(_json_of, metadata=metadata_columns(metadata)))
-    return with_metadata(arrow_schema(schema), metadata, JsonDecoder)
+        return TableDecoder(partial(_json_of, coerce=check_coerce(coerce), metadata=metadata_columns(metadata)))
+    return with_metadata(arrow_schema(schema), metadata, partial(JsonDecoder, coerce=check_coerce(coerce)))
 
 
-def _json_of(table: Table, metadata: Metadata) -> Decoder:
-    return with_metadata(table.schema, metadata, JsonDecoder)
+def _json_of(table: Table, coerce: Coerce, metadata: Metadata) -> Decoder:
+    return with_metadata(table.schema, metadata, partial(JsonDecoder, coerce=coerce))
 
 
 def raw(column: str = "value", *, kind: pa.DataType | None = None, metadata: Metadata = ()) -> Decoder:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -82,7 +82,20 @@ class DecoderKind:
     follows_table: bool = True
     """False: its columns stay what they are when the table gains one."""
     in_format: bool = False
-    """True if `format("headgate")` has it: it needs nothing but the table's columns."""
+    """Whether `format("headgate")` has it: it needs nothing but the table's columns."""
+    coercing: Callable[[Any, Iterable[str]], Decoder] | None = None
+    """The decoder whose columns take values of another kind as well, by the names of coercions. None: it has none."""
+
+    def made(
+        self, columns: pa.Schema, registry: str | None = None, auth: str | None = None, coerce: Iterable[str] = ()
+    ) -> Decoder:
+        """As `for_columns`, with coercions. Raises InvalidInput."""
+        decoder = self.for_columns(columns, registry, auth)
+        if not coerce:
+            return decoder
+        if self.coercing is None:
+            raise InvalidInput(f"coerce is for the decoder json, not for {self.name}.")
+        return self.coercing(decoder, coerce)
 
 
 @dataclass(frozen=True)

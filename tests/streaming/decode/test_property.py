@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from headgate.streaming.decode import api as decode
 from headgate.streaming.decode.json import columns as column_reader
 from headgate.streaming.decode.json.base import Unfit, Unsure
+from headgate.streaming.decode.json.coerce import COERCIONS
 from headgate.streaming.decode.json.columns import ColumnReader
 from headgate.streaming.decode.json.records import RecordReader
 from headgate.streaming.decode.json.types import columns_of
@@ -47,6 +48,7 @@ SCHEMA = pa.schema(
         pa.field("vector", pa.list_(pa.float16(), 2)),
     ]
 )
+COERCE: list[tuple[str, ...]] = [(), tuple(COERCIONS)]
 WITH_MAP = SCHEMA.append(pa.field("more", pa.map_(pa.string(), pa.decimal128(38, 6))))
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12) | st.sampled_from(["} null", "\0", "\u2028", "Inf", "]}{["])
@@ -73,7 +75,9 @@ ROWS = st.fixed_dictionaries(
         "bytes": _maybe(st.binary(max_size=9).map(lambda raw: base64.b64encode(raw).decode())),
         "price": _maybe(PRICE.map(str)),
         "at": _maybe(st.builds(lambda at, zone: at.replace(tzinfo=zone).isoformat(), TIMES, ZONES)),
-        "local": _maybe(TIMES.map(lambda at: at.isoformat())),
+        "local": _maybe(
+            TIMES.map(lambda at: at.isoformat()) | TIMES.map(lambda at: at.isoformat(timespec="microseconds") + "000")
+        ),
         "day": _maybe(DATES.map(lambda day: day.isoformat())),
         "place": _maybe(
             st.fixed_dictionaries(
@@ -307,6 +311,8 @@ VALUES = st.sampled_from(
             '"."',
             '"1e9"',
         ),
+        *('"2024-01-31T01:02:03.123456000Z"', '"2024-01-31T01:02:03.1234560"', '"2024-01-31T01:02:03.123456001"'),
+        *('"12"', '"-1.5e3"', '" 1"', '"01"', '"99999999999999999999"', '"1e999"', '["1"]'),
         *('"2024-01-31"', '"2024-01-31T01:02:03.5Z"', '"2024-02-30"', '"2024-01-01T00"', '"2024-01-01T00+01"', '"é"'),
         *(
             '"2024-01-01 00:00-0130"',
@@ -341,12 +347,15 @@ FUZZ = st.one_of(OBJECTS, st.lists(SCRAPS, max_size=10).map("".join)).map(str.en
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 @given(
-    schema=st.sampled_from([SCHEMA, WITH_MAP]), values=st.lists(FUZZ, max_size=6), sizes=st.sampled_from(sorted(SIZES))
+    schema=st.sampled_from([SCHEMA, WITH_MAP]),
+    coerce=st.sampled_from(COERCE),
+    values=st.lists(FUZZ, max_size=6),
+    sizes=st.sampled_from(sorted(SIZES)),
 )
 def test_the_fate_of_a_record_does_not_depend_on_its_neighbours(
-    schema: pa.Schema, values: list[bytes], sizes: str
+    schema: pa.Schema, coerce: tuple[str, ...], values: list[bytes], sizes: str
 ) -> None:
-    decoder = decode.json(schema)
+    decoder = decode.json(schema, coerce=coerce)
     alone = [decoder.decode(pa.array([value])) for value in values]
     with _sizes(sizes):
         together = decoder.decode(pa.array(values, pa.binary()))
@@ -355,9 +364,9 @@ def test_the_fate_of_a_record_does_not_depend_on_its_neighbours(
     assert together.rows.to_pylist() == [row for one in alone for row in one.rows.to_pylist()]
 
 
-def _fits_columns(schema: pa.Schema, text: str) -> bool:
+def _fits_columns(schema: pa.Schema, coerce: tuple[str, ...], text: str) -> bool:
     """Whether the whole-column reader takes the record by itself."""
-    reader = ColumnReader(schema)
+    reader = ColumnReader(schema, coerce)
     try:
         reader._finish(reader._parse(pa.array([text])))
     except (pa.ArrowInvalid, Unfit, Unsure):
@@ -366,12 +375,14 @@ def _fits_columns(schema: pa.Schema, text: str) -> bool:
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
-@given(schema=st.sampled_from([SCHEMA, WITH_MAP]), text=OBJECTS)
-def test_a_record_is_refused_only_where_its_columns_refuse_it(schema: pa.Schema, text: str) -> None:
+@given(schema=st.sampled_from([SCHEMA, WITH_MAP]), coerce=st.sampled_from(COERCE), text=OBJECTS)
+def test_a_record_is_refused_only_where_its_columns_refuse_it(
+    schema: pa.Schema, coerce: tuple[str, ...], text: str
+) -> None:
     """The rule of each type is there twice; this is what the two halves owe each other."""
     try:
-        RecordReader(columns_of(schema)).read(text)
+        RecordReader(columns_of(schema, coerce)).read(text)
     except Unfit:
-        assert not _fits_columns(schema, text)
+        assert not _fits_columns(schema, coerce, text)
     except Unsure:
         pass

@@ -47,6 +47,11 @@ class JsonType(ABC):
         return ()
 
     @property
+    def by_record(self) -> bool:
+        """Whether pyarrow.json cannot read it: its column is made of what `read` gives, row by row."""
+        return any(part.by_record for part in self.parts)
+
+    @property
     def stand_in(self) -> pa.DataType:
         """The type in which a column is first read: all of it nullable, because pyarrow.json refuses a null struct that
         has a required child.

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.json as arrow_json
 
 from headgate.streaming.decode.json.base import Unfit, Unsure, clipped
-from headgate.streaming.decode.json.nested import Map
+from headgate.streaming.decode.json.coerce import Coerce
 from headgate.streaming.decode.json.records import RecordReader
 from headgate.streaming.decode.json.screen import Positions, layout, screen
 from headgate.streaming.decode.json.types import columns_of
@@ -43,17 +43,17 @@ _NOT_PARSED = (pa.ArrowInvalid, Unfit, Unsure)
 class ColumnReader:
     """One call of decode: what has been found so far."""
 
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, schema: pa.Schema, coerce: Coerce = ()) -> None:
         self._schema = schema
-        self._columns = columns_of(schema)
+        self._columns = columns_of(schema, coerce)
         self._records = RecordReader(self._columns)
-        mapped = {field.name for field in self._columns.fields if field.type.holds(Map)}
+        by_record = {field.name for field in self._columns.fields if field.type.by_record}
         stand_ins = {field.name: field.type.stand_in for field in self._columns.fields}
-        parsed = [pa.field(name, kind) for name, kind in stand_ins.items() if name not in mapped]
+        parsed = [pa.field(name, kind) for name, kind in stand_ins.items() if name not in by_record]
         self._parse_options = arrow_json.ParseOptions(
             explicit_schema=pa.schema(parsed), unexpected_field_behavior="ignore"
         )
-        self._mapped = {name: stand_ins[name] for name in mapped}
+        self._by_record = {name: stand_ins[name] for name in by_record}
         self._read: list[tuple[dict[str, pa.Array], pa.Array, Positions]] = []
         """Of the window: columns, texts and positions, in order."""
         self._good: list[pa.RecordBatch] = []
@@ -195,9 +195,9 @@ class ColumnReader:
         if table.num_rows != len(texts):
             raise Unfit("not JSON: more than one document")
         columns = {name: _one_chunk(table.column(name)) for name in table.column_names}
-        if self._mapped:
-            records = [self._records.maps(text) for text in texts.to_pylist()]
-            columns |= {n: pa.array([record[n] for record in records], kind) for n, kind in self._mapped.items()}
+        if self._by_record:
+            records = [self._records.by_record(text) for text in texts.to_pylist()]
+            columns |= {n: pa.array([record[n] for record in records], kind) for n, kind in self._by_record.items()}
         return columns
 
     def _finish(self, columns: dict[str, pa.Array]) -> pa.RecordBatch:

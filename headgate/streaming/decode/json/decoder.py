@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
 from headgate.streaming.decode.contract import Decoded, DecoderKind, as_bytes, bad_records
+from headgate.streaming.decode.json.coerce import Coerce, check_coerce
 from headgate.streaming.decode.json.columns import ColumnReader
 from headgate.streaming.decode.json.types import columns_of
 
@@ -17,9 +18,11 @@ class JsonDecoder:
     """Decodes JSON objects by the table in `decode`."""
 
     schema: pa.Schema
+    coerce: Coerce = ()
+    """What columns take beside values of their own kind, see `COERCIONS`."""
 
     def __post_init__(self) -> None:
-        columns_of(self.schema)
+        columns_of(self.schema, self.coerce)
 
     def decode(self, values: pa.Array) -> Decoded:
         """The rows of the values. Raises InvalidInput only for an array that holds neither bytes nor text.
@@ -30,7 +33,7 @@ class JsonDecoder:
         """
         values = as_bytes(values)
         is_null = values.is_null().to_numpy(zero_copy_only=False)
-        found = ColumnReader(self.schema)
+        found = ColumnReader(self.schema, self.coerce)
         found.decode(values.drop_null() if values.null_count else values, np.flatnonzero(~is_null))
         return Decoded(
             found.rows(),
@@ -44,6 +47,8 @@ KIND = DecoderKind(
     "json",
     JsonDecoder,
     for_columns=lambda columns, registry, auth: JsonDecoder(columns),
-    remake=lambda schema, options, auth: JsonDecoder(schema),
+    remake=lambda schema, options, auth: JsonDecoder(schema, check_coerce(options.get("coerce", ()))),
+    options=lambda decoder: {"coerce": list(decoder.coerce)} if decoder.coerce else {},
     in_format=True,
+    coercing=lambda decoder, names: replace(decoder, coerce=check_coerce(names)),
 )

@@ -148,6 +148,10 @@ class Map(JsonType):
     item: Field
 
     @property
+    def by_record(self) -> bool:
+        return True
+
+    @property
     def parts(self) -> tuple[JsonType, ...]:
         return (self.item.type,)
 

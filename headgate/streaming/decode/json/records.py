@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 from headgate.streaming.decode.json.base import NumberText, Unfit, Unsure, noun
-from headgate.streaming.decode.json.nested import Fields, Map, Twice
+from headgate.streaming.decode.json.coerce import TextFromNumber
+from headgate.streaming.decode.json.nested import Fields, Twice
 from headgate.streaming.decode.json.scalars import Exact
 
 
@@ -15,17 +16,17 @@ class RecordReader:
 
     def __init__(self, columns: Fields) -> None:
         self._columns = columns
-        self._maps = Fields(tuple(field for field in columns.fields if field.type.holds(Map)))
-        exact = any(field.type.holds(Exact) for field in columns.fields)
-        self._json = json.JSONDecoder(object_pairs_hook=_object, parse_float=NumberText if exact else None)
+        self._by_record = Fields(tuple(field for field in columns.fields if field.type.by_record))
+        by_text = any(field.type.holds(kind) for field in columns.fields for kind in (Exact, TextFromNumber))
+        self._json = json.JSONDecoder(object_pairs_hook=_object, parse_float=NumberText if by_text else None)
 
     def read(self, text: str) -> None:
         """Nothing, if the record fits. Raises Unfit, or Unsure."""
         self._columns.read(self.load(text))
 
-    def maps(self, text: str) -> dict[str, Any]:
-        """The columns that hold maps, as values of their stand-ins. Raises Unfit, or Unsure."""
-        return self._maps.read(self.load(text))
+    def by_record(self, text: str) -> dict[str, Any]:
+        """The columns that pyarrow.json cannot read, as values of their stand-ins. Raises Unfit, or Unsure."""
+        return self._by_record.read(self.load(text))
 
     def load(self, text: str) -> dict[str, Any]:
         """The record as one JSON object. Raises Unfit, or Unsure."""

@@ -40,7 +40,7 @@ class Time(JsonType):
             return array.cast(self.kind)
         except pa.ArrowInvalid:
             pass
-        written = _in_utc(array) if self._has_zone else array
+        written = self._without_zeros(_in_utc(array) if self._has_zone else array)
         try:
             return written.cast(self.kind)
         except pa.ArrowInvalid:
@@ -61,14 +61,24 @@ class Time(JsonType):
                 raise Unfit(what) from None
         return value
 
+    def _without_zeros(self, array: pa.Array) -> pa.Array:
+        """Fractions that are finer than the unit, up to nanoseconds, without the zeros that they end with."""
+        if not types.is_timestamp(self.kind) or not (spare := 9 - self._digits):
+            return array
+        kept = rf"(\.[0-9]{{{self._digits}}})" if self._digits else r"()\."
+        return pc.replace_substring_regex(array, rf"^(.{{19}}){kept}0{{1,{spare}}}(Z|[+-].*)?$", r"\1\2\3")
+
+    @property
+    def _digits(self) -> int:
+        return {"s": 0, "ms": 3, "us": 6, "ns": 9}[self.kind.unit]
+
     @cached_property
     def _plain(self) -> re.Pattern[str]:
         """Texts that surely fit: years that nanoseconds reach, days that every month has."""
         date = "(1[789]|2[01])[0-9]{2}-(0[1-9]|1[012])-(0[1-9]|1[0-9]|2[0-8])"
         if types.is_date(self.kind):
             return re.compile(f"^{date}$")
-        digits = {"s": 0, "ms": 3, "us": 6, "ns": 9}[self.kind.unit]
-        fraction = rf"(\.[0-9]{{1,{digits}}})?" if digits else ""
+        fraction = rf"(\.[0-9]{{1,{self._digits}}})?" if self._digits else ""
         zone = "(Z|[+-]0[0-9]:[0-5][0-9])?" if self._has_zone else ""
         return re.compile(f"^{date}[T ]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]{fraction}{zone}$")
 
