@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from headgate.streaming.decode import api as decode
     from headgate.streaming.delta.ledger import rebuild_ledger
     from headgate.streaming.delta.mirror import DeltaMirror
+    from headgate.streaming.forward import forward_dead_letters
     from headgate.streaming.kafka import source as kafka
+    from headgate.streaming.letters import dead_letter_summary
     from headgate.streaming.observe.logs import configure_logs
     from headgate.streaming.options import SinkOptions
     from headgate.streaming.replay import replay_dead_letters
@@ -53,8 +55,10 @@ __all__ = [
     "by_shard",
     "configure_logs",
     "create_table",
+    "dead_letter_summary",
     "decode",
     "errors",
+    "forward_dead_letters",
     "fsck",
     "kafka",
     "nearest_df",
@@ -89,8 +93,10 @@ _PLACES = {
     "by_shard": "headgate.streaming.datasource.append:by_shard",
     "configure_logs": "headgate.streaming.observe.logs:configure_logs",
     "create_table": "headgate.table.create:create_table",
+    "dead_letter_summary": "headgate.streaming.letters:dead_letter_summary",
     "decode": "headgate.streaming.decode.api:",
     "errors": "headgate.errors:",
+    "forward_dead_letters": "headgate.streaming.forward:forward_dead_letters",
     "fsck": "headgate.table.fsck:fsck",
     "kafka": "headgate.streaming.kafka.source:",
     "nearest_df": "headgate.streaming.datasource.search:nearest_df",

@@ -88,8 +88,8 @@ def options() -> str:
         "# Options",
         "",
         "After this page you know how to set every option of a stream, of a batch write and of a read. Python takes "
-        'the first name, `format("headgate")` the second, the session the third. What the stream says comes before what '
-        "the session says, and that before the default.",
+        'the first name, `format("headgate")` the second, the session the third. What the stream says comes before '
+        "what the session says, and that before the default.",
         "",
     ]
     for title, table in (("Streams", SINK_OPTIONS), ("Batch writes", BATCH_OPTIONS), ("Reading", READ_OPTIONS)):

@@ -1,4 +1,4 @@
-"""`headgate dead-letters …`: records that could not be decoded into rows. Only `replay --apply` writes."""
+"""`headgate dead-letters …`: the records that could not become rows. Only with --apply is anything written or sent."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ import pyarrow.compute as pc
 from headgate.checkpoints.log.dead_letters import read_dead_letters
 from headgate.checkpoints.log.names import check_stream
 from headgate.cli.options.decoder import decoder_for, decoder_options
+from headgate.cli.options.kafka import kafka_option, servers_option
 from headgate.cli.options.table import apply_option, storage_option, table_argument
 from headgate.cli.output import Column, Output, not_applied, output_option
+from headgate.streaming.forward import forward_dead_letters
+from headgate.streaming.letters import LetterGroup, dead_letter_summary
 from headgate.streaming.replay import replay_dead_letters
 from headgate.table.table import Table, open_table
 
@@ -32,9 +35,21 @@ _COLUMNS = (
 )
 
 
+_SUMMARY = (
+    Column("letters", 8, right=True),
+    Column("waiting", 8, right=True),
+    Column("stream", 12),
+    Column("topic", 16),
+    Column("partition", 9, right=True),
+    Column("field", 14),
+    Column("reason", 40),
+    Column("example", 0, text=lambda one: f"offset {one['offset']}: {one['error']}"),
+)
+
+
 @click.group()
 def dead_letters() -> None:
-    """Show and replay records that could not be decoded into rows. Only `replay --apply` writes."""
+    """The records that could not become rows: read, forward, try again. Only --apply writes or sends anything."""
 
 
 @dead_letters.command(
@@ -73,7 +88,64 @@ def show(
 @dead_letters.command(
     epilog="""\b
 Example:
-  headgate dead-letters replay ./orders --stream orders              show what would become rows
+  headgate dead-letters summary ./orders
+  headgate dead-letters summary ./orders --stream orders --output json
+"""
+)
+@table_argument
+@click.option("--stream", metavar="NAME", help="Only of this stream.")
+@storage_option
+@output_option
+def summary(uri: str, stream: str | None, storage_options: dict[str, str], output: Output) -> None:
+    """Count the committed dead letters of a TABLE by partition, reason and field, with the first of each as an example.
+
+    In reasons, values are … and numbers N. `waiting` are those that no replay has made rows of.
+    """
+    groups = dead_letter_summary(open_table(uri, storage_options=storage_options or None), stream=stream)
+    output.rows(_SUMMARY, map(_group, groups))
+
+
+@dead_letters.command(
+    epilog="""\b
+Example:
+  headgate dead-letters forward ./orders --stream orders --servers localhost:9092 --topic orders-dead
+  headgate dead-letters forward ./orders --stream orders --servers localhost:9092 --topic orders-dead --apply
+"""
+)
+@table_argument
+@click.option("--stream", required=True, metavar="NAME", help="Whose dead letters.")
+@servers_option(required=True)
+@click.option("--topic", required=True, help="Where they go; it must be there, and be none that the stream reads.")
+@kafka_option
+@apply_option()
+@storage_option
+@output_option
+def forward(
+    uri: str,
+    stream: str,
+    servers: str,
+    topic: str,
+    kafka_options: dict[str, str],
+    apply: bool,
+    storage_options: dict[str, str],
+    output: Output,
+) -> None:
+    """Send the dead letters of a TABLE's stream to a Kafka topic, from where the last run ended.
+
+    At least once: a run that dies may send some again, with the same header `headgate.id`. Streams run on beside it.
+    """
+    table = open_table(uri, storage_options=storage_options or None)
+    report = forward_dead_letters(
+        table, stream=stream, topic=topic, servers=servers, kafka_options=kafka_options, apply=apply
+    )
+    title = f"{'Forwarded' if apply else 'Would forward'} dead letters of stream {stream} of {table.uri}"
+    output.record(title if apply else not_applied(title), report.to_dict())
+
+
+@dead_letters.command(
+    epilog="""\b
+Example:
+  headgate dead-letters replay ./orders --stream orders              what would become rows
   headgate dead-letters replay ./orders --stream orders --apply
   headgate dead-letters replay ./orders --stream cdc --decode debezium --apply --output json
 """
@@ -137,6 +209,12 @@ def _letters(
             left -= chosen.num_rows
             if left == 0:
                 return
+
+
+def _group(group: LetterGroup) -> dict[str, Any]:
+    example = group.example
+    shown = {name: _escaped(example[name], SHOWN_BYTES) for name in ("key", "value")}
+    return {**asdict(group), "example": {**example, **shown}}
 
 
 def _escaped(data: bytes | None, most: int | None) -> str | None:

@@ -29,6 +29,7 @@ Kind: TypeAlias = Literal[
     "fold",
     "checkpoint",
     "consumer",
+    "forward",
     "tag",
     "base version",
     "index",
@@ -84,6 +85,10 @@ RULES: Mapping[Kind, Rule] = {
     "consumer": Rule(
         "The consumer has a newer pin. The newest stays even if expired: its number would be used again (R20).",
         ("checkpoints.gc.table", "checkpoints.log.pins"),
+    ),
+    "forward": Rule(
+        "A newer record of the same forwarding is there, with all that it says.",
+        ("streaming.forward",),
     ),
     "tag": Rule(
         "No checkpoint and no clone holds its version of the base any more: the record is deleted first.",

@@ -92,15 +92,9 @@ class BatchSettings:
 
 
 def without_catalog(given: Mapping[str, str]) -> dict[str, str]:
-    """The options without what Spark's catalog adds to those of a table that was registered by CREATE TABLE: they have
-    `provider`, and the path as Hadoop writes it.
-    """
+    """The options without what Spark's catalog adds to those of a table that CREATE TABLE made; `provider` tells."""
     lowered = {name.lower(): text for name, text in given.items()}
-    if "provider" not in lowered:
-        return dict(given)
-    path = lowered.get("path", "")
-    plain = path.removeprefix("file:") if path.startswith("file:/") and not path.startswith("file://") else path
-    return {**{name: text for name, text in lowered.items() if name not in _CATALOG}, "path": plain}
+    return {name: text for name, text in lowered.items() if "provider" not in lowered or name not in _CATALOG}
 
 
 _CATALOG = ("owner", "location", "provider", "comment", "external", "is_managed_location")
@@ -125,4 +119,5 @@ def absolute(uri: str | None, what: str, how: str, whose: str = "stream") -> str
         raise InvalidInput(f"The {whose}'s {what} is not given.", advice=f"say where it is by {how}")
     if ":" not in uri and not uri.startswith("/"):
         raise InvalidInput(f"The {whose}'s {what} is the relative path {uri!r}.", advice=f"give it whole, by {how}")
-    return uri
+    # As Hadoop, hence Spark's catalog, writes a path of this machine.
+    return uri if uri.startswith("file://") else uri.removeprefix("file:")

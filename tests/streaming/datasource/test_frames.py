@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import headgate
+from headgate.checkpoints.jobs.flush import run_here
 from headgate.checkpoints.log.commit_log import read_head
 from headgate.checkpoints.log.names import BATCH_STREAM
 from headgate.checkpoints.stream.driver import StreamDriver
@@ -79,7 +80,7 @@ def test_frames_become_rows_once_whatever_becomes_of_tasks_jobs_and_streams(
     with pytest.raises(Exception, match="belongs to stream 'orders'"):
         save(numbers, plain)
     driver.renew()
-    driver.close_gaps(driver.settle(lambda jobs: {}, 1))
+    driver.close_gaps(driver.settle(run_here, 1 << 20))
     driver.unseal(forget_owner=True)
     save(numbers, plain, batchId="more")
     assert plain.count() == 100
@@ -90,3 +91,13 @@ def test_frames_become_rows_once_whatever_becomes_of_tasks_jobs_and_streams(
     assert "batch:more" in head.opaque_ends
     assert "batch:bad" not in head.opaque_ends
     assert headgate.fsck(plain).holds
+
+    # A table of Spark's catalog: registered, read, appended to, and dropped without its rows.
+    spark.sql(f"CREATE TABLE registered USING headgate LOCATION '{plain.uri}'")
+    try:
+        assert spark.table("registered").count() == 100
+        spark.sql("INSERT INTO registered VALUES (1000, 'by SQL')")
+        assert spark.sql("SELECT note FROM registered WHERE id = 1000").collect()[0]["note"] == "by SQL"
+    finally:
+        spark.sql("DROP TABLE registered")
+    assert plain.count() == 101
