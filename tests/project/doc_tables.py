@@ -7,7 +7,7 @@ import json
 import pyarrow as pa
 
 import headgate
-from headgate.connectors.kafka.topics import QUIET, create_topic
+from headgate.connectors.kafka.topics import QUIET, create_topic, ensure_topic
 from headgate.errors import InvalidInput
 from tests.support.streams import Record, Stream
 
@@ -59,6 +59,7 @@ def fill_topic(servers: str, topic: str = TOPIC) -> None:
     """The same records in Kafka. A topic that is there has them: a broker may outlive a run."""
     from confluent_kafka import Producer
 
+    ensure_topic(servers, f"{topic}-dead")
     try:
         create_topic(servers, topic, PARTITIONS)
     except InvalidInput:
