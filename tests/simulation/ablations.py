@@ -14,7 +14,7 @@ from headgate.checkpoints.gc import shards as gc_shards
 from headgate.checkpoints.gc import table as gc_table
 from headgate.checkpoints.jobs import columns
 from headgate.checkpoints.log import fold, opened_log
-from headgate.checkpoints.stream import claims
+from headgate.checkpoints.stream import batches, claims
 from headgate.checkpoints.stream import shards as stream_shards
 from headgate.errors import NotFound
 from headgate.shards import names
@@ -105,6 +105,11 @@ ABLATIONS = (
         ((ManifestStore, "versions", _by_hint),),
         ("writer", "writer", "writer", "gc", "reader"),
         780,
+    ),
+    Ablation(
+        "R8: nobody asks for a batch write's id after the open record",
+        ((batches, "_is_written_now", lambda driver, batch_id: False),),
+        ("append", "append", "append", "gc", "reader"),
     ),
     Ablation(
         "R20: an SSTable that no manifest names goes, whatever it is called",

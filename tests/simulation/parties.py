@@ -1,4 +1,4 @@
-"""Who takes part in a schedule: direct writers, collections, readers; `streams` and `operators` have the others."""
+"""Who takes part in a schedule: direct writers, collections, readers; `streams`, `batches` and `operators` have the others."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from headgate.retry import Retry
 from headgate.shards.config import WriterConfig
 from headgate.shards.shard import TableHome
 from headgate.shards.writer import ShardWriter
+from tests.simulation.batches import append
 from tests.simulation.operators import OPERATORS, check_between
 from tests.simulation.promises import rows
 from tests.simulation.streams import WAL_ONLY, driver
@@ -99,6 +100,7 @@ def read(home: TableHome, shard_ids: Iterable[UUID], cache: TableCache | None = 
 PARTIES: dict[str, Callable[[World, random.Random], None]] = {
     "writer": direct_writer,
     "driver": driver,
+    "append": append,
     "gc": collector,
     "reader": reader,
     **OPERATORS,

@@ -20,6 +20,15 @@ def rows(schema: pa.Schema, *ids: int) -> pa.RecordBatch:
     return pa.record_batch([pa.array(ids, pa.int64())] * len(schema), schema=schema)
 
 
+BATCH_ROWS = 500_000
+"""From here to the topic's, ids are those of batch writes."""
+
+
+def batch_rows(number: int) -> tuple[int, ...]:
+    """The rows of the batch write with this id."""
+    return tuple(range(BATCH_ROWS + 10 * number, BATCH_ROWS + 10 * number + 2))
+
+
 @dataclass
 class Ledger:
     """What the parties were told, and what they tried."""
@@ -53,6 +62,13 @@ def exactly_once(table: TableBytes, ledger: Ledger) -> None:
         _none(
             "invariant 1: rows are there twice, or of batches that no record has", (topic - table.committed).elements()
         )
+
+
+def batches_are_whole(table: TableBytes, ledger: Ledger) -> None:
+    """Of a batch write all rows are there, or none."""
+    found = {row for row in table.visible() if BATCH_ROWS <= row < TOPIC_ROWS}
+    for number in {(row - BATCH_ROWS) // 10 for row in found}:
+        _none("a batch write is there in part: it lacks", set(batch_rows(number)) - found)
 
 
 def nothing_after_not_durable(table: TableBytes, ledger: Ledger) -> None:
@@ -98,6 +114,7 @@ def kept(table: TableBytes, ledger: Ledger) -> None:
 
 PROMISES: tuple[Callable[[TableBytes, Ledger], None], ...] = (
     exactly_once,
+    batches_are_whole,
     nothing_after_not_durable,
     fenced,
     no_gap,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -22,6 +22,7 @@ from headgate.checkpoints.jobs.flush import run_here
 from headgate.checkpoints.jobs.policy import BasePolicy, CompactLimits
 from headgate.checkpoints.log.decisions import BatchSources, Refusal, Skip, decide_batch
 from headgate.checkpoints.log.records import Batch, ShardPart
+from headgate.checkpoints.stream.batches import free_of_batches
 from headgate.checkpoints.stream.checkpoint import FinalCompaction, checkpoint_stream, stop_stream
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import Fenced
@@ -96,7 +97,7 @@ def driver(world: World, chance: random.Random) -> None:
         world.spark.damage(chance)
     shards = [shard_name(partition) for partition in range(world.partitions)]
     here = world.here
-    held = StreamDriver.open(here.home, STREAM, world.spark.query, shards)
+    held = open_stream(world, here, shards)
     run = Run(world, here, held, chance)
     run.read_columns()
     beside = world.beside("upkeep", partial(upkeep, run, random.Random(chance.random())))
@@ -108,6 +109,15 @@ def driver(world: World, chance: random.Random) -> None:
         if chance.random() < 0.4:
             compaction = chance.choice((None, FinalCompaction(60.0)))
             stop_stream(held, world.shard_ids(here), run_here, max_bytes=1 << 20, keep=1, compaction=compaction)
+
+
+def open_stream(world: World, here: Place, shards: Sequence[str]) -> StreamDriver:
+    """As a stream starts: what batch writes hold is let go of first."""
+
+    def accept(head: object) -> None:
+        free_of_batches(here.home, world.shard_ids(here), run_here)
+
+    return StreamDriver.open(here.home, STREAM, world.spark.query, shards, accept=accept)
 
 
 class Run:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from headgate.checkpoints.gc.collect import collect
-from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import HeadgateError
 from headgate.shards.rows.schema import RowSchema
 from headgate.shards.shard import TABLE_ID, TableHome
@@ -27,7 +26,7 @@ from tests.simulation.patches import CHANCE
 from tests.simulation.promises import PROMISES, SCHEMA, Ledger, rows
 from tests.simulation.scheduler import Crash, Deviation, Event, Scheduler, SimThread, Violation, current
 from tests.simulation.store import Objects, SimStore
-from tests.simulation.streams import STREAM, WAL_ONLY, SparkCheckpoint, shard_name
+from tests.simulation.streams import WAL_ONLY, SparkCheckpoint, open_stream, shard_name
 
 CASTS = (
     ("writer", "writer", "writer", "gc", "reader"),
@@ -48,6 +47,9 @@ CASTS = (
     ("driver", "writer", "operator", "fsck", "pinner"),
     ("driver", "driver", "renewer", "gc"),
     ("driver", "writer", "renewer", "reader"),
+    ("append", "append", "append", "gc", "reader"),
+    ("append", "append", "driver", "gc"),
+    ("append", "append", "driver", "operator", "changer"),
 )
 """Who takes part: a process each."""
 AGAIN = 2
@@ -300,7 +302,7 @@ class World:
             if self.seed % 5:
                 return
             if "driver" in self.cast:
-                StreamDriver.open(here.home, STREAM, self.spark.query, [shard_name(0)])
+                open_stream(self, here, [shard_name(0)])
                 self._reads_the_same(here)
             if "writer" in self.cast:
                 with ShardWriter.open(here.home, here.home.shard(DIRECT).id, WAL_ONLY) as writer:

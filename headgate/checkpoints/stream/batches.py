@@ -10,12 +10,14 @@ included, knows it for ever. Promises:
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 from uuid import UUID
 
 from headgate import parallel
 from headgate.checkpoints.jobs.flush import RunJobs, run_here
-from headgate.checkpoints.log.commit_log import CommitLog
+from headgate.checkpoints.log.commit_log import CommitLog, read_head
+from headgate.checkpoints.log.decisions import has_batch
 from headgate.checkpoints.log.names import BATCH_STREAM
 from headgate.checkpoints.log.opened_log import OpenedLog
 from headgate.checkpoints.log.records import OpenRecord
@@ -23,12 +25,39 @@ from headgate.checkpoints.snapshots.checkpoint import TableCheckpoint
 from headgate.checkpoints.stream.checkpoint import FinalCompaction, stop_stream
 from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.shards.shard import Shard, TableHome
+from headgate.steps import step
 
 MAX_BYTES = 64 << 20
 """Of one SSTable: memory holds one such."""
 
 KEEP = 2
 """Checkpoints of the batch stream's own that stay."""
+
+
+def begin(
+    home: TableHome, batch_id: str | None, names: Iterable[str], *, decoder: Mapping[str, Any] | None = None
+) -> tuple[StreamDriver | None, bool]:
+    """Take the batch writes of the table over, for one job: its driver, and whether the log has the id all the same.
+    THIS WRITES, AND IT FENCES AN EARLIER JOB. No driver: the log has the id, and nothing was written.
+
+    1. read the log: it has the id, end here.
+    2. claims, barriers, open record, see `StreamDriver.open`: no other job commits from here on. A shard that a stream
+       owns is refused before.
+    3. ask for the id once more: another job may have committed it meanwhile.
+
+    `let_go` ends the job, also one whose id the log has. Raises InvalidInput, Fenced, DataLoss, Transient.
+    """
+    step("look for the id")
+    if has_batch(read_head(home, BATCH_STREAM), batch_id):
+        return None, True
+    step("take over")
+    driver = StreamDriver.open(home, BATCH_STREAM, f"{BATCH_STREAM}-{uuid.uuid4()}", names, decoder=decoder)
+    return driver, _is_written_now(driver, batch_id)
+
+
+def _is_written_now(driver: StreamDriver, batch_id: str | None) -> bool:
+    step("ask again")
+    return has_batch(driver.head, batch_id)
 
 
 def held_by_batches(home: TableHome) -> list[str]:

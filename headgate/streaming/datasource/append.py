@@ -24,9 +24,8 @@ from headgate.checkpoints.log.decisions import has_batch
 from headgate.checkpoints.log.names import BATCH_STREAM
 from headgate.checkpoints.log.records import BATCH, Batch, BatchRecord, OpaqueRange
 from headgate.checkpoints.log.state import Head
-from headgate.checkpoints.stream.batches import let_go, resumed
+from headgate.checkpoints.stream.batches import begin, let_go, resumed
 from headgate.checkpoints.stream.checkpoint import FinalCompaction
-from headgate.checkpoints.stream.driver import StreamDriver
 from headgate.errors import Fenced, InvalidInput
 from headgate.shards.bucket import bucket_ids
 from headgate.shards.home.stores import Place
@@ -72,50 +71,40 @@ def plan_append(table: Table, settings: BatchSettings, columns: Sequence[str]) -
     """Plan a job. THIS WRITES, AND IT FENCES AN EARLIER JOB, unless 1 or 2 ends it.
 
     1. the frame's columns must fit the table.
-    2. the log of batch writes has the id: nothing is written, by nobody.
-    3. take the batch writes of the table over, see `StreamDriver.open`: no other job commits from here on. A shard that
-       a stream owns is refused before.
-    4. ask for the id once more: another job may have committed it meanwhile.
-    5. plan: every attempt of a shard starts at the same position.
+    2. take the batch writes over, unless the log has the id, see `begin`.
+    3. plan: every attempt of a shard starts at the same position.
 
     A crash after any step leaves nothing visible. Raises InvalidInput, Fenced, NotFound, DataLoss, Transient.
     """
     options = settings.options
     check_columns(columns, None, options.sequence_by, table, _spelled)
     sharding = _sharding(table)
-    step("look")
-    before = read_head(table.home, BATCH_STREAM)
-    job = f"batch-{uuid4()}"
-    if has_batch(before, settings.batch_id):
-        # Whoever holds the shards is another job, and none of this one's business.
-        mine = _commitment(table, settings, Head(BATCH_STREAM), job)
-        return Append(table, settings, BatchPlan(replace(mine, skip=True), None))
-    step("take over")
     described = provenance_value(None, table.home.schema, changed=True)
     try:
-        driver = StreamDriver.open(table.home, BATCH_STREAM, job, sharding.known_names(), decoder=described)
+        driver, is_written = begin(table.home, settings.batch_id, sharding.known_names(), decoder=described)
     except Fenced as error:
         raise _overtaken(table.home) from error
-    commitment = _commitment(table, settings, driver.head, job)
-    step("ask again")
-    if has_batch(driver.head, settings.batch_id):
-        return Append(table, settings, BatchPlan(replace(commitment, skip=True), None))
+    if driver is None or is_written:
+        # Without a driver the shards are another job's, and none of this one's business.
+        mine = _commitment(table, settings, Head(BATCH_STREAM) if driver is None else driver.head)
+        return Append(table, settings, BatchPlan(replace(mine, skip=True), None))
     # Whatever was changed since the table was opened: its rows are written with the columns of now.
     table = table.refreshed()
     check_columns(columns, None, options.sequence_by, table, _spelled)
     driver.use_columns(table.home.schema)
     write = write_plan(table, options, None, driver.plan(sharding.known_names()), {}, ())
     write = replace(write, maker=replace(write.maker, sharding=sharding))
-    commitment = replace(commitment, home=table.home, shards=write.shard_ids, dead_letters=write.dead_letter_ids)
+    planned = _commitment(table, settings, driver.head)
+    commitment = replace(planned, shards=write.shard_ids, dead_letters=write.dead_letter_ids)
     return Append(table, settings, BatchPlan(commitment, write))
 
 
 def commit_append(job: Append, results: Sequence[TaskResult]) -> BatchRecord | None:
     """Make the frame visible that the tasks wrote, and let go of the shards. None: the table has the id already.
 
-    6. one record, see `commit_planned`. Where another job has come: this one counts if that one had the same id and
+    4. one record, see `commit_planned`. Where another job has come: this one counts if that one had the same id and
        has committed it.
-    7. let go, see `end_append`.
+    5. let go, see `end_append`.
 
     A crash before the record is in leaves nothing visible, one after it everything: the same call with the same id
     finds it. Raises Fenced, InvalidInput, Poisoned (whether it counts is unknown: try it again with the same id).
@@ -184,8 +173,8 @@ def by_shard(frame: DataFrame, table: Table | Place) -> DataFrame:
     return frame.mapInArrow(numbered, schema).repartition(n, _BUCKET).drop(_BUCKET)
 
 
-def _commitment(table: Table, settings: BatchSettings, head: Head, job: str) -> Commitment:
-    named = settings.batch_id
+def _commitment(table: Table, settings: BatchSettings, head: Head) -> Commitment:
+    named, job = settings.batch_id, "" if head.opened is None else head.opened.query_id
     return Commitment(
         hold=None,
         home=table.home,

@@ -148,7 +148,7 @@ def test_a_frame_without_rows_has_its_record(table: Table) -> None:
 def test_a_crash_at_any_step_leaves_all_or_nothing_and_a_retry_completes_it(tmp_path: Path, table: Table) -> None:
     write(table, rows(1, 2))
     steps = steps_of(lambda: write(copied(table, tmp_path / "dry"), rows(3, 4), batchId="b"))
-    assert {"look", "take over", "ask again", "record", "let go", "renew", "unseal"} <= set(steps)
+    assert {"look for the id", "take over", "ask again", "record", "let go", "renew", "unseal"} <= set(steps)
     for number, name in enumerate(steps):
         copy = copied(table, tmp_path / f"step-{number}")
         with pytest.raises(Stop), watching(stopping_at(number)):
