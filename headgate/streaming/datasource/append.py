@@ -156,18 +156,24 @@ def end_append(job: Append) -> None:
 def by_shard(frame: DataFrame, table: Table | Place) -> DataFrame:
     """The frame with all rows of a shard in one partition, as a batch write on a table with a key needs them.
 
-    One shuffle; rows lose their order, so keep what orders the rows of one key (`sequenceBy`).
+    One shuffle; rows lose their order, so keep what orders the rows of one key (`sequenceBy`). Raises InvalidInput.
     """
-    sharding = as_table(table).sharding
+    table = as_table(table)
+    sharding = table.sharding
     if not isinstance(sharding, Bucket):
         return frame.coalesce(1)
     from pyspark.sql.types import IntegerType, StructField, StructType
 
     column, n = sharding.column, sharding.n
+    if column not in frame.columns:
+        raise InvalidInput(
+            f"The frame has no column {column!r}, by which the table is sharded; it has {frame.columns}."
+        )
+    kind = table.schema.field(column).type  # a narrower number has another hash
 
     def numbered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield batch.append_column(_BUCKET, bucket_ids(batch.column(column), n))
+            yield batch.append_column(_BUCKET, bucket_ids(batch.column(column).cast(kind), n))
 
     schema = StructType([*frame.schema.fields, StructField(_BUCKET, IntegerType())])
     return frame.mapInArrow(numbered, schema).repartition(n, _BUCKET).drop(_BUCKET)

@@ -12,6 +12,7 @@ from headgate.checkpoints.jobs.flush import run_here
 from headgate.checkpoints.log.commit_log import read_head
 from headgate.checkpoints.log.names import BATCH_STREAM
 from headgate.checkpoints.stream.driver import StreamDriver
+from headgate.errors import InvalidInput
 from headgate.streaming.datasource.source import FrameWriter, HeadgateDataSource
 from headgate.table.table import Table
 
@@ -36,9 +37,12 @@ def test_frames_become_rows_once_whatever_becomes_of_tasks_jobs_and_streams(
     with pytest.raises(Exception, match=r"(?s)came from \d tasks.*headgate.by_shard"):
         save(frame, keyed, sequenceBy="version")
     assert keyed.count() == 0
+    narrow = frame.withColumn("id", frame.id.cast("int"))
     for _ in range(2):
-        save(headgate.by_shard(frame, keyed), keyed, sequenceBy="version", batchId="first")
+        save(headgate.by_shard(narrow, keyed), keyed, sequenceBy="version", batchId="first")
     assert keyed.count() == 200
+    with pytest.raises(InvalidInput, match="by which the table is sharded"):
+        headgate.by_shard(frame.drop("id"), keyed)
     changes = spark.sql(
         "SELECT * FROM VALUES (1L, 'new', 2, false), (1L, 'old', 1, false), (2L, '', 1, true) "
         "AS t(id, note, version, _deleted)"
