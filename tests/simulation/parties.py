@@ -1,4 +1,4 @@
-"""Who takes part in a schedule: direct writers, collections, readers; `streams`, `batches` and `operators` have the others."""
+"""Who takes part in a schedule: direct writers, collections, readers; the others are in modules beside this one."""
 
 from __future__ import annotations
 

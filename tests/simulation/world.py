@@ -49,7 +49,7 @@ CASTS = (
     ("driver", "writer", "renewer", "reader"),
     ("append", "append", "append", "gc", "reader"),
     ("append", "append", "driver", "gc"),
-    ("append", "append", "driver", "operator", "changer"),
+    ("append", "append", "driver", "operator", "gc"),
 )
 """Who takes part: a process each."""
 AGAIN = 2
