@@ -35,8 +35,8 @@ def check_owners(
                 f"Shard {name!r} belongs to stream {stored.owner!r} but stream {stream!r} opened it.",
                 **shard.where(),
                 stored_epoch=stored.epoch,
-                advice=f"write through stream {stored.owner!r}, or take its shards away: `headgate shard release TABLE "
-                f"--stream {stored.owner} --forget-owner --apply`; nothing was written",
+                advice=f"write with stream {stored.owner!r}, or release the shard first (`headgate shard release TABLE "
+                f"--stream {stored.owner} --forget-owner --apply`); nothing was written",
             )
         return stored
 

@@ -49,7 +49,7 @@ _SUMMARY = (
 
 @click.group()
 def dead_letters() -> None:
-    """The records that could not become rows: read, forward, try again. Only --apply writes or sends anything."""
+    """Show, count, forward and replay records that could not be decoded into rows. Only --apply writes or sends."""
 
 
 @dead_letters.command(
@@ -145,7 +145,7 @@ def forward(
 @dead_letters.command(
     epilog="""\b
 Example:
-  headgate dead-letters replay ./orders --stream orders              what would become rows
+  headgate dead-letters replay ./orders --stream orders              show what would become rows
   headgate dead-letters replay ./orders --stream orders --apply
   headgate dead-letters replay ./orders --stream cdc --decode debezium --apply --output json
 """

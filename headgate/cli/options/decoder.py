@@ -35,9 +35,8 @@ def decoder_options(command: F) -> F:
         "--coerce",
         multiple=True,
         type=click.Choice(list(COERCIONS)),
-        help="With --decode json: what columns take beside values of their own kind; may be repeated.",
+        help="With --decode json: accept values of another type; may be repeated.",
     )
-    command = _with_options(command, DEFAULT.name, "What the values are. raw keeps them in one column.")
     return metadata(coerce(command))  # type: ignore[type-var]
 
 

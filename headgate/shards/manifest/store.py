@@ -290,8 +290,8 @@ class ManifestStore:
             raise InvalidInput(
                 f"The shard belongs to stream {stored.owner!r}, but {asked} opened it.",
                 stored_epoch=stored.epoch,
-                advice=f"write through stream {stored.owner!r}, or take its shards away: `headgate shard release TABLE "
-                f"--stream {stored.owner} --forget-owner --apply`; nothing was written",
+                advice=f"write with stream {stored.owner!r}, or release the shard first (`headgate shard release TABLE "
+                f"--stream {stored.owner} --forget-owner --apply`); nothing was written",
             )
 
     def _fenced(self, stored: Manifest, epoch: int) -> Fenced:

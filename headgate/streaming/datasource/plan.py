@@ -45,9 +45,9 @@ _MEETING = (
     "coalesce(1) the frame, or use foreachBatch with headgate.ShardSink, which shuffles if needed"
 )
 
-_TOGETHER = "let the rows of a shard meet in one task: write headgate.by_shard(frame, table), or frame.coalesce(1)"
+_TOGETHER = "bring the rows of a shard into one task: write headgate.by_shard(frame, table), or frame.coalesce(1)"
 
-_NAME_THE_CLUSTER = "name the cluster beside format('headgate') as well: .option('kafka.bootstrap.servers', …)"
+_NAME_THE_CLUSTER = "give format('headgate') the brokers too: .option('kafka.bootstrap.servers', …)"
 
 _heads: dict[tuple[str, str], Head] = {}
 """The last known head of each log, so that the next batch reads only newer records."""

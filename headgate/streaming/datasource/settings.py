@@ -55,7 +55,9 @@ class Settings:
         coerce = known.pop("coerce", None)
         for name, value in (("metadata", metadata), ("coerce", coerce)):
             if value is not None and decode is None:
-                raise InvalidInput(f"The option {name} needs a decoder.", advice="set the option decode (json) as well")
+                raise InvalidInput(
+                    f"The option {name} needs a decoder.", advice="set the option decode too, such as json"
+                )
         stream = stream_name(known.get("stream"), query_name)
         options = SinkOptions(**{**known, "enable_memtable": False, "checkpoint_location": checkpoint})
         return cls(
@@ -116,8 +118,10 @@ def absolute(uri: str | None, what: str, how: str, whose: str = "stream") -> str
     Raises InvalidInput.
     """
     if not uri:
-        raise InvalidInput(f"The {whose}'s {what} is not given.", advice=f"say where it is by {how}")
+        raise InvalidInput(f"The {whose}'s {what} is missing.", advice=f"set it with {how}")
     if ":" not in uri and not uri.startswith("/"):
-        raise InvalidInput(f"The {whose}'s {what} is the relative path {uri!r}.", advice=f"give it whole, by {how}")
+        raise InvalidInput(
+            f"The {whose}'s {what} must be an absolute path or URI, got {uri!r}.", advice=f"set it with {how}"
+        )
     # As Hadoop, hence Spark's catalog, writes a path of this machine.
     return uri if uri.startswith("file://") else uri.removeprefix("file:")

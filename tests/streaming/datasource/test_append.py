@@ -257,7 +257,7 @@ def test_it_is_refused_while_a_stream_owns_the_shards_and_goes_on_once_that_let_
     table = made(tmp_path, single(), None)
     stream = Application(tmp_path, table)
     stream.run(0, {0: 0}, {0: 3})
-    with pytest.raises(InvalidInput, match=r"belongs to stream 's'.*shard release"):
+    with pytest.raises(InvalidInput, match=r"belongs to stream 's'.*shard release TABLE --stream s"):
         write(table, rows(100).select(["id", "note"]))
     stream.run(1, {0: 3}, {0: 5})  # It was not fenced.
     from headgate.checkpoints.offline.checkpoint import release
@@ -348,10 +348,10 @@ def test_with_a_key_several_tasks_for_one_shard_are_refused_and_nothing_is_visib
     ("sharding", "columns", "options", "message"),
     [
         (None, ("id", "note"), {}, "order of rows.*sequenceBy"),
-        (None, ("id", "other", "v"), {"sequenceBy": "v"}, "no column 'other'"),
+        (None, ("id", "other", "v"), {"sequenceBy": "v"}, "Column 'other' not found"),
         (by_partition(key_is_partitioned=True), ("id", "v"), {"sequenceBy": "v"}, "sharded by topic partitions"),
         (None, ("id",), {"streamName": "x"}, "Unknown option"),
-        (None, ("id",), {"path": "here"}, "relative path"),
+        (None, ("id",), {"path": "here"}, "absolute path"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_written(

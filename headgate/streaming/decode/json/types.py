@@ -36,7 +36,7 @@ def columns_of(schema: pa.Schema, coerce: Coerce = ()) -> Fields:
     that JSON cannot fill.
     """
     if not schema.names:
-        raise InvalidInput("A schema without columns decodes nothing.")
+        raise InvalidInput("The schema must have at least one column.")
     return _fields(schema, "", coerce)
 
 
@@ -45,7 +45,7 @@ def _fields(fields: Iterable[pa.Field], above: str, coerce: Coerce) -> Fields:
     names = [field.name for field in found]
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise InvalidInput(f"The name {above + twice!r} is in the schema twice; a JSON object has it once.")
+        raise InvalidInput(f"The schema has the name {above + twice!r} twice; a JSON object has it once.")
     return Fields(tuple(Field(field, _type(field.type, above + field.name, coerce)) for field in found))
 
 
