@@ -172,9 +172,9 @@ def commit_batch(results: Sequence[TaskResult], batch_id: int) -> BatchRecord | 
 
 
 def commit_planned(commitment: Commitment, results: Sequence[TaskResult]) -> BatchRecord | None:
-    """Make visible what the tasks wrote by this plan. None where the log has it already.
+    """Make visible what the tasks wrote by this plan. None if the log has it already.
 
-    1. an error of a task is raised.
+    1. raise a task's error.
     2. per shard, the positions of the attempts that count.
     3. put one record at the sequence after the plan's: if another driver came between, it has that slot. A schema
        record is skipped; but if it adds a column that the rows should have, the rows cannot be written again from here:

@@ -113,7 +113,7 @@ def _refuse_memtables(given: Mapping[str, Any]) -> None:
 
 
 def absolute(uri: str | None, what: str, how: str, whose: str = "stream") -> str:
-    """Spark's processes have different working directories, so a relative path would mean different places.
+    """Spark's processes have different working directories, so a relative path is ambiguous.
 
     Raises InvalidInput.
     """
