@@ -31,6 +31,7 @@ from headgate.shards.bucket import bucket_ids
 from headgate.shards.home.stores import Place
 from headgate.shards.shard import TableHome
 from headgate.shards.sharding import Bucket, ByPartition, Sharding, single
+from headgate.spark import versions
 from headgate.steps import step
 from headgate.streaming.datasource.plan import BatchPlan, Commitment, TaskResult, commit_planned
 from headgate.streaming.datasource.settings import BatchSettings
@@ -176,7 +177,7 @@ def by_shard(frame: DataFrame, table: Table | Place) -> DataFrame:
             yield batch.append_column(_BUCKET, bucket_ids(batch.column(column).cast(kind), n))
 
     schema = StructType([*frame.schema.fields, StructField(_BUCKET, IntegerType())])
-    return frame.mapInArrow(numbered, schema).repartition(n, _BUCKET).drop(_BUCKET)
+    return versions.to_tasks(frame.mapInArrow(numbered, schema), n, _BUCKET).drop(_BUCKET)
 
 
 def _commitment(table: Table, settings: BatchSettings, head: Head) -> Commitment:

@@ -13,6 +13,7 @@ versions.check_data_sources()
 from pyspark.sql import datasource  # noqa: E402
 from pyspark.sql.datasource import (  # noqa: E402
     DataSource,
+    DataSourceArrowWriter,
     DataSourceReader,
     DataSourceStreamReader,
     InputPartition,
@@ -31,6 +32,7 @@ else:
 
 __all__ = [
     "DataSource",
+    "DataSourceArrowWriter",
     "DataSourceReader",
     "DataSourceStreamArrowWriter",
     "DataSourceStreamReader",

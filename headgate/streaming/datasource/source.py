@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pyarrow as pa
 from pyspark import SparkFiles, TaskContext
-from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.accumulators import _accumulatorRegistry
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
     QueryProgressEvent,
@@ -32,7 +32,14 @@ from pyspark.sql.types import StructType
 from structlog.contextvars import bound_contextvars
 
 from headgate.errors import InvalidInput, Poisoned
+from headgate.spark import versions
 from headgate.streaming.datasource.append import Append, commit_append, end_append, opened, plan_append
+from headgate.streaming.datasource.bases import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
 from headgate.streaming.datasource.log_reader import LogReader
 from headgate.streaming.datasource.memory import forget_runs
 from headgate.streaming.datasource.plan import BatchPlan, TaskResult, commit_batch, plan_batch

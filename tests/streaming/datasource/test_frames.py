@@ -19,7 +19,7 @@ from headgate.table.table import Table
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.line_has("data_sources")]
 
 
 def save(frame: DataFrame, table: Table, mode: str = "append", **options: str) -> None:
