@@ -177,7 +177,8 @@ def by_shard(frame: DataFrame, table: Table | Place) -> DataFrame:
             yield batch.append_column(_BUCKET, bucket_ids(batch.column(column).cast(kind), n))
 
     schema = StructType([*frame.schema.fields, StructField(_BUCKET, IntegerType())])
-    return versions.to_tasks(frame.mapInArrow(numbered, schema), n, _BUCKET).drop(_BUCKET)
+    placed: DataFrame = versions.to_tasks(frame.mapInArrow(numbered, schema), n, _BUCKET)
+    return placed.drop(_BUCKET)
 
 
 def _commitment(table: Table, settings: BatchSettings, head: Head) -> Commitment:

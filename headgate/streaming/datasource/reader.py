@@ -23,6 +23,7 @@ from headgate.checkpoints.snapshots.parts import part_batches
 from headgate.checkpoints.snapshots.splits import HOLD, ReadPart, ReadPlan, plan_at, plan_read
 from headgate.connectors.lance.filters import check_filter
 from headgate.errors import InvalidInput
+from headgate.streaming.datasource.bases import DataSourceReader, InputPartition
 from headgate.streaming.datasource.settings import absolute, without_catalog
 from headgate.streaming.datasource.types import as_spark, check_columns, spark_schema
 from headgate.streaming.options import READ_OPTIONS, ReadOptions, parse_options
