@@ -133,8 +133,11 @@ def stop_stream(
         step("compact")
         left = "" if compaction is None else compaction.run(driver)
         taken = patiently(partial(pinned, note=left))
-        step("unseal")
-        driver.unseal(forget_owner=forget_owner)
+        with parallel.beside("drop", near=driver.home.store.is_near, workers=1) as begin:
+            dropped = begin(patiently, partial(_drop, driver, keep))
+            step("unseal")
+            driver.unseal(forget_owner=forget_owner)
+            dropped()
         return taken
 
 
