@@ -7,10 +7,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import lance
 import pytest
@@ -27,7 +27,6 @@ from headgate.search.finalize.segment import Segment
 from headgate.table.table import Table
 from tests.search.build.unsteady import LostJob, Unsteady, watched
 from tests.support.indexes import NAME, SCHEMA, answers, append, coverage, files_in, fragments_of, reference, texts
-from tests.support.spark import spark_with
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,9 +38,15 @@ PATIENCE = 180.0
 
 
 @pytest.fixture
-def spark() -> SparkSession:
-    """Tasks run in a process of their own each: some here fork, which a process that has used Lance must not."""
-    return spark_with({"spark.python.worker.reuse": "false"})
+def spark(spark: SparkSession) -> Iterator[SparkSession]:
+    """Tasks run in a process of their own each: some here fork, which a process that has used Lance must not. Spark
+    asks for the setting at each task, and keeps processes that may be used again apart.
+    """
+    jvm: Any = spark.sparkContext._jvm
+    running = jvm.org.apache.spark.SparkEnv.get().conf()
+    running.set("spark.python.worker.reuse", "false")
+    yield spark
+    running.set("spark.python.worker.reuse", "true")
 
 
 @pytest.fixture
