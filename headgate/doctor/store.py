@@ -30,7 +30,7 @@ SKEW, MUCH_SKEW = timedelta(seconds=30), timedelta(minutes=10)
 
 
 def check_table(uri: str, options: dict[str, str]) -> Iterator[Check]:
-    """True if a table opens, and what its stores allow."""
+    """Check that a table opens, and what its stores allow."""
     try:
         table = open_table(uri, storage_options=options or None)
     except HeadgateError as error:

@@ -251,7 +251,7 @@ class _Watched:
         self.has_committed = False
 
     def fenced(self) -> Fenced | None:
-        """True if another driver has opened the stream since this one did."""
+        """Fenced if another driver has opened the stream since this one did, else None."""
         own, opened = self._sink.open_record, self.head().opened
         if own is None or opened is None or opened.record_id == own:
             return None

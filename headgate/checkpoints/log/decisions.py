@@ -197,7 +197,7 @@ class OpenOutcome(Enum):
 
 
 def judge_open(mine: LogRecord, above: Iterable[LogRecord | None], folded: int) -> OpenOutcome:
-    """True if an open record that was just put has taken the log over (R6, R22).
+    """Decides whether an open record that was just put has taken over the log (R6, R22).
 
     `above` is what LIST shows above it (None: gone since), `folded` the newest fold's sequence. A batch above it, or a
     fold over it, with no other's open record above, means that the slot was free only because it had been collected.

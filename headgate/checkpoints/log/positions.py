@@ -85,7 +85,7 @@ def is_stale(replay_after: int, latest: int, end: int | None) -> bool:
 
 
 def check_listable(head: Head, batch: Batch, replay_after: Mapping[UUID, int]) -> None:
-    """True if a record may list these positions. Raises InvalidInput.
+    """Raises InvalidInput if a record must not list these positions.
 
     Each must lie above replay_after (R4: no replay would read it), above the barrier of the
     claim it was written under, and above all that was listed before (it would count twice).

@@ -217,7 +217,9 @@ def _between_batches(head: Head, spark: SparkLook, done: int) -> Standing:
 def _old_copy(
     head: Head, query_id: str | None, batch: int, upcoming: Mapping[tuple[str, int], tuple[int, int]] | None = None
 ) -> Standing | None:
-    """True if the table has later batches of the same query. A power cut takes the last files of Spark's as well."""
+    """The standing if the table has later batches of the same query, else None. A power cut takes the last files of
+    Spark's as well.
+    """
     if head.last is None or head.last.query_id != query_id or batch >= head.last.batch_id:
         return None
     why = f"The Spark checkpoint is an old copy: it ends at batch {batch}, the table at {head.last.batch_id}."

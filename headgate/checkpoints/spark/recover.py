@@ -159,7 +159,7 @@ def check_rebuildable(
 
 
 def check_startable(home: TableHome, stream: str, checkpoint: SparkCheckpoint) -> None:
-    """True if Spark can start from the directory, and the stream continue. Reads only.
+    """Check that Spark can start from the directory and the stream can continue. Reads only.
 
     Raises InvalidInput if it is damaged, gone, or older than the table. What else may be wrong with it the sink says at
     the first batch: it knows more.

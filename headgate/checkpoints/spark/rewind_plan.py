@@ -116,7 +116,8 @@ def is_there(head: Head, moves: Iterable[OffsetMove]) -> bool:
 
 
 def check_held(moves: Iterable[OffsetMove], there: Mapping[Partition, tuple[int, int]]) -> None:
-    """True if Kafka has what the stream would continue with. `there` is per partition the earliest offset and the end.
+    """Check that Kafka has the offsets where the stream would continue. `there` is per partition the earliest offset
+    and the end.
 
     Raises InvalidInput: a stream that is sent to an offset that is gone, or not there yet, would only stop.
     """

@@ -1,10 +1,9 @@
-"""What the base adds to a search: the segments of its index, and the fragments that none covers yet.
+"""The base's part of a search: the segments of its index, and the fragments that none covers yet.
 
 Promises:
-1. A living row is in exactly one part. What a segment still has of rows that were deleted, rewritten or moved is
-   hidden, so that neither hits nor statistics know it.
+1. A live row is in exactly one part. Deleted, rewritten or moved rows of a segment are hidden from hits and statistics.
 2. Fragments that no segment covers are indexed in memory, once each.
-3. `exact` says when native's own search over the base is the same thing: everything covered, nothing hidden.
+3. `exact` says when native's own search over the base gives the same result: everything covered, nothing hidden.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which pieces of a text a search matched, for showing it to people. Pure, but for how a text is cut into words."""
+"""The pieces of a text that a search matched, for display. Pure, except for the tokenizer."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 
 _PIECE = re.compile(r"\w+(?:[-_'’.]\w+)*")
-"""What people see as a word; an index may cut it further."""
+"""A word for people; an index may split it further."""
 
 Cut = Callable[[str], Sequence[str]]
-"""A text as the words that an index knows."""
+"""A text as the index's words."""
 
 
 def highlighted(text: str, wanted: Iterable[str], cut: Cut) -> list[tuple[str, bool]]:
     """The text in pieces, each with whether it matched; joined, they are the text.
 
-    A word matches where the index makes one of the wanted words of it: "running" where "run" is wanted. Where an
-    index makes several of it, those parts match that look like a wanted word.
+    A word matches if the index turns it into one of the wanted words: "running" if "run" is wanted. If the index turns
+    it into several, the parts that look like a wanted word match.
     """
     words = set(wanted)
     marked = [False] * len(text)

@@ -1,8 +1,8 @@
 """Ranking over several parts as if they were one index: BM25 as native Lance computes it, with global statistics.
 
 Promises:
-1. Hits and scores are those of one native index over exactly the documents that count: hidden ones are neither
-   found nor part of the number of documents, their lengths, or how many have a word.
+1. Hits and scores are those of one native index over exactly the visible documents: hidden ones are neither found nor
+   counted in the statistics.
 2. The cost follows the posting lists of the query's words and the hidden documents, not the parts.
 
 Pure, on numpy arrays in native's own 32-bit arithmetic. Words at one position stand for each other.
@@ -30,7 +30,7 @@ Match: TypeAlias = Literal["any", "all", "phrase"]
 Scores: TypeAlias = npt.NDArray[np.float32]
 
 K1, B = np.float32(1.2), np.float32(0.75)
-"""Native's, which cannot be set there."""
+"""Native Lance's value, which cannot be changed there."""
 
 _STRIPE = 64
 """Scores that are looked at together for what is good enough."""
@@ -150,7 +150,9 @@ class Ranking:
         return Ranking([part.take(np.isin(part.rows, rows)) for part, rows in pairs])
 
     def best(self, limit: int) -> Hits:
-        """The best, in order. Among equal scores the earlier part and row comes first; which are cut is open."""
+        """The best, in order. Among equal scores the earlier part and row comes first; which of them are cut is
+        undefined.
+        """
         kept = [part.take(_best_places(part.scores, limit)) for part in self._found]
         parts = np.repeat(np.arange(len(kept)), [len(part.docs) for part in kept])
         rows = np.concatenate([np.zeros(0, np.uint64), *(part.rows for part in kept)])

@@ -1,11 +1,11 @@
-"""One search over everything that counts: base, SSTables and the visible tail of the WALs.
+"""One search over base, SSTables and the visible tail of the WALs.
 
 Promises:
 1. Hits and scores are those of one native index over the rows that a scan at the same instant shows: deleted and
    overwritten rows are neither found nor part of the statistics.
-2. A filter chooses among the hits and changes no score.
-3. What was prepared is kept in this process and known by what it was made of, so that a search of a table that
-   has not changed prepares nothing, and one of a table that has grown prepares what is new.
+2. A filter selects among the hits and does not change scores.
+3. Prepared parts are cached in this process by their contents, so that a search of an unchanged table prepares nothing,
+   and one of a grown table only what is new.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _prepared: Cache[_Prepared] = Cache(
 
 
 class Searcher:
-    """Searches a table as it was at one instant. Thread-safe."""
+    """Searches a table at one instant. Thread-safe."""
 
     def __init__(self, view: TableView) -> None:
         """Raises InvalidInput if the base's columns have changed since the table was opened."""
@@ -117,7 +117,7 @@ class Searcher:
         return ranking, ranking.best(k) if filter is None else self._passing(prepared.parts, ranking, filter, k)
 
     def only_column(self) -> str:
-        """The one column with a full-text index. Raises InvalidInput if there are none or several."""
+        """The only column with a full-text index. Raises InvalidInput if there are none or several."""
         known = sorted({index.column for index in datasets.text_indexes(self._view.base.dataset)})
         if len(known) != 1:
             uri = self._view.home.uri

@@ -1,8 +1,8 @@
-"""What one shard adds to a search: its SSTables by their own indexes, its fresh rows indexed in memory.
+"""One shard's part of a search: its SSTables with their own indexes, its fresh rows indexed in memory.
 
 Promises:
-1. A row that counts is in exactly one part; overwritten and deleted ones are hidden there, as a scan hides them.
-2. An SSTable without the index, with one of other parameters, or with columns of another day is indexed in memory.
+1. A visible row is in exactly one part; overwritten and deleted rows are hidden, as in a scan.
+2. An SSTable without the index, with other parameters, or with older columns is indexed in memory.
 3. The cost of preparing follows the shard's own rows.
 """
 

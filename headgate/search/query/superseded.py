@@ -1,7 +1,7 @@
-"""Which rows of the base do not count any more, because a shard has a newer row or a delete of their key.
+"""Rows of the base that are hidden because a shard has a newer row or a delete of their key.
 
-Without a scalar index on the key, finding the rows of new keys reads the base's key column once; with one, it is
-looked up. What was found for a version of the base is kept, so that the next search asks for new keys only.
+Without a scalar index on the key, finding the rows of new keys reads the base's key column once; with one, it is looked
+up. The result for a version of the base is cached, so that the next search looks up only new keys.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ READ_TOGETHER = 131_072
 
 @dataclass(frozen=True)
 class _Known:
-    """What was asked of one version of the base so far."""
+    """Keys looked up in one version of the base so far."""
 
     asked: pa.Table
     found: pa.Table

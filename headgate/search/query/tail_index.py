@@ -2,8 +2,7 @@
 
 Promises:
 1. The words are those of the stored index: native indexes each segment with the same parameters.
-2. A segment is known by the texts in it. Whoever asks for the same texts again, in whatever table at whatever time,
-   gets the segment that is held.
+2. A segment is identified by its texts. A later request for the same texts, from any table, gets the cached segment.
 3. Where rows are only added at the end, each row is indexed a few times in all, and a search has few segments to look
    at: neighbours of equal rank are joined, up to a size.
 """

@@ -16,14 +16,14 @@ class _Landed(Exception):
 def commit_generation(
     manifests: ManifestStore, claim: Claim, sstable: SsTable, *, started_from: int, last_position: int
 ) -> Manifest:
-    """Let the shard's rows up to `last_position` be covered by the SSTable. Returns the manifest as it stands.
+    """Commit the SSTable that covers the shard's rows up to `last_position`. Returns the current manifest.
 
     1. the claim still holds, otherwise Fenced.
     2. replay_after and generation are what the flush started from, otherwise it is abandoned: Fenced (R9).
     3. compare-and-set. The SSTable's name in the manifest means that an earlier try landed.
     4. the outcome is unknown: read once more, the SSTable's name tells.
 
-    It may come as late as it likes: garbage collection takes the SSTable only once 1 or 2 must fail (R20). Raises
+    It may be arbitrarily late: garbage collection deletes the SSTable only when 1 or 2 must fail (R20). Raises
     Transient if the outcome is unknown; calling again finds out.
     """
 

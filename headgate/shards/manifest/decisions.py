@@ -1,8 +1,8 @@
 """The decisions of a shard's protocol. Pure: no store, no clock.
 
-Who holds a shard (R3, R7), where the tip is looked for, what an entry in the way means (R10), what is said of a put
-without an answer (R24), what a flush may commit (R9), and what of a shard the base has taken in (R11). The exhaustive
-tests drive these functions.
+Who holds a shard (R3, R7), where to search the tip, what an existing entry in a slot means (R10), the fate of an
+unanswered put (R24), what a flush may commit (R9), and which SSTables the base contains (R11). The exhaustive tests
+drive these functions.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def entry_in_the_way(*, entry_id: str, epoch: int, stored_id: str | None, stored
 
 
 class Fate(Enum):
-    """What a writer that stops says of a put (R24)."""
+    """What a stopping writer reports about a put (R24)."""
 
     LANDED = "durable"
     FAILED = "not durable, and never will be: safe to write again"
@@ -114,7 +114,9 @@ class Fate(Enum):
 
 
 def fate(*, sent: bool, slot: Slot | None) -> Fate:
-    """True if a request was sent for it, and what was read in the slot of the last one (None: nothing was)."""
+    """The fate of a put, from whether a request was sent for it, and what was read in the last request's slot (None:
+    nothing).
+    """
     if not sent:
         return Fate.FAILED
     if slot is None:

@@ -1,4 +1,4 @@
-"""One shard's manifest: its value, its bytes, and what makes it believable.
+"""One shard's manifest: its value, its bytes, and its validation.
 
 The bytes are native Lance's protobuf `ShardManifest`, exact to the byte. What
 decodes without an error has passed every check here, so callers may rely on it.
@@ -53,7 +53,7 @@ class SsTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What one version of a shard's manifest says. Epoch 0 means that no writer ever claimed the shard."""
+    """One version of a shard's manifest. Epoch 0 means that no writer ever claimed the shard."""
 
     version: int
     epoch: int
@@ -81,12 +81,12 @@ class Manifest:
 
     @property
     def wal_store(self) -> str | None:
-        """Where the shard's WAL has moved to, without credentials; None: it is where the table's record says."""
+        """The store that the shard's WAL has moved to, without credentials; None if it is where table.json says."""
         return self._text(WAL_STORE)
 
     @property
     def write_id(self) -> str | None:
-        """Which write of ours made this version, or the last of ours before a native writer's."""
+        """The id of headgate's write that made this version, or of its last write before a native writer's."""
         return self._text(WRITE_ID)
 
     def held_by(self, epoch: int, claim_id: str) -> bool:

@@ -2,12 +2,12 @@
 
 Promises:
 1. Rows are in exactly one place that a snapshot shows: a MemTable, or the SSTable that replaced it.
-2. Generations are flushed in order; when one fails, none passes it and the writer stops.
-3. replay_after moves only with the SSTable that covers it, in one manifest write, and only if
-   replay_after and generation are what the flush started from (R9).
+2. Generations are flushed in order; if one fails, the writer stops.
+3. replay_after moves only with the SSTable that covers it, in one manifest write, and only if replay_after and
+   generation are what the flush started from (R9).
 4. Freezing and flushing run beside puts; only the budget makes puts wait.
-5. A flush never leaves an entry behind that notes its generation or an older one, as native's do:
-   entries of a generation below the manifest's are skipped. See `headgate.shards.memtable.notes`.
+5. A flush never leaves an entry behind that notes its generation or an older one, as native's do: entries of a
+   generation below the manifest's are skipped. See `headgate.shards.memtable.notes`.
 
 Locks: the WAL pipeline's is taken before the one in here, never after it.
 """

@@ -1,4 +1,4 @@
-"""Replay: the rows of a WAL that no SSTable covers, for whoever opens or reads a shard.
+"""Replay: the rows of a WAL that no SSTable covers, for opening or reading a shard.
 
 Promises:
 1. Exactly [replay_after + 1, stop): every visible row once, in order; nothing is appended again.
