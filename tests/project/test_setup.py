@@ -225,6 +225,22 @@ def test_a_line_of_spark_has_its_own_packages_before_those_of_the_main_environme
     assert uv.setup("3.5") == ("", [])
 
 
+def test_environments_are_kept_out_of_the_repository() -> None:
+    kept = ["git", "ls-files", "--", ".venv", ".venv-spark-*"]
+    assert subprocess.run(kept, cwd=ROOT, check=True, capture_output=True, text=True).stdout == ""
+    for place in (".venv/bin/python", ".venv-spark-4.0/bin/python"):
+        assert subprocess.run(["git", "check-ignore", "-q", place], cwd=ROOT).returncode == 0, place
+
+
+def test_results_of_a_line_come_from_that_line_alone() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "tests/spark"]
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "HEADGATE_LINE": "3.4"}, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode != 0
+    assert "HEADGATE_LINE is 3.4, and this Python has Spark" in done.stderr
+
+
 def test_an_unknown_line_of_spark_is_said_in_one_sentence() -> None:
     done = subprocess.run([sys.executable, "scripts/bootstrap.py", "3.4"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from benchmarks.report import keep, machine
+from headgate.spark import versions
 
 RESULTS = "HEADGATE_RESULTS"
 LINE = "HEADGATE_LINE"
@@ -28,6 +29,13 @@ TESTS = Path(__file__).resolve().parents[1]
 _load = os.getloadavg()[0]
 
 Tables = dict[str, list[dict[str, Any]]]
+
+
+def pytest_configure() -> None:
+    """Results of a line are of that line."""
+    line = os.environ.get(LINE)
+    if line and line != versions.spark_line():
+        raise pytest.UsageError(f"{LINE} is {line}, and this Python has Spark {versions.spark_version()}.")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
