@@ -29,7 +29,6 @@ from headgate.search.query.parts import PLACE, SCORE, TextPart, check_match, row
 from headgate.search.query.ranking import Hits, Match, Ranking, rank
 from headgate.search.query.shard_text import shard_parts
 from headgate.search.query.superseded import superseded_rows
-from headgate.search.query.tail_index import identity_of
 from headgate.shards.rows.view import ShardDelta, TableView
 
 Marker: TypeAlias = Callable[[str], list[tuple[str, bool]]]
@@ -194,8 +193,7 @@ def _table_identity(view: TableView) -> tuple[object, ...]:
 
 
 def _identity(delta: ShardDelta) -> tuple[object, ...]:
-    chunks = [chunk for table in delta.tables for column in table.columns for chunk in column.chunks]
-    return delta.shard.id, delta.generation, delta.sstables, identity_of(chunks)
+    return delta.shard.id, delta.generation, delta.sstables, delta.identity
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -32,8 +32,9 @@ from headgate.search.query.parts import (
     tail_parts,
     tail_place,
 )
-from headgate.search.query.tail_index import TextBlock, identity_of
+from headgate.search.query.tail_index import TextBlock
 from headgate.shards.manifest.model import SsTable
+from headgate.shards.rows.chunks import identity_of
 from headgate.shards.rows.dedup import living, newest_rows
 from headgate.shards.rows.keys import plain, sstable_keys
 from headgate.shards.rows.schema import TOMBSTONE

@@ -19,7 +19,6 @@ from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
-import xxhash
 
 from headgate import parallel
 from headgate.caches import Cache
@@ -81,18 +80,6 @@ def segment_bounds(sizes: Sequence[int], limit: int = SEGMENT_ROWS) -> list[tupl
             (start, _, one, rank), (_, stop, two, _) = segments[-2:]
             segments[-2:] = [(start, stop, one + two, rank + 1)]
     return [(start, stop) for start, stop, _, _ in segments]
-
-
-def identity_of(columns: Sequence[pa.Array]) -> bytes:
-    """Equal only for equal values. Values that lie in memory in another way may differ, and are indexed again."""
-    hashed = xxhash.xxh3_128()
-    for column in columns:
-        hashed.update(f"{column.type}:{column.offset}:{len(column)};".encode())
-        for buffer in column.buffers():
-            hashed.update(b"-" if buffer is None else f"{buffer.size}:".encode())
-            if buffer is not None:
-                hashed.update(buffer)
-    return hashed.digest()
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from headgate.search.query import tail_index
 from headgate.search.query.highlight import highlighted
 from headgate.search.query.ranking import Documents, Found, Match, Ranking, Statistics, rank
 from headgate.search.query.superseded import looks_up
-from headgate.search.query.tail_index import TextBlock, identity_of, segment_bounds
+from headgate.search.query.tail_index import TextBlock, segment_bounds
+from headgate.shards.rows.chunks import identity_of
 
 PLAIN = {"base_tokenizer": "simple", "stem": False, "remove_stop_words": False, "with_position": True}
 
