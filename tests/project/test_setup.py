@@ -17,7 +17,7 @@ from headgate.connectors.jars.fetch import LISTS
 from headgate.spark.versions import spark_line
 
 ROOT = Path(__file__).resolve().parents[2]
-TARGETS = ["help", "setup", "demo", "test", "test-spark", "test-deep", "simulate", "soak", "check", "bench"]
+TARGETS = ["help", "setup", "demo", "test", "test-spark", "test-deep", "simulate", "kills", "soak", "check", "bench"]
 TARGETS += ["figures", "screenshots", "docs", "docs-serve", "release", "clean"]
 STAMP = ROOT / ".venv" / ".headgate-packages"
 
