@@ -96,13 +96,12 @@ def test_frames_become_rows_once_whatever_becomes_of_tasks_jobs_and_streams(
     assert "batch:bad" not in head.opaque_ends
     assert headgate.fsck(plain).holds
 
-    # A table of Spark's catalog: registered, read, and dropped without its rows. Spark itself refuses to insert.
+    # Spark's catalog takes the table and drops it without its rows; beside Delta's catalog Spark refuses to use it.
     spark.sql(f"CREATE TABLE registered USING headgate LOCATION '{plain.uri}'")
     try:
-        assert spark.table("registered").count() == 100
-        assert spark.sql("SELECT note FROM registered WHERE id = 7").collect() == [("n7",), ("n7",)]
-        with pytest.raises(Exception, match="not a valid Spark SQL Data Source"):
-            spark.sql("INSERT INTO registered VALUES (1000, 'by SQL')")
+        for statement in ("SELECT count(*) FROM registered", "INSERT INTO registered VALUES (1000, 'by SQL')"):
+            with pytest.raises(Exception, match="not a valid Spark SQL Data Source"):
+                spark.sql(statement)
     finally:
         spark.sql("DROP TABLE registered")
     assert plain.count() == 100
