@@ -19,7 +19,7 @@ import structlog
 
 from tests.simulation.patches import simulated
 from tests.simulation.shrink import shrunk, table
-from tests.simulation.world import World
+from tests.simulation.world import World, cast_of
 
 APART = 1_000_000_000
 """Between the first seeds of two processes."""
@@ -47,7 +47,7 @@ class Steering:
 
     def seeds(self) -> Iterator[int]:
         while True:
-            yield max((self._next, self._next + 1), key=lambda seed: self._worth[tuple(World(seed).cast)])
+            yield max((self._next, self._next + 1), key=lambda seed: self._worth[cast_of(seed)])
             self._next += 2
 
     def learn(self, cast: tuple[str, ...], fresh: int) -> None:

@@ -52,6 +52,7 @@ CASTS = (
     ("append", "append", "driver", "operator", "gc"),
 )
 """Who takes part: a process each."""
+PARTITIONS = (1, 1, 2)
 AGAIN = 2
 """A process that dies is started so often."""
 
@@ -81,6 +82,13 @@ class Place:
     """Of its shards."""
 
 
+def cast_of(seed: int) -> tuple[str, ...]:
+    """Who takes part in the schedule of a seed."""
+    chance = random.Random(f"world {seed}")
+    chance.choice(PARTITIONS)
+    return chance.choice(CASTS)
+
+
 class World:
     """A table in a simulated store, and what its parties were told."""
 
@@ -103,7 +111,7 @@ class World:
         STORES.clear()
         STORES[store.uri] = store
         self.store = store
-        self.partitions = self._chance.choice((1, 1, 2))
+        self.partitions = self._chance.choice(PARTITIONS)
         drawn = self._chance.choice(CASTS)
         self.cast = cast or drawn
         self.without = without
