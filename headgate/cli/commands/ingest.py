@@ -88,7 +88,7 @@ Example:
     "--sharding",
     type=SHARDING,
     metavar="HOW",
-    help='With --create, how rows are spread over shards: "by_partition()" (the default), "bucket(id, 4)" or "single()".',
+    help='With --create, how rows spread over shards: "by_partition()" (the default), "bucket(id, 4)" or "single()".',
 )
 @full_text_option("With --create: ")
 @vector_option("With --create: ")
