@@ -48,8 +48,10 @@ def nearest_in_base(
 ) -> tuple[RowIds, Floats]:
     """The row ids of the k nearest that count, nearest first, and their distances."""
     most = k + len(superseded)
-    asked = min(most, 2 * k) if len(superseded) else k
-    probes = max(LEAST_PROBES, round(PROBED * partitions_for(column.index, dataset.count_rows())))
+    count = dataset.count_rows()
+    # As many more as do not count, if these were spread evenly, twice over: each one costs a reading.
+    asked = min(most, k + 2 + 2 * k * len(superseded) // max(1, count)) if len(superseded) else k
+    probes = max(LEAST_PROBES, round(PROBED * partitions_for(column.index, count)))
     groups = _groups(dataset, column)
     while True:
         wanted: dict[str, Any] = {

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -103,20 +104,26 @@ class VectorSearcher:
                 raise InvalidInput(f"{name} must be at least 1, got {number!r}.")
         layers, dataset = layers_of(self._view), self._view.base.dataset
 
-        def search(layer: Layer | None) -> tuple[RowIds, Floats]:
-            if layer is None:
-                return nearest_in_base(
-                    dataset, column, query, k, layers.superseded, filter=filter, nprobes=nprobes, refine=refine
-                )
+        def search_base() -> list[tuple[RowIds, Floats]]:
+            hidden = layers.superseded
+            return [nearest_in_base(dataset, column, query, k, hidden, filter=filter, nprobes=nprobes, refine=refine)]
+
+        def search(layer: Layer) -> tuple[RowIds, Floats]:
             shown = layer.counts if filter is None else layer.passing(filter)
             lengths = layer.lengths(column.column) if column.metric == "cosine" else None
             places, found = nearest(layer.vectors(column.column), query, column.metric, k, shown, lengths)
             return layer.rows[places], found
 
-        answers = parallel.each("nearest", search, [None, *layers.fresh], workers=AT_ONCE)
+        # Lance searches the base beside them; more tasks than cores would only cost their threads.
+        several = max(1, AT_ONCE - 1)
+        groups = [layers.fresh[number::several] for number in range(several)]
+        fresh = [layer for group in groups for layer in group]
+        tasks = [search_base, *(partial(list, map(search, group)) for group in groups if group)]
+        found_by = parallel.each("nearest", lambda task: task(), tasks, workers=AT_ONCE)
+        answers = [answer for task in found_by for answer in task]
         found = np.concatenate([distances for _, distances in answers])
         order = np.argsort(found, kind="stable")[:k]
         numbers = np.repeat(np.arange(len(answers)), [len(rows) for rows, _ in answers])
         rows = np.concatenate([rows for rows, _ in answers])
-        sources = [StoredSource(dataset), *(layer.source for layer in layers.fresh)]
+        sources = [StoredSource(dataset), *(layer.source for layer in fresh)]
         return sources, Hits(numbers[order], rows[order], found[order])
