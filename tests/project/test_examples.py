@@ -57,3 +57,17 @@ def test_each_example_runs_and_runs_again(
         key: f"new-{key}@example.com" if key % 3 == 0 else f"{key}@example.com" for key in range(300) if key % 5
     }
     assert said.count(f"{len(rows)} customers") == 2
+
+    example, topic = program("semantic_search"), make_topic(samples.PARTITIONS)
+    places = ["--table", str(tmp_path / "reviews"), "--spark-checkpoint", str(tmp_path / "checkpoint-reviews")]
+    given = ["--servers", kafka_servers, "--topic", topic, *places, "--search", "late deliveries"]
+    table = example.main([*given, "--samples", "200", "--once"])
+    assert table.count() == 200
+    said = capsys.readouterr().out
+    for title in ("by meaning", "by words", "by both"):
+        assert "delivery" in said.partition(title)[2].splitlines()[1], "by pieces of words, by their stems, by both"
+    table = example.main([*given, "--embedding", "semantic_search:pieces"])
+    said = capsys.readouterr().out
+    assert table.count() == 201
+    assert "produced and found by meaning after" in said
+    assert "late deliveries, said at" in said.partition("by both")[2].splitlines()[1]
