@@ -33,6 +33,7 @@ from headgate.connectors.objects.memory import MemoryStore
 from headgate.shards.config import WriterConfig
 from headgate.shards.rows.schema import RowSchema
 from headgate.shards.shard import TableHome
+from headgate.shards.wal.appender import WalAppender
 from headgate.shards.wal.entry import SourceRange, Tags
 from headgate.shards.writer import ShardWriter
 from headgate.table.table import Table
@@ -98,7 +99,7 @@ def _protocol(measured: Measure, shards: int) -> None:
     driver = StreamDriver.open(few, "s", "q", many[:16])
     measured("batch of 16 shards", requests, lambda: _batch(driver, many[:16], 0), 2)
     measured("open a stream of 16 shards, again", requests, lambda: StreamDriver.open(few, "s", "q", many[:16]))
-    measured("open a shard, again", requests, lambda: ShardWriter.open(few, uuid.UUID(int=7), WAL_ONLY).close())
+    measured("open a shard as a writer of its own", requests, lambda: WalAppender.open(few.shard(uuid.UUID(int=7))))
     MemoryStore.drop(name)
     MemoryStore.drop(f"{name}-few")
 
