@@ -78,6 +78,7 @@ ABLATIONS = (
         "R1: a checkpoint passes the batch in flight",
         ((stream_shards, "checkpoint_limit", over_the_batch_in_flight),),
         ("driver", "driver", "gc"),
+        175,
     ),
     Ablation(
         "R4: a checkpoint does not raise the plan",
@@ -104,7 +105,7 @@ ABLATIONS = (
         "R7: the latest manifest is the one that the hint leads to",
         ((ManifestStore, "versions", _by_hint),),
         ("writer", "writer", "writer", "gc", "reader"),
-        780,
+        810,
     ),
     Ablation(
         "R8: nobody asks for a batch write's id after the open record",
@@ -115,7 +116,7 @@ ABLATIONS = (
         "R20: an SSTable that no manifest names goes, whatever it is called",
         ((gc_rules, "collectable_sstables", _unnamed),),
         ("driver", "gc", "gc"),
-        30,
+        230,
     ),
     Ablation(
         "R22: streams are not told of a change of columns",
@@ -131,7 +132,7 @@ ABLATIONS = (
         "R23: any batch may meet an empty log",
         ((streams, "decide_batch", anything_into_an_empty_log),),
         ("driver", "driver", "renewer", "gc"),
-        880,
+        935,
     ),
     Ablation(
         "R24: an append in flight is named not durable",
