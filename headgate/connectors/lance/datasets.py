@@ -121,15 +121,15 @@ def scan_dataset(
     fragments: Sequence[int] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The batches of a dataset, or of some of its fragments, in order, read as they are asked for."""
-    scanner = dataset.scanner(
-        fragments=None if fragments is None else [dataset.get_fragment(one) for one in fragments],
-        columns=list(columns) if columns is not None else None,
-        filter=filter,
-        batch_size=batch_rows,
-        batch_readahead=READAHEAD,
-        fragment_readahead=1,
-    )
-    with reading("Reading a Lance dataset failed.", uri=dataset.uri):
+    with reading("A Lance dataset could not be read.", uri=dataset.uri):
+        scanner = dataset.scanner(
+            fragments=None if fragments is None else [dataset.get_fragment(one) for one in fragments],
+            columns=list(columns) if columns is not None else None,
+            filter=filter,
+            batch_size=batch_rows,
+            batch_readahead=READAHEAD,
+            fragment_readahead=1,
+        )
         yield from scanner.to_batches()
 
 
