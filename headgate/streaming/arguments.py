@@ -40,5 +40,7 @@ class SinkArguments(TypedDict, total=False):
     cache_bytes: int | None
     metrics_port: int | None
     metrics_host: str
+    ui_port: int | None
+    ui_host: str
     checkpoint_location: Place | None
     storage_options: Mapping[str, str] | None

@@ -232,6 +232,16 @@ class SinkOptions:
         "no metrics server. For ShardSink.",
     )
     metrics_host: str = _option("metricsHost", TEXT, "127.0.0.1", "Address the metrics server binds to.")
+    ui_port: int | None = _option(
+        "uiPort",
+        PORT,
+        None,
+        "Show the stream in a console in the browser, at this port of the process that runs the sink; 0: any free one. "
+        "Without it nothing listens. For ShardSink.",
+    )
+    ui_host: str = _option(
+        "uiHost", TEXT, "127.0.0.1", "Address the console binds to; elsewhere than here it needs HEADGATE_UI_TOKEN."
+    )
     checkpoint_location: str | None = _option(
         "checkpointLocation",
         TEXT,

@@ -1,4 +1,5 @@
-"""A sink's outputs besides the table: metrics, Prometheus, Kafka's consumer group, a ledger. They never fail a batch.
+"""A sink's outputs besides the table: metrics, Prometheus, a console, Kafka's consumer group, a ledger. They never fail
+a batch.
 
 Nothing listens and no thread runs before the first batch of a run; everything runs in the sink's process. Picklable
 like a sink: without its threads, and with counters at zero.
@@ -6,7 +7,7 @@ like a sink: without its threads, and with counters at zero.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -21,6 +22,7 @@ from headgate.streaming.delta.ledger import Ledger
 from headgate.streaming.delta.tables import DeltaName, check_delta
 from headgate.streaming.observe.group import KafkaProgress
 from headgate.streaming.observe.listener import listen
+from headgate.streaming.observe.live import LiveSink
 from headgate.streaming.observe.metrics import StreamMetrics
 from headgate.streaming.options import SinkOptions
 from headgate.streaming.write.job import Written
@@ -29,6 +31,7 @@ from headgate.table.table import Table
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from headgate.streaming.observe.console import Showing
     from headgate.streaming.observe.server import Serving
 
 _log = structlog.get_logger("headgate.streaming")
@@ -39,6 +42,9 @@ class Reporting:
 
     def __init__(self) -> None:
         self.metrics = StreamMetrics()
+        self.live = LiveSink(self.metrics)
+        """What the console of this process shows of the stream."""
+        self._showing: Showing | None = None
         self._progress: KafkaProgress | None = None
         self._serving: Serving | None = None
         self._ledger: Ledger | None = None
@@ -51,6 +57,10 @@ class Reporting:
             from headgate.streaming.observe.server import check_installed
 
             check_installed()
+        if options.ui_port is not None:
+            from headgate.streaming.observe.console import check_address
+
+            check_address(options.ui_host, options.ui_port)
         if options.ledger is not None:
             DeltaName(options.ledger, "ledger")
             check_delta(session, "ledger=")
@@ -84,13 +94,22 @@ class Reporting:
             kafka_failures=self._kafka_failures,
             ledger=lambda: self._ledger,
         )
-        if options.metrics_port is not None:
+        self.live.watch(driver, maintenance)
+        if run is not None and not (options.metrics_port is None and options.ui_port is None):
+            self._unlisten = _listening(run, self._progressed)
+        if options.metrics_port is not None and self._serving is None:
             from headgate.streaming.observe.server import serve
 
-            if run is not None:
-                self._unlisten = _listening(run, self.metrics)
-            if self._serving is None:
-                self._serving = serve(self.metrics, options.metrics_host, options.metrics_port)
+            self._serving = serve(self.metrics, options.metrics_host, options.metrics_port)
+        self.show(table, driver.stream, options)
+
+    def show(self, table: Table, stream: str, options: SinkOptions) -> str | None:
+        """Open the console now, where one is asked for; it shows the stream before its first batch. Its address."""
+        if options.ui_port is not None and self._showing is None:
+            from headgate.streaming.observe.console import show
+
+            self._showing = show(table, stream, self.live, options.ui_host, options.ui_port)
+        return None if self._showing is None else self._showing.url
 
     def planned(self, ranges: Iterable[SourceRange]) -> None:
         """A batch begins. Its offsets count as lag only if Spark also reports Kafka's end offsets."""
@@ -99,13 +118,27 @@ class Reporting:
 
     def written(self, written: Written) -> None:
         self.metrics.tasks(written.operations, written.retries)
+        self.live.written(written.retries)
 
     def committed(self, driver: StreamDriver, record: BatchRecord) -> None:
         self.metrics.committed(record)
+        self.live.committed(record)
+        if self._showing is not None:
+            self._showing.changed()
         if self._progress is not None:
             self._progress.update(driver.head.ends)
         if self._ledger is not None:
             self._ledger.update(record.sequence)
+
+    def took(self, batch_id: int, seconds: Mapping[str, float]) -> None:
+        """What a batch took, by phase."""
+        self.metrics.took(seconds)
+        self.live.took(batch_id, seconds)
+
+    def failed(self, error: BaseException) -> None:
+        """A batch ended with an error."""
+        self.metrics.failed(error)
+        self.live.failed(error)
 
     @property
     def ledger(self) -> Ledger | None:
@@ -133,18 +166,25 @@ class Reporting:
         serving, self._serving = self._serving, None
         if serving is not None:
             serving.close()
+        showing, self._showing = self._showing, None
+        if showing is not None:
+            showing.close()
 
     def __reduce__(self) -> Any:
         return Reporting, ()
+
+    def _progressed(self, reported: Mapping[str, Any]) -> None:
+        self.metrics.progress(reported)
+        self.live.progress(reported)
 
     def _kafka_failures(self) -> int:
         return 0 if self._progress is None else self._progress.failures
 
 
-def _listening(run: Any, metrics: StreamMetrics) -> Callable[[], None] | None:
+def _listening(run: Any, progress: Callable[[Mapping[str, Any]], None]) -> Callable[[], None] | None:
     """Add the listener. None if Spark does not accept one; then only its metrics are missing."""
     try:
-        return listen(run, metrics.progress)
+        return listen(run, progress)
     except Exception as error:
         _log.warning("adding a Spark listener failed: lag and triggers are not shown", error=type(error).__name__)
         return None

@@ -94,9 +94,9 @@ class ShardSink:
             try:
                 with phases.in_phase("total"):
                     self._write(frame, batch_id, phases)
-                self.reporting.metrics.took(phases.seconds)
+                self.reporting.took(batch_id, phases.seconds)
             except BaseException as error:
-                self.reporting.metrics.failed(error)
+                self.reporting.failed(error)
                 # Where Spark ended the batch, the driver is what it was. The next start, if any, opens the stream anew.
                 self._end_run(may_stop=not isinstance(error, HeadgateError))
                 if isinstance(error, HeadgateError):

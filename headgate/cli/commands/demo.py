@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -12,13 +13,22 @@ from typing import Any
 import click
 from rich.progress import Progress, TaskID
 
+from headgate import clock
 from headgate.cli.errors import exit_code
+from headgate.cli.options.console import ui_option
 from headgate.cli.output import Output, TextOutput, output_option
+from headgate.connectors.extras import needs
+from headgate.connectors.kafka.options import ConsumerConfig
+from headgate.console.watch.places import TablePlace
 from headgate.dev.demo.demo import Result, clean, run_demo
 from headgate.dev.demo.orders import TOPIC, WORD
 from headgate.errors import DataLoss
 from headgate.progress import bars
+from headgate.streaming.signals import stop_signals
 from headgate.streaming.verify.compare import Difference
+from headgate.table.table import Table
+
+POLL_SECONDS = 0.2
 
 
 @click.command(
@@ -26,6 +36,7 @@ from headgate.streaming.verify.compare import Difference
 Example:
   headgate demo
   headgate demo --rows 20000
+  headgate demo --ui
   headgate demo --clean
 """
 )
@@ -41,29 +52,51 @@ Example:
     help="Directory for the table `orders`; a table of an earlier demo is replaced.",
 )
 @click.option("--clean", "is_clean", is_flag=True, help="Only remove the table that a demo left in DIR.")
+@ui_option
 @output_option
-def demo(rows: int, directory: Path, is_clean: bool, output: Output) -> None:
+def demo(rows: int, directory: Path, is_clean: bool, ui_port: int | None, output: Output) -> None:
     """Start Kafka, produce orders, stream them into a table, kill the driver with kill -9, start it again, and compare
     every row with the produced records. Then search, take a checkpoint, merge all rows into the base, and check that
     results stay the same.
 
     Leaves nothing running. The table stays, so that you can try commands on it. Exits 6 if a row is lost, duplicated or
-    wrong.
+    wrong. With --ui you can watch the kill and the recovery; on a terminal the console stays until Ctrl-C.
     """
     if is_clean:
         removed = clean(directory)
         title = f"Removed the demo's table from {directory}" if removed else f"No demo table found in {directory}"
         _tell(output, title, {"dir": str(directory), "removed": removed})
         return
-    with _term_as_interrupt(), bars() as progress:
-        result = run_demo(rows, _Shown(progress, output), directory)
-    if isinstance(output, TextOutput) and result.holds:
-        click.echo(_last_lines(result, directory / TOPIC))
-    else:
-        title = "Every row is there, once" if result.holds else "FAILED: rows are lost, duplicated or wrong"
-        value = {**_summary(result), "table": result.table}
-        output.record(title, value | ({} if isinstance(output, TextOutput) else {"batches": list(result.batches)}))
+    with ExitStack() as stack:
+        watch = None if ui_port is None else _watched(stack, ui_port)
+        with _term_as_interrupt(), bars() as progress:
+            result = run_demo(rows, _Shown(progress, output), directory, watch)
+        if isinstance(output, TextOutput) and result.holds:
+            click.echo(_last_lines(result, directory / TOPIC))
+        else:
+            title = "Every row is there, once" if result.holds else "FAILED: rows are lost, duplicated or wrong"
+            value = {**_summary(result), "table": result.table}
+            output.record(title, value | ({} if isinstance(output, TextOutput) else {"batches": list(result.batches)}))
+        if watch is not None and sys.stdin.isatty() and sys.stdout.isatty():
+            click.echo("The console stays until Ctrl-C.")
+            with stop_signals() as stop:
+                while not stop.asked():
+                    clock.sleep(POLL_SECONDS)
     click.get_current_context().exit(0 if result.holds else exit_code(DataLoss))
+
+
+def _watched(stack: ExitStack, port: int) -> Callable[[Table, ConsumerConfig], None]:
+    """Opens the console of the demo's table; the stack closes it. Raises InvalidInput where the port is taken."""
+    with needs():
+        from headgate.console.server import Address, open_console
+    address = Address.of(port=port)
+
+    def watch(table: Table, consumer: ConsumerConfig) -> None:
+        console = open_console([TablePlace(table.uri)], address, consumer=lambda _: consumer)
+        stack.callback(console.close)
+        click.echo(f"The console is at {console.url}", err=True)
+
+    return watch
 
 
 def _tell(output: Output, title: str, value: dict[str, Any]) -> None:

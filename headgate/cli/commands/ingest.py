@@ -15,6 +15,7 @@ from headgate.checkpoints.log.commit_log import read_head
 from headgate.checkpoints.spark.directory import SparkCheckpoint, default_checkpoint
 from headgate.checkpoints.spark.recover import mend
 from headgate.cli.commands.table import open_or_create
+from headgate.cli.options.console import ui_host_option, ui_option
 from headgate.cli.options.decoder import decoder_options, following_decoder
 from headgate.cli.options.duration import DURATION
 from headgate.cli.options.kafka import kafka_option, servers_option
@@ -169,6 +170,8 @@ Example:
     metavar="ADDRESS",
     help="Address the metrics server binds to; 0.0.0.0 for access from other machines.",
 )
+@ui_option
+@ui_host_option
 @click.option(
     "--log",
     "log_form",
@@ -207,6 +210,8 @@ def ingest(
     ledger: str | None,
     metrics_port: int | None,
     metrics_host: str,
+    ui_port: int | None,
+    ui_host: str,
     log_form: Form | None,
     decode_as: str,
     registry: str | None,
@@ -260,6 +265,8 @@ def ingest(
                 ledger=ledger,
                 metrics_port=metrics_port,
                 metrics_host=metrics_host,
+                ui_port=ui_port,
+                ui_host=ui_host,
                 storage_options=options,
             )
             place = spark_checkpoint or default_checkpoint(table.home, name)
@@ -268,6 +275,8 @@ def ingest(
             _mend(table, name, place, options)
             with own_spark(cores, settings, stop.listen) as (spark, log_file):
                 if not stop.asked():
+                    if (url := sink.reporting.show(table, name, sink.options)) is not None:
+                        click.echo(f"The console is at {url}", err=True)
                     frame = wanted.frame(spark)
                     stop.waits_for = _waits_for(base) if tells else ""
                     running = RunningStream.start(sink, kafka, frame, place, schedule, log_file)

@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,8 +111,11 @@ class Result:
         return right and self.verified.holds and self.after.holds
 
 
-def run_demo(records: int, steps: Steps, directory: Path) -> Result:
-    """Run it. The table is kept as `orders` in the directory, in place of an earlier demo's.
+def run_demo(
+    records: int, steps: Steps, directory: Path, watch: Callable[[Table, ConsumerConfig], None] | None = None
+) -> Result:
+    """Run it. The table is kept as `orders` in the directory, in place of an earlier demo's. `watch` gets it, and how
+    to reach the topic, once it is made.
 
     1. start Kafka.  2. produce the orders.  3. stream them.  4. kill the driver within a batch.
     5. start again, to the end of the topic.  6. compare.  7. read with plain Lance, search, take a checkpoint.
@@ -142,6 +145,8 @@ def run_demo(records: int, steps: Steps, directory: Path) -> Result:
         table = create_table(
             str(place / "orders"), arrow_schema(DDL), primary_key=KEY, sharding=routing, full_text=TEXT
         )
+        if watch is not None:
+            watch(table, source(broker.servers, TOPIC, max_offsets_per_trigger=None).consumer)
         batches, killed_at = _until_killed(table, broker, scratch, steps, records)
         known = [batch_value(record) for record in heads_of(table)[0].recent.values()]
         dead_entries = _dead_entries(table)

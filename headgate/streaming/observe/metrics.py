@@ -256,6 +256,18 @@ class StreamMetrics:
 
     # -- looking -------------------------------------------------------------------
 
+    def behind(self) -> dict[tuple[str, str], int]:
+        """Per topic and partition, what Kafka has and no commit record."""
+        with self._lock:
+            return self._behind()
+
+    def behind_seconds(self) -> float | None:
+        """Since when something is behind; 0: nothing is; None: Spark has not said."""
+        with self._lock:
+            if self._caught_up is None:
+                return None
+            return clock.wall() - self._caught_up if any(self._behind().values()) else 0.0
+
     def samples(self) -> Iterator[Sample]:
         """All current values. Sends no request, and reads nothing of the table."""
         with self._lock:
