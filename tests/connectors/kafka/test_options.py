@@ -190,5 +190,5 @@ def test_the_next_step_after_kafka_did_not_answer_names_its_address() -> None:
     nobody = ConsumerConfig.from_spark({"kafka.bootstrap.servers": "127.0.0.1:1"})
     with pytest.raises(Transient) as caught:
         offsets(nobody, "orders", deadline=0.1)
-    assert "check that Kafka at 127.0.0.1:1 can be reached" in str(caught.value)
+    assert "check that Kafka at 127.0.0.1:1 is reachable" in str(caught.value)
     assert "the store" not in str(caught.value)

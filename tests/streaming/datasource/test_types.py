@@ -35,5 +35,5 @@ def test_a_type_that_spark_lacks_becomes_a_wider_one_at_any_depth(
 
 
 def test_a_type_without_a_wider_one_is_refused_by_name() -> None:
-    with pytest.raises(InvalidInput, match="'c' is list<item: month_day"):
+    with pytest.raises(InvalidInput, match="'c' has type list<item: month_day"):
         spark_schema(pa.schema([("c", pa.list_(pa.month_day_nano_interval()))]))

@@ -131,7 +131,7 @@ def test_a_ddl_that_cannot_be_read_is_refused_with_the_place(ddl: str, error: st
 
 
 def test_other_schemas_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="not dict"):
+    with pytest.raises(InvalidInput, match="got dict"):
         decode.json({"id": "int"})
     with pytest.raises(InvalidInput, match="VARIANT"):
         decode.json(spark.StructType([spark.StructField("v", spark.VariantType())]))
