@@ -107,7 +107,7 @@ class Guard:
 
     def _without_token(self, scope: Scope, headers: Headers, host: str) -> Response | None:
         cookie = cookie_name(host)
-        if hmac.compare_digest(_cookie(headers, cookie), self._door.pass_value):
+        if hmac.compare_digest(_cookie(headers, cookie).encode(), self._door.pass_value.encode()):
             return None
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and self._door.admits(bearer):

@@ -91,6 +91,7 @@ def test_without_the_token_nothing_is_answered(locked: Console) -> None:
     assert ask(locked, "/", Authorization="Bearer wrong").status == 401
     assert ask(locked, "/", Authorization=f"Bearer {TOKEN}").status == 200
     assert ask(locked, "/", Cookie=f"headgate-{locked.port}={TOKEN}").status == 401, "the cookie is not the token"
+    assert ask(locked, "/", Cookie=f"headgate-{locked.port}=\xfc").status == 401
 
 
 def test_the_token_moves_from_the_address_to_a_cookie(locked: Console) -> None:
