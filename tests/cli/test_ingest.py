@@ -230,7 +230,7 @@ def test_while_a_topic_that_was_read_is_waited_for_a_signal_ends_the_command_wit
     run.process.send_signal(signal.SIGTERM)
     code, batches, told = run.end()
     assert (code, batches, told.count("\n")) == (0, [], 1)
-    assert told.startswith("Stopping: no batch has begun, so nothing is lost.")
+    assert told.startswith("Stopping: no batch has started, so nothing is lost.")
 
 
 @pytest.mark.spark

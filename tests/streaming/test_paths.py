@@ -226,7 +226,7 @@ def test_fail_on_bad_record_stops_with_the_first_one_named(
     topic.put((2, None, b"garbage"))
     table = make_table(tmp_path, headgate.single())
     stream = Stream(spark, table, [topic], tmp_path / "checkpoint", path, options={"on_bad_record": "fail"})
-    with pytest.raises(InvalidInput, match="could not become a row: not a JSON object") as error:
+    with pytest.raises(InvalidInput, match="could not be decoded: not a JSON object") as error:
         stream.run()
     assert (error.value.detail["topic"], error.value.detail["partition"], error.value.detail["offset"]) == (
         topic.name,

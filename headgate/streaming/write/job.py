@@ -106,8 +106,9 @@ class BatchJob:
 
     @property
     def _records(self) -> DataFrame:
-        """What Spark's Kafka source gives, cut into few tasks."""
-        columns = dict.fromkeys((*self.plan.columns, task.TIMESTAMP))
+        """What Spark's Kafka source gives, cut into few tasks. Another source may have no timestamps, or other ones."""
+        timed = [name for name, kind in self.frame.dtypes if (name, kind) == (task.TIMESTAMP, "timestamp")]
+        columns = dict.fromkeys((*self.plan.columns, *timed))
         return self.frame.select(*columns).coalesce(self._task_count)
 
     @property

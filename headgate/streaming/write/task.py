@@ -307,8 +307,9 @@ def _earlier_tries() -> int:
 def _timed(batches: Iterable[pa.RecordBatch], phases: Phases) -> Iterator[pa.RecordBatch]:
     """Batches of Spark's Kafka source, whose timestamps are seen."""
     for batch in batches:
-        if batch.num_rows and TIMESTAMP in batch.schema.names:
-            seen = pc.min_max(batch.column(TIMESTAMP).cast(pa.timestamp("ms"), safe=False).cast(pa.int64()))
+        at = batch.schema.get_field_index(TIMESTAMP)
+        if batch.num_rows and at >= 0 and pa.types.is_timestamp(batch.schema.field(at).type):
+            seen = pc.min_max(batch.column(at).cast(pa.timestamp("ms"), safe=False).cast(pa.int64()))
             phases.see([time for time in seen.as_py().values() if time is not None])
         yield batch
 

@@ -17,15 +17,18 @@ import pytest
 
 import headgate
 from headgate.connectors.lance.index import look_index
+from headgate.connectors.lance.vectors import read_model
 from headgate.errors import DataLoss, Transient
 from headgate.search.build.build import BUILD_STAGES, build_index
 from headgate.search.build.jobs import Job
 from headgate.search.build.plan import Limits
 from headgate.search.build.spark import limits_on, on_spark
+from headgate.search.build.vectors import VectorKind
 from headgate.search.finalize.finalize import Report
 from headgate.search.finalize.segment import Segment
 from headgate.table.table import Table
 from tests.search.build.unsteady import LostJob, Unsteady, watched
+from tests.support import vectors
 from tests.support.indexes import NAME, SCHEMA, answers, append, coverage, files_in, fragments_of, reference, texts
 
 if TYPE_CHECKING:
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 TWO = Limits(tasks=2, task_rows=1)
+FOUR = Limits(tasks=4, task_rows=1)
 PATIENCE = 180.0
 
 
@@ -72,6 +76,25 @@ def check(table: Table, tmp_path: Path) -> None:
     table.collect_garbage(min_age=timedelta(0), apply=True)
     assert folders(table) == in_use(table)
     assert answers(table.uri) == reference(table.uri, tmp_path)
+
+
+def test_a_task_trains_once_and_the_others_build_segments_of_vectors_though_one_dies(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = vectors.make(tmp_path / "vectors")
+    for start in range(0, 1200, 300):
+        vectors.append(table, 300, start)
+    runner = watched(on_spark(spark, table.uri), Unsteady("built", "kill", tmp_path))
+    kind = VectorKind(table.vectors[0])
+    built = build_index(table.home.store, "embedding", "embedding_idx", kind=kind, runner=runner, limits=FOUR)
+    assert (built.segments, built.fragments, built.rows) == (4, 4, 1200)
+    models = {
+        read_model(f"{table.uri}/_indices/{one.index_id}", {}).centroids.values.to_numpy().tobytes()
+        for one in kind.look(table.home.store, "embedding", "embedding_idx").segments
+    }
+    assert len(models) == 1
+    assert vectors.recall(table, 10) >= 0.95
+    assert table.build_index("embedding", spark=spark).rounds == 0
 
 
 def test_tasks_build_and_finalize_and_the_driver_commits(spark: SparkSession, table: Table, tmp_path: Path) -> None:
