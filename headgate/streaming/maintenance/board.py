@@ -1,4 +1,4 @@
-"""How the maintenance of one driver stands, and whether it continues: shared by its threads and the batches."""
+"""The shared state of one driver's maintenance: used by its threads and by the batches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _log = structlog.get_logger("headgate.streaming")
 
 @dataclass
 class Board:
-    """Any thread may read and change it. `changed` guards it, and wakes whoever waits for something to do."""
+    """Any thread may read and change it. `changed` is the lock, and wakes threads that wait for work."""
 
     driver: StreamDriver
     _state: MaintenanceState
@@ -28,7 +28,7 @@ class Board:
     stopping: bool = False
     fenced: Fenced | None = None
     _reporting: threading.Lock = field(default_factory=threading.Lock)
-    """From a look at the state until it is reported."""
+    """Held from reading the state until it is reported."""
     _unflushed: dict[str, float] = field(default_factory=dict)
     """Per shard, when its oldest unflushed entry was first seen."""
     _in_sstables: dict[str, float] = field(default_factory=dict)
@@ -37,24 +37,24 @@ class Board:
     # -- whether it goes on ----------------------------------------------------------
 
     def is_over(self) -> bool:
-        """True if no further job is to begin."""
+        """True if no further job may start."""
         with self.changed:
             return self.stopping or self.fenced is not None
 
     def stop(self) -> None:
-        """No further job begins."""
+        """Let no further job start."""
         with self.changed:
             self.stopping = True
             self.changed.notify_all()
 
     def fence(self, error: Fenced) -> None:
-        """The stream is not this driver's any more."""
+        """Note that another driver took over the stream."""
         with self.changed:
             self.fenced = error
             self.changed.notify_all()
 
     def wake(self) -> None:
-        """There may be something to do."""
+        """Wake all threads: there may be work."""
         with self.changed:
             self.changed.notify_all()
 
@@ -62,7 +62,7 @@ class Board:
 
     @property
     def state(self) -> MaintenanceState:
-        """For people, as it is now."""
+        """The current state, to report."""
         loads, lag, caches = self.driver.loads(), self.base_lag, cache_usage()
         with self.changed:
             return replace(
@@ -76,40 +76,39 @@ class Board:
             )
 
     def update(self, **changes: object) -> None:
-        """Change some of its fields."""
+        """Change some fields of the state."""
         with self.changed:
             self._state = replace(self._state, **changes)  # type: ignore[arg-type]
 
     def count(self, **more: int) -> None:
-        """Add to its counts."""
+        """Add to counts of the state."""
         with self.changed:
             self.update(**{name: getattr(self._state, name) + number for name, number in more.items()})
 
     def began(self, job: str) -> None:
-        """A job runs."""
+        """Note that a job started."""
         with self.changed:
             self.update(running=(*self._state.running, job))
 
     def ended(self, job: str) -> None:
-        """It runs no more."""
+        """Note that a job ended."""
         with self.changed:
             self.update(running=tuple(one for one in self._state.running if one != job))
             self.changed.notify_all()
 
     def failed(self, job: str, failure: JobFailure | None) -> None:
-        """How a job failed last; None: it works."""
+        """Set a job's last failure; None if it works."""
         with self.changed:
             others = tuple(one for one in self._state.failures if one.job != job)
             self.update(failures=others if failure is None else (*others, failure))
 
     @property
     def is_busy(self) -> bool:
-        """True if a job runs."""
         with self.changed:
             return bool(self._state.running)
 
     def note(self, text: str) -> None:
-        """Something that the stream's operator should do; shown once."""
+        """Show a message that the operator must act on, once."""
         with self.changed:
             if text in self._state.notes:
                 return
@@ -118,14 +117,16 @@ class Board:
         self.report()
 
     def report(self) -> None:
-        """Show how it stands. One at a time: what is shown last is the newest."""
+        """Report the state. Reports are made one at a time, so the last one reported is the newest."""
         with self._reporting:
             self._report(self.state)
 
     # -- how old rows are ------------------------------------------------------------
 
     def see_ages(self, flushed: Container[str] = ()) -> None:
-        """What is left of shards that were just flushed came while they were."""
+        """Update since when each shard has unflushed entries and SSTables. Entries that shards still have after a flush
+        arrived during that flush.
+        """
         now, loads = clock.monotonic(), self.driver.loads()
         with self.changed:
             rows = {one.name: self._in_sstables.get(one.name, self._unflushed.get(one.name, now)) for one in loads}
@@ -137,18 +138,18 @@ class Board:
             }
 
     def unflushed_ages(self) -> dict[str, float]:
-        """Per shard, of its oldest unflushed entry."""
+        """The age of each shard's oldest unflushed entry, in seconds."""
         now = clock.monotonic()
         with self.changed:
             return {name: now - since for name, since in self._unflushed.items()}
 
     def sstable_ages(self) -> dict[str, float]:
-        """Per shard, of the oldest row that only its SSTables hold."""
+        """The age of each shard's oldest row that only SSTables hold, in seconds."""
         now = clock.monotonic()
         with self.changed:
             return {name: now - since for name, since in self._in_sstables.items()}
 
     @property
     def base_lag(self) -> float:
-        """Seconds since the oldest row was seen that plain Lance readers do not see yet; 0 where there is none."""
+        """Seconds since the oldest row was seen that plain Lance readers do not see yet; 0 if there is none."""
         return max((0.0, *self.unflushed_ages().values(), *self.sstable_ages().values()))

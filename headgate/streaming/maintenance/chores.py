@@ -1,4 +1,4 @@
-"""What maintenance does, and when it is due: for the shards, the base, the table's columns, its garbage."""
+"""The jobs of maintenance and when they are due: for shards, base, the table's columns and garbage."""
 
 from __future__ import annotations
 
@@ -32,20 +32,19 @@ _NOW = float("-inf")
 
 @dataclass
 class ShardUpkeep:
-    """Flushes, checkpoints, folds of the log."""
+    """Flushes, checkpoints and folds of the commit log."""
 
     driver: StreamDriver
     jobs: Jobs
     schedule: Schedule
     board: Board
     _turn: threading.Lock = field(default_factory=threading.Lock)
-    """Who works on the shards: the thread, or somebody who asked for a checkpoint."""
+    """Held while working on the shards: by the thread, or by a caller of `checkpoint_now`."""
     _batches: int = 0
-    """Since the last checkpoint."""
+    """Batches since the last checkpoint."""
     _checkpointed: float = field(default_factory=clock.monotonic)
 
     def chores(self) -> list[Chore]:
-        """Of the thread of the shards."""
         chores = [Chore("checkpoint", self._checkpoint_due, self._checkpoint)]
         if self.schedule.memtables:
             chores.append(Chore("flush", lambda: bool(self._to_flush()), self._flush))
@@ -53,12 +52,12 @@ class ShardUpkeep:
         return chores
 
     def batch_done(self) -> None:
-        """A batch was committed."""
+        """Count a committed batch."""
         with self.board.changed:
             self._batches += 1
 
     def checkpoint_now(self, take: Callable[[], TableCheckpoint]) -> TableCheckpoint:
-        """Take a checkpoint in this thread, once the shards are free."""
+        """Take a checkpoint in this thread, once no job works on the shards."""
         with self._turn:
             taken = take()
         with self.board.changed:
@@ -100,7 +99,7 @@ class ShardUpkeep:
 
 @dataclass
 class BaseUpkeep:
-    """Compaction into the base, tidying and indexing of it."""
+    """Compaction into the base, and the base's cleanup and indexes."""
 
     driver: StreamDriver
     jobs: Jobs
@@ -108,15 +107,15 @@ class BaseUpkeep:
     board: Board
     _tidied: float = field(default_factory=clock.monotonic)
     _untidied: int = 0
-    """Compactions since the base was tidied."""
+    """Compactions since the last cleanup of the base."""
     _indexes_seen: float = _NOW
-    """An earlier driver may have compacted, and not indexed any more."""
+    """At once after the start: an earlier driver may have compacted without indexing."""
     _stale_indexes: tuple[str, ...] = ()
-    """Columns whose index misses rows."""
+    """Columns whose index lacks rows."""
 
     def chores(self) -> list[Chore]:
-        """Of the thread of the base. What follows a compaction comes before the next one, else it would never come
-        while SSTables pile up.
+        """The chores of the base's thread. Cleanup and indexing come before the next compaction: otherwise they would
+        never run while SSTables pile up.
         """
         return [
             Chore("cleanup of the base", self._tidy_due, self._tidy),
@@ -154,7 +153,7 @@ class BaseUpkeep:
         self._indexes_seen = clock.monotonic()
 
     def _index(self) -> None:
-        """New fragments become segments, and segments that are too many become few, in rounds; each has its turn."""
+        """Index new fragments as segments and merge surplus segments, in rounds; each round waits for its own turn."""
 
         def in_turn(jobs: Sequence[Job], report: Report) -> Sequence[Segment]:
             with self.jobs.turn(self.board.is_over):
@@ -167,29 +166,30 @@ class BaseUpkeep:
 
 @dataclass
 class TableLook:
-    """True if it is still the same table, and whether somebody has changed its columns."""
+    """Checks if the table was re-created, and if its columns changed."""
 
     driver: StreamDriver
     schedule: Schedule
     board: Board
     follows: bool
-    """Batches take over columns that a look finds changed."""
+    """True if batches adopt changed columns."""
     _last: float = field(default_factory=clock.monotonic)
     _another_table: Fenced | None = None
     _other_columns: bool = False
 
     def chore(self) -> Chore:
-        """Of the thread of the shards."""
         return Chore("check of the table", self._is_due, self._look, quiet=True)
 
     def check_table(self) -> None:
-        """Raises Fenced if a look has found another table in the place of the stream's (R23). Reads nothing."""
+        """Raises Fenced if a check found that the table was re-created (R23). Reads nothing."""
         with self.board.changed:
             if self._another_table is not None:
                 raise self._another_table
 
     def saw_other_columns(self) -> bool:
-        """True if a look since the last call has found other columns than the driver writes. Reads nothing."""
+        """True if a check since the last call found columns that differ from those that the driver writes. Reads
+        nothing.
+        """
         with self.board.changed:
             seen, self._other_columns = self._other_columns, False
         return seen
@@ -219,7 +219,7 @@ class TableLook:
 
 @dataclass
 class GarbageUpkeep:
-    """Collections of the table's garbage. The time between two counts over restarts."""
+    """Garbage collections of the table. The interval is kept across restarts."""
 
     collect: Collect
     schedule: Schedule
@@ -229,7 +229,6 @@ class GarbageUpkeep:
         self._last = clock.monotonic() - (seconds_since(self.board.state.collects_since) or 0.0)
 
     def chores(self) -> list[Chore]:
-        """Of the thread of garbage."""
         return [Chore("garbage collection", self._is_due, self._run)]
 
     def _is_due(self) -> bool:

@@ -1,8 +1,8 @@
-"""Compacting on executors: rows never pass through the driver, which commits manifests and the appends to the base.
+"""Compaction on executors. Rows never pass through the driver, which commits manifests and appends to the base.
 
-A merge into a base with a key is committed by the task that makes it: pylance ties the mark to the merge, and only
-both in one commit are safe. Whichever of its attempts lands first counts, the others find the mark. What a compaction
-is, and what it promises, is in `headgate.checkpoints.jobs.compact`.
+A merge into a base with a key is committed by its task: pylance ties the mark to the merge, and only one commit of both
+is safe. The first attempt that commits counts; others find the mark. `headgate.checkpoints.jobs.compact` says what a
+compaction is and what it promises.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 
 def take_in_on(spark: SparkSession, tasks: int) -> RunCompaction:
-    """Runs rounds of compaction as Spark jobs. Without a key the shards of a round share `tasks` tasks; with one,
-    one task merges all of them, because two merges into one base would only conflict.
+    """A function that runs rounds of compaction as Spark jobs. Without a key, the shards of a round share `tasks`
+    tasks. With a key, one task merges all of them, because two merges into one base would only conflict.
     """
 
     def run(job: CompactJob) -> CompactOutput:
@@ -48,7 +48,7 @@ def take_in_on(spark: SparkSession, tasks: int) -> RunCompaction:
 
 
 def merge_on(spark: SparkSession, tasks: int) -> RunMerge:
-    """Merges small fragments of the base as a Spark job."""
+    """A function that merges small fragments of the base as a Spark job."""
 
     def run(home: TableHome, plan: MergePlan) -> list[str]:
         if not plan.tasks:

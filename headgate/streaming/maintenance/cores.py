@@ -1,10 +1,11 @@
-"""Turns of maintenance jobs on Spark's cores, so that batches always find one: Spark takes none back from a task.
+"""Turns of maintenance jobs on Spark's cores, so that a core stays free for batches: Spark cannot take a core from a
+running task.
 
 Promises:
-1. The jobs of one Spark application that run at once, of whatever stream, have together at most one task less than it
-   has cores. On one core one task of them runs at a time, and a batch waits for it.
-2. First come, first served: a long compaction after the other keeps no flush waiting forever.
-3. Who is called off leaves the line, and takes no turn.
+1. All running jobs of one Spark application, of all its streams, have together at most one task less than the
+   application has cores. With one core, one task runs at a time, and a batch waits for it.
+2. First come, first served: long compactions never keep a flush waiting forever.
+3. A job that is called off leaves the queue without a turn.
 """
 
 from __future__ import annotations
@@ -15,23 +16,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 LOOK_SECONDS = 0.2
-"""How soon who waits notices that it was called off."""
+"""How often a waiting job checks if it was called off."""
 
 
 class CalledOff(Exception):
-    """What waited for its turn is not wanted any more."""
+    """The job is no longer wanted. Raised before its turn."""
 
 
 @contextmanager
 def at_once(is_over: Callable[[], bool]) -> Iterator[None]:
-    """A turn where nobody has to wait. Raises CalledOff."""
+    """A turn that never waits. Raises CalledOff."""
     if is_over():
         raise CalledOff
     yield
 
 
 class CoreTurns:
-    """Who has how many cores, and who waits."""
+    """The cores in use, and the queue of waiting jobs."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -40,16 +41,13 @@ class CoreTurns:
 
     @property
     def waiting(self) -> int:
-        """How many jobs wait."""
+        """Number of waiting jobs."""
         with self._changed:
             return len(self._waiting)
 
     @contextmanager
     def turn(self, tasks: int, cores: int, is_over: Callable[[], bool] = lambda: False) -> Iterator[None]:
-        """Wait until so many tasks fit into `cores`, which is what all together may have now; then hold their place.
-
-        Raises CalledOff as soon as `is_over` says so.
-        """
+        """Wait until `tasks` more tasks fit into `cores`, the limit for all jobs together; then hold that many."""
         wanted, ticket = min(tasks, cores), object()
         with self._changed:
             self._waiting.append(ticket)

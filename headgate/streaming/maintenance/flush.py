@@ -1,6 +1,6 @@
-"""Flushing the shards of a stream on executors: the rows never pass through the driver, which commits the manifests.
+"""Flushes of a stream's shards on executors. Rows never pass through the driver, which commits the manifests.
 
-What a flush is, and what it promises, is in `headgate.checkpoints.jobs.flush`.
+`headgate.checkpoints.jobs.flush` says what a flush is and what it promises.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ __all__ = ["FlushJob", "flush"]
 
 
 def flush(spark: SparkSession, jobs: Sequence[FlushJob], tasks: int | None = None) -> dict[str, Flushed]:
-    """Run the jobs as one Spark job, and commit what they wrote: those that worked, before the error of one that did
-    not is raised. Per shard the manifest as it stands. At most `tasks` run at once.
+    """Run the jobs as one Spark job of at most `tasks` tasks at once, and commit their results. Returns the manifest
+    per shard. If a job fails, the others are committed before its error is raised.
 
-    Raises Fenced if a successor has the shard, DataLoss if a listed entry is not what it was; what was written is
-    garbage then.
+    Raises Fenced if a successor has the shard, DataLoss if a listed entry is missing or differs; the written files are
+    then garbage.
     """
     if not jobs:
         return {}
@@ -52,7 +52,7 @@ def _named(jobs: Sequence[FlushJob]) -> str:
 
 
 def _made_by(jobs: tuple[FlushJob, ...], number: int) -> dict[str, Any]:
-    """On an executor: one SSTable, durable; nothing names it yet."""
+    """On an executor: write one SSTable, durably. Nothing refers to it yet."""
     made = flush_job.make(jobs[number])
     sstable = None if made.sstable is None else asdict(made.sstable)
     if sstable is not None:

@@ -1,4 +1,4 @@
-"""A thread of maintenance: its chores one after the other, each tried again where it failed."""
+"""A thread of maintenance: runs its chores one after another, and retries those that fail."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headgate.streaming.maintenance.cores import CalledOff
 from headgate.streaming.maintenance.rules import pause_after
 
 IDLE_SECONDS = 1.0
-"""How soon an age that has passed, the end of the query or a stop is noticed."""
+"""How often a thread checks for due jobs, the end of the query and a stop."""
 
 _log = structlog.get_logger("headgate.streaming")
 
@@ -30,23 +30,22 @@ class Chore:
     is_due: Callable[[], bool]
     run: Callable[[], None]
     quiet: bool = False
-    """Nobody wants to know when it runs."""
+    """True if its runs are not reported."""
     failures: int = 0
-    """In a row."""
+    """Consecutive failures."""
     since: str = ""
     not_before: float = float("-inf")
 
 
 @dataclass(frozen=True)
 class Loop:
-    """What one thread does. A query that ended leaves nothing due."""
+    """The work of one thread. It ends when the query has ended and nothing is due."""
 
     chores: Sequence[Chore]
-    """Of two that are due the first comes first."""
+    """By priority: if two are due, the earlier one runs first."""
     driver: StreamDriver
     board: Board
     is_active: Callable[[], bool]
-    """True if the query runs."""
 
     def __call__(self) -> None:
         opened = self.driver.head.opened
@@ -64,7 +63,7 @@ class Loop:
                         board.changed.wait(IDLE_SECONDS)
 
     def next(self) -> Chore | None:
-        """What is due, unless it pauses after a failure."""
+        """The first chore that is due and not pausing after a failure."""
         return next((one for one in self.chores if one.not_before <= clock.monotonic() and one.is_due()), None)
 
     def _run(self, chore: Chore) -> None:
@@ -96,7 +95,7 @@ class Loop:
         pause = pause_after(chore.failures)
         chore.not_before = clock.monotonic() + pause
         chore.since = chore.since if chore.failures > 1 else timestamp()
-        # What Spark or Lance says may quote options, hence credentials.
+        # Error texts of Spark or Lance may quote options, and so credentials.
         why = str(error) if isinstance(error, HeadgateError) else type(error).__name__
         self.board.failed(chore.name, JobFailure(chore.name, chore.failures, why, chore.since, f"in {pause:.0f} s"))
         _log.warning(

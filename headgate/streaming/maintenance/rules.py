@@ -1,4 +1,4 @@
-"""When a stream's shards are flushed, its SSTables compacted, and its batches delayed. Pure: no store, no clock."""
+"""Rules that decide when shards are flushed, SSTables compacted and batches delayed. Pure: no store, no clock."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from headgate.errors import InvalidInput
 from headgate.streaming.options import SinkOptions
 
 DEFAULTS = SinkOptions()
-"""Of the options that set the thresholds."""
+"""The default thresholds."""
 
 BASE_START = 0.8
-"""Rows start on their way into the base at this share of the age that they may have: the rest is for the jobs."""
+"""Compaction starts at this share of the maximum age, to leave time for the jobs."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
-"""Seconds before a job that failed is tried again: 1, 2, 4 … up to five minutes."""
+"""Seconds before a failed job is retried: 1, 2, 4 … up to five minutes."""
 
 Reason = Literal["unflushed bytes", "sstables"]
 
@@ -28,17 +28,17 @@ class MaintenanceLimits:
     """The thresholds. Sizes in bytes, times in seconds."""
 
     flush_bytes: int = DEFAULTS.max_memtable_size
-    """A shard with so many unflushed bytes is flushed."""
+    """A shard with this many unflushed bytes is flushed."""
     flush_seconds: float = DEFAULTS.memtable_seconds
-    """A shard whose oldest unflushed entry is so old is flushed."""
+    """A shard whose oldest unflushed entry has this age is flushed."""
     max_unflushed_bytes: int = DEFAULTS.max_unflushed_memtable_bytes
-    """With so many in all shards together, batches wait."""
+    """If all shards together have this many unflushed bytes, batches wait."""
     compact_sstables: int = DEFAULTS.compact_sstables
-    """A shard with so many SSTables is compacted."""
+    """A shard with this many SSTables is compacted."""
     max_sstables: int = DEFAULTS.max_sstables
-    """While a shard has more, batches wait."""
+    """While a shard has more SSTables, batches wait."""
     base_seconds: float = DEFAULTS.base_seconds
-    """Rows that are so old should be in the base, where plain Lance readers see them."""
+    """Rows of this age should be in the base, where plain Lance readers see them."""
 
     def __post_init__(self) -> None:
         if self.max_sstables < self.compact_sstables:
@@ -63,8 +63,8 @@ class Delay:
 
 
 def to_flush(loads: Sequence[ShardLoad], ages: Mapping[str, float], limits: MaintenanceLimits) -> list[str]:
-    """The shards to flush now, largest first: those that are large, old, many or unknown; and, where the budget is used
-    up though none is large, the largest until half of it is free.
+    """The shards to flush now, largest first: those with many bytes or entries, old ones, and unknown ones. If the
+    budget is used up, also the largest others until half of it is free.
     """
     waiting = sorted((load for load in loads if load.entries or not load.known), key=lambda load: -load.nbytes)
     due = [load for load in waiting if _is_due(load, ages.get(load.name, 0.0), limits)]
@@ -81,7 +81,7 @@ def to_flush(loads: Sequence[ShardLoad], ages: Mapping[str, float], limits: Main
 
 
 def is_compaction_due(loads: Sequence[ShardLoad], ages: Mapping[str, float], limits: MaintenanceLimits) -> bool:
-    """Whether the SSTables of a shard are so many, or their oldest row so old, that they should go into the base."""
+    """True if a shard has so many SSTables, or so old rows in them, that they should be compacted into the base."""
     return any(
         load.sstables >= limits.compact_sstables
         or (load.sstables > 0 and ages.get(load.name, 0.0) >= limits.base_seconds * BASE_START)
@@ -90,7 +90,7 @@ def is_compaction_due(loads: Sequence[ShardLoad], ages: Mapping[str, float], lim
 
 
 def delay(loads: Sequence[ShardLoad], limits: MaintenanceLimits) -> Delay | None:
-    """Why the next batch must wait; None where it need not."""
+    """Why the next batch must wait; None if it need not."""
     unflushed = sum(load.nbytes for load in loads)
     if unflushed >= limits.max_unflushed_bytes:
         return Delay("unflushed bytes", unflushed, limits.max_unflushed_bytes)
@@ -101,19 +101,19 @@ def delay(loads: Sequence[ShardLoad], limits: MaintenanceLimits) -> Delay | None
 
 
 def cores_beside(cores: int) -> int:
-    """How many of them maintenance may use at once, so that one is left for batches. On one core that cannot be."""
+    """Cores that maintenance may use at once: one is left for batches, unless there is only one."""
     return max(1, cores - 1)
 
 
 def tasks_beside(asked: int, cores: int) -> int:
-    """So many tasks of one maintenance job at once that one for the shards and one for the base run side by side in
-    the cores that maintenance may use. On fewer than three cores they take turns.
+    """Maximum tasks of one maintenance job, so that a job on shards and one on the base run side by side within the
+    cores of maintenance. With fewer than three cores they take turns.
     """
     return max(1, min(asked, cores_beside(cores) // 2))
 
 
 def pause_after(failures: int) -> float:
-    """Seconds to wait after so many failures in a row."""
+    """Seconds to wait after this many consecutive failures."""
     return min(FIRST_PAUSE * 2.0 ** min(failures - 1, 16), LONGEST_PAUSE)
 
 
@@ -122,6 +122,6 @@ def _is_due(load: ShardLoad, age: float, limits: MaintenanceLimits) -> bool:
         not load.known
         or load.nbytes >= limits.flush_bytes
         or load.entries >= MAX_ENTRIES
-        # Half of the way into the base is the flush.
+        # A row may wait half of its maximum age for the flush; the rest is for the compaction.
         or age >= min(limits.flush_seconds, limits.base_seconds / 2)
     )

@@ -1,4 +1,4 @@
-"""Who does the jobs of maintenance, and how often they are done."""
+"""Who runs the jobs of maintenance, and how often."""
 
 from __future__ import annotations
 
@@ -19,44 +19,46 @@ from headgate.streaming.maintenance.cores import at_once
 from headgate.streaming.maintenance.rules import DEFAULTS, MaintenanceLimits
 
 Collect: TypeAlias = Callable[[Callable[[int, int], None]], Collection]
-"""Collects the table's garbage, and calls what it is given after each object that went: it raises to end it early."""
+"""Collects the table's garbage. Calls the given function after each deleted object; the function raises to stop
+early.
+"""
 
 
 @dataclass(frozen=True)
 class Jobs:
-    """Who does the work. Without Spark: this process."""
+    """The functions that do the work; by default in this process, without Spark."""
 
     flush: RunJobs = run_here
     compact: RunCompaction | None = None
     merge: RunMerge | None = None
     index: Runner = in_process
     checkpoint: Callable[[], TableCheckpoint] | None = None
-    """Takes a checkpoint of scope all; None where none is taken while the stream runs."""
+    """Takes a checkpoint of scope all; None if none is taken while the stream runs."""
     collect: Collect | None = None
-    """None where the stream collects no garbage."""
+    """None if the stream collects no garbage."""
     turn: Callable[[Callable[[], bool]], AbstractContextManager[None]] = at_once
-    """Waits until a job may run beside the batches; raises CalledOff where it is over before. Nobody holds a shard
-    while it waits, and a job's time counts from its turn on."""
+    """Waits until a job may run beside the batches. Raises CalledOff if maintenance ends first. A waiting job holds no
+    shard, and its time counts from its turn."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How often, and how much at once."""
+    """How often jobs run, and how much they do at once."""
 
     limits: MaintenanceLimits = field(default_factory=MaintenanceLimits)
     rounds: CompactLimits = field(default_factory=CompactLimits)
     base: BasePolicy = field(default_factory=BasePolicy)
     segments: Limits = field(default_factory=Limits)
-    """Of indexes."""
+    """Limits of index segments."""
     checkpoint_seconds: float = DEFAULTS.checkpoint_seconds
     tidy_seconds: float = 600.0
-    """Between two looks at the base's fragments and versions."""
+    """Seconds between two cleanups of the base's fragments and versions."""
     index_seconds: float = 600.0
-    """Between two looks for rows of the base that its indexes miss, besides one after every compaction:
-    others may have put them there."""
+    """Seconds between two checks for rows that the base's indexes miss, besides the one after every compaction: other
+    writers may have added rows."""
     gc_seconds: float = DEFAULTS.gc_seconds
-    """Between two collections of garbage, over restarts."""
+    """Seconds between two garbage collections, across restarts."""
     columns_seconds: float = 60.0
-    """Between two looks whether it is still the same table, and whether somebody has changed its columns."""
+    """Seconds between two checks if the table was re-created or its columns changed."""
     memtables: bool = True
-    """False: a WAL-only stream, which is neither flushed nor compacted."""
+    """False for a WAL-only stream, which is neither flushed nor compacted."""

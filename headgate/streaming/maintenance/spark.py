@@ -1,4 +1,4 @@
-"""The maintenance of a stream that runs on Spark: its options as thresholds, its jobs on executors."""
+"""Maintenance of a stream on Spark: sets thresholds from the stream's options and runs its jobs on executors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 _turns: dict[str, CoreTurns] = {}
-"""Per application: streams that share a Spark share its cores."""
+"""By application: streams of one Spark application share its cores."""
 
 
 def maintenance_on(
@@ -43,9 +43,9 @@ def maintenance_on(
     follows: bool = False,
 ) -> Maintenance:
     """Maintenance for the driver of a query, not started yet. `take` takes a checkpoint of scope all, `collect`
-    collects the table's garbage; `follows`: its batches take over columns that are changed.
+    collects the table's garbage. `follows` is true if batches adopt changed columns.
 
-    A stream that wants one after every batch takes them by itself, between its batches.
+    With a checkpoint interval of 0, the stream takes a checkpoint after every batch itself, and maintenance takes none.
     """
     tasks = tasks_on(spark, options, facts)
     by_itself = take if options.checkpoint_seconds > 0 else None
@@ -70,14 +70,16 @@ def maintenance_on(
 
 
 def tasks_on(spark: SparkSession, options: SinkOptions, facts: QueryFacts) -> int:
-    """Tasks of one job at once: those that the options say, as far as batches keep a core. Spark Connect tells none."""
+    """Maximum tasks of one job: the option's value, lowered so that batches keep a core. Spark Connect does not report
+    its cores, so there the option's value is used.
+    """
     asked = options.maintenance_tasks
     return asked if is_remote(spark) else tasks_beside(asked, facts.cores)
 
 
 def turn_on(spark: SparkSession, tasks: int, is_over: Callable[[], bool]) -> AbstractContextManager[None]:
-    """The turn of a maintenance job with so many tasks. At once on Spark Connect, which does not tell its cores. Raises
-    CalledOff where it is over before its turn comes.
+    """The turn of a maintenance job with this many tasks. Never waits on Spark Connect, which does not report its
+    cores. Raises CalledOff if maintenance ends before the turn comes.
     """
     if is_remote(spark):
         return at_once(is_over)
@@ -87,7 +89,7 @@ def turn_on(spark: SparkSession, tasks: int, is_over: Callable[[], bool]) -> Abs
 
 
 def schedule_of(options: SinkOptions, tasks: int | None = None) -> Schedule:
-    """The thresholds that the options say. Raises InvalidInput for some that contradict each other."""
+    """The schedule that follows from the options. Raises InvalidInput if options contradict each other."""
     limits = MaintenanceLimits(
         flush_bytes=options.max_memtable_size,
         flush_seconds=options.memtable_seconds,
@@ -106,7 +108,7 @@ def schedule_of(options: SinkOptions, tasks: int | None = None) -> Schedule:
 
 
 def _is_active(facts: QueryFacts) -> bool:
-    """True if the query runs, as far as Spark says; a JVM that is gone runs nothing."""
+    """True if Spark says that the query runs; false if the JVM is gone."""
     if facts.run is None:
         return True
     try:

@@ -1,15 +1,16 @@
-"""Maintenance: flushes, checkpoints, compactions and collections of a running stream, by threads beside its batches.
+"""Maintenance of a running stream: flushes, checkpoints, compactions and garbage collections, in threads beside its
+batches.
 
 Promises:
-1. No batch waits for a job, with two exceptions that the state shows: the budget of unflushed bytes, and the cap on
-   SSTables. (On a Spark of one core it waits for the task that runs.)
-2. A job that fails never fails the stream: it is tried again after a pause that grows, and the state says so.
+1. No batch waits for a job, with two exceptions that the state shows: the budget of unflushed bytes, and the limit of
+   SSTables. (With one Spark core, a batch also waits for the running task.)
+2. A failed job never fails the stream: it is retried after a growing pause, and the state shows the failure.
 3. One thread works on the shards (flush, checkpoint, fold), one on the base (compaction, tidying, indexing), one
-   collects garbage: a long compaction or collection delays no flush, unless there are fewer than three cores, where a
-   core for batches comes first. A collection needs none of Spark's.
-4. A driver that was fenced maintains nothing any more; the next batch learns it by itself.
-5. A stream whose table was dropped and re-created ends: the next batch, or the one under way, raises Fenced (R23). No
-   other look ends a stream.
+   collects garbage. A long compaction or collection delays no flush, unless there are fewer than three cores, where a
+   core for batches comes first. Garbage collection uses no Spark cores.
+4. A fenced driver starts no more maintenance; the next batch detects the fence by itself.
+5. If the stream's table was dropped and re-created, the stream ends: the current or next batch raises Fenced (R23). No
+   other check ends a stream.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from headgate.streaming.maintenance.rules import Delay, delay
 from headgate.streaming.maintenance.schedule import Jobs, Schedule
 
 COMPLAIN_SECONDS = 30.0
-"""A batch that waits says so in the log, at once and then as often as this."""
+"""A waiting batch logs a warning at once, then once per interval."""
 
 _log = structlog.get_logger("headgate.streaming")
 
@@ -50,8 +51,8 @@ class Maintenance:
         report: Callable[[MaintenanceState], None] = lambda state: None,
         before: MaintenanceState | None = None,
     ) -> None:
-        """`follows`: batches take over columns that a look finds changed. `is_active` says whether the query still
-        runs; `report` gets the state when it changes for people; `before` is what an earlier driver of the stream
+        """`follows` is true if batches adopt columns that a check finds changed. `is_active` returns whether the query
+        still runs. `report` gets the state when it changes. `before` is the state that an earlier driver of the stream
         reported last.
         """
         self._driver = driver
@@ -82,7 +83,7 @@ class Maintenance:
         return self
 
     def stop(self, *, wait: bool = True) -> None:
-        """Start no further job; `wait` for those that run."""
+        """Start no further job. With `wait`, wait for the running ones."""
         self._board.stop()
         for thread in self._threads if wait else ():
             if thread.is_alive() and thread is not threading.current_thread():
@@ -90,16 +91,16 @@ class Maintenance:
 
     @property
     def state(self) -> MaintenanceState:
-        """How it stands."""
+        """The current state."""
         return self._board.state
 
     # -- for batches -----------------------------------------------------------------
 
     def wait_for_room(self) -> None:
-        """Before a batch: until the budget has room for it. Usually returns at once, and reads nothing.
+        """Called before a batch: waits until the budget has room. Usually returns at once, and reads nothing.
 
-        Raises Fenced if a successor has the stream or the table is another one, Transient if the query was stopped
-        meanwhile.
+        Raises Fenced if a successor has the stream or the table was re-created, Transient if the query was stopped
+        while waiting.
         """
         self.check_table()
         if not self._schedule.memtables or (found := self._delay()) is None:
@@ -123,27 +124,27 @@ class Maintenance:
             self._note_delay(None)
 
     def batch_done(self) -> None:
-        """A batch was committed: there may be something to do."""
+        """Note a committed batch, and wake the threads."""
         self._board.see_ages()
         self._shards.batch_done()
         self._board.wake()
 
     def check_table(self) -> None:
-        """Raises Fenced if a look has found another table in the place of the stream's (R23). Reads nothing."""
+        """Raises Fenced if a check found that the table was re-created (R23). Reads nothing."""
         self._look.check_table()
 
     def saw_other_columns(self) -> bool:
-        """True if a look since the last call has found other columns than the driver writes: whoever changed them died
-        before the streams knew, or was native Lance (R22). Reads nothing.
+        """True if a check since the last call found columns that differ from those that the driver writes: the process
+        that changed them died before it told the streams, or was native Lance (R22). Reads nothing.
         """
         return self._look.saw_other_columns()
 
     def checkpoint_now(self, take: Callable[[], TableCheckpoint]) -> TableCheckpoint:
-        """Take a checkpoint in this thread, once the shards are free."""
+        """Take a checkpoint in this thread, once no job works on the shards."""
         return self._shards.checkpoint_now(take)
 
     def wait_until_idle(self, timeout: float | None = None) -> bool:
-        """Until nothing runs and nothing is due, jobs that pause after a failure aside. False: not within the time."""
+        """Wait until nothing runs or is due, except jobs that pause after a failure. False after `timeout` seconds."""
         end = None if timeout is None else clock.monotonic() + timeout
         while not self._is_idle():
             if end is not None and clock.monotonic() >= end:

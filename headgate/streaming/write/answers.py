@@ -1,4 +1,4 @@
-"""What tasks answer, as a commit record lists it."""
+"""Results of tasks, combined into the parts of a commit record."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from headgate.checkpoints.log.dead_letters import dead_letter_name
 from headgate.checkpoints.log.records import ShardPart
 
 Parts = dict[str, ShardPart]
-"""By the name of a shard, or of its dead-letter log."""
+"""Parts by the name of the shard, or of its dead-letter log."""
 
 
 def shard_parts(
     answers: Iterable[Mapping[str, Any]], shards: Mapping[str, UUID], dead_letters: Mapping[str, UUID]
 ) -> tuple[Parts, Parts]:
-    """Shards, and dead-letter logs, with all that was written to each by position; see `Attempt.finish`."""
+    """The parts of shards and of dead-letter logs: everything that the tasks wrote to each. See `Attempt.finish`."""
     by_log: dict[tuple[str, bool], list[Mapping[str, Any]]] = {}
     for answer in answers:
         by_log.setdefault((answer["shard"], answer["dead"]), []).append(answer)

@@ -1,4 +1,4 @@
-"""True if a frame can become rows of a table: refused before anything is claimed or written."""
+"""Checks of queries and frames, before anything is claimed or written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DECODED = ("value", "partition", "offset", "topic", "key")
 
 
 def check_query(facts: QueryFacts) -> None:
-    """Refuse what no frame of the query could make right. Raises InvalidInput."""
+    """Check what no frame of the query can make right: the output mode and failOnDataLoss. Raises InvalidInput."""
     if facts.output_mode == "complete":
         refuse_complete("use outputMode append, or update on a table with a key")
     if _lowered(facts.kafka_options or {}).get("failondataloss", "true").strip().lower() != "true":
@@ -37,7 +37,7 @@ def refuse_complete(advice: str) -> NoReturn:
 
 
 def check_direct(facts: QueryFacts, source: KafkaSource) -> None:
-    """The tasks read the source themselves, so the query must be just that. Raises InvalidInput."""
+    """Check that the query reads just the source that the tasks read themselves. Raises InvalidInput."""
     check_bare(bool(facts.bare_kafka))
     there, wanted = _lowered(facts.kafka_options or {}), _lowered(source.options)
     differ = sorted(name for name in there.keys() | wanted.keys() if there.get(name) != wanted.get(name))
@@ -49,9 +49,10 @@ def check_direct(facts: QueryFacts, source: KafkaSource) -> None:
 
 
 def check_checkpoint(facts: QueryFacts, query_id: str, checkpoint: str) -> None:
-    """The checkpoint that was named must be this query's: another's offsets are not what its rows are of.
+    """Check that the named checkpoint is this query's: another query's offsets do not belong to its rows.
 
-    `query_id` is what the checkpoint says. Where Spark does not tell, it is believed. Raises InvalidInput.
+    `query_id` is the id that the checkpoint holds. It is not checked if Spark does not tell its own. Raises
+    InvalidInput.
     """
     if facts.query_id is not None and facts.query_id != query_id:
         raise InvalidInput(
@@ -65,7 +66,9 @@ def check_checkpoint(facts: QueryFacts, query_id: str, checkpoint: str) -> None:
 
 
 def check_bare(bare: bool) -> None:
-    """What is done to rows that the tasks read themselves would be ignored. Raises InvalidInput."""
+    """Check that the frame has no transformations: tasks that read Kafka themselves would ignore them. Raises
+    InvalidInput.
+    """
     if not bare:
         raise InvalidInput(
             "With source=, the frame must be the unchanged source, but this frame has transformations.",
@@ -82,9 +85,9 @@ def check_columns(
     *,
     delete_when: str | None = None,
 ) -> None:
-    """With a decoder the frame has Kafka's columns, without one the table's. Raises InvalidInput.
+    """Check the frame's columns: Kafka's with a decoder, the table's without one. Raises InvalidInput.
 
-    `spelled` says how the caller's face of the product calls an option.
+    `spelled` gives an option's name as the caller writes it.
     """
     if decode is None:
         _check_typed(columns, sequence_by, table, spelled, delete_when)
@@ -105,7 +108,7 @@ def check_columns(
 
 
 def check_decoder(decode: Decoder, table: Table) -> None:
-    """What it makes must be columns of the table. Raises InvalidInput."""
+    """Check that the decoder's columns and key fit the table. Raises InvalidInput."""
     logical = table.home.schema.logical
     key = getattr(decode, "primary_key", None)
     if key is not None and set(key) != set(table.primary_key):
@@ -124,7 +127,7 @@ def check_decoder(decode: Decoder, table: Table) -> None:
 def _check_typed(
     columns: Sequence[str], sequence_by: str | None, table: Table, spelled: Spelling, delete_when: str | None
 ) -> None:
-    """Rows that Spark made must be the table's, in an order that is known."""
+    """Check that the frame has columns of the table only, and an order of rows if the table has a key."""
     if sequence_by is not None and sequence_by not in columns:
         raise InvalidInput(
             f"The frame has no column {sequence_by!r} for {spelled('sequence_by')}; it has {list(columns)}."

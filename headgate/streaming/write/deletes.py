@@ -1,7 +1,7 @@
-"""Typed frames that delete: which of their rows are gone, said by a column of the frame or by a condition on it.
+"""Typed frames that delete: a column of the frame, or a condition on it, marks the deleted rows.
 
-A row that is gone deletes its key; of its columns only the key's are looked at. The table's own columns come first: one
-that it calls `_deleted` is a column like any other. Null is not true: such a row stays.
+A deleted row deletes its key; only its key columns are read. The table's own columns come first: if the table has a
+column `_deleted`, it is a column like any other. Null is not true: such a row is not deleted.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 DELETED = "_deleted"
-"""The column of a frame that is true where the row is gone."""
+"""Name of the boolean column that marks deleted rows."""
 
 _MADE = "_headgate_deleted"
-"""The same, made of `delete_when`."""
+"""Name of the column that is computed from `delete_when`."""
 
 _LITERAL = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
 _NAME = re.compile(r"`((?:[^`]|``)+)`|(\w+)")
 
 
 def column_of(columns: Iterable[str], table_columns: Sequence[str]) -> str | None:
-    """The column of a frame that says which rows are gone; None where there is none."""
+    """The frame's column that marks deleted rows; None if it has none."""
     return next((name for name in columns if name in (_MADE, DELETED) and name not in table_columns), None)
 
 
 def are_gone(column: pa.Array, name: str) -> pa.Array:
-    """Per row whether it is gone. Raises InvalidInput for a column of another type."""
+    """True for each deleted row. Raises InvalidInput if the column is not boolean."""
     if not pa.types.is_boolean(column.type):
         raise InvalidInput(
             f"Column {name!r} marks deleted rows, so it must be boolean, got {column.type}.",
@@ -44,7 +44,7 @@ def are_gone(column: pa.Array, name: str) -> pa.Array:
 
 
 def named_in(condition: str, columns: Iterable[str]) -> set[str]:
-    """The columns that a condition in SQL names; as Spark does, whatever their case."""
+    """The columns that a SQL condition names; case does not matter, as in Spark."""
     names = {
         (quoted.replace("``", "`") or plain).lower() for quoted, plain in _NAME.findall(_LITERAL.sub("", condition))
     }
@@ -52,7 +52,7 @@ def named_in(condition: str, columns: Iterable[str]) -> set[str]:
 
 
 def check_condition(frame: DataFrame, condition: str) -> None:
-    """Raises InvalidInput for what is no condition on the frame."""
+    """Raises InvalidInput if the text is not a boolean SQL condition on the frame."""
     from pyspark.errors import PySparkException
     from pyspark.sql import functions
 
@@ -67,9 +67,9 @@ def check_condition(frame: DataFrame, condition: str) -> None:
 
 
 def marked(frame: DataFrame, condition: str, table_columns: Sequence[str], beside: Iterable[str]) -> DataFrame:
-    """The frame with what the condition says of each row, without the columns that only the condition needs.
+    """The frame with the condition's value per row, without the columns that only the condition needs.
 
-    `beside` are columns that are needed though the table does not have them.
+    `beside` are columns to keep although the table does not have them.
     """
     from pyspark.sql import functions
 

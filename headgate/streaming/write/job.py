@@ -1,4 +1,4 @@
-"""One batch as a Spark job: which frame, which tasks, one stage or two, and what the tasks wrote."""
+"""One batch as a Spark job: its frame, its tasks, one stage or two, and the tasks' results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 UNKNOWN_ROWS = 10**6
-"""Per core, where the source does not say how many rows a batch has: as many tasks as there are cores."""
+"""Rows per core to assume if the source does not report the size of a batch: that gives one task per core."""
 
 
 @dataclass(frozen=True)
@@ -34,17 +34,17 @@ class Written:
 
     results: tuple[dict[str, Any], ...] = ()
     operations: Mapping[str, int] = field(default_factory=dict)
-    """What all tasks asked of the stores."""
+    """Store operations of all tasks."""
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """What all tasks took together, by phase."""
+    """Time of all tasks together, by phase."""
     retries: Mapping[str, int] = field(default_factory=dict)
-    """What was tried again: of the store, and whole tasks."""
+    """Retries: of store operations, and of whole tasks."""
     times: tuple[int, int] | None = None
-    """The oldest and the newest timestamp that the tasks have seen of Kafka's records, in milliseconds."""
+    """The oldest and newest Kafka timestamp among the records that the tasks read, in milliseconds."""
 
     @property
     def out_of_place(self) -> str | None:
-        """A shard that two tasks wrote to, or whose rows did not come in order; None where there is none."""
+        """The first shard that two tasks wrote to, or whose rows were not in order; None if there is none."""
         seen: set[tuple[str, bool]] = set()
         for result in self.results:
             place = (str(result["shard"]), bool(result["dead"]))
@@ -54,7 +54,9 @@ class Written:
         return None
 
     def parts(self, plan: WritePlan) -> tuple[Parts, Parts]:
-        """What a commit record lists: shards, and dead-letter logs. Raises Poisoned if no record could."""
+        """The parts for the commit record: shards, and dead-letter logs. Raises Poisoned if two tasks wrote to one
+        shard, or if its rows are not in order.
+        """
         if (name := self.out_of_place) is not None:
             raise Poisoned(f"Rows of shard {name!r} are in several tasks, even after a shuffle.", shard=name)
         return shard_parts(self.results, plan.shard_ids, plan.dead_letter_ids)
@@ -62,15 +64,15 @@ class Written:
 
 @dataclass(frozen=True)
 class BatchJob:
-    """How one batch is written."""
+    """Writes one batch."""
 
     frame: DataFrame
     plan: WritePlan
     cores: int
 
     def run(self, *, shuffled: bool) -> Written:
-        """Write the batch. `shuffled`: rows meet in the task of their shard, wherever Spark had them, and are put
-        in order there; without it they stay with the task that has them, which buckets do not allow.
+        """Write the batch. With `shuffled`, all rows of a shard go to one task, which sorts them. Without it, rows stay
+        in the task that has them; bucket sharding always shuffles.
 
         Raises the error that a task met, and what Spark raises.
         """
@@ -83,7 +85,7 @@ class BatchJob:
         return _written(_collected(prepared, partial(task.write_payloads, job.plan)))
 
     def _answers(self) -> list[str]:
-        """Of the tasks, each of which writes what it has."""
+        """Results of the tasks; each writes the rows it has."""
         plan = self.plan
         if plan.consumer is not None:
             shares = self._shares
@@ -94,7 +96,7 @@ class BatchJob:
         return _collected(self._rows_made, partial(task.write_typed, plan))
 
     def _prepared(self) -> DataFrame:
-        """The rows on their way to the tasks of their shards."""
+        """The first stage of a shuffle: rows as payloads for the task of their shard."""
         plan, payload = self.plan, _type(PAYLOAD)
         if plan.consumer is not None:
             shares = self._shares
@@ -106,14 +108,14 @@ class BatchJob:
 
     @property
     def _records(self) -> DataFrame:
-        """What Spark's Kafka source gives, cut into few tasks. Another source may have no timestamps, or other ones."""
+        """The frame of Spark's Kafka source, in few partitions. Another source may have no timestamps, or other ones."""
         timed = [name for name, kind in self.frame.dtypes if (name, kind) == (task.TIMESTAMP, "timestamp")]
         columns = dict.fromkeys((*self.plan.columns, *timed))
         return self.frame.select(*columns).coalesce(self._task_count)
 
     @property
     def _rows_made(self) -> DataFrame:
-        """What the query makes of its source."""
+        """The frame of typed rows."""
         return self.frame.coalesce(1) if isinstance(self.plan.maker.sharding, Single) else self.frame
 
     @property
@@ -124,12 +126,12 @@ class BatchJob:
 
     @property
     def _shares(self) -> tuple[Ranges, ...]:
-        """What each task reads."""
+        """The offset ranges of each task."""
         return balance(self._groups, self._task_count)
 
     @property
     def _groups(self) -> Mapping[str, Ranges]:
-        """Ranges that one task must read together."""
+        """Groups of offset ranges; one task must read a whole group."""
         if isinstance(self.plan.maker.sharding, Bucket):
             return shards_of(ByPartition(), next(iter(self.plan.sources.values())))
         return self.plan.sources
@@ -145,7 +147,7 @@ class BatchJob:
 
 @cache
 def _type(ddl: str) -> StructType:
-    """Of plain columns: Spark's own parser is in the JVM, which need not be asked for them."""
+    """A Spark schema of plain columns. Spark's own DDL parser would need a call to the JVM."""
     from pyspark.sql.types import StructType
 
     made = StructType()
@@ -156,12 +158,12 @@ def _type(ddl: str) -> StructType:
 
 
 def _collected(frame: DataFrame, write: Callable[[Any], Any]) -> list[str]:
-    """What the tasks answer that write the frame."""
+    """Run the tasks over the frame and collect their results."""
     return [row[0] for row in frame.mapInArrow(write, _type(RESULT)).collect()]
 
 
 def _written(answers: Iterable[str]) -> Written:
-    """Raises an error that one of the tasks met: rather what is final than what another try may mend."""
+    """Combine the tasks' results. Raises the error of a task, if any: a final one before one that a retry may fix."""
     lines = list(map(json.loads, answers))
     errors = [from_json(line["error"]) for line in lines if "error" in line]
     if errors:

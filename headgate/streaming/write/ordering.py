@@ -1,7 +1,7 @@
-"""The order of rows within a batch: watched where rows stay with their task, put right where they were shuffled. Pure.
+"""The order of rows within a batch: checked if rows stay in their task, restored after a shuffle. Pure.
 
-Order is that of offsets within a topic partition, or that of a column the caller named. Rows of
-different partitions have none.
+Rows are ordered by offset within a topic partition, or by a column that the caller named. Rows of different partitions
+have no order.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 ORDER = ("_topic", "_partition", "_offset")
-"""Where a row came from, in frames of typed rows."""
+"""The columns of a typed frame that hold a row's topic, partition and offset."""
 
 SEQUENCE = "_sequence"
-"""The column that the caller named, as it travels with the rows."""
+"""Name under which the values of `sequence_by` travel with the rows."""
 
 STAYS = "_stays"
-"""Beside it, in frames that delete: false for rows that are gone. Of rows with one sequence these come first, since the
-change feeds of Delta and Iceberg say so that a row was replaced: a delete and an insert of the same commit."""
+"""Column beside SEQUENCE in frames that delete; false for deleted rows. Among rows with equal sequences, deleted rows
+come first: the change feeds of Delta and Iceberg report a replaced row as a delete and an insert of one commit."""
 
 
 class OrderWatch:
-    """True if everything that one log was given so far came in order."""
+    """Checks that all rows given to one log come in order; `kept` is True while they do."""
 
     def __init__(self) -> None:
         self.kept = True
@@ -33,7 +33,7 @@ class OrderWatch:
         self._last: pa.RecordBatch | None = None
 
     def see(self, order: pa.RecordBatch | None) -> None:
-        """The next rows, by what they are ordered by; None where nothing is known of it."""
+        """Check the next rows by their ordering columns; None if their order is unknown."""
         if order is None or not order.num_rows or not self.kept:
             return
         if SEQUENCE in order.schema.names:
@@ -61,9 +61,9 @@ class OrderWatch:
 
 
 def in_order(parts: Sequence[tuple[pa.RecordBatch, pa.RecordBatch | None]]) -> list[pa.RecordBatch]:
-    """Rows of one shard that came out of a shuffle in any order, put right.
+    """Sort the rows of one shard that a shuffle delivered in any order.
 
-    Parts that are in order themselves and do not overlap, as those of Kafka are, are not copied.
+    Parts that are sorted and do not overlap, as those of Kafka are, are not copied.
     """
     orders = [order for _, order in parts if order is not None]
     if len(orders) < len(parts):
@@ -81,7 +81,7 @@ def in_order(parts: Sequence[tuple[pa.RecordBatch, pa.RecordBatch | None]]) -> l
 
 
 def _by_partition(order: pa.RecordBatch) -> Iterator[tuple[tuple[str | None, int], np.ndarray]]:
-    """Per topic partition its offsets, as they came."""
+    """Yields each topic partition with its offsets, in the order they came."""
     offsets = order.column("_offset").to_numpy()
     partitions = order.column("_partition").to_numpy()
     topics: list[str | None] = [None]
@@ -97,7 +97,7 @@ def _by_partition(order: pa.RecordBatch) -> Iterator[tuple[tuple[str | None, int
 
 
 def _sorted_indices(keys: pa.RecordBatch | pa.Table) -> pa.Array:
-    """Stable: rows with equal keys stay as they came."""
+    """A stable sort: rows with equal keys keep their order."""
     return pc.sort_indices(keys, [(name, "ascending") for name in keys.schema.names])
 
 

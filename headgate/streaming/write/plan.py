@@ -1,4 +1,4 @@
-"""What a batch may do, and how its tasks write it: the same for ShardSink and for `format("headgate")`. No Spark."""
+"""Decides if a batch is written, and plans its tasks: used by ShardSink and by `format("headgate")`. No Spark."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from headgate.table.table import Table
 def batch_decision(
     table: Table, head: Head, query_id: str, batch_id: int, sources: BatchSources, earliest: Earliest
 ) -> Skip | Write:
-    """What to do with a batch where the stream stands so; asked before anything is claimed, and once more after.
+    """Write or skip the batch, given the stream's head. Called before anything is claimed, and again afterwards.
 
     Raises InvalidInput for a batch that does not continue the log (R8), or whose rows have no shard (R17).
     """
@@ -37,7 +37,7 @@ def batch_decision(
 
 
 def shard_names(sharding: Sharding, sources: BatchSources) -> set[str]:
-    """The shards that the batch may write to. Raises InvalidInput if by_partition meets no partitions."""
+    """The shards that the batch may write to. Raises InvalidInput for by_partition if the source is not Kafka."""
     if not isinstance(sharding, ByPartition):
         return set(sharding.known_names())
     if sources.opaque:
@@ -58,7 +58,7 @@ def write_plan(
     consumer: ConsumerConfig | None = None,
     tries: int | None = None,
 ) -> WritePlan:
-    """The batch as its tasks see it."""
+    """The plan that the batch's tasks get."""
     topics = {part.topic for part in ranges}
     beside = decode.reads if isinstance(decode, WithMetadata) else frozenset()
     maker = RowMaker(

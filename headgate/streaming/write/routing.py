@@ -1,4 +1,4 @@
-"""Which shards a batch touches, and which task does what. Pure."""
+"""Which shards a batch may write to, and how its ranges are split over tasks. Pure."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from headgate.shards.wal.entry import SourceRange
 Ranges: TypeAlias = tuple[SourceRange, ...]
 
 ROWS_PER_TASK = 10_000
-"""Below this a further task costs more than it saves: about what one core decodes and writes in 50 ms."""
+"""Rows that justify one more task: about what a core decodes and writes in 50 ms."""
 
 
 def shards_of(sharding: Sharding, ranges: Iterable[SourceRange]) -> dict[str, Ranges]:
-    """The shards that rows of these ranges may go to, with the ranges that each may hold rows of."""
+    """The shards that rows of these ranges may go to, with the ranges that feed each."""
     full = [part for part in ranges if part.until > part.start]
     return shards_of_made_rows(sharding, full) if full else {}
 
 
 def shards_of_made_rows(sharding: Sharding, ranges: Iterable[SourceRange]) -> dict[str, Ranges]:
-    """The same for rows that Spark made: a window that closes, or a state that times out, gives rows of
-    partitions that this batch reads nothing of, and in a batch that reads nothing at all.
+    """The same for rows that Spark computed. A closing window or an expiring state yields rows of partitions that this
+    batch does not read, even in a batch that reads nothing.
     """
     whole = tuple(ranges)
     if not isinstance(sharding, ByPartition):
@@ -35,12 +35,12 @@ def shards_of_made_rows(sharding: Sharding, ranges: Iterable[SourceRange]) -> di
 
 
 def task_count(rows: int, cores: int, groups: int) -> int:
-    """About one task per core, fewer where the batch is small, never more than there are groups."""
+    """About one task per core; fewer if the batch is small; never more than `groups`."""
     return max(1, min(groups, cores, -(-rows // ROWS_PER_TASK)))
 
 
 def balance(groups: Mapping[str, Ranges], tasks: int) -> tuple[Ranges, ...]:
-    """The groups over tasks, whole, the largest first to the task that has least."""
+    """Spread whole groups over tasks: the largest group first, to the task with the least load."""
     loads = [0] * tasks
     shares: list[list[SourceRange]] = [[] for _ in range(tasks)]
     for parts in sorted(groups.values(), key=size, reverse=True):
@@ -51,14 +51,14 @@ def balance(groups: Mapping[str, Ranges], tasks: int) -> tuple[Ranges, ...]:
 
 
 def size(ranges: Iterable[SourceRange]) -> int:
-    """Offsets in the ranges: rows, where the topic has no holes."""
+    """Number of offsets in the ranges. This is the number of rows if the topic has no gaps."""
     return sum(part.until - part.start for part in ranges)
 
 
 def check_routing(
     sharding: Sharding, keyed: bool, known: Iterable[tuple[str, int]], now: Iterable[tuple[str, int]]
 ) -> None:
-    """R17: on a table with a key, a topic that has grown moves keys to other partitions, hence to other shards.
+    """Check R17: if a topic gets new partitions, keys move to other partitions and so to other shards of a keyed table.
 
     Raises InvalidInput that names the new partitions.
     """

@@ -1,8 +1,8 @@
-"""From what a task is given to rows of shards: decode, split off bad records, turn tombstones into deletes, route.
+"""Turns a task's input into rows of shards: decodes, separates bad records, turns tombstones into deletes, routes.
 
 Pure on Arrow batches; knows no store and no Spark. Promises:
-1. Every record ends as a row, a tombstone or a dead letter of exactly one shard.
-2. Within a shard the order of the input is kept.
+1. Every record becomes a row, a tombstone or a dead letter of exactly one shard.
+2. Within a shard, rows keep the order of the input.
 """
 
 from __future__ import annotations
@@ -36,41 +36,41 @@ class Routed:
     rows: pa.RecordBatch
     dead: bool
     order: pa.RecordBatch | None = None
-    """Per row, what it is ordered by: see `ordering`. None where that is not known."""
+    """The ordering columns of each row: see `ordering`. None if the order is unknown."""
 
 
 @dataclass(frozen=True)
 class MadeRows:
-    """What records became."""
+    """Routed rows, and the bad records among the input."""
 
     parts: tuple[Routed, ...]
     bad: Mapping[int, str]
-    """Why, by position in the batch."""
+    """The reason of each bad record, by its position in the batch."""
 
 
 @dataclass(frozen=True)
 class RowMaker:
-    """How the records of one stream become rows. Picklable."""
+    """Makes rows of the records of one stream. Picklable."""
 
     schema: RowSchema
     sharding: Sharding
     decode: Decoder | None = None
-    """None: the frame's columns are the table's."""
+    """None if the frame has the table's columns."""
     sequence_by: str | None = None
     topic: str | None = None
-    """The one topic of the batch, where the frame leaves the column out."""
+    """The batch's only topic, if the frame has no topic column."""
     of_letters: bool = False
-    """The records are dead letters, which may lack what Kafka said of them."""
+    """True if the records are dead letters, which may lack Kafka's columns."""
 
     def from_kafka(self, batch: pa.RecordBatch) -> Iterator[Routed]:
-        """Records as Kafka has them: value, partition, offset, and key and topic where they matter."""
+        """Rows and dead letters of Kafka records: value, partition, offset, and key and topic if needed."""
         made = self.make(batch)
         yield from made.parts
         if made.bad:
             yield from self._dead(batch, self._origin(batch), made.bad)
 
     def make(self, batch: pa.RecordBatch) -> MadeRows:
-        """The same with bad records named and not yet routed."""
+        """The same, but returns the reasons of bad records instead of dead letters."""
         assert self.decode is not None
         decoded = self.decode.decode(batch.column("value"))
         if isinstance(own := self.decode, WithMetadata):
@@ -91,8 +91,8 @@ class RowMaker:
         return MadeRows(tuple(routed), dict(bad))
 
     def from_typed(self, batch: pa.RecordBatch) -> Iterator[Routed]:
-        """Rows as the table has them, or whose keys are to be deleted, with their origin beside them where the frame
-        kept it.
+        """Rows with the table's columns, deleted rows as tombstones. The columns of ORDER or `sequence_by`, if present,
+        give the order.
         """
         known = self.schema.logical.names
         mark = column_of(batch.schema.names, known)
@@ -111,7 +111,7 @@ class RowMaker:
             yield from self._route(_interleaved(parts)[0], origin)
 
     def _typed(self, batch: pa.RecordBatch, names: Sequence[str], *, deleted: bool = False) -> list[pa.RecordBatch]:
-        """These columns in storage form, as rows or as tombstones; none where there are no rows."""
+        """The named columns in storage form, as rows or as tombstones; empty if there are no rows."""
         rows = pa.RecordBatch.from_arrays(
             [cast_column(batch.column(name), self.schema, name) for name in names], names=list(names)
         )
@@ -124,7 +124,7 @@ class RowMaker:
     # -- decoding ----------------------------------------------------------------
 
     def _without_null_keys(self, decoded: Decoded) -> tuple[pa.RecordBatch, np.ndarray, list[tuple[int, str]]]:
-        """Rows whose required columns are all there; the others are bad records."""
+        """Rows whose required columns are not null; the others become bad records."""
         rows, indices = decoded.rows, decoded.indices.to_numpy()
         bad = list(zip(decoded.bad.indices.to_pylist(), decoded.bad.errors.to_pylist(), strict=True))
         required = [f.name for f in self.schema.logical if not f.nullable or f.name in self.schema.primary_key]
@@ -185,18 +185,18 @@ class RowMaker:
 
 @dataclass(frozen=True)
 class _Origin:
-    """Where the rows of a batch came from, as far as that is known."""
+    """Topic, partition and offset of a batch's rows, as far as known."""
 
     topics: pa.Array | str | None = None
-    """Per row, or one for all."""
+    """One per row, or one for all rows."""
     partitions: pa.Array | None = None
     offsets: pa.Array | None = None
     sequence: pa.Array | None = None
     stays: pa.Array | None = None
-    """Beside a sequence, in frames that delete."""
+    """False for deleted rows; only with a sequence, in frames that delete."""
 
     def at(self, positions: np.ndarray) -> _Origin:
-        """Of the records at these positions, which rise."""
+        """The origin of the records at these positions, which must be ascending."""
         if self.offsets is not None and len(positions) == len(self.offsets):
             return self
         where = pa.array(positions)
@@ -204,7 +204,7 @@ class _Origin:
 
     @property
     def order(self) -> pa.RecordBatch | None:
-        """What the rows are ordered by."""
+        """The ordering columns; None if unknown."""
         if self.sequence is not None:
             columns = {SEQUENCE: self.sequence} | ({} if self.stays is None else {STAYS: self.stays})
             return pa.RecordBatch.from_pydict(columns)
@@ -215,7 +215,7 @@ class _Origin:
         return pa.RecordBatch.from_arrays([self.partitions, self.offsets], names=list(ORDER[1:]))
 
     def shards(self, sharding: ByPartition) -> tuple[np.ndarray, dict[int, str]]:
-        """Per row a number, per number a shard."""
+        """A number per row, and the shard of each number. Raises InvalidInput if topic or partition is unknown."""
         if self.topics is None or self.partitions is None:
             raise InvalidInput(
                 "by_partition needs the topic and partition of each row.",
@@ -230,7 +230,6 @@ class _Origin:
         return ids, {int(i): sharding.shard_name(known[i >> 32], int(i & 0xFFFFFFFF)) for i in np.unique(ids)}
 
     def topic_column(self) -> pa.Array:
-        """The topic of each row."""
         assert self.topics is not None
         assert self.offsets is not None
         if isinstance(self.topics, str):
@@ -257,9 +256,9 @@ def _typed_origin(batch: pa.RecordBatch, sequence_by: str | None, gone: pa.Array
 def _split(
     stored: pa.RecordBatch, order: pa.RecordBatch | None, ids: np.ndarray, names: Mapping[int, str], *, dead: bool
 ) -> Iterator[Routed]:
-    """By shard; a batch that belongs to one shard as a whole, the usual case, is passed on as it is.
+    """Split rows by shard. If all belong to one shard, the usual case, the batch is passed on unchanged.
 
-    Otherwise rows are put together by shard once, each shard's in the order they came, and cut without copying.
+    Otherwise the rows are sorted by shard once, in their order within each shard, and sliced without copying.
     """
     shards = list(dict.fromkeys(names.values()))
     if len(shards) == 1:
@@ -281,7 +280,7 @@ def _split(
 
 
 def _interleaved(parts: Sequence[tuple[pa.RecordBatch, np.ndarray]]) -> tuple[pa.RecordBatch, np.ndarray]:
-    """Rows and tombstones in the order in which their records came."""
+    """Rows and tombstones in the order of their records, and their positions."""
     if len(parts) == 1:
         return parts[0]
     positions = np.concatenate([at for _, at in parts])

@@ -1,7 +1,7 @@
-"""What travels between the two stages of a shuffled batch: rows of shards on their way to the task that writes them.
+"""The payloads between the two stages of a shuffled batch: rows on their way to the task that writes their shard.
 
-Whole Arrow batches as bytes, so that the JVM moves a few large values instead of many rows, and no type of the table
-has to exist in Spark. Pure.
+A payload holds a whole Arrow batch as bytes. So the JVM moves a few large values instead of many rows, and the table's
+types need not exist in Spark. Pure.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from headgate.streaming.write.rows import Routed
 from headgate.streaming.write.timers import Phases
 
 PAYLOAD = "task integer, shard string, dead boolean, rows binary, ordering binary"
-"""As a Spark schema. One without a shard is an error of the first stage, as text; or, where it is dead, what the stage
-took, by phase."""
+"""The Spark schema of payloads. A payload without a shard is an error of the first stage, as text; if `dead` is set, it
+holds that stage's times by phase."""
 
 Payloads: TypeAlias = dict[tuple[str, bool], list[tuple[pa.RecordBatch, pa.RecordBatch | None]]]
-"""Per log its rows and what they are ordered by, as they came."""
+"""Per log, its rows with their ordering columns, as they came."""
 
 
 def payload_of(part: Routed, task: int) -> pa.RecordBatch:
-    """Rows on their way to a task."""
+    """Rows as a payload for a task."""
     return _payload(task, part.shard, part.dead, _pack(part.rows), None if part.order is None else _pack(part.order))
 
 
 def payload_of_error(text: str) -> pa.RecordBatch:
-    """An error on its way to the first task, which tells it."""
+    """An error as a payload for the first task, which reports it."""
     return _payload(0, None, False, text.encode(), None)
 
 
 def payload_of_phases(phases: Phases) -> pa.RecordBatch:
-    """What the first stage took, on its way to the first task, which tells it."""
+    """The first stage's times as a payload for the first task, which reports them."""
     text = json.dumps({"seconds": phases.seconds, "times": phases.times})
     return _payload(0, None, True, text.encode(), None)
 
 
 def gather(batches: Iterable[pa.RecordBatch]) -> tuple[Payloads, str | None, Phases]:
-    """All payloads, for every one of a shard must be there before the first row of it can be placed; or an error.
+    """Collect all payloads: a shard's rows can be sorted only when all are there.
 
-    Last what the first stage took, by phase.
+    Returns the rows per log, an error of the first stage or None, and that stage's times by phase.
     """
     found: Payloads = {}
     phases = Phases()
@@ -63,7 +63,7 @@ def gather(batches: Iterable[pa.RecordBatch]) -> tuple[Payloads, str | None, Pha
 
 
 def place(payloads: Payloads) -> Iterator[Routed]:
-    """The rows of each log in order. Consumes: what was passed on is let go of."""
+    """The rows of each log in order. Empties `payloads`, so that memory is freed on the way."""
     while payloads:
         (shard_name, is_dead), found = payloads.popitem()
         rows = in_order(found)

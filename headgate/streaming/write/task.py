@@ -1,8 +1,8 @@
-"""What runs on executors: rows of one batch become entries of shards.
+"""The tasks that run on executors: they write the rows of one batch as entries of shards.
 
-A task holds no state that matters and may run any number of times: each run appends under an
-attempt id of its own, and only the one that the commit record lists counts. Everything it needs
-is in the plan it is sent; all writing goes through `ShardWriter.attach`.
+A task keeps no state and may run any number of times: each attempt appends under its own attempt id, and only the
+attempt that the commit record lists counts. Its plan holds everything it needs; it writes through `ShardWriter.attach`
+only.
 """
 
 from __future__ import annotations
@@ -37,51 +37,52 @@ from headgate.streaming.write.shuffle import gather, payload_of, payload_of_erro
 from headgate.streaming.write.timers import Phases
 
 TIMESTAMP = "timestamp"
-"""What Kafka says of when a record is."""
+"""Kafka's column with the timestamp of a record."""
 
 APPENDERS = 8
-"""Logs that one task writes to at once: a store's latency, or that of fsync, is waited for once and not per shard."""
+"""Logs that one task writes to at the same time, so that it does not wait for the store, or for fsync, once per shard.
+"""
 
 
 ENOUGH_ROWS, ENOUGH_BYTES = 5_000, 8 << 20
-"""Ranges of a topic are read one after the other, and decoded together up to these sizes."""
+"""A task reads its ranges one by one, and decodes them together up to these sizes."""
 
 
 @dataclass(frozen=True)
 class WritePlan:
-    """One batch as its tasks see it. Picklable; rebuilt for each batch."""
+    """The plan of one batch for its tasks. Picklable; made anew for each batch."""
 
     maker: RowMaker
     claims: Mapping[str, Claim]
-    """Per shard, the epoch and where every attempt of this batch starts."""
+    """Per shard, the epoch and the position at which every attempt of this batch starts."""
     dead_letters: Mapping[str, Claim]
     sources: Mapping[str, tuple[SourceRange, ...]]
     """Per shard, the source ranges its rows come from."""
     writer: WriterConfig
     max_entry_bytes: int
     columns: tuple[str, ...] = ()
-    """What of Kafka's records the rows are made of."""
+    """The Kafka columns to read."""
     fail_on_bad_record: bool = False
     consumer: ConsumerConfig | None = None
     tasks: Mapping[str, int] = field(default_factory=dict)
-    """Per shard, which task writes it where rows are shuffled."""
+    """Per shard, the task that writes it if rows are shuffled."""
     tries: int | None = None
-    """How often Spark tries a task; None where that is not known."""
+    """How often Spark tries a task; None if unknown."""
 
     @property
     def shard_ids(self) -> dict[str, UUID]:
-        """By name."""
+        """Shard ids by name."""
         return {name: claim.shard.id for name, claim in self.claims.items()}
 
     @property
     def dead_letter_ids(self) -> dict[str, UUID]:
-        """Of the dead-letter logs, by the shard's name."""
+        """Ids of the dead-letter logs, by shard name."""
         return {name: claim.shard.id for name, claim in self.dead_letters.items()}
 
 
 @dataclass
 class _ShardRows:
-    """What one attempt has collected for one log and not appended yet."""
+    """Rows of one log that an attempt holds and has not appended yet, and totals of those appended."""
 
     writer: ShardWriter
     tags: Tags
@@ -99,7 +100,7 @@ class _ShardRows:
             self.order.see(part.order)
 
     def append(self) -> None:
-        """One entry of everything held."""
+        """Append everything held as one entry."""
         if self.batches:
             batches, self.batches, self.held = self.batches, [], 0
             put = self._put(batches)
@@ -112,7 +113,8 @@ class _ShardRows:
             return self.writer.append(batches, self.tags)
         except Fenced as error:
             if error.stored_epoch is None:
-                # The slot was said to be taken and is not. A log without a manifest cannot say why: another try can.
+                # The store reported a conflict, but the slot is empty. A log without a manifest cannot tell why; a
+                # retry may work.
                 raise Transient(
                     "Writing an entry failed with a conflict, but no entry is there.", **error.fields()
                 ) from error
@@ -128,13 +130,13 @@ class _ShardRows:
 
 
 class Attempt:
-    """One run of one task: collects rows by shard, appends one entry per shard, more only above the size limit.
+    """One run of one task: collects rows by shard, then appends one entry per shard, or more above the size limit.
 
-    A context manager: whatever ends it, its writers are closed, for the worker lives on.
+    A context manager: it always closes its writers, because the worker process lives on.
     """
 
     def __init__(self, plan: WritePlan, attempt_id: str | None = None) -> None:
-        """`attempt_id` where several tasks may write to one shard: what counts is then said by positions alone."""
+        """Pass `attempt_id` if several tasks may write to one shard: then only positions tell which entries count."""
         self._plan = plan
         self._id = attempt_id or uuid.uuid4().hex
         self._logs: dict[tuple[str, bool], _ShardRows] = {}
@@ -142,7 +144,9 @@ class Attempt:
         self.phases = Phases()
 
     def add(self, part: Routed) -> None:
-        """Rows or dead letters of a shard."""
+        """Add rows or dead letters of a shard. May append an entry. Raises InvalidInput for a dead letter if bad
+        records must fail the batch.
+        """
         if part.dead and self._plan.fail_on_bad_record:
             raise _bad_record(part.rows)
         log = self._logs.get((part.shard, part.dead))
@@ -154,9 +158,9 @@ class Attempt:
                 max(self._logs.values(), key=lambda other: other.held).append()
 
     def finish(self) -> list[dict[str, Any]]:
-        """Append what is held; per log what was written, then what all of it asked of the stores.
+        """Append what is held. Returns what was written per log, then the totals: store operations, times and retries.
 
-        Entries of different logs are written side by side; those of one log one after the other (R10).
+        Entries of different logs are written in parallel, entries of one log one after another (R10).
         """
         logs = list(self._logs.values())
         with self.phases.in_phase("append"):
@@ -181,7 +185,7 @@ class Attempt:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for log in self._logs.values():
-            # Every put was waited for: what closing could say was raised before.
+            # Every put has ended, and its error was raised already.
             with suppress(HeadgateError):
                 log.writer.close()
 
@@ -193,7 +197,9 @@ class Attempt:
         return _ShardRows(writer, Tags(self._id, self._plan.sources.get(shard, ())))
 
     def _operations(self) -> dict[str, int]:
-        """The plan came with stores of its own, so their counts are this attempt's."""
+        """The store operations of this attempt: the plan has its own store objects, so their counts are the
+        attempt's.
+        """
         homes = [claim.shard.home for claim in self._plan.claims.values()]
         stores = {id(store): store for home in homes for store in (home.store, home.wal_store)}
         return dict(sum((Counter(store.operations()) for store in stores.values()), Counter()))
@@ -203,40 +209,40 @@ class Attempt:
 
 
 def write_kafka(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Records of Spark's Kafka source, written."""
+    """Write records of Spark's Kafka source."""
     phases = Phases()
     timed = _timed(batches, phases)
     yield _lines(_write(plan, (part for batch in timed for part in plan.maker.from_kafka(batch)), phases))
 
 
 def write_typed(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Rows that Spark made, written."""
+    """Write typed rows."""
     yield _lines(_write(plan, (part for batch in batches for part in plan.maker.from_typed(batch))))
 
 
 def write_share(plan: WritePlan, shares: tuple[tuple[SourceRange, ...], ...], number: int) -> Iterator[str]:
-    """Records that this task reads from Kafka itself, written. `shares` are all tasks' ranges."""
+    """Write records that this task reads from Kafka itself. `shares` are the ranges of all tasks."""
     phases = Phases()
     read = _read(plan, shares[number], phases)
     yield from _write(plan, (part for batch in read for part in plan.maker.from_kafka(batch)), phases)
 
 
 def prepare_kafka(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Records of Spark's Kafka source, decoded and routed, for the shuffle."""
+    """Decode and route records of Spark's Kafka source, for the shuffle."""
     phases = Phases()
     timed = _timed(batches, phases)
     yield from _payloads(plan, (part for batch in timed for part in plan.maker.from_kafka(batch)), phases)
 
 
 def prepare_typed(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Rows that Spark made, routed, for the shuffle."""
+    """Route typed rows, for the shuffle."""
     yield from _payloads(plan, (part for batch in batches for part in plan.maker.from_typed(batch)), Phases())
 
 
 def prepare_shares(
     plan: WritePlan, shares: tuple[tuple[SourceRange, ...], ...], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Records that this task reads from Kafka itself, decoded and routed, for the shuffle. The frame only carries the
+    """Decode and route records that this task reads from Kafka itself, for the shuffle. The frame only carries the
     numbers of the shares.
     """
     phases = Phases()
@@ -246,7 +252,7 @@ def prepare_shares(
 
 
 def write_payloads(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What came out of the shuffle, put in order and written; or the error that the first stage met."""
+    """Sort and write the shuffled rows; or report the error of the first stage."""
     payloads, error, phases = gather(batches)
     if error is not None:
         yield _lines([error])
@@ -258,7 +264,9 @@ def write_payloads(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Iterat
 
 
 def _write(plan: WritePlan, parts: Iterable[Routed], reading: Phases | None = None) -> list[str]:
-    """What the task answers. `reading` is what an earlier stage took, and the timestamps of what was read."""
+    """Write the rows and return the task's result. `reading` holds an earlier stage's times, and the timestamps it
+    read.
+    """
     try:
         with Attempt(plan) as attempt:
             for part in attempt.phases.over("decode", parts):
@@ -282,11 +290,11 @@ def _error_line(error: HeadgateError) -> str:
 
 
 def _ends_here(error: HeadgateError, plan: WritePlan) -> bool:
-    """True if the driver must hear of it, because no other try follows that might fare better: it would only see
-    Spark's own error instead.
+    """True if the task must report the error to the driver, because no retry follows that might work: otherwise the
+    driver would only see Spark's own error.
 
-    Spark counts failures and this counts tries: where executors were lost or attempts ran side by side, the two
-    differ, and the driver hears of a passing error a little earlier than Spark would have given up.
+    Spark counts failures, this counts tries. If executors were lost or attempts ran side by side, the driver gets a
+    transient error a little earlier than Spark would give up.
     """
     if isinstance(error, FINAL):
         return True
@@ -297,7 +305,7 @@ def _ends_here(error: HeadgateError, plan: WritePlan) -> bool:
 
 
 def _earlier_tries() -> int:
-    """How often Spark has run this task before."""
+    """How many attempts of this task Spark made before."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -305,7 +313,7 @@ def _earlier_tries() -> int:
 
 
 def _timed(batches: Iterable[pa.RecordBatch], phases: Phases) -> Iterator[pa.RecordBatch]:
-    """Batches of Spark's Kafka source, whose timestamps are seen."""
+    """Pass on batches of Spark's Kafka source, and note their timestamps."""
     for batch in batches:
         at = batch.schema.get_field_index(TIMESTAMP)
         if batch.num_rows and at >= 0 and pa.types.is_timestamp(batch.schema.field(at).type):
@@ -315,7 +323,7 @@ def _timed(batches: Iterable[pa.RecordBatch], phases: Phases) -> Iterator[pa.Rec
 
 
 def _read(plan: WritePlan, share: tuple[SourceRange, ...], phases: Phases) -> Iterator[pa.RecordBatch]:
-    """The records of the ranges. Short ranges are put together: decoding costs per batch as well as per row."""
+    """The records of the ranges. Short ranges are joined: decoding has a cost per batch as well as per row."""
     assert plan.consumer is not None
     waiting: list[pa.RecordBatch] = []
     for part in share:
@@ -341,7 +349,7 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 def _payloads(plan: WritePlan, parts: Iterable[Routed], phases: Phases) -> Iterator[pa.RecordBatch]:
     try:
         for part in phases.over("decode", parts):
-            # A shard that was not planned goes anywhere: the task that gets it says so.
+            # A shard that is not in the plan may go to any task: that task raises the error.
             yield payload_of(part, plan.tasks.get(part.shard, 0))
         yield payload_of_phases(phases)
     except HeadgateError as error:

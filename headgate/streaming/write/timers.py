@@ -1,4 +1,4 @@
-"""Where the time of a batch goes, by phase, in seconds, and of when its records are. Used by one thread."""
+"""The time that a batch spends per phase, in seconds, and the age of its records. For one thread."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ T = TypeVar("T")
 
 
 class Phases:
-    """Seconds by phase; and how old what was read is."""
+    """Seconds by phase, and the timestamps of the records that were read."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self.times: tuple[int, int] | None = None
-        """The oldest and the newest timestamp that was seen, in milliseconds."""
+        """The oldest and newest timestamp so far, in milliseconds."""
 
     def see(self, times: Sequence[int] | None) -> None:
-        """Timestamps of records."""
+        """Note timestamps of records."""
         if times:
             self.times = (
                 (min(times), max(times)) if self.times is None else (min(*times, *self.times), max(*times, *self.times))
@@ -28,7 +28,7 @@ class Phases:
 
     @contextmanager
     def in_phase(self, name: str) -> Iterator[None]:
-        """What the block takes, even if it fails."""
+        """Add the time of the block to a phase, even if the block fails."""
         began = clock.monotonic()
         try:
             yield
@@ -36,7 +36,7 @@ class Phases:
             self.add({name: clock.monotonic() - began})
 
     def over(self, name: str, items: Iterable[T]) -> Iterator[T]:
-        """The items; what it takes to make them counts, what is done with them does not."""
+        """Yield the items. Only the time to produce them counts, not what the caller does with them."""
         source = iter(items)
         while True:
             with self.in_phase(name):
@@ -47,6 +47,6 @@ class Phases:
             yield item
 
     def add(self, seconds: Mapping[str, float] | None) -> None:
-        """What somebody else has measured."""
+        """Add seconds that were measured elsewhere."""
         for name, took in (seconds or {}).items():
             self.seconds[name] = self.seconds.get(name, 0.0) + took
