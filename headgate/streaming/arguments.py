@@ -1,5 +1,5 @@
-"""The options of a ShardSink as its arguments, so that an editor shows them. `options.SinkOptions` says what they mean;
-a test keeps the two the same.
+"""The options of a ShardSink as typed arguments, for editors. `options.SinkOptions` documents them; a test keeps both
+equal.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from headgate.shards.wal.entry import Compression
 
 
 class SinkArguments(TypedDict, total=False):
-    """What `ShardSink` takes beside the table, its decoder and its source."""
+    """Arguments of `ShardSink` besides the table, its decoder and its source."""
 
     stream: str | None
     enable_memtable: bool

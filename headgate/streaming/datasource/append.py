@@ -1,12 +1,14 @@
-"""`df.write.format("headgate").mode("append")`: a frame of typed rows becomes one commit of a table. Knows no Spark.
+"""`df.write.format("headgate").mode("append")`: a frame of typed rows becomes one commit of a table. Independent of
+Spark.
 
-Planned in one process, written by tasks, committed in another process: what the commit must know is in the plan.
-Promises:
-1. All rows of the frame become visible together, or none does: by one commit record.
-2. Of jobs with the same `batchId` one counts, however often they are tried, wherever one dies, also at once.
-3. A job is refused, before anything is written, where a stream owns a shard that it needs.
-4. When it has ended, any stream or writer may have the shards, and native may open them; see `let_go`. A job that died
-   keeps them until the next job, or the next start of a stream.
+It is planned in one process, written by tasks and committed in another process, so the plan holds everything the commit
+needs. Promises:
+1. All rows of the frame become visible together, by one commit record, or none does.
+2. Of all jobs with the same `batchId` exactly one counts, however often they are retried, wherever one dies, and even
+   if they run at the same time.
+3. A job fails before anything is written if a stream owns a shard that it needs.
+4. After its end, any stream or writer may take the shards, and native Lance may open them; see `let_go`. A job that
+   died keeps them until the next job, or the next start of a stream.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 FLUSHED_AT_ONCE = 1 << 30
-"""A job whose rows are larger in the WAL leaves them there: one process would work at them for long."""
+"""A job with more bytes than this in the WAL is not flushed: flushing in one process would take long."""
 
 _BUCKET = "_headgate_bucket"
 
@@ -54,7 +56,7 @@ _log = structlog.get_logger("headgate.streaming")
 
 @dataclass(frozen=True)
 class Append:
-    """One job, planned. Picklable."""
+    """A planned job. Picklable."""
 
     table: Table
     settings: BatchSettings
@@ -69,10 +71,10 @@ def opened(settings: BatchSettings) -> Table:
 
 
 def plan_append(table: Table, settings: BatchSettings, columns: Sequence[str]) -> Append:
-    """Plan a job. THIS WRITES, AND IT FENCES AN EARLIER JOB, unless 1 or 2 ends it.
+    """Plan a job. THIS WRITES, AND IT FENCES AN EARLIER JOB, unless it ends in step 1 or 2.
 
-    1. the frame's columns must fit the table.
-    2. take the batch writes over, unless the log has the id, see `begin`.
+    1. check that the frame's columns fit the table.
+    2. take over the batch writes, unless the log has the id already; see `begin`.
     3. plan: every attempt of a shard starts at the same position.
 
     A crash after any step leaves nothing visible. Raises InvalidInput, Fenced, NotFound, DataLoss, Transient.
@@ -86,10 +88,10 @@ def plan_append(table: Table, settings: BatchSettings, columns: Sequence[str]) -
     except Fenced as error:
         raise _overtaken(table.home) from error
     if driver is None or is_written:
-        # Without a driver the shards are another job's, and none of this one's business.
+        # Without a driver, the shards belong to another job.
         mine = _commitment(table, settings, Head(BATCH_STREAM) if driver is None else driver.head)
         return Append(table, settings, BatchPlan(replace(mine, skip=True), None))
-    # Whatever was changed since the table was opened: its rows are written with the columns of now.
+    # The columns may have changed since the table was opened: rows are written with the current ones.
     table = table.refreshed()
     check_columns(columns, None, options.sequence_by, table, _spelled)
     driver.use_columns(table.home.schema)
@@ -101,14 +103,14 @@ def plan_append(table: Table, settings: BatchSettings, columns: Sequence[str]) -
 
 
 def commit_append(job: Append, results: Sequence[TaskResult]) -> BatchRecord | None:
-    """Make the frame visible that the tasks wrote, and let go of the shards. None: the table has the id already.
+    """Make the rows of the tasks visible, and release the shards. None if the table has the id already.
 
-    4. one record, see `commit_planned`. Where another job has come: this one counts if that one had the same id and
+    4. put one record, see `commit_planned`. If another job took over: this one counts if that one had the same id and
        has committed it.
-    5. let go, see `end_append`.
+    5. release the shards, see `end_append`.
 
-    A crash before the record is in leaves nothing visible, one after it everything: the same call with the same id
-    finds it. Raises Fenced, InvalidInput, Poisoned (whether it counts is unknown: try it again with the same id).
+    A crash before the record leaves nothing visible, a crash after it everything: the same call with the same id finds
+    it. Raises Fenced, InvalidInput, Poisoned (it is unknown whether the job counts: try again with the same id).
     """
     commitment = job.plan.commitment
     record = None
@@ -123,10 +125,10 @@ def commit_append(job: Append, results: Sequence[TaskResult]) -> BatchRecord | N
 
 
 def end_append(job: Append) -> None:
-    """Let go of the shards, see `let_go`, also after a job that failed: its tasks are fenced, wherever they stall.
+    """Release the shards, see `let_go`, also after a failed job: its tasks are fenced, wherever they hang.
 
-    Never fails: what it leaves, the next job or stream does. Nothing is done where a successor has come, or where the
-    job never had the shards.
+    Never fails: the next job or stream releases what is left. Does nothing if a successor took over, or if the job
+    never had the shards.
     """
     commitment, options = job.plan.commitment, job.settings.options
     if commitment.head.opened is None:
@@ -155,9 +157,10 @@ def end_append(job: Append) -> None:
 
 
 def by_shard(frame: DataFrame, table: Table | Place) -> DataFrame:
-    """The frame with all rows of a shard in one partition, as a batch write on a table with a key needs them.
+    """The frame with all rows of a shard in one partition, as a batch write to a table with a key needs it.
 
-    One shuffle; rows lose their order, so keep what orders the rows of one key (`sequenceBy`). Raises InvalidInput.
+    One shuffle. Rows lose their order, so keep the column that orders rows with the same key (`sequenceBy`). Raises
+    InvalidInput.
     """
     table = as_table(table)
     sharding = table.sharding
@@ -202,12 +205,12 @@ def _commitment(table: Table, settings: BatchSettings, head: Head) -> Commitment
 
 
 def _sharding(table: Table) -> Sharding:
-    """Where the rows go. Raises InvalidInput where that cannot be told from them."""
+    """The sharding of the rows. Raises InvalidInput if the rows do not determine their shard."""
     sharding = table.sharding
     if not isinstance(sharding, ByPartition):
         return sharding
     if not table.primary_key:
-        # Any shard will do, and one of its own is no stream's.
+        # Any shard will do; a shard of its own belongs to no stream.
         return single()
     raise InvalidInput(
         "The table is sharded by topic partitions, and a batch write does not know which its keys are in.",

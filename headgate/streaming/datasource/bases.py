@@ -1,5 +1,5 @@
-"""What a data source in Python is made of, as the installed Spark has it. Importing this raises InvalidInput where
-Spark has no such sources.
+"""The base classes of Python data sources in the installed Spark. The import raises InvalidInput if Spark does not
+support them.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- in the process beside the driver ------------------------------------------------
 
     def initialOffset(self) -> dict[str, int]:
-        """Where a new query begins. THIS WRITES a pin."""
+        """The start of a new query. THIS WRITES a pin."""
         where: Start = self._options.starting_from
         if self._options.checkpoint is not None:
             at = opened(self._options, self._options.checkpoint).at
@@ -74,7 +74,7 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _of_spark(self._limit)
 
     def latestOffset(self, start: dict[str, int] | None = None, limit: ReadLimit | None = None) -> dict[str, int]:
-        """The end of the next batch: without a start, which Spark gives since 4.2, the end of the logs."""
+        """The end of the next batch; without `start`, which Spark passes since 4.2, the end of the logs."""
         if start is None:
             self._last |= self._reading().tips()
             return _ordered(self._last)
@@ -158,5 +158,5 @@ def _is_all(limit: ReadLimit | None) -> bool:
 
 
 def _ordered(offsets: Mapping[str, int]) -> dict[str, int]:
-    """Spark compares offsets by their text."""
+    """The offsets in a fixed order: Spark compares them as text."""
     return dict(sorted(offsets.items()))

@@ -26,9 +26,9 @@ class HeldStream(NamedTuple):
     """A run's state of its stream."""
 
     open_id: str
-    """Of the open record under which it writes."""
+    """The id of the open record under which it writes."""
     table_id: str
-    """Of the table that it writes to: the URI alone does not distinguish a re-created table (R23)."""
+    """The id of the table that it writes to: the URI alone does not distinguish a re-created table (R23)."""
     changed: int
     """The schema record after which the columns of its last batch were read (R22)."""
 

@@ -58,7 +58,7 @@ class Commitment:
     """What the commit of a batch needs. Small, since every task returns one."""
 
     hold: Hold | None
-    """None: it is no batch of a stream."""
+    """None if the batch is not part of a stream."""
     home: TableHome = field(repr=False)
     """With the columns that the tasks write."""
     follows: bool
@@ -126,7 +126,7 @@ def plan_batch(settings: Settings, columns: Sequence[str], root: str) -> BatchPl
 
     hold = Hold.of(root, query_id, table.uri, settings.stream)
     before = hold.held()
-    # What was done to the frame before it came here is not known.
+    # It is unknown how the frame was made.
     provenance = provenance_value(decoder, table.home.schema, changed=None)
     driver = _held(table, settings, hold, before, query_id, names, decide, provenance)
     decision = decide(driver.head)
@@ -143,13 +143,13 @@ def plan_batch(settings: Settings, columns: Sequence[str], root: str) -> BatchPl
             decoder = _decoder(settings, table)
             check_columns(columns, decoder, settings.options.sequence_by, table, as_option)
             driver.use_columns(table.home.schema)
-            # Either may put an open record, which may step over one more schema record.
+            # Both may put an open record, which may step over one more schema record.
             driver.describe(provenance_value(decoder, table.home.schema, changed=None))
             planned = driver.plan({*names, *driver.claims})
         meant = shards_of(table.sharding, decision.ranges)
         write = write_plan(table, settings.options, decoder, planned, meant, decision.ranges)
     assert driver.head.opened is not None
-    # A batch that is skipped reads no columns: whatever came since is for the next one.
+    # A skipped batch reads no columns: later schema records are for the next batch.
     hold.keep(HeldStream(driver.head.opened.record_id, str(table.table_id), known or 0))
     commitment = Commitment(
         hold=hold,
@@ -167,17 +167,17 @@ def plan_batch(settings: Settings, columns: Sequence[str], root: str) -> BatchPl
 
 
 def commit_batch(results: Sequence[TaskResult], batch_id: int) -> BatchRecord | None:
-    """Make the batch of a stream visible that the tasks of one plan wrote; see `commit_planned`."""
+    """Make visible what the tasks of one plan wrote; see `commit_planned`."""
     return commit_planned(_agreed(results, batch_id), results)
 
 
 def commit_planned(commitment: Commitment, results: Sequence[TaskResult]) -> BatchRecord | None:
-    """Make visible what the tasks wrote by this plan. None if the log has it already.
+    """Make visible what the tasks wrote for this plan. None if the log has it already.
 
     1. raise a task's error.
-    2. per shard, the positions of the attempts that count.
+    2. collect, per shard, the positions of the attempts that count.
     3. put one record at the sequence after the plan's: if another driver came between, it has that slot. A schema
-       record is skipped; but if it adds a column that the rows should have, the rows cannot be written again from here:
+       record is skipped; but if it adds a column that the rows should have, the rows cannot be rewritten here:
        Transient, and the query's next start writes them (R22).
 
     Raises Fenced (final: the run ends), Transient, Poisoned (it is unknown until the next start whether the batch

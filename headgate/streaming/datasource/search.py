@@ -69,7 +69,7 @@ def nearest_df(
 
 def _frame(spark: SparkSession, found: pa.Table) -> DataFrame:
     """The hits as a frame, in Spark's types."""
-    # It imports pyspark.
+    # Imported here, because it imports pyspark.
     from headgate.streaming.datasource.types import as_spark, spark_schema
 
     schema = spark_schema(found.schema)
@@ -81,6 +81,6 @@ def _frame(spark: SparkSession, found: pa.Table) -> DataFrame:
 
 
 def _rows_of(found: pa.Table, one: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """In a task: what was found, whatever the frame has that carries it."""
+    """Runs in a task: yields the hits; the frame's own rows are ignored."""
     for _ in one:
         yield from found.to_batches()

@@ -23,9 +23,9 @@ class Settings:
     decode: str | None
     """The kind of decoder; None if the frame has the table's columns."""
     metadata: Mapping[str, str]
-    """Columns that are Kafka's own."""
+    """Columns that Kafka fills."""
     coerce: tuple[str, ...]
-    """What a JSON decoder's columns take beside values of their own kind."""
+    """The coercions of a JSON decoder."""
     kafka: Mapping[str, str] = field(repr=False)
 
     @classmethod
@@ -82,7 +82,7 @@ class BatchSettings:
 
     @classmethod
     def of(cls, given: Mapping[str, str], defaults: Mapping[str, str]) -> BatchSettings:
-        """From the options of the write and the session's defaults, of which those for streams say nothing here.
+        """From the options of the write and the session's defaults; defaults that only streams have are ignored.
 
         Raises InvalidInput.
         """
@@ -94,7 +94,7 @@ class BatchSettings:
 
 
 def without_catalog(given: Mapping[str, str]) -> dict[str, str]:
-    """The options without what Spark's catalog adds to those of a table that CREATE TABLE made; `provider` tells."""
+    """The options without those that Spark's catalog adds for a table made by CREATE TABLE, which has a `provider`."""
     lowered = {name.lower(): text for name, text in given.items()}
     return {name: text for name, text in lowered.items() if "provider" not in lowered or name not in _CATALOG}
 
@@ -113,7 +113,7 @@ def _refuse_memtables(given: Mapping[str, Any]) -> None:
 
 
 def absolute(uri: str | None, what: str, how: str, whose: str = "stream") -> str:
-    """Spark's processes have different working directories, so a relative path is ambiguous.
+    """The URI, which must be absolute: Spark's processes have different working directories.
 
     Raises InvalidInput.
     """
@@ -123,5 +123,5 @@ def absolute(uri: str | None, what: str, how: str, whose: str = "stream") -> str
         raise InvalidInput(
             f"The {whose}'s {what} must be an absolute path or URI, got {uri!r}.", advice=f"set it with {how}"
         )
-    # As Hadoop, hence Spark's catalog, writes a path of this machine.
+    # Hadoop, and so Spark's catalog, writes local paths this way.
     return uri if uri.startswith("file://") else uri.removeprefix("file:")

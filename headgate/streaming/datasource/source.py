@@ -65,7 +65,7 @@ def register(spark: SparkSession) -> None:
     source = type("HeadgateDataSource", (HeadgateDataSource,), {"session": defaults})
     spark.dataSource.register(source)
     if getattr(spark, "_jsparkSession", None) is not None:
-        # On Spark Connect every run has a folder of its own.
+        # Not on Spark Connect, where every run has its own folder.
         spark.streams.addListener(_Starts())
 
 
@@ -85,12 +85,12 @@ class HeadgateDataSource(DataSource):
         return NAME
 
     def __init__(self, options: Any) -> None:
-        """By Spark alone, in a process of its own."""
+        """Called only by Spark, in a process of its own."""
         super().__init__(options)
         versions.drop_empty_profiles(_accumulatorRegistry)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # Spark plans with an instance that it makes for the batch, and commits with one that it keeps pickled.
+        # Spark makes one instance per batch to plan with, and keeps another one pickled to commit with.
         versions.drop_empty_profiles(_accumulatorRegistry)
         self.__dict__.update(state)
         self._keeps = True
@@ -196,7 +196,7 @@ class FrameWriter(DataSourceArrowWriter):
         self._job = job
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
-        """Append what Spark hands to this task. Errors that a retry would meet again wait for the commit."""
+        """Append this task's rows. Errors that a retry cannot fix are raised at the commit."""
         return TaskMessage(write_batch(self._job.plan, iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -204,7 +204,7 @@ class FrameWriter(DataSourceArrowWriter):
         commit_append(self._job, [cast("TaskMessage", message).result for message in messages])
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Entries that no record lists never count; the shards are let go of."""
+        """Release the shards. Entries that no record lists are never visible."""
         end_append(self._job)
 
 

@@ -1,4 +1,4 @@
-"""Casts of whole arrays that keep every value: which values fit, and which types never change one. Pure."""
+"""Casts of whole arrays without loss: which values fit, and which casts never change a value. Pure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Fits = npt.NDArray[np.bool_]
 
 
 def cast_each(values: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Fits]:
-    """The values that the type can hold, in it, and for each input whether it is among them.
+    """The values that fit the type, cast to it, and for each input whether it fits.
 
-    All at once; only where that fails the array is halved, so that one bad value costs a few passes more.
+    Casts all values at once. Only if that fails, the array is halved, so that a bad value costs a few more passes.
     """
     fits = np.ones(len(values), bool)
     _mark(values, kind, fits, 0)
@@ -37,7 +37,7 @@ def _mark(values: pa.Array, kind: pa.DataType, fits: Fits, start: int) -> None:
 
 
 def cast_column(column: pa.Array, schema: RowSchema, name: str) -> pa.Array:
-    """The column in the table's type. Raises InvalidInput if a value would not stay what it is."""
+    """The column, cast to the table's type. Raises InvalidInput if the cast would change a value."""
     if name not in schema.logical.names:
         return column
     kind = schema.logical.field(name).type
@@ -55,7 +55,9 @@ def cast_column(column: pa.Array, schema: RowSchema, name: str) -> pa.Array:
 
 
 def keeps_values(old: pa.DataType, new: pa.DataType) -> bool:
-    """Whether Arrow's checked cast either keeps every value or refuses. It would also round, parse and drop zones."""
+    """True if Arrow's checked cast between the types keeps every value or fails. Between other types it may round,
+    parse or drop time zones.
+    """
     if old == new or kinds.is_null(old):
         return True
     if kinds.is_integer(old):

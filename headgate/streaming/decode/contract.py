@@ -1,4 +1,4 @@
-"""What every decoder gives, and what it promises. See `decode` for the promises in words."""
+"""The interface of decoders, and their results. See `decode.api` for the promises."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class BadRecords:
-    """Positions in the input, ascending, and for each one why it is bad."""
+    """The positions of bad records in the input, ascending, and the reason of each."""
 
     indices: pa.Int64Array
     errors: pa.StringArray
@@ -28,33 +28,33 @@ class BadRecords:
 
 @dataclass(frozen=True, eq=False)
 class Decoded:
-    """Where every value of the input went. All positions are ascending."""
+    """What became of every input value. All positions are ascending."""
 
     rows: pa.RecordBatch
-    """The good rows, of the decoder's schema."""
+    """The good rows, in the decoder's schema."""
     indices: pa.Int64Array
-    """For each row its position in the input."""
+    """Each row's position in the input."""
     bad: BadRecords
     nulls: pa.Int64Array
-    """Positions of the null values: tombstones, which delete what the record's key names."""
+    """Positions of null values: tombstones, which delete the record's key."""
     deletes: pa.RecordBatch | None = None
-    """Key columns of rows that the values themselves say are gone; None where there are none."""
+    """Key columns of rows that the values themselves mark as deleted; None if there are none."""
     deleted: pa.Int64Array | None = None
-    """For each of those its position in the input."""
+    """The position of each of those in the input."""
 
 
 @runtime_checkable
 class KeyDecoder(Protocol):
-    """A decoder that also reads the keys of tombstones in its own way; others' are read as `keys` says."""
+    """A decoder that reads the keys of tombstones itself; for other decoders, `keys` reads them."""
 
     def decode_keys(self, keys: pa.Array, schema: RowSchema) -> Decoded:
-        """The key columns of the table, for each key. Never raises for what a key holds."""
+        """The table's key columns, from each key. Never raises because of a key's content."""
         ...
 
 
 @runtime_checkable
 class Decoder(Protocol):
-    """Turns record values into rows. A picklable value without state; may be used by many threads."""
+    """Turns record values into rows. Picklable, stateless, thread-safe."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -62,29 +62,29 @@ class Decoder(Protocol):
         ...
 
     def decode(self, values: pa.Array) -> Decoded:
-        """The rows of the values (binary or string). Never raises for what a value holds."""
+        """The rows of the values (binary or string). Never raises because of a value's content."""
         ...
 
 
 @dataclass(frozen=True)
 class DecoderKind:
-    """A decoder of headgate's own: how it is made for a table, and again from what an open record says of it."""
+    """A built-in decoder: how it is made for a table, and made again from a stream's open record."""
 
     name: str
     decoder: type
     for_columns: Callable[[pa.Schema, str | None, str | None], Decoder]
-    """Takes columns of a table, the URL of a schema registry and its credentials. Raises InvalidInput."""
+    """Takes the table's columns, the schema registry's URL and its credentials. Raises InvalidInput."""
     remake: Callable[[pa.Schema, Mapping[str, Any], str | None], Decoder]
-    """Takes the decoder's columns, what `options` gave, and a registry's credentials."""
+    """Takes the decoder's columns, the recorded `options`, and the registry's credentials."""
     options: Callable[[Any], dict[str, Any]] = lambda decoder: {}
-    """What the record holds of it beside the columns, as JSON values: no credentials, and nothing that is executed."""
+    """What the record stores besides the columns, as JSON values: no credentials, and nothing executable."""
     takes_registry: bool = False
     follows_table: bool = True
-    """False: its columns stay what they are when the table gains one."""
+    """False if its columns stay the same when the table gains a column."""
     in_format: bool = False
-    """Whether `format("headgate")` has it: it needs nothing but the table's columns."""
+    """True if `format("headgate")` supports it: it needs nothing but the table's columns."""
     coercing: Callable[[Any, Iterable[str]], Decoder] | None = None
-    """The decoder whose columns take values of another kind as well, by the names of coercions. None: it has none."""
+    """Makes a decoder with coercions, given by name; None if the decoder has none."""
 
     def made(
         self, columns: pa.Schema, registry: str | None = None, auth: str | None = None, coerce: Iterable[str] = ()
@@ -100,23 +100,23 @@ class DecoderKind:
 
 @dataclass(frozen=True)
 class TableDecoder:
-    """Makes the decoder of a table. Picklable where `make` is; for ShardSink's `decode=`."""
+    """Makes a decoder for a table, for ShardSink's `decode=`. Picklable if `make` is."""
 
     make: Callable[[Table], Decoder] = field(repr=False)
     """May hold credentials."""
 
     def of(self, table: Table) -> Decoder:
-        """The decoder for the columns that the table has. Raises InvalidInput for one that it cannot fill."""
+        """The decoder for the table's current columns. Raises InvalidInput for a column that it cannot fill."""
         return self.make(table)
 
 
 def decoder_of(decode: Decoder | TableDecoder | None, table: Table) -> Decoder | None:
-    """What turns records into rows of the table as it is now. Raises InvalidInput."""
+    """The decoder for the table's current columns; None if there is none. Raises InvalidInput."""
     return decode.of(table) if isinstance(decode, TableDecoder) else decode
 
 
 def bad_records(errors: Mapping[int, str]) -> BadRecords:
-    """Of why, by position."""
+    """Bad records from reasons by position."""
     at = sorted(errors)
     return BadRecords(pa.array(at, pa.int64()), pa.array([errors[i] for i in at], pa.string()))
 

@@ -123,7 +123,7 @@ class DebeziumDecoder:
         return Decoded(rows, pa.array(positions[order]), bad_records(dict(bad)), pa.array([], pa.int64()))
 
     def _sent(self, after: pa.StructArray, is_row: npt.NDArray[np.bool_]) -> tuple[Any, dict[int, str]]:
-        """Which rows are whole, and which column of the others is a placeholder."""
+        """True for complete rows; for the others, the column that holds the placeholder."""
         left_out: dict[int, str] = {}
         for field, column in zip(self.schema, after.flatten(), strict=True):
             if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
@@ -141,7 +141,7 @@ class DebeziumDecoder:
     def _deletes(
         self, before: pa.StructArray, is_delete: npt.NDArray[np.bool_]
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.bool_]]:
-        """The keys that `before` names, and which events name one."""
+        """The keys in `before`, and which events have one."""
         columns = before.flatten()
         named = is_delete.copy()
         for column in columns:
@@ -156,7 +156,7 @@ def key_of(schema: pa.Schema) -> tuple[str, ...]:
 
 
 def _envelopes(rows: pa.RecordBatch) -> tuple[pa.Array, pa.StructArray, pa.StructArray]:
-    """op, before and after of each event, wherever its converter put them."""
+    """op, before and after of each event, with or without `payload`."""
     op, before, after, payload = rows.columns
     if payload.null_count == len(payload):
         return op, before, after

@@ -18,7 +18,7 @@ _NO_KEY = "a record without a value has no key, so there is nothing to delete"
 
 
 def decode_keys(keys: pa.Array, schema: RowSchema) -> Decoded:
-    """The key columns of each record; a key that is missing or cannot be read is bad."""
+    """The key columns of each record; a missing or invalid key is bad."""
     wanted = pa.schema([pa.field(name, schema.logical.field(name).type, nullable=False) for name in schema.primary_key])
     here = np.arange(len(keys))
     is_object = pc.fill_null(pc.starts_with(keys, "{"), False).to_numpy(zero_copy_only=False)
@@ -51,7 +51,7 @@ def decode_keys(keys: pa.Array, schema: RowSchema) -> Decoded:
 
 
 def _bare(keys: pa.Array, wanted: pa.Schema) -> tuple[np.ndarray, pa.Table]:
-    """Which keys are the bare value of the one key column, and those values."""
+    """Which keys are a plain value of the one key column, and these values."""
     if len(wanted) > 1:
         return np.zeros(len(keys), bool), wanted.empty_table()
     kind = wanted.types[0]
@@ -61,7 +61,7 @@ def _bare(keys: pa.Array, wanted: pa.Schema) -> tuple[np.ndarray, pa.Table]:
     try:
         values = keys.cast(pa.string()).cast(kind)
     except pa.ArrowInvalid:
-        # Some do not fit: only now each is looked at by itself.
+        # Some do not fit: only then is each checked alone.
         fits = np.array([_casts(key, kind) for key in keys], bool)
         values = keys.filter(pa.array(fits)).cast(pa.string()).cast(kind)
     return fits, pa.Table.from_arrays([values], schema=wanted)

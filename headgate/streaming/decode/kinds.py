@@ -1,5 +1,5 @@
-"""The decoders of headgate, by name: what `--decode`, the option `decode` of `format("headgate")` and `headgate verify`
-know. A new one is a file with its KIND, and its place in this list.
+"""The built-in decoders by name, for `--decode`, the option `decode` of `format("headgate")` and `headgate verify`. To
+add a decoder, define its KIND in a file of its own and add it to this list.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from headgate.streaming.decode.json import decoder as json
 KINDS: Mapping[str, DecoderKind] = {kind.name: kind for kind in (json.KIND, debezium.KIND, avro.KIND, raw.KIND)}
 
 DEFAULT = json.KIND
-"""Of a command that is not told, and of a stream that did not record it."""
+"""Used if a command names no decoder, or a stream did not record one."""
 
 
 def kind_of(decoder: Decoder) -> DecoderKind | None:
-    """The kind of a decoder; None for one of somebody's own."""
+    """The kind of a decoder; None for a custom one."""
     return next((kind for kind in KINDS.values() if kind.decoder is type(decoder)), None)

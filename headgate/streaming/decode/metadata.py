@@ -1,4 +1,4 @@
-"""Kafka's own columns of a record as columns of the table, beside what its value holds.
+"""Kafka's own columns of a record as columns of the table, besides those decoded from its value.
 
 | Kafka | type |
 |---|---|
@@ -9,7 +9,7 @@
 | timestamp | timestamp in UTC; Kafka counts milliseconds |
 | headers | a list of structs of key (string) and value (binary); null where a record has none |
 
-What a column cannot hold is a bad record, as everywhere.
+A record with a value that does not fit its column is a bad record.
 """
 
 from __future__ import annotations
@@ -36,25 +36,27 @@ KAFKA = pa.schema(
         pa.field("headers", pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))),
     ]
 )
-"""What Kafka says of a record beside its value."""
+"""Kafka's columns of a record, besides its value."""
 
 Metadata: TypeAlias = "Sequence[str] | Mapping[str, str]"
-"""Kafka's names, which are the columns' too, or columns and which of Kafka's each is."""
+"""Kafka's names, if the columns have the same; or a mapping from column to Kafka's name."""
 
 D = TypeVar("D", bound=Decoder)
 
 _KEPT = frozenset({"key", "timestamp", "headers"})
-"""What a dead letter has only where its stream read it. The timestamp is read with each, and says that they were."""
+"""Columns that a dead letter has only if its stream read them. The timestamp is read with each, and shows that they
+were read.
+"""
 
 
 @dataclass(frozen=True)
 class WithMetadata:
-    """A decoder, and the columns that are Kafka's own. Picklable where the decoder is."""
+    """A decoder with additional columns from Kafka. Picklable if the decoder is."""
 
     decoder: Decoder
     columns: pa.Schema
     sources: tuple[str, ...]
-    """For each of them which of Kafka's it is."""
+    """Kafka's name for each column."""
 
     def __post_init__(self) -> None:
         for field, source in zip(self.columns, self.sources, strict=True):
@@ -72,12 +74,12 @@ class WithMetadata:
 
     @property
     def primary_key(self) -> tuple[str, ...] | None:
-        """As the decoder has it, where it has one."""
+        """The decoder's key; None if it has none."""
         return getattr(self.decoder, "primary_key", None)
 
     @property
     def reads(self) -> frozenset[str]:
-        """What of Kafka's is read of each record."""
+        """The Kafka columns to read of each record."""
         return frozenset(self.sources) | ({"timestamp"} if _KEPT & set(self.sources) else set())
 
     def decode(self, values: pa.Array) -> Decoded:
@@ -85,10 +87,10 @@ class WithMetadata:
         return self.decoder.decode(values)
 
     def filled(self, decoded: Decoded, records: pa.RecordBatch, topic: str | None, missing: pa.Array | None) -> Decoded:
-        """What `decode` made of the records, with Kafka's columns.
+        """The result of `decode`, with Kafka's columns added.
 
-        `topic` is that of all of them, where they have no such column; `missing` says per record whether what
-        Kafka said of it is not there any more.
+        `topic` is the topic of all records, if they have no such column. `missing` is true for each record whose Kafka
+        columns were not stored.
         """
         rows, at = decoded.rows, decoded.indices
         errors = dict(zip(decoded.bad.indices.to_pylist(), decoded.bad.errors.to_pylist(), strict=True))
@@ -115,15 +117,17 @@ class WithMetadata:
         return Decoded(whole, at, bad_records(errors), decoded.nulls, decoded.deletes, decoded.deleted)
 
     def not_kept(self, letters: pa.RecordBatch, *, has_keys: bool) -> pa.Array | None:
-        """For each dead letter whether it lacks what Kafka said of the record. `has_keys`: letters always have keys."""
+        """True for each dead letter without stored Kafka columns; None if none of them is needed. Set `has_keys` if
+        letters always have keys.
+        """
         wanted = _KEPT & set(self.sources) - ({"key"} if has_keys else set())
         return letters.column("timestamp").is_null() if wanted else None
 
 
 def with_metadata(columns: pa.Schema, metadata: Metadata, make: Callable[[pa.Schema], D]) -> D | WithMetadata:
-    """The decoder that `make` gives for the columns that are not Kafka's, and those.
+    """A decoder: `make` gets the columns that are not Kafka's, and Kafka's columns are added.
 
-    One of Kafka's that is not among `columns` is added in Kafka's own type. Raises InvalidInput.
+    A Kafka column that is not in `columns` is added with Kafka's own type. Raises InvalidInput.
     """
     sources = metadata_columns(metadata)
     if not sources:
@@ -137,7 +141,7 @@ def with_metadata(columns: pa.Schema, metadata: Metadata, make: Callable[[pa.Sch
 
 
 def metadata_columns(metadata: Metadata) -> dict[str, str]:
-    """Per column which of Kafka's it is. Raises InvalidInput."""
+    """Kafka's name for each column. Raises InvalidInput."""
     if isinstance(metadata, str):
         raise InvalidInput(f"metadata must be a list of names, got the text {metadata[:40]!r}.", advice="pass a list")
     named = dict(metadata) if isinstance(metadata, Mapping) else {name: name for name in metadata}
@@ -150,7 +154,7 @@ def metadata_columns(metadata: Metadata) -> dict[str, str]:
 
 
 def parse_metadata(texts: Sequence[str]) -> dict[str, str]:
-    """The same of texts `FIELD` or `COLUMN=FIELD`. Raises InvalidInput."""
+    """The same, from texts such as `FIELD` or `COLUMN=FIELD`. Raises InvalidInput."""
     pairs = (text.strip().partition("=") for text in texts)
     return metadata_columns({column: field or column for column, _, field in pairs})
 
@@ -164,7 +168,7 @@ def _taken(records: pa.RecordBatch, source: str, topic: str | None, at: pa.Array
 def _can_hold(column: pa.DataType, kind: pa.DataType, source: str) -> bool:
     if source == "key" and _is_text(column):
         return True
-    # A narrower number would hold the first offsets and refuse the later ones.
+    # A narrower number would fit the first offsets, but not later ones.
     return keeps_values(kind, column) and not (pa.types.is_integer(kind) and column.bit_width < kind.bit_width)
 
 

@@ -1,8 +1,8 @@
-"""A decoder as the open record of a stream says it, so that `headgate verify` can make the same rows again.
+"""The decoder as a stream's open record stores it, so that `headgate verify` can make the same rows again.
 
-Provenance are the kind, the decoder's columns and options, the table's columns of that time with their field ids, and
-whether Spark made the rows. Credentials are not: a registry's are given again. Nothing recorded is ever executed: a
-decoder of somebody's own is known by its name alone, and cannot be made again from the record.
+It consists of the decoder's kind, columns and options, the table's columns at that time with their field ids, and
+whether Spark made the rows. Credentials are not stored: a registry's must be given again. Nothing that is stored is
+ever executed: of a custom decoder only the name is stored, and it cannot be made again from the record.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from headgate.streaming.decode.kinds import KINDS, kind_of
 from headgate.streaming.decode.metadata import WithMetadata
 
 SPARK = "spark"
-"""The kind where there is no decoder: the frame's columns are the table's."""
+"""The kind if there is no decoder: the frame has the table's columns."""
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """How a stream made rows at some time."""
+    """How a stream made rows at a time."""
 
     kind: str
     columns: RowSchema
-    """The table's, at that time."""
+    """The table's columns at that time."""
     decoder: Decoder | None
-    """None: it cannot be made again."""
+    """None if it cannot be made again."""
     changed: bool | None = False
-    """Whether Spark made the rows, or changed the frame before the decoder saw it; None: that is not known."""
+    """True if Spark made the rows or changed the frame before the decoder; None if unknown."""
 
     @property
     def can_judge(self) -> bool:
@@ -51,7 +51,7 @@ class Provenance:
 
 
 def provenance_value(decode: Decoder | None, columns: RowSchema, *, changed: bool | None) -> dict[str, Any]:
-    """For the open record: JSON values, equal whenever the rows would be."""
+    """The value for the open record, as JSON values. Equal if the rows would be equal."""
     value: dict[str, Any] = {"kind": SPARK, "spark_made_rows": True if decode is None else changed}
     if isinstance(decode, WithMetadata):
         value["metadata"] = {"columns": _schema_text(decode.columns), "sources": list(decode.sources)}
@@ -65,7 +65,7 @@ def provenance_value(decode: Decoder | None, columns: RowSchema, *, changed: boo
 
 
 def provenance_of(value: Mapping[str, Any], registry_auth: str | None = None) -> Provenance:
-    """What `provenance_value` wrote. Raises Corrupt."""
+    """Parse what `provenance_value` returned. Raises Corrupt."""
     try:
         name, changed = str(value["kind"]), value["spark_made_rows"]
         columns = RowSchema(_schema(value["columns"]), tuple(int(one) for one in value["field_ids"]))
@@ -79,8 +79,8 @@ def provenance_of(value: Mapping[str, Any], registry_auth: str | None = None) ->
 
 
 def _schema_text(schema: pa.Schema) -> str:
-    """Equal for equal columns: Lance gives metadata back in another order each time. (Fields inside of others are left
-    as they are.)
+    """A text that is equal for equal columns: Lance returns metadata in varying order, so it is sorted here. (Metadata
+    of nested fields is left as it is.)
     """
     fields = [field.with_metadata(_sorted(field.metadata)) for field in schema]
     ordered = pa.schema(fields, _sorted(schema.metadata))

@@ -1,9 +1,9 @@
-"""How a process ends while threads of a stream still work.
+"""Delays the exit of a process while threads of a stream are in native calls.
 
-Python ends a daemon thread where it comes back from a native call to an interpreter that is being torn down, and the
-frames of Lance and of pyarrow do not bear that: the process aborts, and its exit code is lost (seen with CPython 3.11,
-pylance 14, pyarrow 26). Such threads are Spark's, which call the sink, and those of maintenance. Their work may be cut
-off, as by any crash; the native call that runs is waited for.
+At exit, Python ends a daemon thread when it returns from a native call. The frames of Lance and pyarrow do not survive
+that: the process aborts, and its exit code is lost (seen with CPython 3.11, pylance 14, pyarrow 26). Such threads are
+Spark's, which call the sink, and those of maintenance. Their work may be cut off, as by any crash, but the exit waits
+for the running native call.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from types import FrameType
 from headgate import clock
 
 LIMIT = 30.0
-"""Seconds that an exit waits at most."""
+"""Maximum seconds that an exit waits."""
 
 _PAUSE = 0.005
 _SWITCH = 0.1
 _CALLERS = ("headgate", "lance", "pyarrow")
-"""Whose Python calls natively, as a thread's innermost frame."""
+"""Packages that make native calls: a thread is in one if its innermost frame belongs to them."""
 _CALLING_BACK = "lance"
-"""Who reads from Python what it writes: its frame may be an outer one."""
+"""The package whose native code calls back into Python: its frame may be an outer one."""
 
 
 @cache
 def exit_after_native_calls() -> None:
-    """From now on this process ends when none of its threads is in such a call."""
+    """Make this process exit only when none of its threads is in such a call, or after LIMIT. Idempotent."""
     atexit.register(_wait)
 
 
 def _wait() -> None:
     until = clock.monotonic() + LIMIT
-    # Once this thread has Python's lock again, nobody takes it from it before it has looked and returned.
+    # With a long switch interval, no thread takes the GIL from this one between its last check and its return.
     sys.setswitchinterval(_SWITCH)
     callers, calling_back = _folders(*_CALLERS), _folders(_CALLING_BACK)
     while True:
@@ -60,7 +60,7 @@ def _is_calling(callers: tuple[str, ...], calling_back: tuple[str, ...]) -> bool
 
 
 def _files(frame: FrameType | None) -> Iterator[str]:
-    """Where a thread's code is, innermost first."""
+    """The source files of a thread's frames, innermost first."""
     while frame is not None:
         yield frame.f_code.co_filename
         frame = frame.f_back

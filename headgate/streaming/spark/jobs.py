@@ -1,5 +1,5 @@
-"""Numbered pieces of work as Spark jobs. Those of maintenance are named in Spark's pages, in a pool of their own, with
-so few tasks at once that a core is left for batches.
+"""Numbered pieces of work as Spark jobs. Jobs of maintenance have names in Spark's UI and a scheduler pool of their
+own, and use few tasks, so that a core stays free for batches.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 POOL = "headgate"
-"""The scheduler pool of maintenance, where the session schedules fairly."""
+"""The scheduler pool of maintenance, if the session uses fair scheduling."""
 
 _log = structlog.get_logger("headgate.streaming")
 _logged: set[str] = set()
-"""Applications whose log says that their session does not schedule fairly."""
+"""Applications for which the missing fair scheduling was already logged."""
 
 _FORBIDDEN = "Py4JSecurityException"
-"""What a cluster says where users share it and may not use RDDs."""
+"""The error of a shared cluster that forbids RDDs."""
 _without_rdds: set[str] = set()
-"""Applications that have said so."""
+"""Applications that raised it."""
 
 Work = Callable[[int], dict[str, Any]]
-"""On an executor: does piece number n, and says what it did as plain values. Picklable."""
+"""Runs on an executor: does piece number n, and returns the result as plain values. Picklable."""
 
 
 def run_pieces(spark: SparkSession, name: str, pieces: int, work: Work, tasks: int | None = None) -> list[Any]:
-    """Run all pieces as one named Spark job of at most `tasks` tasks; None where no batch is beside it: as many as
-    there are pieces. Per piece what it said, or the error it met.
+    """Run all pieces as one named Spark job of at most `tasks` tasks; None means one task per piece, for use when no
+    batch runs. Returns per piece its result or its error.
 
-    Errors of ours are returned, not raised: whoever wants the work asks for it again. Raises what Spark raises, and
-    Poisoned if it says nothing of a piece.
+    headgate's own errors are returned, not raised: the caller retries. Raises what Spark raises, and Poisoned if a
+    piece has no result.
     """
     count = pieces if tasks is None else max(1, min(pieces, tasks))
     with named(spark, name):
@@ -55,17 +55,17 @@ def run_pieces(spark: SparkSession, name: str, pieces: int, work: Work, tasks: i
 
 
 def run_tasks(spark: SparkSession, pieces: int, tasks: int, lines: Callable[[int], Iterable[str]]) -> list[str]:
-    """Run `lines` for the numbers of all pieces as one Spark job of so many tasks; what they gave, in order.
+    """Run `lines` for the numbers of all pieces as one Spark job of this many tasks. Returns the lines in order.
 
-    By an RDD, which Spark starts in half the time of a frame: it has nothing to plan. By a frame where RDDs are
-    forbidden: on Spark Connect, and where a cluster says so. Raises what Spark raises.
+    Uses an RDD, which Spark starts in half the time of a frame because nothing is planned. Uses a frame if RDDs are not
+    allowed: on Spark Connect, and on clusters that forbid them. Raises what Spark raises.
     """
     if not is_remote(spark):
         context = spark.sparkContext
         application = str(context.applicationId)
         if application not in _without_rdds:
             try:
-                # Not of the numbers themselves: Spark would take a second Python function to make them.
+                # Not an RDD of the numbers: Spark would need a second Python function to make them.
                 empty: RDD[Any] = context.parallelize([], tasks)
                 return empty.mapPartitionsWithIndex(partial(_each_of, lines, pieces, tasks)).collect()
             except Exception as error:
@@ -79,7 +79,7 @@ def run_tasks(spark: SparkSession, pieces: int, tasks: int, lines: Callable[[int
 
 @contextmanager
 def named(spark: SparkSession, name: str) -> Iterator[None]:
-    """Jobs of this thread have the name, and our pool where the session schedules fairly; else that is said once."""
+    """Give jobs of this thread the name, and our pool if the session uses fair scheduling; otherwise log that once."""
     if is_remote(spark):
         yield  # Spark Connect names its jobs itself
         return

@@ -1,4 +1,4 @@
-"""What Spark knows of the query that a batch belongs to. The only code that looks behind the public API."""
+"""Facts about the query that a batch belongs to. Only this module uses Spark's internal API."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _MAX_FAILURES = 4
 
 
 _LOCAL = re.compile(r"local(?:\[\s*(?:[0-9]+|\*)\s*(?:,\s*([0-9]+)\s*)?\])?")
-"""Spark's own masters, with the tries of a task where they are given. `local-cluster[…]` is none of them."""
+"""Local masters, with the number of tries of a task if given. Does not match `local-cluster[…]`."""
 
 
 @dataclass(frozen=True)
 class QueryFacts:
-    """The query as Spark sees it; None for what this kind of session does not tell."""
+    """The query as Spark reports it; None for facts that this kind of session does not report."""
 
     query_id: str | None = None
     run_id: str | None = None
-    """Of this start of the query."""
+    """The id of this start of the query."""
     checkpoint: str | None = None
     name: str | None = None
     output_mode: str | None = None
@@ -38,34 +38,34 @@ class QueryFacts:
     bare_kafka: bool | None = None
     """True if the query is Spark's Kafka source and nothing else."""
     kafka_options: dict[str, str] | None = field(default=None, repr=False)
-    """The source's options where the query reads one bare Kafka source. They may hold credentials."""
+    """The source's options if the query reads one bare Kafka source. They may contain credentials."""
     cluster_options: dict[str, str] | None = field(default=None, repr=False)
-    """The options of the query's Kafka sources, whatever is done to their rows, where all of them name one cluster.
-    They may hold credentials."""
+    """The `kafka.` options of the query's sources, whatever it does with their rows, if all have the same. They may
+    contain credentials."""
     cores: int = 2
     task_tries: int = 1
-    """How often Spark tries a task before it gives the job up."""
+    """How often Spark tries a task before it fails the job."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """What the session says under `spark.headgate.`, by option name."""
+    """The session's settings under `spark.headgate.`, by option name."""
     run: Any = field(default=None, repr=False, compare=False)
     """Spark's own object for this start of the query."""
 
     def is_of(self, frame: DataFrame) -> bool:
-        """True if the frame is a batch of the run that these facts were found for. Two questions to the JVM.
+        """True if the frame is a batch of the run that these facts describe. Asks the JVM twice.
 
-        On Spark Connect every run has a process, hence facts, of its own.
+        On Spark Connect every run has its own process, and so its own facts.
         """
         session = frame.sparkSession
         if getattr(session, "_jsparkSession", None) is None:
             return self.query_id is None
-        # Spark ends a run before it begins another one of the same query: one that is active is this one.
+        # Spark ends a run before it starts another one of the same query: the active one is this run.
         return self.run is not None and self.query_id == _query_id(session) and bool(self.run.isActive())
 
 
 def query_facts(frame: DataFrame) -> QueryFacts:
-    """Of the query whose batch this is. On Spark Connect little is known, and the caller says the rest.
+    """The facts of the batch's query. Spark Connect reports few of them; the caller must give the rest.
 
-    Raises InvalidInput outside a query, and for a setting of the session that does not exist.
+    Raises InvalidInput outside a query, and for a session setting that does not exist.
     """
     session = frame.sparkSession
     conf = versions.settings_of(session)
@@ -79,7 +79,7 @@ def query_facts(frame: DataFrame) -> QueryFacts:
             "The sink was called outside a streaming query.", advice="pass it to writeStream.foreachBatch(sink)"
         )
     context = session.sparkContext
-    # The context's own settings: a session takes any master, long after the context was started with another one.
+    # The context's own settings: a session accepts any master, even after the context was started with another one.
     tries = task_tries(dict(context.getConf().getAll()))
     known = replace(known, query_id=query_id, cores=context.defaultParallelism, task_tries=tries)
     jvm: Any = session._jvm
@@ -102,13 +102,13 @@ def query_facts(frame: DataFrame) -> QueryFacts:
 
 
 def is_untouched(frame: DataFrame) -> bool:
-    """True if the frame is what foreachBatch was given: anything done to it since is a node on top."""
+    """True if the frame is unchanged since foreachBatch got it: any change adds a node on top of the plan."""
     jdf: Any = frame._jdf
     return bool(jdf.queryExecution().logical().nodeName() == "LogicalRDD")
 
 
 def task_tries(conf: Mapping[str, str]) -> int:
-    """How often a task is tried under this configuration: a plain local master knows no second try."""
+    """How often a task is tried with this configuration: once with a plain local master."""
     if (local := _LOCAL.fullmatch(conf.get("spark.master", "").strip())) is not None:
         return int(local[1] or 1)
     return int(conf.get("spark.task.maxFailures", _MAX_FAILURES))
@@ -120,7 +120,7 @@ def _query_id(session: SparkSession) -> str | None:
 
 
 def _cluster_options(plan: Any) -> dict[str, str] | None:
-    """Those of the Kafka scans anywhere below; None where there is none, or where they are of different clusters."""
+    """The options of all Kafka scans in the plan; None if there are none or they differ."""
     leaves = [_kafka_options(leaf) for leaf in _sequence(plan.collectLeaves())]
     found = [
         {name: text for name, text in options.items() if name.lower().startswith("kafka.")}
@@ -131,7 +131,7 @@ def _cluster_options(plan: Any) -> dict[str, str] | None:
 
 
 def _kafka_options(plan: Any) -> dict[str, str] | None:
-    """The options of a plan that is a bare Kafka source; None for any other."""
+    """The options of a plan that is a bare Kafka source; None for any other plan."""
     if plan.getClass().getSimpleName() != "StreamingRelationV2" or "Kafka" not in plan.table().getClass().getName():
         return None
     options = plan.extraOptions().asCaseSensitiveMap()

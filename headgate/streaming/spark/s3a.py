@@ -1,7 +1,7 @@
-"""Spark's own checkpoint on S3: the jars and settings by which a Spark reaches `s3a://` places, and encrypts there.
+"""Spark's own checkpoint on S3: the jars and settings with which Spark reads and encrypts `s3a://` locations.
 
-Both come only where they are asked for; a checkpoint on a disk that outlives the driver needs neither. Keys that are
-in the environment are left there: Hadoop reads them by itself.
+They are added only on request: a checkpoint on a disk that outlives the driver needs neither. Keys in the environment
+stay there: Hadoop reads them itself.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from headgate.connectors.objects.s3.options import HADOOP, plain_name
 from headgate.connectors.objects.wal_options import own_options
 
 SCHEME = "s3a://"
-"""What Hadoop calls S3. `s3://` is a scheme of Amazon's own Spark alone."""
+"""Hadoop's scheme for S3. Only Amazon's own Spark supports `s3://`."""
 
 _ENCRYPTION = {"AES256": "AES256", "aws:kms": "SSE-KMS", "aws:kms:dsse": "DSSE-KMS"}
-"""Of S3's name of an encryption, Hadoop's. One with the caller's own key is left out: Spark would show that key."""
+"""Hadoop's name for each S3 encryption. Encryption with the caller's own key is left out: Spark would show that key."""
 
 _ENVIRONMENT = {
     "endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
@@ -25,13 +25,12 @@ _ENVIRONMENT = {
     "encryption.algorithm": ("AWS_SERVER_SIDE_ENCRYPTION",),
     "encryption.key": ("AWS_SSE_KMS_KEY_ID",),
 }
-"""What Hadoop does not read from the environment, and both our clients do."""
+"""Environment variables that Hadoop does not read, but both of our clients do."""
 
 
 def s3a_settings(storage_options: Mapping[str, str] | None = None) -> dict[str, str]:
-    """For `local_session(settings=…)` or a session of your own: the store that the options, else the environment,
-    name, and how it encrypts. What options hold of keys is in the settings; Spark blots such settings out where it
-    shows any.
+    """Settings for `local_session(settings=…)` or your own session: store and encryption from the options, else from
+    the environment. Keys in the options become part of the settings; Spark redacts them wherever it shows settings.
     """
     found: dict[str, str] = {}
     for name, value in own_options(storage_options).items():
@@ -42,7 +41,7 @@ def s3a_settings(storage_options: Mapping[str, str] | None = None) -> dict[str, 
         if given:
             found.setdefault(name, given)
     if "endpoint" in found:
-        # Servers of one's own rarely have a host name per bucket.
+        # Self-hosted servers rarely have a host name per bucket.
         found["path.style.access"] = "true"
         found["connection.ssl.enabled"] = str(not found["endpoint"].startswith("http://")).lower()
     if "session.token" in found:
@@ -57,7 +56,7 @@ def s3a_settings(storage_options: Mapping[str, str] | None = None) -> dict[str, 
 
 
 def reaches(place: str, storage_options: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The settings that a Spark needs for a checkpoint or a ledger at a place, jars included; none where that is not on
+    """The settings, jars included, that Spark needs for a checkpoint or ledger at a location; empty if it is not on
     s3a.
 
     Raises JarsMissing.

@@ -27,7 +27,7 @@ TASK_TRIES = 4
 
 
 _REAPED = 1.0
-"""Seconds between the end of a process's connections and its own."""
+"""Seconds to wait for a process to exit after its connections have closed."""
 
 
 _NEEDED = {
@@ -36,7 +36,7 @@ _NEEDED = {
     "org.apache.kafka.clients.consumer.KafkaConsumer": "kafka-clients",
     "org.apache.commons.pool2.PooledObjectFactory": "commons-pool2",
 }
-"""A class of each jar that Spark's Kafka source needs. Spark names none of them, or one after the other."""
+"""One class of each jar that Spark's Kafka source needs. Spark's errors name none of these jars, or one at a time."""
 
 
 class SparkFailed(HeadgateError):
@@ -120,9 +120,9 @@ def local_session(
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": str(threads),
-        # Spark makes this folder as soon as SQL is asked for a table; nothing of ours lies there.
+        # Spark creates this folder as soon as SQL looks up a table; headgate stores nothing there.
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "headgate-warehouse"),
-        # Times in a table are instants; the machine's zone has no say.
+        # Times in a table are instants; the machine's time zone must not matter.
         "spark.sql.session.timeZone": "UTC",
         **given,
     }
@@ -202,7 +202,7 @@ def _ignore_stops() -> None:
 
 
 def _launched(error: BaseException) -> subprocess.Popen[bytes] | None:
-    """The JVM that PySpark was about to hand over when this was raised: it asks it a dozen things before it does."""
+    """The JVM process from the traceback of a failed start: PySpark makes several calls to it before it returns it."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if frame.f_code.co_name == "launch_gateway":
             return frame.f_locals.get("proc")
@@ -211,7 +211,7 @@ def _launched(error: BaseException) -> subprocess.Popen[bytes] | None:
 
 @contextmanager
 def _printing_to(log_file: Path | None) -> Iterator[None]:
-    """Processes that are started meanwhile inherit the file as their stdout and stderr, for all their life."""
+    """Processes started in the block inherit the file as stdout and stderr, for their whole life."""
     if log_file is None:
         yield
         return

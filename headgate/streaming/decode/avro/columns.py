@@ -1,11 +1,11 @@
-"""Avro values of one schema as Arrow columns, all values side by side: no loop over rows.
+"""Avro values of one schema as Arrow columns: all values are read side by side, without a loop over rows.
 
-Every value has a cursor, and each step of the schema moves all cursors at once: a varint is at most ten steps over
-those values that still have a byte of it, a union is one step per branch. Only arrays and maps take a step per item
-of the longest one.
+Every value has a cursor, and each step of the schema moves all cursors at once. A varint takes at most ten steps, each
+over the values that still have a byte of it; a union takes one step per branch. Only arrays and maps take one step per
+item of the longest one.
 
-Promises: what a value holds never raises; a value that ends early, continues too long, or holds what its column cannot,
-is told in `errors`, and no other value is read differently for it.
+Promises: the content of a value never raises. A value that ends early, is too long, or does not fit its column is
+reported in `errors`, and does not affect how other values are read.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ Numbers = npt.NDArray[np.int64]
 _ENDS_EARLY = "the value is cut off"
 _DECIMAL_BYTES = 16
 _DEPTH = 100
-"""Of records in records that nobody wants; those that are wanted end with their column's type."""
+"""Maximum depth of nested records that are skipped; records that are read end with their column's type."""
 
 
 class Cursors:
-    """Where each value is read. `rows` are numbers of values, everywhere."""
+    """The position of each value. `rows` are always indices of values."""
 
     def __init__(self, data: npt.NDArray[np.uint8], starts: Numbers, ends: Numbers) -> None:
-        """`data` holds all values, from starts to ends."""
+        """`data` holds all values; value i is at [starts[i], ends[i])."""
         self._data = data if len(data) else np.zeros(1, np.uint8)
         self._at = starts.copy()
         self._ends = ends
         self._depth = 0
         self.errors: dict[int, str] = {}
-        """Why a value is bad."""
+        """The reason of each bad value."""
 
     def read(self, node: Node, rows: Numbers, kind: pa.DataType | None) -> pa.Array | None:
-        """What the values hold next, in the type `kind`; None: nobody wants it, and the cursors pass over it.
+        """Read what the values hold next, as type `kind`; None skips it.
 
-        Raises InvalidInput if the schema can never be that type.
+        Raises InvalidInput if the schema can never become that type.
         """
         if kind is None and not len(rows):
             return None
@@ -62,19 +62,19 @@ class Cursors:
         return self._items(node, rows, kind)
 
     def fail(self, rows: Iterable[int], why: str) -> None:
-        """These are bad; the first reason stays. Their cursors stand at their ends."""
+        """Mark these values as bad, and move their cursors to the end. The first reason stays."""
         for row in rows:
             self.errors.setdefault(int(row), why)
             self._at[row] = self._ends[row]
 
     def check_ends(self, rows: Numbers) -> None:
-        """Values that continue after their last field are bad."""
+        """Mark values as bad that have bytes left after their last field."""
         self.fail(rows[self._at[rows] < self._ends[rows]], "bytes are left after the value")
 
     # -- bytes -----------------------------------------------------------------------
 
     def _long(self, rows: Numbers) -> Numbers:
-        """Varints, zigzag."""
+        """Read zigzag varints."""
         at = self._at[rows]
         ends = self._ends[rows]
         found = np.zeros(len(rows), np.uint64)
@@ -97,7 +97,7 @@ class Cursors:
         return (found >> np.uint64(1)).astype(np.int64) ^ -(found & np.uint64(1)).astype(np.int64)
 
     def _span(self, rows: Numbers, lengths: Numbers) -> tuple[Numbers, Numbers]:
-        """Starts and lengths of the next bytes; the cursors pass them."""
+        """Starts and lengths of the next bytes; moves the cursors past them."""
         starts = self._at[rows]
         wrong = (lengths < 0) | (lengths > self._ends[rows] - starts)
         if wrong.any():
@@ -108,7 +108,7 @@ class Cursors:
         return starts, lengths
 
     def _matrix(self, rows: Numbers, size: int) -> npt.NDArray[np.uint8]:
-        """The next `size` bytes of each; zeros where they are not there."""
+        """The next `size` bytes of each value; zeros if they are missing."""
         starts, lengths = self._span(rows, np.full(len(rows), size, np.int64))
         where = np.minimum(starts[:, None] + np.arange(size), len(self._data) - 1)
         return np.where(lengths[:, None] > 0, self._data[where], 0).astype(np.uint8)
@@ -181,7 +181,7 @@ class Cursors:
         return self._to(self._spread(text, fits, rows, "a string is not UTF-8"), rows, kind, Primitive("string"))
 
     def _to(self, found: pa.Array, rows: Numbers, kind: pa.DataType, node: Node) -> pa.Array:
-        """In the column's type; values that it cannot hold are bad."""
+        """Cast to the column's type; values that do not fit are bad."""
         if found.type == kind:
             return found
         if not (keeps_values(found.type, kind) or (kinds.is_binary(kind) and found.type == pa.large_binary())):
@@ -190,7 +190,7 @@ class Cursors:
         return self._spread(values, fits, rows, f"{kind} cannot hold the value of {_named(node)}")
 
     def _spread(self, values: pa.Array, fits: npt.NDArray[np.bool_], rows: Numbers, why: str) -> pa.Array:
-        """The values where they fit, null elsewhere: those rows are bad."""
+        """The values that fit, null elsewhere; the other rows are bad."""
         if fits.all():
             return values
         self.fail(rows[~fits], why)
@@ -227,7 +227,7 @@ class Cursors:
         return None if kind is None else pa.StructArray.from_arrays(columns, fields=list(wanted.values()))
 
     def columns(self, node: Record, rows: Numbers, wanted: Iterable[pa.Field]) -> list[pa.Array]:
-        """The fields of records that are wanted, by name; one that the writer does not have is null."""
+        """The wanted fields of records, by name; a field that the writer does not have is null."""
         fields = {field.name: field for field in wanted}
         found: dict[str, pa.Array] = {}
         for name, inner in node.fields:
@@ -248,7 +248,9 @@ class Cursors:
         return columns
 
     def _items(self, node: Items | Pairs, rows: Numbers, kind: pa.DataType | None) -> pa.Array | None:
-        """Blocks of items, each block with its count; a negative one is followed by the block's size in bytes."""
+        """Blocks of items. Each block begins with its count; a negative count is followed by the block's size in
+        bytes.
+        """
         is_map = isinstance(node, Pairs)
         if kind is not None and not (kinds.is_map(kind) if is_map else _is_list(kind)):
             raise InvalidInput(f"an Avro {'map' if is_map else 'array'} cannot be converted to {kind}")
@@ -313,7 +315,7 @@ class Cursors:
 
 
 def _timed(numbers: Numbers, node: Primitive, kind: pa.DataType) -> pa.Array:
-    """Numbers that are times, as times; as numbers where the column has numbers."""
+    """Numbers of a time type as times; as numbers if the column is numeric."""
     logical = node.logical
     if logical is None or kinds.is_integer(kind):
         return pa.array(numbers)
@@ -326,7 +328,7 @@ def _timed(numbers: Numbers, node: Primitive, kind: pa.DataType) -> pa.Array:
 
 
 def _placed(values: pa.Array, where: Numbers, length: int) -> pa.Array:
-    """The values at these places of an array of that length, null elsewhere."""
+    """An array of that length with the values at these positions, null elsewhere."""
     if len(where) == length:
         return values
     at = np.full(length, -1, np.int64)

@@ -39,12 +39,12 @@ from headgate.streaming.decode.json.screen import layout
 from headgate.streaming.decode.keys import decode_keys as plain_keys
 
 HEADER = 5
-"""Bytes before the value."""
+"""Length of the header before the value."""
 
 
 @dataclass(frozen=True)
 class WriterSchemas:
-    """Where the schemas of writers are found: in a registry, or given."""
+    """The schemas of writers: from a registry, or given."""
 
     registry: SchemaRegistry | None = None
     given: tuple[tuple[int, str], ...] = field(default=(), repr=False)

@@ -1,6 +1,6 @@
-"""Avro schemas, parsed: what a value's bytes mean. Pure; knows nothing of columns.
+"""Parsed Avro schemas, which say what a value's bytes mean. Pure; knows nothing of columns.
 
-The specification's types, logical ones that a table can hold, names and namespaces, and types that name themselves.
+Supports the specification's types, the logical types that a table can hold, names and namespaces, and recursive types.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Primitive:
 
 @dataclass(frozen=True)
 class Fixed:
-    """So many bytes."""
+    """A fixed number of bytes."""
 
     size: int
     logical: str | None = None
@@ -52,35 +52,35 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Enum:
-    """One of these words."""
+    """One of these symbols."""
 
     symbols: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Items:
-    """A list."""
+    """An array."""
 
     item: Node
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """A map with words as keys."""
+    """A map with string keys."""
 
     value: Node
 
 
 @dataclass(frozen=True)
 class Union:
-    """One of these."""
+    """One of these types."""
 
     branches: tuple[Node, ...]
 
 
 @dataclass(frozen=True)
 class Record:
-    """Fields in order. They are set when all names are known: a record may hold itself."""
+    """Fields in order. They are set after the record's name is known, because a record may contain itself."""
 
     name: str
     fields: list[tuple[str, Node]] = field(default_factory=list, compare=False, repr=False)
@@ -90,7 +90,7 @@ Node: TypeAlias = Primitive | Fixed | Enum | Items | Pairs | Union | Record
 
 
 def parse(schemas: Sequence[str]) -> Node:
-    """The last of the schemas; the others are those that it refers to. Raises InvalidInput."""
+    """Parse the last schema; the earlier ones are those that it refers to. Raises InvalidInput."""
     names: dict[str, Node] = {}
     found: Node | None = None
     for text in schemas:
@@ -142,7 +142,7 @@ def _full(name: str, space: str | None) -> str:
 
 
 def _logical(kind: str, definition: Mapping[str, Any]) -> tuple[str | None, int, int]:
-    """A logical type that is unknown, or stands where it may not, is none: so says the specification."""
+    """The logical type; None if it is unknown or not allowed here, as the specification requires."""
     logical = definition.get("logicalType")
     if logical not in _LOGICAL.get(kind, ()):
         return None, 0, 0

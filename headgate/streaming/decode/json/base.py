@@ -1,4 +1,4 @@
-"""How JSON fills one Arrow type, and what is wrong with a value that does not fit, in a few words."""
+"""How JSON fills one Arrow type, and short error texts for values that do not fit."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 import pyarrow as pa
 
 SAMPLE = 40
-"""Characters of a value that an error may show: enough to find it, too few to leak a document."""
+"""Maximum characters of a value in an error: enough to find it, too few to leak a document."""
 
 ERROR_CHARS = 80
-"""Longest text taken over from Arrow's errors: they may repeat the value."""
+"""Maximum characters of an Arrow error, because it may repeat the value."""
 
 
 class Unfit(Exception):
-    """A value does not fit its column. The text names the column and the reason; `rows` marks, where they are known,
-    exactly the rows of the column to which it applies.
+    """A value does not fit its column. The text names the column and the reason. `rows`, if known, marks exactly the
+    rows of the column to which it applies.
     """
 
     def __init__(self, why: str, rows: pa.Array | None = None) -> None:
@@ -26,55 +26,55 @@ class Unfit(Exception):
 
 
 class Unsure(Exception):
-    """Python's reader gives up on the record; only the whole-column reader can judge it."""
+    """Python's reader cannot judge the record; only the whole-column reader can."""
 
 
 @dataclass(frozen=True)
 class JsonType(ABC):
-    """One Arrow type. Each subclass has the rule twice, side by side: for a column and for a value.
+    """One Arrow type. Each subclass has its rule twice, side by side: for a column and for a value.
 
-    `pyarrow.json` reads a column as its *stand-in* type (the type itself where its reading is strict, text where it is
-    lenient or unable), and `finish` makes the wanted type of it: together they judge. `read` judges one value as Python
-    parsed it, and refuses only what these refuse as well: it finds bad records among many where the text of a column
-    cannot be parsed, and says what is wrong with them.
+    `pyarrow.json` reads a column as its *stand-in* type: the type itself if pyarrow reads it strictly, otherwise text.
+    `finish` converts that to the wanted type; the two together decide. `read` checks one value as Python parsed it, and
+    refuses only what the two also refuse: it finds bad records if the text of a column cannot be parsed, and says what
+    is wrong with them.
     """
 
     kind: pa.DataType
 
     @property
     def parts(self) -> tuple[JsonType, ...]:
-        """The types inside."""
+        """The nested types."""
         return ()
 
     @property
     def by_record(self) -> bool:
-        """Whether pyarrow.json cannot read it: its column is made of what `read` gives, row by row."""
+        """True if pyarrow.json cannot read it: its column is built from `read`, row by row."""
         return any(part.by_record for part in self.parts)
 
     @property
     def stand_in(self) -> pa.DataType:
-        """The type in which a column is first read: all of it nullable, because pyarrow.json refuses a null struct that
-        has a required child.
+        """The type in which a column is first read. All of it is nullable, because pyarrow.json refuses a null struct
+        that has a required child.
         """
         return self.kind
 
     def finish(self, array: pa.Array, path: str) -> pa.Array:
-        """The stand-in column as a column of the type. A value that JSON does not hold exactly is never rounded,
-        wrapped, shifted or dropped on the way. Raises Unfit.
+        """Convert the stand-in column to the type. A value that does not fit exactly is never rounded, wrapped, shifted
+        or dropped. Raises Unfit.
         """
         return array
 
     @abstractmethod
     def read(self, value: Any, path: str) -> Any:
-        """The value (not null, at this path) to build the stand-in from. Raises Unfit."""
+        """Check a value (not null, at this path), and return the value for the stand-in. Raises Unfit."""
 
     def holds(self, what: type[JsonType]) -> bool:
-        """True if such a type is in it, at any depth."""
+        """True if the type or a nested type is of this class."""
         return isinstance(self, what) or any(part.holds(what) for part in self.parts)
 
 
 class NumberText(float):
-    """A number with a fraction or an exponent, and its text: decimals are made of that."""
+    """A number with a fraction or exponent, with its text: decimals are made from the text."""
 
     text: str
 
@@ -88,13 +88,13 @@ class NumberText(float):
 
 
 def wrong(path: str, wanted: str, value: Any) -> Unfit:
-    """A value of another kind than the one that is wanted."""
+    """The error for a value of the wrong kind."""
     sample = "" if isinstance(value, dict | list | bool) else f" {shown(value)}"
     return Unfit(f"column {path!r}: wanted {wanted}, got {noun(value)}{sample}")
 
 
 def noun(value: Any) -> str:
-    """What JSON calls the value."""
+    """The value's kind, in JSON's terms."""
     for kind, name in ((bool, "a boolean"), (str, "a string"), (dict, "an object"), (list, "an array")):
         if isinstance(value, kind):
             return name
@@ -102,14 +102,14 @@ def noun(value: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """The start of a value, printable."""
+    """The beginning of a value, printable."""
     text = value if isinstance(value, str) else value.text if isinstance(value, NumberText) else _digits(value)
     printable = ascii(text[:SAMPLE])[1:-1]
     return repr(text) if len(text) <= SAMPLE and len(printable) <= SAMPLE else f"'{printable[:SAMPLE]}…'"
 
 
 def clipped(text: str) -> str:
-    """The start of an error of Arrow's, printable."""
+    """The beginning of an Arrow error, printable."""
     printable = ascii(text)[1:-1]
     return printable if len(printable) <= ERROR_CHARS else printable[: ERROR_CHARS - 1] + "…"
 

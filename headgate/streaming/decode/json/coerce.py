@@ -1,4 +1,4 @@
-"""Values of another JSON kind than the column's, taken where the caller allows it, by name. Off by default."""
+"""Coercions: a column also takes values of another JSON kind, if the caller allows it by name. Off by default."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Coerce: TypeAlias = tuple[str, ...]
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
 MAX_DIGITS = 400
-"""Of a number in a text: no column holds more."""
+"""Maximum digits of a number in a string: no column holds more."""
 
 
 @dataclass(frozen=True)
 class Coerced(JsonType):
-    """A type that takes further values: what such a value stands for is judged by the type's own rule.
+    """A type that also takes values of another kind; the type's own rule then checks the converted value.
 
-    pyarrow.json does not read it: its column is made of what `read` gives.
+    pyarrow.json cannot read it: its column is built from `read`.
     """
 
     inner: JsonType
@@ -49,7 +49,7 @@ class Coerced(JsonType):
         return self.inner.read(self._meant(value, path), path)
 
     def _meant(self, value: Any, path: str) -> Any:
-        """What the value stands for; itself, where it is not one of these."""
+        """The converted value; the value itself if it is of the column's own kind."""
         raise NotImplementedError
 
 
@@ -65,7 +65,7 @@ class NumberFromText(Coerced):
 
 
 class TextFromNumber(Coerced):
-    """Strings from a number, as it is written."""
+    """Strings from a number, as it is written in the JSON."""
 
     def _meant(self, value: Any, path: str) -> Any:
         if isinstance(value, NumberText):
@@ -75,12 +75,12 @@ class TextFromNumber(Coerced):
 
 @dataclass(frozen=True)
 class Coercion:
-    """One of them."""
+    """One coercion."""
 
     of: tuple[type[JsonType], ...]
     by: type[Coerced]
     rule: str
-    """For people."""
+    """Its description in the docs."""
 
 
 COERCIONS: Mapping[str, Coercion] = {
@@ -94,7 +94,7 @@ COERCIONS: Mapping[str, Coercion] = {
 
 
 def check_coerce(names: str | Iterable[str]) -> Coerce:
-    """The names, sorted, each once. Raises InvalidInput for one that does not exist, with the nearest."""
+    """The names, sorted and without duplicates. Raises InvalidInput for an unknown name, with the nearest known one."""
     given = (names,) if isinstance(names, str) else tuple(names)
     known = list(COERCIONS)
     for name in given:
@@ -108,6 +108,6 @@ def check_coerce(names: str | Iterable[str]) -> Coerce:
 
 
 def coerced(kind: JsonType, names: Coerce) -> JsonType:
-    """The type with what the names allow."""
+    """The type with the coercions that the names allow."""
     found = next((one for name in names if isinstance(kind, (one := COERCIONS[name]).of)), None)
     return kind if found is None else found.by(kind.kind, kind)

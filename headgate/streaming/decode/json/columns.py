@@ -1,10 +1,11 @@
-"""The whole-column reader: `pyarrow.json` reads many records in one go, and each column is finished at once.
+"""The whole-column reader: `pyarrow.json` reads many records at once, and each column is converted at once.
 
 Promise: every position ends up in `positions` or in `bad`, good rows in order; a record is bad only if this reader
-refuses it by itself. Two things can be wrong with many records:
-1. A column does not finish (a null, a range, a time): it names its rows exactly; they go, and what was read stays.
-2. The text does not parse: it is tried by halves. In the last few rows, and where many are bad, each record is looked
-   at by `RecordReader`, and those that fit are parsed again together.
+refuses it by itself. Two things can be wrong in a set of records:
+1. A column cannot be converted (a null, a range, a time). It names the bad rows exactly; they are dropped, and the
+   parsed columns are kept.
+2. The text does not parse. It is split in halves and parsed again. For the last few rows, and if many are bad,
+   `RecordReader` checks each record, and those that fit are parsed again together.
 """
 
 from __future__ import annotations
@@ -23,25 +24,25 @@ from headgate.streaming.decode.json.screen import Positions, layout, screen
 from headgate.streaming.decode.json.types import columns_of
 
 WINDOW_BYTES = 8 << 20
-"""Values parsed at once: bounds the parser's own memory, and is past the size where more makes it faster."""
+"""Bytes parsed at once. Limits the parser's memory; more would not be faster."""
 
 MAX_VALUE_BYTES = 1 << 30
-"""A larger value is bad: pyarrow.json counts a block in 31 bits. Kafka's default limit is 1 MiB."""
+"""Maximum size of a value: pyarrow.json counts the bytes of a block in 31 bits. Kafka's default limit is 1 MiB."""
 
 LOOK_ROWS = 64
-"""The smallest piece that is parsed by itself: below, a call costs as much as a look at each record."""
+"""The smallest number of rows to parse by itself: below, a call costs as much as checking each record."""
 
 MANY_BAD = 100
-"""With more than one bad record in so many, the next ones are looked at right away."""
+"""If more than one record in this many is bad, the next records are checked one by one at once."""
 
 MANY_ROWS = 2048
-"""So many at a time: then it is seen whether there still are many."""
+"""If many records are bad, this many are checked one by one before whole columns are tried again."""
 
 _NOT_PARSED = (pa.ArrowInvalid, Unfit, Unsure)
 
 
 class ColumnReader:
-    """One call of decode: what has been found so far."""
+    """The state of one call of decode."""
 
     def __init__(self, schema: pa.Schema, coerce: Coerce = ()) -> None:
         self._schema = schema
@@ -55,15 +56,15 @@ class ColumnReader:
         )
         self._by_record = {name: stand_ins[name] for name in by_record}
         self._read: list[tuple[dict[str, pa.Array], pa.Array, Positions]] = []
-        """Of the window: columns, texts and positions, in order."""
+        """Columns, texts and positions of the current window, in order."""
         self._good: list[pa.RecordBatch] = []
         self._good_at: list[Positions] = []
         self.bad: dict[int, str] = {}
-        """Why, by position."""
+        """Reasons by position."""
         self._many_bad = False
 
     def decode(self, values: pa.Array, at: Positions) -> None:
-        """Take the values (binary, no nulls), which stand at these positions, window by window."""
+        """Decode values (binary, no nulls) at these positions, window by window."""
         for start, stop in _windows(values):
             window = values.slice(start, stop - start)
             if stop - start == 1 and len(window[0].as_buffer()) > MAX_VALUE_BYTES:
@@ -79,13 +80,15 @@ class ColumnReader:
         return pa.concat_batches([pa.RecordBatch.from_pylist([], schema=self._schema), *self._good])
 
     def positions(self) -> Positions:
-        """Where each good row stood."""
+        """The position of each good row."""
         return np.concatenate([np.empty(0, np.int64), *self._good_at])
 
     # -- from fast to thorough -------------------------------------------------------
 
     def _take(self, texts: pa.Array, at: Positions, *, fails: bool = False) -> None:
-        """All of it in one go; text that does not parse by halves, down to a look. `fails`: it is known to."""
+        """Parse all texts at once. Texts that do not parse are halved, down to single records. `fails`: it is known
+        that they do not parse together.
+        """
         if not (fails or self._many_bad) and self._parsed(texts, at):
             return
         if len(texts) <= (MANY_ROWS if self._many_bad else LOOK_ROWS):
@@ -96,17 +99,17 @@ class ColumnReader:
         parsed = not self._many_bad and self._parsed(left, left_at)
         if not parsed:
             self._take(left, left_at, fails=True)
-        # Where the left half parsed, it is the right one that does not.
+        # If the left half parsed, the right half does not.
         self._take(texts.slice(middle), at[middle:], fails=parsed)
 
     def _look(self, texts: pa.Array, at: Positions) -> None:
-        """Record by record; those that fit are parsed together."""
+        """Check record by record, and parse those that fit together."""
         fits = np.array([self._fits(text, int(at[row])) for row, text in enumerate(texts.to_pylist())], bool)
         self._many_bad = int(np.count_nonzero(~fits)) * MANY_BAD > len(fits)
         self._halve(texts.filter(pa.array(fits)), at[fits])
 
     def _fits(self, text: str, at: int) -> bool:
-        """True if one record fits, by the rules; where they cannot tell, by the parser."""
+        """True if a record fits, by the rules; if they cannot tell, by the parser."""
         try:
             self._records.read(text)
         except Unfit as error:
@@ -125,7 +128,7 @@ class ColumnReader:
         return True
 
     def _halve(self, texts: pa.Array, at: Positions) -> None:
-        """In one go; halving finds the rare record that `RecordReader` lets through and the parser does not."""
+        """Parse at once. Halving finds the rare record that `RecordReader` accepts and the parser refuses."""
         if self._parsed(texts, at):
             return
         if len(texts) == 1:
@@ -136,7 +139,7 @@ class ColumnReader:
         self._halve(texts.slice(middle), at[middle:])
 
     def _parsed(self, texts: pa.Array, at: Positions) -> bool:
-        """True if the texts parse: then their columns wait for `_settle`."""
+        """True if the texts parse; their columns then wait for `_settle`."""
         if len(texts):
             try:
                 self._read.append((self._parse(texts), texts, at))
@@ -154,7 +157,7 @@ class ColumnReader:
             self._settle(columns, texts, at)
 
     def _settle(self, columns: dict[str, pa.Array], texts: pa.Array, at: Positions) -> None:
-        """Finish the columns that were read: their rows are good, or refused by a column, which names them."""
+        """Convert the parsed columns. Rows that a column refuses become bad, the others good."""
         while len(texts):
             try:
                 batch = self._finish(columns)
@@ -180,12 +183,12 @@ class ColumnReader:
     # -- one call of the parser --------------------------------------------------------
 
     def _parse(self, texts: pa.Array) -> dict[str, pa.Array]:
-        """The stand-in columns of screened texts, all of them or an error."""
+        """The stand-in columns of screened texts; fails if any text does not parse."""
         lines = pc.binary_join_element_wise(texts, "", "\n")
         offsets, _ = layout(lines)
         start, stop = int(offsets[0]), int(offsets[-1])
-        # Not read_json, which starts a thread per call. One block: its end is the only place
-        # where a newline has a meaning of its own.
+        # Not read_json, which starts a thread per call. One block: only at a block's end does a newline have a meaning
+        # of its own.
         reader = arrow_json.open_json(
             pa.BufferReader(lines.buffers()[2].slice(start, stop - start)),
             read_options=arrow_json.ReadOptions(block_size=stop - start),
@@ -205,7 +208,7 @@ class ColumnReader:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _why(self, text: str) -> str | None:
-        """What is wrong with a record, more closely than its column can tell."""
+        """The error of a record, more precise than its column's error."""
         try:
             self._records.read(text)
         except Unfit as error:
@@ -226,7 +229,7 @@ class ColumnReader:
 
 
 def _windows(values: pa.Array) -> Iterator[tuple[int, int]]:
-    """Ranges of values with about WINDOW_BYTES, or one larger value."""
+    """Ranges of values with about WINDOW_BYTES each, or with one larger value."""
     offsets, _ = layout(values)
     start = 0
     while start < len(values):
@@ -237,7 +240,7 @@ def _windows(values: pa.Array) -> Iterator[tuple[int, int]]:
 
 
 def _marked(error: Exception) -> Positions:
-    """The rows that an error names, if it names any."""
+    """The rows that an error marks; empty if it marks none."""
     rows = error.rows if isinstance(error, Unfit) else None
     if rows is None:
         return np.empty(0, np.int64)

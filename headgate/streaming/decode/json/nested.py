@@ -1,4 +1,4 @@
-"""Objects and arrays: structs, maps and lists."""
+"""Types read from objects and arrays: structs, maps and lists."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _MISSING = object()
 
 
 class Twice(dict[str, Any]):
-    """An object in which names are given more than once."""
+    """An object with duplicate names."""
 
     names: frozenset[str]
 
 
 @dataclass(frozen=True)
 class Field:
-    """A column, a field of a struct, or what a list or map holds."""
+    """A column, a field of a struct, or the items of a list or map."""
 
     arrow: pa.Field
     type: JsonType
@@ -39,13 +39,13 @@ class Field:
         return bool(self.arrow.nullable)
 
     def finish(self, array: pa.Array, path: str) -> pa.Array:
-        """As JsonType's; a required one must be there in every row."""
+        """Like `JsonType.finish`; a required field must not be null in any row."""
         if not self.nullable and array.null_count:
             raise Unfit(f"column {path!r} is missing or null", array.is_null())
         return self.type.finish(array, path)
 
     def read(self, value: Any, path: str) -> Any:
-        """As JsonType's, of a value that is nullable."""
+        """Like `JsonType.read`, also for a null or missing value."""
         if value is not None and value is not _MISSING:
             return self.type.read(value, path)
         if not self.nullable:
@@ -104,7 +104,7 @@ class Struct(JsonType):
 
 @dataclass(frozen=True)
 class List(JsonType):
-    """An array; of its length, where the type has one."""
+    """An array; of fixed length if the type has one."""
 
     item: Field
 
@@ -143,7 +143,7 @@ class List(JsonType):
 
 @dataclass(frozen=True)
 class Map(JsonType):
-    """An object with any names. pyarrow.json cannot read it: its column is made of what `read` gives."""
+    """An object with any names. pyarrow.json cannot read it: its column is built from `read`."""
 
     item: Field
 
@@ -175,7 +175,7 @@ class Map(JsonType):
 
 
 def _inner(array: pa.Array, values: pa.Array, item: Field, path: str) -> pa.Array:
-    """What the lists or maps hold, finished. The rows of an Unfit are made those of the lists."""
+    """Convert the items of lists or maps. The rows of an Unfit are mapped to those of the lists."""
     try:
         return item.finish(values, path)
     except Unfit as error:

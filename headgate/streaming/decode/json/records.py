@@ -1,4 +1,4 @@
-"""One record at a time: finds the bad ones among many, and says what is wrong with each."""
+"""Reads one record at a time: finds the bad records among many, and says what is wrong with each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headgate.streaming.decode.json.scalars import Exact
 
 
 class RecordReader:
-    """Reads records as Python does, by the rules of the columns (see JsonType)."""
+    """Parses records with Python's json, and checks them by the columns' rules (see JsonType)."""
 
     def __init__(self, columns: Fields) -> None:
         self._columns = columns
@@ -21,7 +21,7 @@ class RecordReader:
         self._json = json.JSONDecoder(object_pairs_hook=_object, parse_float=NumberText if by_text else None)
 
     def read(self, text: str) -> None:
-        """Nothing, if the record fits. Raises Unfit, or Unsure."""
+        """Check that the record fits. Raises Unfit, or Unsure."""
         self._columns.read(self.load(text))
 
     def by_record(self, text: str) -> dict[str, Any]:
@@ -35,7 +35,7 @@ class RecordReader:
         except RecursionError:
             raise Unsure("nested too deeply") from None
         except json.JSONDecodeError as error:
-            # pyarrow.json also knows Inf and -NaN, which are harmless in a field that nobody reads.
+            # pyarrow.json also accepts Inf and -NaN, which are harmless in an ignored field.
             if "Inf" in text or "NaN" in text:
                 raise Unsure(f"not JSON: {error.msg}") from None
             raise Unfit(f"not JSON: {error.msg} at character {error.pos}") from None

@@ -35,7 +35,7 @@ class String(JsonType):
 
 
 def has_surrogate(text: str) -> bool:
-    """True if half a surrogate pair is in it."""
+    """True if the text contains half a surrogate pair."""
     if text.isascii():
         return False
     try:
@@ -46,7 +46,9 @@ def has_surrogate(text: str) -> bool:
 
 
 class Integer(JsonType):
-    """A number without fraction or exponent. Small ones are read as int64, where their range can be judged by row."""
+    """A number without fraction or exponent. Types below 64 bits are read as int64, so that their range can be checked
+    per row.
+    """
 
     @property
     def stand_in(self) -> pa.DataType:
@@ -75,15 +77,15 @@ class Integer(JsonType):
 
 
 _FLOAT_MAX = 3.41e38
-"""Above this no float is finite. Just below it, the column's own conversion decides."""
+"""Above this no float is finite. Just below, the column's own conversion decides."""
 
 _HALF_MAX = 65520.0
-"""From here on the nearest half float is infinite."""
+"""At or above this, the nearest half float is infinite."""
 
 
 class Real(JsonType):
-    """A number, finite in the type: pyarrow.json takes NaN and Infinity, and makes infinity of 1e39 in a float. It
-    cannot read half floats, which are made of doubles.
+    """A number that is finite in the type: pyarrow.json accepts NaN and Infinity, and turns 1e39 into infinity in a
+    float. It cannot read half floats, which are converted from doubles.
     """
 
     @property
@@ -117,7 +119,7 @@ _DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,9})
 
 
 class Exact(JsonType):
-    """A decimal, from its text: pyarrow.json refuses a finer fraction, and takes 100000000 for a decimal(10, 2)."""
+    """A decimal, from its text: pyarrow.json refuses a finer fraction, and accepts 100000000 for a decimal(10, 2)."""
 
     @cached_property
     def _digits(self) -> tuple[int, int]:

@@ -1,14 +1,12 @@
-"""What must be known of the values before `pyarrow.json` may see them.
+"""Checks of values before `pyarrow.json` may parse them.
 
-Promise: every text that passes begins with '{', ends with '}' and holds no NUL, and no
-text that passes has a bare `null` between two documents. Three things follow when the
-texts are joined with newlines:
+Promise: every accepted text begins with '{', ends with '}' and contains no NUL, and none has a bare `null` between two
+documents. When the texts are joined with newlines, three things follow:
 
-1. Each newline that joins two texts stands between '}' and '{', which JSON allows only
-   between documents (a bare newline inside a string is an error). So every text gives at
-   least one row, and equal counts of rows and texts mean that row i is text i.
-2. NUL, which ends pyarrow.json's input early, cannot hide texts behind it.
-3. pyarrow.json never meets a document that is `null`, on which it crashes the process.
+1. Each joining newline stands between '}' and '{', which JSON allows only between documents (a bare newline inside a
+   string is an error). So every text gives at least one row, and if there are as many rows as texts, row i is text i.
+2. A NUL, which ends pyarrow.json's input early, cannot hide texts behind it.
+3. pyarrow.json never meets a document `null`, on which it crashes the process.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from headgate.streaming.decode.json.base import SAMPLE
 
 Positions: TypeAlias = "npt.NDArray[np.int64]"
 Refuse: TypeAlias = Callable[[int, str], None]
-"""Takes the position of a bad record and the reason."""
+"""Gets the position of a bad record and the reason."""
 
 _SPACE = " \t\r\n"
 _SPACES = np.isin(np.arange(256), list(_SPACE.encode()))
@@ -37,9 +35,9 @@ _NULL_AFTER_OBJECT = re.compile(rb"\}[ \t\r\n]*null")
 def screen(
     values: pa.Array, at: Positions, refuse: Refuse, is_document: Callable[[str], bool]
 ) -> tuple[pa.Array, Positions]:
-    """The texts of the values that may be parsed, trimmed, and their positions; the rest goes to `refuse`.
+    """The texts that may be parsed, trimmed, with their positions; the others go to `refuse`.
 
-    `is_document` says whether a suspicious text is one JSON document.
+    `is_document` returns whether a suspicious text is one JSON document.
     """
     texts, at = _utf8(values, at, refuse)
     texts, at = _objects(texts, at, refuse)
@@ -47,7 +45,7 @@ def screen(
 
 
 def layout(array: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8]]:
-    """Offsets (one more than values, not from zero) and bytes of a string or binary array, not copied."""
+    """Offsets (one more than values, not starting at zero) and bytes of a string or binary array, without a copy."""
     if not len(array):
         return np.zeros(1, np.int64), np.empty(0, np.uint8)
     large = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
@@ -122,7 +120,7 @@ def _without_traps(
 
 
 def _nulls_after_objects(data: npt.NDArray[np.uint8], texts: int) -> Positions:
-    """Where an object ends and `null` follows: a look at each closing brace, which are few among the bytes."""
+    """Positions where `null` follows the end of an object. Only closing braces are checked, which are few."""
     closing = data == _CLOSING
     if np.count_nonzero(closing) == texts:
         return np.empty(0, np.int64)  # each text ends with its only one

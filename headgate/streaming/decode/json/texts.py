@@ -1,4 +1,4 @@
-"""What JSON has no values for, and writes as text: times and bytes."""
+"""Types that JSON writes as strings: times and bytes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _ZONE = r"[T ].*(Z|[+-]\d\d(:?\d\d)?)$"
 
 
 class Time(JsonType):
-    """Timestamps, because pyarrow.json silently shifts "…T03:00+02:00" to 01:00 where the column has no zone; dates,
-    because it takes days since 1970 only.
+    """Timestamps and dates. They are read as text, because pyarrow.json silently shifts "…T03:00+02:00" to 01:00 if the
+    column has no zone, and reads dates only as days since 1970.
     """
 
     @property
@@ -62,7 +62,7 @@ class Time(JsonType):
         return value
 
     def _without_zeros(self, array: pa.Array) -> pa.Array:
-        """Fractions that are finer than the unit, up to nanoseconds, without the zeros that they end with."""
+        """The texts, with trailing zeros removed from fractions that are finer than the unit, up to nanoseconds."""
         if not types.is_timestamp(self.kind) or not (spare := 9 - self._digits):
             return array
         kept = rf"(\.[0-9]{{{self._digits}}})" if self._digits else r"()\."
@@ -74,7 +74,7 @@ class Time(JsonType):
 
     @cached_property
     def _plain(self) -> re.Pattern[str]:
-        """Texts that surely fit: years that nanoseconds reach, days that every month has."""
+        """Matches only texts that surely fit: years within the range of nanoseconds, days that every month has."""
         date = "(1[789]|2[01])[0-9]{2}-(0[1-9]|1[012])-(0[1-9]|1[0-9]|2[0-8])"
         if types.is_date(self.kind):
             return re.compile(f"^{date}$")
@@ -84,7 +84,7 @@ class Time(JsonType):
 
 
 def _in_utc(array: pa.Array) -> pa.Array:
-    """Texts without a zone get UTC's; a date gets midnight too."""
+    """Add UTC to texts without a zone, and midnight to dates."""
     zoned = pc.match_substring_regex(array, _ZONE)
     ending = pc.if_else(pc.greater(pc.binary_length(array), len("2024-01-01")), "Z", "T00Z")
     return pc.if_else(zoned, array, pc.binary_join_element_wise(array, ending, ""))
@@ -97,7 +97,7 @@ _PAD = ord("=")
 
 
 class Base64(JsonType):
-    """Bytes, of which pyarrow.json would keep the Base64 text."""
+    """Bytes in Base64, read as text: pyarrow.json would keep the Base64 text."""
 
     @property
     def stand_in(self) -> pa.DataType:
@@ -119,7 +119,7 @@ class Base64(JsonType):
 
 
 def _from_base64(array: pa.Array) -> pa.Array | None:
-    """The bytes of padded, standard Base64 texts, nulls kept; all rows at once. None where one of them is none."""
+    """Decode padded, standard Base64 texts, all rows at once; nulls stay. None if any text is invalid."""
     offsets = np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, array.offset * 4).astype(np.int64)
     data = array.buffers()[2]
     text = np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]] if data is not None else np.empty(0, np.uint8)

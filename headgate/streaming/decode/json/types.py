@@ -19,21 +19,21 @@ from headgate.streaming.decode.json.texts import Base64, Time
 
 @dataclass(frozen=True)
 class Rule:
-    """What fills some types. A test decodes the examples, which are of the type `example`."""
+    """The rule for some types. A test decodes the examples, which have the type `example`."""
 
     arrow: str
     takes: str
     is_kind: Callable[[pa.DataType], bool]
     make: Callable[[pa.DataType, str, Coerce], JsonType]
-    """Takes the column's path."""
+    """Gets the column's type, path and coercions."""
     example: pa.DataType
     taken: tuple[str, ...]
     refused: tuple[str, ...]
 
 
 def columns_of(schema: pa.Schema, coerce: Coerce = ()) -> Fields:
-    """The rules of the columns, with what `coerce` lets them take. Raises InvalidInput naming the first column
-    that JSON cannot fill.
+    """The rules of the columns, with coercions applied. Raises InvalidInput naming the first column that JSON cannot
+    fill.
     """
     if not schema.names:
         raise InvalidInput("The schema must have at least one column.")
