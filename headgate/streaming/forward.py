@@ -1,8 +1,8 @@
-"""Dead letters to a Kafka topic, where other teams and tools look for them: each at least once, with an id.
+"""Forwards dead letters to a Kafka topic, for other teams and tools: each at least once, with an id.
 
-How far it is stands in numbered records below `forwards/` in the table's records, one series per stream, cluster and
-topic. A record is put only after Kafka has acknowledged all that it names. So a crash anywhere sends some letters a
-second time, with the same `headgate.id`, and leaves none out; two runs at once send some twice as well.
+Progress is stored in numbered records below `forwards/` in the table's records, one series per stream, cluster and
+topic. A record is put only after Kafka has acknowledged all letters that it covers. So a crash at any point sends some
+letters again, with the same `headgate.id`, and loses none; two runs at the same time also send some twice.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from headgate.steps import step
 from headgate.table.table import Table, as_table
 
 ROOT = "forwards/"
-"""Below the folder of the table's own records."""
+"""Folder below the table's own records."""
 
 CHUNK_BYTES = 16 << 20
-"""Letters of one record of progress, about: what a crash may send twice."""
+"""Approximate bytes of letters per progress record: a crash may send this much twice."""
 
 
 @dataclass(frozen=True)
 class Forwarded:
-    """How far a forwarding is: per dead-letter log the position of the entry that comes next."""
+    """Progress of a forwarding: per dead-letter log, the position of the next entry."""
 
     KIND: ClassVar = "forward"
     stream: str
@@ -56,9 +56,9 @@ class ForwardReport:
     topic: str
     applied: bool
     letters: int = 0
-    """That were sent, or would be: neither forwarded before nor replayed since."""
+    """Letters that were or would be sent: neither forwarded before nor replayed since."""
     records: int = 0
-    """Of progress."""
+    """Progress records that were put."""
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values."""
@@ -77,17 +77,17 @@ def forward_dead_letters(
 ) -> ForwardReport:
     """Send the stream's dead letters to a topic, from where the last run ended. Without `apply` it only counts them.
 
-    Key, value and headers are the record's own. Headers beside: `headgate.id`, the same whenever a letter is sent;
-    `headgate.table`, `headgate.stream`, `headgate.topic`, `headgate.partition`, `headgate.offset`, `headgate.error`.
-    Letters that a replay has made rows of are left out. Fences nobody: streams run on.
+    Key, value and headers are those of the record. Additional headers: `headgate.id`, which is the same each time a
+    letter is sent; `headgate.table`, `headgate.stream`, `headgate.topic`, `headgate.partition`, `headgate.offset`,
+    `headgate.error`. Letters that a replay turned into rows are not sent. Fences nobody: streams may keep running.
 
-    1. read how far the last run came.
-    2. read the letters behind that; per 16 MB:
-    3. send them, and wait until every replica in sync has them.
-    4. put the next record of progress; where another run has its number, go on above that.
+    1. read the progress of the last run.
+    2. read the letters after it; then for each 16 MB:
+    3. send them, and wait until all in-sync replicas have them.
+    4. put the next progress record; if another run has its number, continue above that.
 
     `kafka_options` are those of Spark's Kafka source (`kafka.security.protocol` …). Raises InvalidInput for a topic
-    that the stream reads, NotFound (stream, topic), PermissionDenied, Transient: the same call goes on.
+    that the stream reads, NotFound (stream, topic), PermissionDenied, Transient: the same call continues.
     """
     table = as_table(table, storage_options)
     check_stream(table.home.records, stream, table.uri)
@@ -121,7 +121,7 @@ def forward_dead_letters(
 
 
 class _Progress:
-    """The records of one forwarding."""
+    """The progress records of one forwarding."""
 
     def __init__(self, store: ObjectStore, stream: str, topic: str, servers: str) -> None:
         self._store = store
@@ -131,14 +131,16 @@ class _Progress:
         self._folder = f"{ROOT}{'/'.join(folders)}/"
 
     def read(self) -> Forwarded:
-        """The newest. Raises Corrupt."""
+        """The newest record. Raises Corrupt."""
         keys = sorted(self._store.list_keys(self._folder))
         if not keys:
             return Forwarded(self._stream, self._topic, 0)
         return decode(Forwarded, self._store.get(keys[-1]), "How far a forwarding is")
 
     def put(self, wanted: Forwarded) -> Forwarded:
-        """One above the newest, with what both know; then the older ones go. As it is stored."""
+        """Put a record above the newest one, with the progress of both, and delete older ones. Returns what is
+        stored.
+        """
         while True:
             made = replace(wanted, number=wanted.number + 1)
             with suppress(AlreadyExists):
@@ -146,7 +148,7 @@ class _Progress:
                 older = [key for key in self._store.list_keys(self._folder) if key < self._key(made.number)]
                 delete_all(self._store, older, "forward")
                 return made
-            # Another run, or a lost response of this one: both have sent what they name.
+            # Another run put it, or the response of this put was lost: both have sent what their records cover.
             newest = self.read()
             both = {*newest.next, *wanted.next}
             ends = {log: max(newest.next.get(log, 0), wanted.next.get(log, 0)) for log in both}

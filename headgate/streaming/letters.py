@@ -1,4 +1,4 @@
-"""Dead letters in groups: how many for which reason, in which field and partition, with an example each."""
+"""A summary of dead letters: how many per reason, column and partition, with an example each."""
 
 from __future__ import annotations
 
@@ -20,26 +20,27 @@ _BY = ("stream", "topic", "partition", "reason", "field")
 
 @dataclass(frozen=True)
 class LetterGroup:
-    """Dead letters that have stream, partition, reason and field in common."""
+    """Dead letters of one stream, partition, reason and column."""
 
     stream: str
     topic: str
     partition: int
     reason: str
-    """The error without what differs from record to record: values are …, numbers N."""
+    """The error without what differs between records: values become …, numbers become N."""
     field: str | None
-    """The column that a value did not fit; None: the record as a whole."""
+    """The column that a value did not fit; None if the whole record is bad."""
     letters: int
     waiting: int
-    """That no replay has made rows of."""
+    """Letters that no replay has turned into rows."""
     example: Mapping[str, Any]
-    """The first of them: offset, error, key and value."""
+    """The first letter of the group: offset, error, key and value."""
 
 
 def dead_letter_summary(
     table: Table | Place, *, stream: str | None = None, storage_options: Mapping[str, str] | None = None
 ) -> list[LetterGroup]:
-    """The committed dead letters of a stream, or of all, in groups, the largest first. Reads them all; writes nothing.
+    """Summarize the committed dead letters of a stream, or of all streams, the largest group first. Reads all of them;
+    writes nothing.
 
     Raises NotFound (no such stream), InvalidInput, DataLoss, Transient.
     """
@@ -59,7 +60,7 @@ def dead_letter_summary(
 
 
 def _groups(letters: pa.Table) -> dict[tuple[Any, ...], LetterGroup]:
-    """Of one entry."""
+    """The groups of one entry."""
     errors = letters.column("error").combine_chunks()
     rest = pc.replace_substring_regex(errors, _FIELD, "")
     reasons = pc.replace_substring_regex(pc.replace_substring_regex(rest, r"'[^']*'?", "…"), r"\b[0-9]+\b", "N")

@@ -52,18 +52,18 @@ class Option:
     """One option, with all its names."""
 
     argument: str
-    """In Python."""
+    """Its name in Python."""
     name: str
-    """In `writeStream.option(name, …)`. A name that ends in '.' is a family of names."""
+    """Its name in `writeStream.option(name, …)`. A name that ends in '.' is a family of names."""
     kind: ValueKind
     default: Any
     doc: str
     scope: Literal["stream", "query"] = "stream"
-    """A query's own options (what it reads and where it writes) have no session default."""
+    """Options of a single query (what it reads and where it writes) have no session default."""
 
     @property
     def conf(self) -> str | None:
-        """Its session default's name."""
+        """The name of its session default; None if it has none."""
         return f"{CONF_PREFIX}{self.name}" if self.scope == "stream" else None
 
     @property
@@ -332,7 +332,7 @@ OPTIONS: tuple[Option, ...] = (
         "query",
     ),
 )
-"""All options of writing. Those that are not the sink's are positional arguments in Python, or known by themselves."""
+"""All options of a writing stream. In Python, those that are not the sink's are positional arguments, or not needed."""
 
 
 BATCH_OPTIONS: tuple[Option, ...] = (
@@ -351,7 +351,7 @@ BATCH_OPTIONS: tuple[Option, ...] = (
         if one.name in ("sequenceBy", "compression", "maxEntryBytes", "storePatience", "stopTimeout", "storage.")
     ),
 )
-"""What `df.write` takes."""
+"""All options of `df.write`."""
 
 
 @dataclass(frozen=True)
@@ -411,12 +411,12 @@ class ReadOptions:
 
     @property
     def hold_seconds(self) -> float | None:
-        """None for the default; infinite: nothing is pinned."""
+        """How long files stay pinned, in seconds; None means the default, infinite means that nothing is pinned."""
         return None if self.pin_for is None else interval(self.pin_for)
 
     @property
     def poll_seconds(self) -> float:
-        """Seconds between two reads of the logs."""
+        """Minimum seconds between two reads of the logs."""
         return interval(self.poll_interval)
 
 
@@ -428,7 +428,7 @@ READ_OPTIONS = tuple(Option(one.name, *one.metadata["option"]) for one in fields
 
 
 def sink_options(given: Mapping[str, Any], defaults: Mapping[str, str] | None = None) -> SinkOptions:
-    """Arguments of Python over session defaults (by option name, see `session_defaults`) over our own.
+    """Python arguments, then session defaults (by option name, see `session_defaults`), then the built-in defaults.
 
     Raises InvalidInput for an unknown argument, with the nearest known one, and for an invalid value.
     """
@@ -452,7 +452,7 @@ def parse_options(
     for name, text in {**_lowered(defaults or {}), **_lowered(given)}.items():
         option = _named(name, table)
         if option is None:
-            # A Python argument in place of its option is an easy slip.
+            # Writing the Python argument instead of the option's name is an easy slip.
             slips = {known.argument: known.name for known in table}
             raise _unknown(name, slips | {known.name: known.name for known in table}, "option")
         if option.is_family:
@@ -485,7 +485,7 @@ def session_defaults(conf: Mapping[str, str]) -> dict[str, str]:
 
 
 def stream_name(given: str | None, query_name: str | None) -> str:
-    """What a query's stream is called in its table. Raises InvalidInput for the name of the batch writes."""
+    """The name of a query's stream in its table. Raises InvalidInput for the name reserved for batch writes."""
     name = given or query_name or DEFAULT_STREAM
     if name == BATCH_STREAM:
         raise InvalidInput(

@@ -148,7 +148,7 @@ def replay_dead_letters(
         for entry, refused in chunk.refused():
             ends[entry.log] = ends.get(entry.log, ReplayProgress()).after(entry.position, refused)
         if not chunk.made.parts:
-            # Nothing became a row: the letters stay, and no record need say so.
+            # No row was made: the letters stay, and no record is needed.
             continue
         logs = sorted({entry.log for entry in chunk.entries})
         written = _appended(table, driver, maker, chunk.made)

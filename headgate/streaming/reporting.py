@@ -43,7 +43,7 @@ class Reporting:
     def __init__(self) -> None:
         self.metrics = StreamMetrics()
         self.live = LiveSink(self.metrics)
-        """What the console of this process shows of the stream."""
+        """The stream's state for the console of this process."""
         self._showing: Showing | None = None
         self._progress: KafkaProgress | None = None
         self._serving: Serving | None = None
@@ -104,7 +104,9 @@ class Reporting:
         self.show(table, driver.stream, options)
 
     def show(self, table: Table, stream: str, options: SinkOptions) -> str | None:
-        """Open the console now, where one is asked for; it shows the stream before its first batch. Its address."""
+        """Open the console if one is configured; it shows the stream even before its first batch. Returns its
+        address.
+        """
         if options.ui_port is not None and self._showing is None:
             from headgate.streaming.observe.console import show
 
@@ -112,7 +114,7 @@ class Reporting:
         return None if self._showing is None else self._showing.url
 
     def planned(self, ranges: Iterable[SourceRange]) -> None:
-        """A batch begins. Its offsets count as lag only if Spark also reports Kafka's end offsets."""
+        """Note the offsets of a batch that begins. They count as lag only if Spark also reports Kafka's end offsets."""
         if self._unlisten is not None:
             self.metrics.planned(ranges)
 
@@ -131,12 +133,12 @@ class Reporting:
             self._ledger.update(record.sequence)
 
     def took(self, batch_id: int, seconds: Mapping[str, float]) -> None:
-        """What a batch took, by phase."""
+        """Add the seconds of a batch, by phase."""
         self.metrics.took(seconds)
         self.live.took(batch_id, seconds)
 
     def failed(self, error: BaseException) -> None:
-        """A batch ended with an error."""
+        """Count a failed batch."""
         self.metrics.failed(error)
         self.live.failed(error)
 

@@ -67,7 +67,7 @@ class Rewind(Result):
     def to_dict(self) -> dict[str, Any]:
         again, skipped = sum(one.again for one in self.moves), sum(one.skipped for one in self.moves)
         record = None if self.done is None else self.done.record
-        # Of the topics that the query reads now: Spark refuses others.
+        # Only of topics that the query reads now: Spark refuses others.
         offsets = starting_offsets(replace(self.head, ends=self.head.next_starts()))
         own = _of_ingest(self.table, self.head.stream)
         rebuilt = self.rebuilt

@@ -249,7 +249,8 @@ class Run:
         try:
             written = job.run(shuffled=self._shuffles)
             if written.out_of_place is not None and not self._shuffles:
-                # Spark cut a topic partition in two, or the frame was shuffled: meet again, now and from now on.
+                # Spark split a topic partition, or the frame was shuffled: shuffle this batch again, and all later
+                # ones.
                 self._shuffles = True
                 written = job.run(shuffled=True)
         except HeadgateError:
@@ -330,7 +331,7 @@ class Run:
 
 
 def _accept(setup: Setup, batch: MicroBatch, head: Head) -> None:
-    """Right before the claims: refuse the batch, or let go of the shards that batch writes hold."""
+    """Called right before the claims: check the batch, and release shards that batch writes hold."""
     _decision(setup, setup.table, batch, head)
     free_of_batches(setup.table.home, setup.table.shard_ids(), partial(flush, setup.session))
 

@@ -146,7 +146,7 @@ class RunningStream:
 
     def stop(self) -> None:
         """End the query. Returns when its batch is committed or abandoned; idempotent."""
-        # A JVM that is gone has stopped.
+        # A JVM that has ended has no query to stop.
         with suppress(Exception):
             self._query.stop()
 
@@ -276,7 +276,7 @@ class _Watched:
         assert record is not None
         self.has_committed |= not self._sink.skipped
         if record.sequence > self._reported:
-            # One that a query started again comes to once more was reported.
+            # A restarted query repeats its last batch, which was reported already.
             self._reported = record.sequence
             self._done.put(Done(record, clock.monotonic() - began, skipped=self._sink.skipped))
 

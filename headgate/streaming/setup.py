@@ -60,7 +60,7 @@ class Setup:
         """The setup for the query of this batch. Raises InvalidInput for unsupported combinations, and Fenced if the
         table was re-created (R23).
         """
-        # Somebody may have changed the columns since the table was opened: a start takes them as they are.
+        # The columns may have changed since the table was opened; a start uses the current ones.
         table = table.retrying(options.retry)
         options.retry.run_steps(partial(stream_schema, table.home))
         table = options.retry.run_steps(table.refreshed)

@@ -1,4 +1,4 @@
-"""Signals as a wish to stop: a stream that is asked to end finishes or abandons its batch first."""
+"""Signals as stop requests: the stream first finishes or abandons its batch."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from headgate import clock
 STDERR = 2
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 ONE_STOP = 1.0
-"""Seconds in which signals are one wish to stop: `timeout` sends one to the process and one to its group."""
+"""Signals within this many seconds are one request: `timeout` sends one to the process and one to its group."""
 
 
 class Stop:
-    """True if somebody wants the command to end, and by which signal."""
+    """Whether a stop was requested, and by which signal."""
 
     def __init__(self, waits_for: str = "") -> None:
         self.waits_for = waits_for
-        """What the first signal is answered with; may change while the command runs."""
+        """Printed at the first signal; may change while the command runs."""
         self._signal: int | None = None
         self._since = 0.0
 
     def asked(self) -> bool:
-        """True if a signal came."""
+        """True if a stop was requested."""
         return self._signal is not None
 
     @property
     def interrupted(self) -> bool:
-        """True if it was Ctrl-C, which is told by the exit code; SIGTERM is a clean end."""
+        """True after Ctrl-C, which the exit code shows; SIGTERM is a clean end."""
         return self._signal == signal.SIGINT
 
     def listen(self) -> None:
-        """Take the signals. Again after a library that takes them too."""
+        """Install the handlers. Call it again after a library that installs its own."""
         for number in SIGNALS:
             signal.signal(number, self._came)
 
@@ -45,17 +45,17 @@ class Stop:
             self._signal, self._since = number, clock.monotonic()
             said = f"Stopping: {self.waits_for}\n".encode() if self.waits_for else b""
             with suppress(OSError):
-                # Past the streams of Python: the signal may have come in the middle of a line to them.
+                # Not through Python's streams: the signal may have come in the middle of a write to them.
                 os.write(STDERR, said)
         elif clock.monotonic() - self._since > ONE_STOP:
-            # Asked again: no more patience.
+            # A second request ends the process at once.
             raise KeyboardInterrupt
 
 
 @contextmanager
 def stop_signals(waits_for: str = "") -> Iterator[Stop]:
-    """Ctrl-C and SIGTERM ask the command to end instead of ending it, until the block is left, and it says at once on
-    stderr what it waits for. A second one, a second later or more, ends it by KeyboardInterrupt.
+    """Within the block, Ctrl-C and SIGTERM request a stop instead of ending the process, and `waits_for` is printed to
+    stderr at once. A second signal, a second later or more, raises KeyboardInterrupt.
     """
     before: dict[int, Any] = {number: signal.getsignal(number) for number in SIGNALS}
     stop = Stop(waits_for)

@@ -1,4 +1,4 @@
-"""ShardSink: what `writeStream.foreachBatch` calls, once per micro-batch, exactly once in effect."""
+"""ShardSink: the function for `writeStream.foreachBatch`. It writes each micro-batch exactly once."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class ShardSink:
                 self.reporting.took(batch_id, phases.seconds)
             except BaseException as error:
                 self.reporting.failed(error)
-                # Where Spark ended the batch, the driver is what it was. The next start, if any, opens the stream anew.
+                # If Spark ended the batch, the driver is still valid. The next start, if any, opens the stream again.
                 self._end_run(may_stop=not isinstance(error, HeadgateError))
                 if isinstance(error, HeadgateError):
                     self.reporting.end_run(wait=False)
@@ -217,14 +217,14 @@ class ShardSink:
 
     def _begin(self, setup: Setup, batch: MicroBatch) -> Run:
         if self._ended is not None:
-            # Its stream is about to be this run's.
+            # The new run takes over its stream.
             self._ended.may_stop = False
         self._run = Run.claim(setup, batch, self.reporting)
         self._run.start()
         return self._run
 
     def _end_run(self, *, may_stop: bool) -> None:
-        """Start no more jobs; `may_stop`: `close` may still end the stream."""
+        """End the run: start no more jobs. With `may_stop`, `close` may still end the stream cleanly."""
         if (run := self._run) is not None:
             run.end(wait=False)
             run.may_stop = may_stop

@@ -20,7 +20,7 @@ _BYTES = re.compile(r"([0-9]+)\s*(?:([kmgt])i?)?b?", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class ValueKind:
-    """One kind of values."""
+    """A kind of option values."""
 
     allowed: str
     """Description for messages."""
@@ -69,7 +69,7 @@ def _is_interval(value: Any) -> bool:
 
 
 def _period(value: Any) -> float:
-    """The same, above zero."""
+    """The interval in seconds, which must be positive."""
     seconds = interval(value)
     if not seconds > 0:
         raise ValueError

@@ -33,7 +33,7 @@ def run(query: StreamingQuery, sink: ShardSink | None = None) -> None:
                 pass
         except Exception as error:
             failed = None if stop.asked() else error
-        # A JVM that is gone has stopped.
+        # A JVM that has ended has no query to stop.
         with suppress(Exception):
             query.stop()
         try:

@@ -1,5 +1,5 @@
-"""The console of this process, for its streams. One address has one console, however many sinks share it; an address
-that is taken is logged and stops no stream.
+"""The console of this process, for its streams. One address has one console, however many sinks share it. An address in
+use is logged and stops no stream.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ _log = structlog.get_logger("headgate.streaming")
 
 _lock = threading.Lock()
 _consoles: dict[tuple[int, str, int], tuple[Console, list[LiveStream]]] = {}
-"""By process, host and the port that was asked for."""
+"""By process, host and requested port."""
 os.register_at_fork(after_in_child=lambda: globals().__setitem__("_lock", threading.Lock()))
 
 
 class Showing:
-    """A stream that a console shows. `close` ends that, and the console with the last of its streams."""
+    """A stream shown by a console. `close` ends this, and the console with its last stream."""
 
     def __init__(self, key: tuple[int, str, int], console: Console, live: LiveStream) -> None:
         self._key, self._console, self._live = key, console, live
 
     @property
     def url(self) -> str:
-        """Where it is, without a token."""
+        """The console's address, without a token."""
         return self._console.url
 
     def changed(self) -> None:
-        """A batch was committed."""
+        """Tell the console that a batch was committed."""
         self._console.watcher.changed()
 
     def close(self) -> None:
-        """Twice equals once."""
+        """Idempotent."""
         with _lock:
             held = _consoles.get(self._key)
             if held is None or held[0] is not self._console:
@@ -57,12 +57,14 @@ class Showing:
 
 
 def check_address(host: str, port: int) -> Address:
-    """Raises InvalidInput where others reach the address and there is no token."""
+    """The checked address. Raises InvalidInput if other machines can reach it and no token is set."""
     return Address.of(host, port)
 
 
 def show(table: Table, stream: str, live: LiveStream, host: str, port: int) -> Showing | None:
-    """Show a stream at an address; port 0 is any free one. None where it is not free: the log says so."""
+    """Show a stream at an address; port 0 means any free port. None, and a log line, if the console cannot be
+    opened.
+    """
     key = (os.getpid(), host, port if port else -id(live))
     with _lock:
         held = _consoles.get(key)

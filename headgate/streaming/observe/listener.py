@@ -40,7 +40,7 @@ def listen(run: Any, report: Callable[[Mapping[str, Any]], None]) -> Callable[[]
     manager.addListener(listener)
 
     def end() -> None:
-        # A JVM that is gone has no listeners.
+        # A JVM that has ended has no listeners.
         with suppress(Exception):
             manager.removeListener(listener)
 

@@ -1,4 +1,4 @@
-"""What a sink knows of its stream, for the console of the same process: from memory, no request to any store."""
+"""The state of a sink's stream for the console of the same process: from memory, without any request to a store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headgate.streaming.observe.metrics import StreamMetrics
 
 
 class LiveSink:
-    """Of one sink, over all its runs. Any thread may ask."""
+    """The state of one sink, over all its runs. Thread-safe."""
 
     def __init__(self, metrics: StreamMetrics) -> None:
         self._metrics = metrics
@@ -27,24 +27,24 @@ class LiveSink:
         self._driver: StreamDriver | None = None
         self._maintenance: Callable[[], MaintenanceState | None] = lambda: None
         self._batches: OrderedDict[int, BatchTiming] = OrderedDict()
-        """By batch id, the last ones."""
+        """The last batches, by batch id."""
         self._retries: Mapping[str, int] = {}
         self._failure: str | None = None
 
     # -- telling ---------------------------------------------------------------------
 
     def watch(self, driver: StreamDriver, maintenance: Callable[[], MaintenanceState | None]) -> None:
-        """A run has its stream."""
+        """Set the driver of a run that took over the stream."""
         with self._lock:
             self._driver, self._maintenance, self._failure = driver, maintenance, None
 
     def written(self, retries: Mapping[str, int]) -> None:
-        """The tasks of a batch are done."""
+        """Note the retries of a batch whose tasks have ended."""
         with self._lock:
             self._retries = dict(retries)
 
     def committed(self, record: BatchRecord) -> None:
-        """A batch has its record."""
+        """Note a committed batch."""
         with self._lock:
             self._batches[record.batch_id] = BatchTiming(record.sequence, clock.wall(), {}, self._retries)
             self._retries = {}
@@ -52,17 +52,17 @@ class LiveSink:
                 self._batches.popitem(last=False)
 
     def took(self, batch_id: int, seconds: Mapping[str, float]) -> None:
-        """What a batch took by phase."""
+        """Note the seconds of a batch, by phase."""
         self._add(batch_id, seconds)
 
     def progress(self, reported: Mapping[str, Any]) -> None:
-        """Spark's progress of a trigger: what is left of it beside the sink is Spark's own."""
+        """Note Spark's own time of a trigger: its total without the sink's batch."""
         took = reported.get("durationMs") or {}
         if "triggerExecution" in took and "addBatch" in took:
             self._add(reported.get("batchId"), {"spark": max(0, took["triggerExecution"] - took["addBatch"]) / 1000})
 
     def failed(self, error: BaseException) -> None:
-        """A batch ended with an error; the text of one that is not ours might hold a credential."""
+        """Note the error of a failed batch. Only headgate's own texts are kept: others may contain credentials."""
         kind = type(error).__name__
         with self._lock:
             self._failure = f"{kind}: {error.what}" if isinstance(error, HeadgateError) else f"{kind}: see Spark's log"
@@ -76,34 +76,34 @@ class LiveSink:
     # -- asking ----------------------------------------------------------------------
 
     def head(self) -> Head | None:
-        """Where it stands; None before its first batch."""
+        """The stream's head; None before the first batch."""
         driver = self._driver
         return None if driver is None else driver.head
 
     def held(self) -> Sequence[ShardHeld]:
-        """What its shards hold."""
+        """Unflushed bytes and SSTables of each shard."""
         driver = self._driver
         loads = [] if driver is None else driver.loads()
         return [ShardHeld(one.name, one.nbytes, one.sstables) for one in loads]
 
     def maintenance(self) -> MaintenanceState | None:
-        """How its maintenance stands; None where none runs."""
+        """The state of maintenance; None if none runs."""
         return self._maintenance()
 
     def batches(self) -> Sequence[BatchTiming]:
-        """Its last batches, oldest first."""
+        """The last batches, oldest first."""
         with self._lock:
             return list(self._batches.values())
 
     def lag(self) -> Mapping[tuple[str, int], int]:
-        """What Kafka has and no commit record, as far as Spark has said."""
+        """Offsets in Kafka that are not committed yet, per partition, as far as Spark has reported."""
         return {(topic, int(partition)): rows for (topic, partition), rows in self._metrics.behind().items()}
 
     def lag_seconds(self) -> float | None:
-        """Since when something is behind; 0: nothing is."""
+        """Seconds since the stream was last caught up; 0 if it is, None if Spark has not reported."""
         return self._metrics.behind_seconds()
 
     def failure(self) -> str | None:
-        """What stopped it: the class of the error and its sentence."""
+        """The error that stopped it: class and first sentence."""
         with self._lock:
             return self._failure

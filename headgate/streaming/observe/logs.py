@@ -1,4 +1,4 @@
-"""Log lines of a stream: one per batch at INFO, with the query, the batch and the stream in every line of it.
+"""Log lines of a stream: one per batch at INFO; every line has the query, the batch and the stream.
 
 headgate logs with structlog and does not configure it: an application's own configuration applies. `configure_logs` is
 for applications without one.

@@ -180,7 +180,7 @@ class StreamMetrics:
             self.table, self.stream = table, driver.stream
             self._driver, self._maintenance, self._kafka_failures = driver, maintenance, kafka_failures
             self._ledger = ledger
-            # What an earlier run had under way, this one plans again, or the log has it.
+            # This run plans an earlier run's batch again, or the log has it.
             self._in_flight = {}
 
     def planned(self, ranges: Iterable[SourceRange]) -> None:
@@ -257,12 +257,12 @@ class StreamMetrics:
     # -- looking -------------------------------------------------------------------
 
     def behind(self) -> dict[tuple[str, str], int]:
-        """Per topic and partition, what Kafka has and no commit record."""
+        """Offsets in Kafka that are not committed yet, per topic and partition."""
         with self._lock:
             return self._behind()
 
     def behind_seconds(self) -> float | None:
-        """Since when something is behind; 0: nothing is; None: Spark has not said."""
+        """Seconds since the stream was last caught up; 0 if it is, None if Spark has not reported."""
         with self._lock:
             if self._caught_up is None:
                 return None
@@ -315,7 +315,7 @@ class StreamMetrics:
 
 
 def lag_of(sources: Any) -> dict[tuple[str, str], int] | None:
-    """Per topic and partition, what Kafka had and the trigger did not take. None if no source is Kafka."""
+    """Offsets in Kafka after those that the trigger took, per topic and partition. None if no source is Kafka."""
     found: dict[tuple[str, str], int] | None = None
     for source in sources:
         latest, end = _offsets(source.get("latestOffset")), _offsets(source.get("endOffset"))
@@ -329,7 +329,7 @@ def lag_of(sources: Any) -> dict[tuple[str, str], int] | None:
 
 
 def _offsets(reported: Any) -> dict[str, dict[str, int]] | None:
-    """Kafka's, as Spark writes them: as JSON, or as text that holds it."""
+    """Kafka's offsets as Spark reports them: as JSON, or as a text that contains JSON."""
     if isinstance(reported, str):
         try:
             reported = json.loads(reported)

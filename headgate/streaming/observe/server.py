@@ -47,7 +47,7 @@ class _Server:
 
     port: int
     end: Any
-    """Stops it."""
+    """Stops the server."""
     streams: list[StreamMetrics] = field(default_factory=list)
 
     def collect(self) -> Iterator[Family]:

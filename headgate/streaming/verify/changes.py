@@ -1,4 +1,4 @@
-"""What the records of a topic come to: the rows that a table should hold, and the dead letters, as fingerprints."""
+"""The rows that a table should hold, and the dead letters, as fingerprints, from the records of its topics."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from headgate.streaming.write.rows import RowMaker
 from headgate.table.table import Table
 
 ReadProgress = Callable[[str, int, int], None]
-"""Called with what is read, how much of it was, and how much there is (0: not known)."""
+"""Called with the name of what is read, the amount read, and the total (0 if unknown)."""
 
 _COLUMNS = ("key", "value", "partition", "offset")
 
 
 @dataclass(frozen=True)
 class Change:
-    """Rows in storage form and today's columns, or dead letters."""
+    """Rows in storage form with the table's current columns, or dead letters."""
 
     sequence: int
-    """Of the commit record that lists them, as far as that matters."""
+    """The sequence of the commit record that lists them, as far as it matters."""
     rows: pa.RecordBatch
     dead: bool
     place: Mapping[str, Any]
@@ -42,7 +42,7 @@ class Change:
 
 @dataclass
 class Changes:
-    """The changes that the records come to, as fingerprints, in the order in which they count."""
+    """The changes that the records make, as fingerprints, in the order in which they apply."""
 
     table: Table
     logs: Mapping[str, StreamLog]
@@ -51,15 +51,15 @@ class Changes:
     progress: ReadProgress
     records: int = 0
     letters_unread: int = 0
-    """Replayed dead letters that no decoder that is known here reads."""
+    """Replayed dead letters that no known decoder reads."""
     dead: dict[tuple[str, str, int], list[int]] = field(default_factory=dict)
-    """Per stream, topic and partition, the offsets of the records that cannot be rows."""
+    """The offsets of records that cannot be decoded, per stream, topic and partition."""
     _prints: list[Prints] = field(default_factory=list)
     _deleted: list[np.ndarray[Any, Any]] = field(default_factory=list)
     _sequences: list[np.ndarray[Any, Any]] = field(default_factory=list)
 
     def read(self) -> None:
-        """Everything, once."""
+        """Read all changes once."""
         for change in self.changes():
             if change.dead:
                 where = change.place
@@ -71,7 +71,7 @@ class Changes:
                 self._sequences.append(np.full(change.rows.num_rows, change.sequence, np.int64))
 
     def changes(self) -> Iterator[Change]:
-        """Range by range, then what replays made of dead letters."""
+        """Yield the changes range by range, then those of replayed dead letters."""
         self.records = self.letters_unread = 0
         for part, eras in self.parts:
             for era in eras:
@@ -81,7 +81,7 @@ class Changes:
             yield from self._of_replays(stream, log)
 
     def unread(self) -> Iterator[str]:
-        """What replays made of dead letters and nobody can make again, as a sentence."""
+        """Yield a sentence if there are replayed dead letters that cannot be decoded again."""
         if self.letters_unread:
             yield (
                 f"The values of {self.letters_unread} replayed dead letters were not compared, because no "
@@ -107,7 +107,7 @@ class Changes:
             self.progress(what, last + 1 - part.start, part.until - part.start)
 
     def _of_replays(self, stream: str, log: StreamLog) -> Iterator[Change]:
-        """The letters that are rows by now, by the first replay whose decoder reads them."""
+        """The replayed letters, decoded by the first replay whose decoder reads them."""
         ways = [(record.sequence, made) for record, made in log.replays if made.can_judge]
         for entry in log.letters if log.replays else ():
             left = entry.rows.filter(pa.array(~entry.waiting)).combine_chunks()
@@ -122,23 +122,23 @@ class Changes:
             self.letters_unread += left.num_rows
 
     def expected(self) -> Prints:
-        """What the table should hold."""
+        """The rows that the table should hold."""
         prints = Prints.joined(self._prints)
         if not self.table.primary_key:
             return prints
-        # Batches in the order of their records; within one by topic, partition and offset, as they were read here.
+        # In the order of the batches' records; within a batch by topic, partition and offset, as they were read here.
         order = np.argsort(np.concatenate([np.zeros(0, np.int64), *self._sequences]), kind="stable")
         deleted = np.concatenate([np.zeros(0, np.bool_), *self._deleted])
         return newest(prints.take(order), deleted[order])
 
     def _cuts(self, part: CommittedRange) -> list[tuple[int, int]]:
-        """Where batches end, with their sequences. It matters only where a key may come from several partitions, or
-        from a replay; what replays followed is known even where the batches' records are gone.
+        """The end offsets of batches, with their sequences. Needed only if a key may come from several partitions, or
+        from a replay. The offset at which a replay took place is known even if the records of batches are deleted.
         """
         log = self.logs[part.stream]
         if not self.table.primary_key or (isinstance(self.table.sharding, ByPartition) and not log.replays):
             return []
-        # A replay's clean stop repeats its open record: the first of them comes before the rows that it replayed.
+        # A replay's clean stop repeats its open record: the first one comes before the rows that it replayed.
         found = {
             end: record.sequence - 1
             for record, _ in reversed(log.replays)
@@ -154,11 +154,13 @@ class Changes:
 
 
 def _pieces(batch: pa.RecordBatch, cuts: Sequence[tuple[int, int]], began: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """`began` is the sequence that the pass began with: of more than that nothing is known without cuts."""
+    """Split a batch by cuts. `began` is the sequence at which the pass began; without cuts nothing more precise is
+    known.
+    """
     if not cuts:
         yield began, batch
         return
-    # What follows the last one was committed by a record that is gone since, after a replay if that was the last one.
+    # Rows after the last cut were committed by a deleted record; after a replay, if the last cut is one.
     cuts = [*cuts, (np.iinfo(np.int64).max, cuts[-1][1] + 2)]
     numbers = np.searchsorted(np.array([until for until, _ in cuts]), batch.column("offset").to_numpy(), side="right")
     edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), batch.num_rows]

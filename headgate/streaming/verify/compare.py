@@ -1,4 +1,4 @@
-"""Two sets of rows, what should be there and what is: duplicates, lost rows, wrong rows. Pure."""
+"""Compares expected rows with found rows: duplicates, lost rows, wrong rows. Pure."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ Flags: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
 
 @dataclass(frozen=True)
 class Prints:
-    """Rows as fingerprints: of their keys (of all columns, where the table has no key), and of all columns."""
+    """Fingerprints of rows: of their key columns (all columns if the table has no key), and of all columns."""
 
     keys: Words
     rows: Words
 
     @classmethod
     def of(cls, schema: RowSchema, batches: Iterable[pa.RecordBatch]) -> Prints:
-        """Of rows with the table's columns, in any order and with any others beside them."""
+        """The fingerprints of rows that have the table's columns, in any order, and maybe others."""
         return cls.joined([cls._of(schema, batch) for batch in batches])
 
     @classmethod
     def joined(cls, parts: Iterable[Prints]) -> Prints:
-        """One after the other."""
+        """Concatenate fingerprints."""
         found = list(parts)
         nothing = np.zeros(0, np.uint64)
         return cls(
@@ -46,20 +46,20 @@ class Prints:
         return len(self.rows)
 
     def take(self, which: Any) -> Prints:
-        """Some of them."""
+        """The selected rows."""
         return Prints(self.keys[which], self.rows[which])
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How what is there differs from what should be; the arrays hold the keys concerned."""
+    """How found rows differ from expected ones; the arrays hold the fingerprints of the keys concerned."""
 
     duplicates: int
-    """Rows that are there once too often."""
+    """Surplus copies of rows."""
     lost: int
-    """Rows that should be there and are not."""
+    """Expected rows that are missing."""
     wrong: int
-    """Rows that are there with other values, or that should not be there at all."""
+    """Rows with other values, or not expected at all."""
     duplicate_keys: Words
     lost_keys: Words
     wrong_keys: Words
@@ -69,20 +69,20 @@ class Difference:
 
 
 def newest(prints: Prints, deleted: Flags) -> Prints:
-    """Of changes in order, the last one of each key, unless it is a delete."""
+    """The last change of each key, unless it is a delete. `prints` must be in order."""
     _, back = np.unique(prints.keys[::-1], return_index=True)
     last = len(prints) - 1 - back
     return prints.take(last[~deleted[last]])
 
 
 def compare(expected: Prints, found: Prints, *, keyed: bool) -> Difference:
-    """By key where there is one; otherwise as multisets of rows."""
+    """Compare by key if the table has one, otherwise as multisets of rows."""
     return _by_key(expected, found) if keyed else _as_multisets(expected, found)
 
 
 def beside(difference: Difference, expected: int, found: int, others: int | None, *, keyed: bool) -> Difference:
-    """The difference where rows whose values nobody knows are among those found: `others` of them were written, or
-    None where that is not known. With a key each of them may have replaced or deleted another row.
+    """The difference if some of the found rows have unknown values: `others` of them were written, or None if unknown.
+    With a key, each of them may have replaced or deleted another row.
     """
     nothing = np.zeros(0, np.uint64)
     if keyed:

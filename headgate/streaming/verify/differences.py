@@ -13,24 +13,24 @@ from headgate.shards.rows.schema import TOMBSTONE, RowSchema
 from headgate.streaming.verify.compare import Difference, Prints
 
 EXAMPLES = 5
-"""Rows shown of each kind of fault: enough to see a pattern."""
+"""Maximum examples of each kind of fault: enough to see a pattern."""
 
 
 @dataclass
 class Differences:
-    """Collects a few rows of each kind: give it all that was found, then all that was expected."""
+    """Collects a few rows of each kind of fault. Pass it all found rows, then all expected changes."""
 
     schema: RowSchema
     difference: Difference
     _shown: list[dict[str, Any]] = field(default_factory=list)
     _left: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("duplicate", "lost", "wrong"), EXAMPLES))
     _wrong: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """By the fingerprint of its key, what was found in place of something else."""
+    """Wrong rows that were found, by the fingerprint of their key."""
     _newest: dict[int, tuple[int, dict[str, Any]]] = field(default_factory=dict)
-    """The same for what was expected, with the sequence."""
+    """The expected rows for these keys, with their sequences."""
 
     def found(self, rows: pa.RecordBatch) -> None:
-        """Some rows of the table."""
+        """Take rows of the table."""
         keys = Prints.of(self.schema, [rows]).keys
         for _, _, row in self._picked("duplicate", rows, keys, self.difference.duplicate_keys):
             self._shown.append(self._fault("duplicate", row, found=row))
@@ -39,11 +39,11 @@ class Differences:
 
     @property
     def wants_expected(self) -> bool:
-        """True if the rows that were expected are of interest."""
+        """True if the expected rows are needed."""
         return bool(self._wrong or len(self.difference.lost_keys))
 
     def expected(self, sequence: int, rows: pa.RecordBatch, offsets: pa.Array, place: Mapping[str, Any]) -> None:
-        """Some changes that the records come to, in order as far as they have one sequence."""
+        """Take expected changes; those with equal sequences must be in order."""
         keys = Prints.of(self.schema, [rows]).keys
         for at, _, row in self._picked("lost", rows, keys, self.difference.lost_keys):
             if not row.pop(TOMBSTONE):
@@ -54,7 +54,7 @@ class Differences:
                 self._newest[key] = sequence, row
 
     def examples(self) -> Iterator[dict[str, Any]]:
-        """What was seen, one difference each."""
+        """The examples, one difference each."""
         yield from self._shown
         for key, found in self._wrong.items():
             _, expected = self._newest.get(key, (0, {TOMBSTONE: True}))
@@ -62,14 +62,14 @@ class Differences:
                 yield self._fault("wrong", found, found=found)
                 continue
             for name in self.schema.logical.names:
-                # Not by value: NaN is not equal to itself.
+                # Not compared by value: NaN is not equal to itself.
                 if repr(expected[name]) != repr(found[name]):
                     yield self._fault("wrong", found, column=name, expected=expected[name], found=found[name])
 
     def _picked(
         self, kind: str, rows: pa.RecordBatch, keys: np.ndarray[Any, Any], concerned: np.ndarray[Any, Any]
     ) -> list[tuple[int, int, dict[str, Any]]]:
-        """Where they stand, the fingerprints of their keys, and the rows."""
+        """The positions, key fingerprints and values of the rows concerned, up to the limit."""
         chosen = np.flatnonzero(np.isin(keys, concerned))[: self._left[kind]]
         self._left[kind] -= len(chosen)
         values = rows.take(pa.array(chosen, pa.int64())).to_pylist()

@@ -1,8 +1,8 @@
-"""One 64-bit number per row, so that two sets of rows of any size can be compared.
+"""A 64-bit fingerprint per row, to compare sets of rows of any size.
 
-Pure on Arrow arrays and vectorised. Promises: equal values of one type have equal fingerprints, whatever
-batch, slice or buffer they come in; nulls, empty values and zeros differ from each other. Two different
-rows share one with a chance of 1 in 2^64, about as often as memory errors do.
+Pure on Arrow arrays and vectorised. Promises: equal values of one type have equal fingerprints in any batch, slice or
+buffer; nulls, empty values and zeros differ from each other. Two different rows have the same fingerprint with a
+probability of 1 in 2^64, about as rare as memory errors.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ Words: TypeAlias = "np.ndarray[Any, np.dtype[np.uint64]]"
 
 _NULL = np.uint64(0x9AE16A3B2F90404F)
 _PIECE = 2_048
-"""Rows at once. What is made of their bytes on the way is eight times as large and should stay in the cache."""
+"""Rows per step. Intermediate data is eight times as large as the rows' bytes and should stay in the cache."""
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 
 
 def row_fingerprints(rows: pa.RecordBatch, columns: list[str]) -> Words:
-    """Of these columns of each row, in this order. Raises InvalidInput for a type that tables cannot have."""
+    """The fingerprint of each row's values in these columns, in this order. Raises InvalidInput for a type that tables
+    cannot have.
+    """
     pieces = [_rows(rows.slice(start, _PIECE), columns) for start in range(0, rows.num_rows, _PIECE)]
     return np.concatenate([np.zeros(0, np.uint64), *pieces])
 
@@ -66,7 +68,7 @@ def _column(array: pa.Array) -> Words:
 
 
 def _fixed(array: pa.Array) -> Words:
-    """Values of one width: their bits."""
+    """Words of fixed-width values, from their bits."""
     try:
         width = array.type.byte_width
     except ValueError:
@@ -85,7 +87,7 @@ def _fixed(array: pa.Array) -> Words:
 
 
 def _text(array: pa.Array, offsets: Any) -> Words:
-    """Values of any width: their bytes, each with its place in the value."""
+    """Words of variable-width values, from each byte and its place in the value."""
     _, ends, data = array.buffers()
     if not len(array):
         return np.zeros(0, np.uint64)
@@ -99,7 +101,7 @@ def _lengths(array: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 def _sums(words: Words, lengths: np.ndarray[Any, np.dtype[np.int64]]) -> Words:
-    """One word per run of words: the sum of each word mixed with its place, and the run's length."""
+    """One word per run of words: the run's length, and the sum of its words, each mixed with its place."""
     starts = np.cumsum(lengths) - lengths
     places = np.arange(len(words), dtype=np.int64) - np.repeat(starts, lengths)
     mixed = _mixed(_mixed(words + _STEP) + places.astype(np.uint64) * _STEP)

@@ -1,4 +1,4 @@
-"""What the streams of a table have committed, and how it was decoded, as their logs tell. Reads only."""
+"""What a table's streams have committed and how it was decoded, from their commit logs. Reads only."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Era:
     until: int
     made: Provenance
     assumed: bool
-    """The log does not say how, and nobody else did."""
+    """True if neither the log nor the caller names the decoder."""
 
 
 @dataclass(frozen=True)
 class CommittedRange:
-    """What one stream has committed of one partition in one pass: between two rewinds, or since the last."""
+    """The offsets that one stream committed of one partition in one pass: between two rewinds, or since the last."""
 
     stream: str
     topic: str
@@ -39,18 +39,18 @@ class CommittedRange:
     start: int
     until: int
     start_known: bool
-    """False: the log no longer has its first records, and the topic's earliest offset is taken."""
+    """False if the log no longer has the first records; then the topic's earliest offset is used."""
     after: int = 0
     """The sequence of the rewind that it began with; 0: it is the first pass."""
     ended_by: int | None = None
     """The sequence of the rewind that it ended with; None: it is the last pass."""
 
     def is_of(self, sequence: int) -> bool:
-        """True if a record is of this pass."""
+        """True if the record belongs to this pass."""
         return self.after < sequence and (self.ended_by is None or sequence < self.ended_by)
 
     def value(self, eras: Iterable[Era]) -> dict[str, Any]:
-        """As plain values, with how its records were decoded."""
+        """As JSON values, with the decoders of its records."""
         return {
             "stream": self.stream,
             "topic": self.topic,
@@ -68,22 +68,22 @@ class CommittedRange:
 
 @dataclass(frozen=True)
 class History:
-    """The batch records of a stream that are still there, oldest first, and whether all are."""
+    """A stream's remaining batch records, oldest first, and whether none is missing."""
 
     batches: tuple[BatchRecord, ...]
     complete: bool
     late: str | None = None
-    """What is wrong where the log begins with a later batch than the first of its query (R23)."""
+    """The problem, if the log begins with a later batch than the first of its query (R23)."""
     opens: tuple[OpenRecord, ...] = ()
-    """The open records that say a decoder, oldest first: none of them is ever deleted."""
+    """The open records that name a decoder, oldest first. Open records are never deleted."""
 
 
 def history_of(table: Table, head: Head) -> History:
-    """What is left of a stream's log up to where it stands."""
+    """The remaining log of a stream, up to its head."""
     log = CommitLog(table.home.records, head.stream, table.uri)
 
     def record(sequence: int) -> LogRecord | None:
-        """None: it was folded and collected."""
+        """None if it was folded and deleted."""
         try:
             return log.record(sequence)
         except NotFound:
@@ -96,7 +96,7 @@ def history_of(table: Table, head: Head) -> History:
 
 
 def eras_of(part: CommittedRange, said: Sequence[tuple[OpenRecord, Provenance]], otherwise: Era) -> tuple[Era, ...]:
-    """How the records of a range were decoded, from its start to its end; `otherwise` where no record says it."""
+    """How the records of a range were decoded, from its start to its end; `otherwise` where no record says how."""
     marks: list[tuple[int, Provenance | None]] = [(part.start, None)]
     for record, made in said:
         if record.sequence <= part.after:
@@ -117,8 +117,8 @@ def eras_of(part: CommittedRange, said: Sequence[tuple[OpenRecord, Provenance]],
 
 
 def committed_ranges(heads: Sequence[Head], topics: Mapping[str, ConsumerConfig]) -> tuple[CommittedRange, ...]:
-    """Per stream and partition what was committed, pass by pass. Asks Kafka only where a log does not say where it
-    began.
+    """The committed ranges per stream and partition, pass by pass. Asks Kafka only if a log does not contain the
+    start.
     """
     ranges = []
     for head in heads:

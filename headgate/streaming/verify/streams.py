@@ -1,4 +1,4 @@
-"""One stream as its log tells it: what it has committed, how that was decoded, and its dead letters. Reads only."""
+"""One stream, read from its log: its commits, its decoders and its dead letters. Reads only."""
 
 from __future__ import annotations
 
@@ -24,17 +24,19 @@ class StreamLog:
     head: Head
     history: History
     decoders: tuple[tuple[OpenRecord, Provenance], ...]
-    """Of its query's starts, the decoders."""
+    """The decoders of the query's starts."""
     replays: tuple[tuple[OpenRecord, Provenance], ...]
-    """Of replays of its dead letters."""
+    """The decoders of replays of its dead letters."""
     default: Era
-    """Where no record says how."""
+    """Used where no record names a decoder."""
     letters: tuple[DeadEntry, ...]
-    """Committed when it was looked at."""
+    """The dead letters that were committed when the stream's head was read."""
 
     @classmethod
     def of(cls, table: Table, head: Head, decode: Decoder | None, registry_auth: str | None) -> StreamLog:
-        """`decode` is for what the log does not say, `registry_auth` for a registry that it names."""
+        """Read a stream. `decode` is used if the log does not record the decoder, `registry_auth` for a recorded
+        registry.
+        """
         home = table.home
         history = history_of(table, head)
         said: list[tuple[OpenRecord, Provenance]] = []
@@ -62,7 +64,7 @@ class StreamLog:
         return eras_of(part, self.decoders, self.default)
 
     def others(self) -> int | None:
-        """Rows that it wrote and that cannot be made again; None where its log does not say how many."""
+        """Number of rows that it wrote and that cannot be made again; None if its log does not contain the number."""
         rows = 0
         for batch in self.history.batches:
             earlier = [made for record, made in self.decoders if record.sequence < batch.sequence]

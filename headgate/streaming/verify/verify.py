@@ -295,9 +295,10 @@ def _dead_letters(
     eras: Sequence[Sequence[Era]],
     expected: Mapping[tuple[str, str, int], Sequence[int]],
 ) -> tuple[int, int]:
-    """How many are lost, and how many there are too many, of what was committed by then and can be judged. Those that
-    a replay made rows of were letters as well, and what they became is compared as rows. Where the log does not say
-    how they became rows, the decoder must read them at once.
+    """The numbers of lost and of surplus dead letters, among those that were committed and can be judged.
+
+    Letters that a replay turned into rows count as letters too; the rows are compared as rows. If the log does not say
+    how they became rows, the decoder must be able to read them at once.
     """
     judged: dict[tuple[str, str, int], list[Era]] = {}
     for part, decoded in zip(ranges, eras, strict=True):
