@@ -424,7 +424,7 @@ READ_OPTIONS = tuple(Option(one.name, *one.metadata["option"]) for one in fields
 """All options of reading."""
 
 
-# -- reading it --------------------------------------------------------------------
+# -- parsing -----------------------------------------------------------------------
 
 
 def sink_options(given: Mapping[str, Any], defaults: Mapping[str, str] | None = None) -> SinkOptions:

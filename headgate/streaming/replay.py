@@ -190,7 +190,7 @@ def _counted(report: ReplayReport, chunk: _LetterBatch) -> ReplayReport:
     for entry, refused in chunk.refused():
         if refused.any() and len(places) < EXAMPLES:
             places += entry.rows.filter(pa.array(refused)).select(["topic", "partition", "offset"]).to_pylist()
-    # Both are in the order of the letters.
+    # Both lists are in the order of the letters.
     errors = (chunk.made.bad[at] for at in sorted(chunk.made.bad))
     fresh = tuple({**place, "error": why} for place, why in zip(places, errors, strict=False))
     return replace(

@@ -138,7 +138,7 @@ class Reporting:
         self.live.took(batch_id, seconds)
 
     def failed(self, error: BaseException) -> None:
-        """Count a failed batch."""
+        """Report a failed batch."""
         self.metrics.failed(error)
         self.live.failed(error)
 

@@ -162,7 +162,7 @@ def _adopted(table: Table, stream: str, spark: SparkCheckpoint | None, reason: s
     return Rewind(table, done.head, done.moves, done, None, spark, False, adopts)
 
 
-# -- where to ------------------------------------------------------------------------
+# -- target offsets ------------------------------------------------------------------
 
 
 class _KafkaOffsets:
@@ -244,7 +244,7 @@ def _who() -> str:
     return ""
 
 
-# -- telling -------------------------------------------------------------------------
+# -- texts ---------------------------------------------------------------------------
 
 
 def _means(table: Table, again: int, skipped: int, new: Sequence[OffsetMove]) -> str:

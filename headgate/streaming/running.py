@@ -140,7 +140,7 @@ class RunningStream:
         except Exception as error:
             failed = None if stop() else error
         self.stop()
-        # Batches that were done just before the query failed are done.
+        # Batches that finished just before the query failed count as finished.
         yield from self._watched.finished()
         return failed
 

@@ -48,7 +48,7 @@ class Stop:
                 # Not through Python's streams: the signal may have come in the middle of a write to them.
                 os.write(STDERR, said)
         elif clock.monotonic() - self._since > ONE_STOP:
-            # A second request ends the process at once.
+            # A second request: end at once.
             raise KeyboardInterrupt
 
 

@@ -1,4 +1,4 @@
-"""ShardSink: the function for `writeStream.foreachBatch`. It writes each micro-batch exactly once."""
+"""ShardSink: the function for `writeStream.foreachBatch`. Each micro-batch takes effect exactly once."""
 
 from __future__ import annotations
 

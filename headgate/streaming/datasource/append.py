@@ -4,8 +4,8 @@ Spark.
 It is planned in one process, written by tasks and committed in another process, so the plan holds everything the commit
 needs. Promises:
 1. All rows of the frame become visible together, by one commit record, or none does.
-2. Of all jobs with the same `batchId` exactly one counts, however often they are retried, wherever one dies, and even
-   if they run at the same time.
+2. Of jobs with the same `batchId` only one counts, however often they are retried, wherever one dies, and even if they
+   run at the same time.
 3. A job fails before anything is written if a stream owns a shard that it needs.
 4. After its end, any stream or writer may take the shards, and native Lance may open them; see `let_go`. A job that
    died keeps them until the next job, or the next start of a stream.

@@ -33,7 +33,7 @@ _OF_STREAMS = ("consumer", "starting_from", "max_rows", "max_bytes", "max_batche
 
 
 class TableReader(DataSourceReader):
-    """One read. Planned where it is made; `read` runs in its tasks."""
+    """One planned read; `read` runs in its tasks."""
 
     def __init__(self, plan: ReadPlan, schema: StructType, options: ReadOptions) -> None:
         self._plan = plan
@@ -67,7 +67,7 @@ def opened(options: ReadOptions, checkpoint: str | None = None) -> Table:
 
 
 def read_schema(options: ReadOptions) -> StructType:
-    """The columns of a read; an option says whether it is for `read` or `readStream`, because Spark does not."""
+    """The columns of a read. The option `log` distinguishes `readStream` from `read`, because Spark does not."""
     if options.log:
         return spark_schema(log_schema(opened(options).home.schema))
     return spark_schema(opened(options, options.checkpoint).schema)

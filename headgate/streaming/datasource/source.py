@@ -72,7 +72,7 @@ def register(spark: SparkSession) -> None:
 class HeadgateDataSource(DataSource):
     """A table as a source, and a sink for streams and frames in append mode.
 
-    Register it with `headgate.register(spark)`, or by itself without defaults.
+    Register it with `headgate.register(spark)`; or register the class itself, without session defaults.
     """
 
     session: ClassVar[Mapping[str, str]] = {}

@@ -36,7 +36,7 @@ def _routed(plan: WritePlan, batches: Iterable[pa.RecordBatch], *, ordered: bool
     if not ordered:
         yield from parts
         return
-    # The frame may have been shuffled: a row can be placed only when all of its shard are there.
+    # The frame may have been shuffled: rows can be sorted only when all rows of their shard are there.
     arrived: Payloads = {}
     for part in parts:
         arrived.setdefault((part.shard, part.dead), []).append((part.rows, part.order))

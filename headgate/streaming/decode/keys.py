@@ -1,7 +1,7 @@
 """The keys of Kafka tombstones as key columns of the table.
 
-A key is a JSON object that holds the key columns, or, where the key is one column, its bare
-value: text for a string, the bytes for a binary, the digits for an integer, true or false.
+A key is a JSON object with the key columns. If there is only one key column, a key may also be its plain value: text
+for a string, the bytes for a binary, digits for an integer, true or false.
 """
 
 from __future__ import annotations

@@ -92,8 +92,8 @@ class Ledger(Follower[int]):
         chunk = self._feed.read(at, lambda: self._rows.ends(at), CHUNK)
         if chunk.parts:
             rows = _rows_of(self._table, self._stream, chunk)
-            # What a run first catches up with goes over whatever is there: somebody may have taken rows out of the
-            # ledger, and Delta remembers that later ones were put once.
+            # The first catch-up of a run replaces existing rows: rows may have been deleted from the ledger, and Delta
+            # would ignore a repeated `put` of rows that it already recorded.
             (self._rows.replace if self._fresh else self._rows.put)(rows, at, chunk.upto)
         self._pin.move(chunk.upto)
         return chunk.upto
@@ -144,11 +144,12 @@ def rebuild_ledger(
     rows, feed = LedgerTable(spark, name, _key(table, stream)), LedgerFeed(table.home, stream)
     there = name.exists(spark)
     if apply:
-        # First: from here on nothing goes that is not archived, but for what a collection under way has looked at.
+        # First of all: from here on no record is deleted before it is archived, except those that a running collection
+        # has checked already.
         feed.archive.begin()
     gone = feed.lost_upto()
     above = rows.stands_at(gone) if there and gone else 0
-    # Read before the log is: what a running stream puts later is above both.
+    # Read before the log: rows that a running stream writes later are above both.
     top, all_rows, replaced = (rows.stands_at(), rows.count(), rows.count(above)) if there else (0, 0, 0)
     if apply:
         rows.create()
@@ -177,7 +178,7 @@ def short(error: Exception) -> str:
     if isinstance(error, HeadgateError):
         return str(error)
     lines = [line.strip(": ") for line in str(error).splitlines() if line.strip(": ")] or [""]
-    # What the JVM says stands below the call that it was.
+    # The first line names the call; the JVM's message follows it.
     line = lines[min(1, len(lines) - 1)] if type(error).__name__ == "Py4JJavaError" else lines[0]
     return scrubbed(f"{type(error).__name__}: {line}")[:300]
 

@@ -111,7 +111,7 @@ class LedgerFeed:
                 if len(there) < upto - done:
                     parts = with_lost(done, records, dated, self.log.read().head, ends())
                     if len(known) > len(there) and isinstance(parts[-1], Folded):
-                        # Only what follows tells how far the lost ones had read, and nothing of that is in it.
+                        # Only a later record shows how far the lost ones had read, and this chunk has none: read more.
                         most = 2 * len(there)
                         continue
             except NotFound:
@@ -128,7 +128,7 @@ class LedgerFeed:
         return sequence
 
     def _records(self, sequences: Sequence[int], archived: Mapping[int, ArchivedBatch]) -> list[LogRecord]:
-        """Rising. Raises NotFound."""
+        """The records of these sequences, in order. Raises NotFound if one was deleted meanwhile."""
         listed = [one for one in sequences if one not in archived]
         found = dict(zip(listed, parallel.each("ledger", self.log.record, listed), strict=True))
         return [archived[one].record if one in archived else found[one] for one in sequences]
@@ -138,7 +138,7 @@ class LedgerFeed:
         for sequence in range(tip, done, -1):
             if sequence not in taken_at:
                 try:
-                    # It may have come during the LIST, and a later one is in it. Older ones cannot.
+                    # It may have been put during the LIST, although a later one was listed. Older ones cannot.
                     self.log.record(sequence)
                 except NotFound:
                     return sequence
@@ -188,7 +188,7 @@ def _fitting(records: list[LogRecord]) -> list[LogRecord]:
     return records
 
 
-# -- holding ---------------------------------------------------------------------------
+# -- pins ------------------------------------------------------------------------------
 
 
 class LedgerPin:

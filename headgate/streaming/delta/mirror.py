@@ -107,7 +107,7 @@ class DeltaMirror:
         """Bring the mirror up to date and return. Raises as `start` does, and Spark's errors."""
         self.start(spark, checkpoint=checkpoint, trigger={"availableNow": True}).awaitTermination()
 
-    # -- the beginning ------------------------------------------------------------------
+    # -- start --------------------------------------------------------------------------
 
     def _begin(self, spark: SparkSession, query_id: str, start: str) -> None:
         """Create the target from a checkpoint of the table. A crash leaves no target, and the next start begins again.
@@ -115,14 +115,14 @@ class DeltaMirror:
         The query also starts at this checkpoint, until its first batch is done: Spark asks again after a crash.
         """
         if any(one.checkpoint.name == start for one in self._table.checkpoints()):
-            self._table.drop_checkpoint(start)  # of a start that did not come to the target
+            self._table.drop_checkpoint(start)  # left by a start that did not create the target
         self._table.checkpoint(name=start, expires=BEGINNING, note=f"a mirror starts: {self._name.shown}")
         view = f"headgate_mirror_{uuid.uuid4().hex}"
         self._frame(spark, stream=False, checkpoint=start).createOrReplaceTempView(view)
         properties = {_QUERY: query_id, _TABLE: str(self._table.table_id)}
         listed = ", ".join(f"{text(name)} = {text(value)}" for name, value in properties.items())
         try:
-            # Not CREATE TABLE: to Delta a folder that a killed start left without a commit is a table that exists.
+            # Not CREATE TABLE: to Delta, a folder that a killed start left without a commit is an existing table.
             spark.sql(
                 f"CREATE OR REPLACE TABLE {self._name.sql} USING delta TBLPROPERTIES ({listed}) AS SELECT * FROM {view}"
             ).collect()

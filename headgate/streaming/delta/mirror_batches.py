@@ -46,7 +46,7 @@ class MirrorBatches:
         else:
             self._append(frame, batch_id)
         if batch_id == 1:
-            # Batch 0 is done, so that nobody asks any more where the query began.
+            # Batch 0 is done, so Spark no longer asks for the start of the query.
             with suppress(HeadgateError):
                 open_table(self.table, storage_options=self.storage_options or None).drop_checkpoint(self.start)
 

@@ -120,7 +120,7 @@ def _made(
     if twice := [name for name in options if name.lower() in taken]:
         raise InvalidInput(f"The option {twice[0]!r} must be given as its own argument.", advice="leave the option out")
     given = {name.lower() for name in options} | {name.lower() for name in named}
-    # Spark takes one way to say where to begin, and refuses two.
+    # Spark accepts only one option that says where to begin.
     without = {"startingoffsets"} if given & set(_STARTS) else set()
     defaults = {name: value for name, value in _DEFAULTS.items() if name.lower() not in given | without}
     return KafkaSource(next(iter(subscription.values())), {**defaults, **options, **named})
@@ -148,7 +148,7 @@ def _starting(start: Start | None) -> dict[str, str]:
     if isinstance(start, datetime):
         if start.tzinfo is None:
             raise InvalidInput("start must have a time zone.", advice="add one, such as timezone.utc")
-        # A partition without a record since then has nothing to be read of: its end is where it starts, not an error.
+        # A partition without a record since then starts at its end, instead of failing the query.
         return {
             "startingTimestamp": str(round(start.timestamp() * 1000)),
             "startingOffsetsByTimestampStrategy": "latest",

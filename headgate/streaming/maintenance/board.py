@@ -34,7 +34,7 @@ class Board:
     _in_sstables: dict[str, float] = field(default_factory=dict)
     """Per shard, when the oldest row that only its SSTables hold was first seen."""
 
-    # -- whether it goes on ----------------------------------------------------------
+    # -- stopping --------------------------------------------------------------------
 
     def is_over(self) -> bool:
         """True if no further job may start."""
@@ -58,7 +58,7 @@ class Board:
         with self.changed:
             self.changed.notify_all()
 
-    # -- how it stands ---------------------------------------------------------------
+    # -- state -----------------------------------------------------------------------
 
     @property
     def state(self) -> MaintenanceState:
@@ -121,7 +121,7 @@ class Board:
         with self._reporting:
             self._report(self.state)
 
-    # -- how old rows are ------------------------------------------------------------
+    # -- ages of rows ----------------------------------------------------------------
 
     def see_ages(self, flushed: Container[str] = ()) -> None:
         """Update since when each shard has unflushed entries and SSTables. Entries that shards still have after a flush

@@ -47,7 +47,10 @@ class CoreTurns:
 
     @contextmanager
     def turn(self, tasks: int, cores: int, is_over: Callable[[], bool] = lambda: False) -> Iterator[None]:
-        """Wait until `tasks` more tasks fit into `cores`, the limit for all jobs together; then hold that many."""
+        """Wait until `tasks` more tasks fit into `cores`, the limit for all jobs together; then hold that many.
+
+        Raises CalledOff as soon as `is_over` returns true.
+        """
         wanted, ticket = min(tasks, cores), object()
         with self._changed:
             self._waiting.append(ticket)

@@ -102,7 +102,7 @@ class Follower(Generic[Wanted]):
         while (wanted := self._next(pause)) is not None:
             failed = self._try(wanted)
             if failed is not None and self._stopped:
-                return  # nothing is tried again, and what the work needs may be gone: whoever stopped it knows
+                return  # nothing is retried after a stop, and stop() returns if the value was written
             first = failed is not None and not pause
             pause = 0.0 if failed is None else min(LONGEST_PAUSE, max(FIRST_PAUSE, 2 * pause))
             self._report(failed, first)
@@ -118,7 +118,7 @@ class Follower(Generic[Wanted]):
     def _try(self, wanted: Wanted) -> Exception | None:
         try:
             self._work(wanted)
-        except Exception as error:  # whatever it is, the stream goes on
+        except Exception as error:  # any error: the stream continues
             self.failures += 1
             return error
         with self._changed:

@@ -31,7 +31,7 @@ class LiveSink:
         self._retries: Mapping[str, int] = {}
         self._failure: str | None = None
 
-    # -- telling ---------------------------------------------------------------------
+    # -- updates from the sink -------------------------------------------------------
 
     def watch(self, driver: StreamDriver, maintenance: Callable[[], MaintenanceState | None]) -> None:
         """Set the driver of a run that took over the stream."""
@@ -73,7 +73,7 @@ class LiveSink:
             if known is not None and isinstance(batch_id, int):
                 self._batches[batch_id] = replace(known, seconds={**known.seconds, **seconds})
 
-    # -- asking ----------------------------------------------------------------------
+    # -- for the console -------------------------------------------------------------
 
     def head(self) -> Head | None:
         """The stream's head; None before the first batch."""

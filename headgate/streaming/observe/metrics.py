@@ -254,7 +254,7 @@ class StreamMetrics:
     def _add(self, name: str, value: float, *labels: str) -> None:
         self._counts[name, labels] += value  # type: ignore[assignment]
 
-    # -- looking -------------------------------------------------------------------
+    # -- values --------------------------------------------------------------------
 
     def behind(self) -> dict[tuple[str, str], int]:
         """Offsets in Kafka that are not committed yet, per topic and partition."""

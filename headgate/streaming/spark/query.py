@@ -40,8 +40,8 @@ class QueryFacts:
     kafka_options: dict[str, str] | None = field(default=None, repr=False)
     """The source's options if the query reads one bare Kafka source. They may contain credentials."""
     cluster_options: dict[str, str] | None = field(default=None, repr=False)
-    """The `kafka.` options of the query's sources, whatever it does with their rows, if all have the same. They may
-    contain credentials."""
+    """Options of the query's Kafka sources, whatever it does with their rows, if all have the same `kafka.` options.
+    They may contain credentials."""
     cores: int = 2
     task_tries: int = 1
     """How often Spark tries a task before it fails the job."""

@@ -19,7 +19,7 @@ from headgate.table.table import Table
 
 @dataclass(frozen=True)
 class StreamLog:
-    """One stream."""
+    """A stream's log, and what it says about its decoders."""
 
     head: Head
     history: History

@@ -53,7 +53,7 @@ from headgate.table.status import heads_of
 from headgate.table.table import Table, as_table
 
 TRIES = 10
-"""After a commit between the two reads of the logs, both are read again."""
+"""Maximum tries: if a stream commits while the table is read, both are read again."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -202,7 +202,7 @@ def verify_table(
     )
 
 
-# -- what the table says -------------------------------------------------------------
+# -- reading the table ---------------------------------------------------------------
 
 
 def _at_one_instant(table: Table, progress: ReadProgress) -> tuple[tuple[Head, ...], Prints]:
@@ -255,7 +255,7 @@ def _check_topics(
             )
 
 
-# -- what cannot be judged -------------------------------------------------------------
+# -- what was not compared -------------------------------------------------------------
 
 
 def _unjudged(

@@ -260,7 +260,7 @@ def write_payloads(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Iterat
         yield _lines(_write(plan, place(payloads), phases))
 
 
-# -- what they are made of ---------------------------------------------------------
+# -- parts of the tasks ------------------------------------------------------------
 
 
 def _write(plan: WritePlan, parts: Iterable[Routed], reading: Phases | None = None) -> list[str]:

@@ -39,7 +39,7 @@ from headgate.streaming.decode.json.screen import layout
 from headgate.streaming.decode.keys import decode_keys as plain_keys
 
 HEADER = 5
-"""Length of the header before the value."""
+"""Bytes of the header before the value."""
 
 
 @dataclass(frozen=True)

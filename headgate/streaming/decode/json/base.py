@@ -33,10 +33,10 @@ class Unsure(Exception):
 class JsonType(ABC):
     """One Arrow type. Each subclass has its rule twice, side by side: for a column and for a value.
 
-    `pyarrow.json` reads a column as its *stand-in* type: the type itself if pyarrow reads it strictly, otherwise text.
-    `finish` converts that to the wanted type; the two together decide. `read` checks one value as Python parsed it, and
-    refuses only what the two also refuse: it finds bad records if the text of a column cannot be parsed, and says what
-    is wrong with them.
+    `pyarrow.json` reads a column as its *stand-in* type: the type itself if pyarrow reads it strictly, otherwise
+    another type, such as text. `finish` converts that to the wanted type; the two together decide. `read` checks one
+    value as Python parsed it, and refuses only what the two also refuse: it finds bad records if the text of a column
+    cannot be parsed, and says what is wrong with them.
     """
 
     kind: pa.DataType
@@ -84,7 +84,7 @@ class NumberText(float):
         return made
 
 
-# -- words ---------------------------------------------------------------------------
+# -- error texts ---------------------------------------------------------------------
 
 
 def wrong(path: str, wanted: str, value: Any) -> Unfit:

@@ -1,4 +1,4 @@
-"""The decoder for JSON objects: which type takes what is said in `decode`."""
+"""The decoder for JSON objects. See `decode.api` for its promises, and `json.types` for the rules of each type."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ class Real(JsonType):
             real = float(value)
         except OverflowError:
             real = float("inf")
-        if not abs(real) < self._limit:  # NaN too
+        if not abs(real) < self._limit:  # also refuses NaN
             raise Unfit(f"column {path!r}: {shown(value)} is not a finite number of type {self.kind}")
         return real
 
@@ -126,7 +126,7 @@ class Exact(JsonType):
         return self.kind.precision, self.kind.scale
 
     def finish(self, array: pa.Array, path: str) -> pa.Array:
-        # By sign and digits: arithmetic, even a minus, would round to the context's 28 digits.
+        # Made from sign and digits: arithmetic, even a minus, would round to the context's 28 digits.
         precision, scale = self._digits
         low, high = (pa.scalar(Decimal((sign, (9,) * precision, -scale)), self.kind) for sign in (1, 0))
         outside = pc.or_(pc.less(array, low), pc.greater(array, high))

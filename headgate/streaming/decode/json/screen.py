@@ -123,7 +123,7 @@ def _nulls_after_objects(data: npt.NDArray[np.uint8], texts: int) -> Positions:
     """Positions where `null` follows the end of an object. Only closing braces are checked, which are few."""
     closing = data == _CLOSING
     if np.count_nonzero(closing) == texts:
-        return np.empty(0, np.int64)  # each text ends with its only one
+        return np.empty(0, np.int64)  # each text has only the brace that it ends with
     ends = np.flatnonzero(closing[:-1])
     after = data[ends + 1]
     if _SPACES[after].any():
