@@ -423,12 +423,12 @@ def test_create_with_other_columns_than_the_table_has_is_refused(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--once", "--trigger", "1"), "exclude"),
+        (("--once", "--trigger", "1"), "--once or --trigger, not both"),
         (("--kafka-option", "kafka.sasl.password=s3cret"), "kafka.sasl.password"),
         (("--kafka-option", "=s3cret"), "KEY=VALUE"),
         (("--topic-pattern", "t.*"), "either --topic or"),
         (("--topic", "u"), "needs a name"),
-        (("--start", "soon"), "instant"),
+        (("--start", "soon"), "ISO 8601"),
         (("--start", "2026-01-01T00:00:00", "--stream", "s"), "zone"),
         (("--kafka-option", "startingOffsets=latest", "--start", "earliest"), "its own argument"),
     ],

@@ -38,4 +38,4 @@ def test_a_jvm_that_dies_before_pyspark_hands_it_over_is_told_by_its_signal(aske
     ended = subprocess.run(
         [sys.executable, "-c", PROGRAM, asked], capture_output=True, text=True, timeout=180, check=False
     )
-    assert (ended.returncode, ended.stdout) == (0, "Spark's JVM is gone: signal 9.\n"), ended.stderr
+    assert (ended.returncode, ended.stdout) == (0, "Spark's JVM ended: signal 9.\n"), ended.stderr

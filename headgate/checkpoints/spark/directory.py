@@ -13,6 +13,7 @@ Promises:
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -202,7 +203,7 @@ class SparkCheckpoint:
         return lines
 
     def _read(self, file: str) -> bytes:
-        found = bytes(self._guarded(file, lambda fs: fs.cat_file(f"{self._path}/{file}", start=0, end=_MAX_BYTES + 1)))
+        found = bytes(self._guarded(file, lambda fs: _first_bytes(fs, f"{self._path}/{file}")))
         if len(found) > _MAX_BYTES:
             raise Corrupt(f"Spark's {file} has more than {_MAX_BYTES:,} bytes.", checkpoint=self.uri)
         return found
@@ -234,6 +235,18 @@ class SparkCheckpoint:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None}
+
+
+def _first_bytes(fs: Any, path: str) -> bytes:
+    """One byte more than a file of Spark's may have."""
+    try:
+        found: bytes = fs.cat_file(path, start=0, end=_MAX_BYTES + 1)
+    except OSError as error:
+        # S3 has no range of an empty object.
+        if error.errno != errno.EINVAL or fs.size(path) != 0:
+            raise
+        return b""
+    return found
 
 
 # -- text ------------------------------------------------------------------------

@@ -57,7 +57,7 @@ def test_a_table_follows_delta_s_change_data_feed(spark: SparkSession, people: h
         assert rows(people) == {row["id"]: row["name"] for row in spark.sql(f"SELECT * FROM {delta}").collect()}
     with pytest.raises(InvalidInput, match=r"delete_when='nope = 1' does not fit the frame: .*nope"):
         stream(changes, people, tmp_path / "other", delete_when="nope = 1", sequence_by="_commit_version")
-    with pytest.raises(InvalidInput, match="gives bigint, not true or false"):
+    with pytest.raises(InvalidInput, match="must be boolean, got bigint"):
         stream(changes, people, tmp_path / "third", delete_when="_commit_version", sequence_by="_commit_version")
 
 
