@@ -40,10 +40,10 @@ def lose(world: World, here: Place, chance: random.Random) -> None:
 
 
 def _candidates(here: Place) -> Iterator[str]:
-    """Entries that count, but for the last one of a WAL; SSTables that are named; files of the base; records of
-    batches.
+    """Entries that count, but for the last one of a WAL; SSTables that are named, but for those that the base took in
+    before their compaction died; files of the base; records of batches.
     """
-    table, listed = here.table, here.table.listed()
+    table, listed, base = here.table, here.table.listed(), set(here.table.base_rows())
     for shard_id, shard in table.shards.items():
         if (latest := shard.manifest) is None:
             continue
@@ -52,6 +52,8 @@ def _candidates(here: Place) -> Iterator[str]:
             if latest.replay_after < position < max(shard.entries) and counts and entry.ids:
                 yield names.wal_key(shard_id, position)
         for path in latest.sstables:
+            if base.issuperset(table.sstables.get(f"{shard_id}/{path}", ())):
+                continue
             yield f"{names.shard_folder(shard_id)}/{path}/_versions/{2**64 - 2:020d}.manifest"
     for fragment in table.versions[max(table.versions)]["fragments"]:
         yield f"data/{fragment['files'][0]['path']}"
