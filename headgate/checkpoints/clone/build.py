@@ -1,4 +1,4 @@
-"""Building a clone from the copied files: manifests, barriers, logs, the base, and the flip; or removing it.
+"""Building a clone from the copied files: manifests, barriers, logs, the base, and the flip; or its removal.
 
 Everything follows from the intent and the checkpoint, so every step can be repeated, even by two callers. Files at the
 destination that do not follow from them are refused, never overwritten.
@@ -44,25 +44,25 @@ NOTES = "headgate."
 
 @dataclass(frozen=True)
 class CloneTarget:
-    """The destination of the clone, and how it becomes a table."""
+    """Destination of the clone, and how it becomes a table."""
 
     store: ObjectStore
     wal_store: ObjectStore
-    """The table's store, if the WALs are in the clone."""
+    """The store of the WALs; the same object as `store` if the clone has no separate WAL store."""
     deep: bool
     id_key: str
-    """The key of the base's configuration that names the table."""
+    """Key in the base's configuration that holds the table id."""
     record: Callable[[UUID], tuple[str, bytes]]
-    """Of the table's id: the name and the bytes of its record."""
+    """Given the table id, returns the name and the bytes of the table record."""
 
     @property
     def wal_uri(self) -> str | None:
-        """The separate WAL store, if there is one."""
+        """URI of the separate WAL store, None without one."""
         return None if self.wal_store is self.store else self.wal_store.uri
 
 
 def named(target: CloneTarget) -> str | None:
-    """The table id in the base at the destination; "" if it has none, None if there is no base."""
+    """The table id in the base at the destination; "" if the base has none, None if there is no base."""
     base = lance_connector.look(*target.store.locate())
     return None if base is None else base.config.get(target.id_key, "")
 
@@ -89,7 +89,7 @@ def make_shards(home: TableHome, checkpoint: TableCheckpoint, plans: Sequence[Sh
 
 
 def _put_manifest(home: TableHome, intent: CloneIntent, manifest: Manifest) -> None:
-    """Without native's hint: native works without it, and this call may be late."""
+    """Does not write native's hint: native works without it, and this call may run late."""
     shard = Shard(home, manifest.shard_id)
     with suppress(AlreadyExists):
         key, data = names.manifest_key(shard.id, manifest.version), encode_manifest(manifest)
@@ -133,7 +133,7 @@ def flip(target: CloneTarget, intent: CloneIntent) -> None:
     """Step 8 of `clone_table`. Raises InvalidInput if the intent or the base has changed, or another caller has
     abandoned the clone: either completing or removing it continues (R20).
 
-    Notes on the source's own shards go in the same commit: they tell of versions of its base that the clone lacks.
+    The same commit removes notes on the source's own shards: they refer to base versions that the clone does not have.
     """
     uri, options = target.store.locate()
     stored, base = read_intent(target.store), lance_connector.look(uri, options)
@@ -154,11 +154,11 @@ def flip(target: CloneTarget, intent: CloneIntent) -> None:
 
 
 def remove(target: CloneTarget, intent: CloneIntent, shard_ids: Iterable[UUID], release: Callable[[], None]) -> None:
-    """Remove a clone that cannot be completed, except its outcome:
+    """Remove a clone that cannot be completed. Its outcome stays:
 
-    1. a mark that it is to be given up, with the shards that it may have.
-    2. take its outcome: from then on no sleeping process can complete it (R20). If its maker has the outcome, remove
-       the mark again.
+    1. mark the clone as abandoned, with the shards that it may have.
+    2. take its outcome: from then on no sleeping process can complete it (R20). If its maker already has the outcome,
+       remove the mark again.
     3. delete everything but intent and mark, then `release` what the source holds for it.
     4. delete the intent, then the mark.
 
@@ -170,9 +170,9 @@ def remove(target: CloneTarget, intent: CloneIntent, shard_ids: Iterable[UUID], 
     step("given up")
     if not wins(target.store, intent.outcome, "collector"):
         forget_given_up(target.store)
-        return  # another caller completes it, or has
+        return  # another caller completes the clone, or has completed it
     if not _is_intended(target, intent):
-        return  # another caller has removed it, and the destination may be another clone's by now
+        return  # another caller has removed it; the destination may hold another clone by now
     shards = [names.shard_folder(shard_id) + "/" for shard_id in shard_ids]
     own = [f"_headgate/{one}/" for one in (intent.table_id, intent.source_id)] + [f"{folder}/" for folder in FOLDERS]
     delete_all(target.store, _below(target.store, [*own, *shards]), "clone")

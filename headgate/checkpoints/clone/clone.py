@@ -46,7 +46,7 @@ from headgate.shards.shard import TableHome
 from headgate.steps import step
 
 TRIES = 8
-"""A try fails if the source was flushed and collected during the copy, which does not happen that often."""
+"""A try fails if the source was flushed and collected during the copy, which is rare."""
 
 CLONE_STEPS = (
     "looked",
@@ -71,11 +71,11 @@ class CloneSource:
 
     home: TableHome
     shard_ids: Callable[[], Iterable[UUID]]
-    """Its current shards."""
+    """Ids of its current shards."""
     names: Sequence[str] = ()
     """Possible names of its shards."""
     all_named: bool = False
-    """True if shards need a name: otherwise rows of a key could go to another shard in the clone."""
+    """True if every shard must have a name; otherwise rows of a key could go to another shard in the clone."""
 
 
 def clone_table(
@@ -115,7 +115,7 @@ def clone_table(
         try:
             _make(source, target, intent, *copied)
         except InvalidInput:
-            # What stands there may be of a clone that another caller has completed, and that went on since.
+            # The files may belong to a clone that another caller has completed, and that has gone on since.
             if not _exists(target, intent):
                 raise
     sync_base(target.store)
@@ -128,17 +128,16 @@ def clone_table(
 def _make(
     source: CloneSource, target: CloneTarget, intent: CloneIntent, pinned: TableCheckpoint, plans: list[ShardPlan]
 ) -> None:
-    """Steps 5 to 8."""
     make_shards(_home(source.home, target, intent), pinned, plans, intent)
     make_base(source.home, target, pinned, intent)
     flip(target, intent)
 
 
-# -- 1 to 3: what is to be cloned --------------------------------------------------------
+# -- 1 to 3: what to clone -----------------------------------------------------------------
 
 
 def _look(home: TableHome, target: CloneTarget, checkpoint: str | None) -> CloneIntent:
-    """The existing intent, or a new one, after removing the rest of an abandoned clone. Raises InvalidInput where the
+    """The existing intent, or a new one, after removing the rest of an abandoned clone. Raises InvalidInput if the
     destination holds anything else.
     """
     assert home.table_id is not None
@@ -162,12 +161,12 @@ def _look(home: TableHome, target: CloneTarget, checkpoint: str | None) -> Clone
             return stored
     if given_up is not None:
         if stored is None:
-            # Nothing but the mark was left. The new intent's outcome must stay free.
+            # Only the mark was left. The new intent's outcome must stay free.
             forget_given_up(target.store)
         else:
             _give_up(home, target, stored, given_up)
             if read_intent(target.store) is not None:
-                return stored  # a maker has its outcome
+                return stored  # a maker took its outcome
     if checkpoint is not None and CheckpointStore(home.records, home.uri).get(checkpoint).expired(clock.now()):
         raise InvalidInput(
             f"Checkpoint {checkpoint!r} has expired; its files may be deleted.",
@@ -219,8 +218,8 @@ def _pinned(source: CloneSource, intent: CloneIntent, target: CloneTarget) -> Ta
 
 
 def _is_held(home: TableHome, pin: TableCheckpoint) -> bool:
-    """Put the tag again: the process that took the pin may have died before it. False if the base version is gone, and
-    so the pin is invalid.
+    """Put the tag again: the process that took the pin may have died before it did. False if the base version is gone;
+    then the pin is invalid.
     """
     try:
         hold_version(home.store, pin.tag, pin.base_version)
@@ -236,7 +235,7 @@ def _is_held(home: TableHome, pin: TableCheckpoint) -> bool:
 def _copied(
     source: CloneSource, target: CloneTarget, intent: CloneIntent, progress: Progress
 ) -> tuple[TableCheckpoint, list[ShardPlan]] | None:
-    """The copied plans. None if another caller has completed the clone."""
+    """Copy the shards; returns their plans. None if another caller has completed the clone."""
     home = source.home
     for _ in range(TRIES):
         plans: list[ShardPlan] = []

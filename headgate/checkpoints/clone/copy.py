@@ -41,13 +41,13 @@ _log = structlog.get_logger("headgate.checkpoints")
 
 
 LARGE = 16 << 20
-"""Bytes above which an object is large. A copy between stores or buckets holds one object in memory."""
+"""Objects above this many bytes are large. A copy between stores or buckets holds one object in memory."""
 
 LARGE_COPIERS = 2
 """Concurrent copies of large objects: an SSTable may be as large as a MemTable."""
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is."""
+"""Called with the current step, the number of finished items, and the total."""
 
 
 def no_progress(what: str, done: int, total: int) -> None:
@@ -68,7 +68,7 @@ class _Copy:
     new_key: str
     nbytes: int
     lost: Callable[[], Exception]
-    """What to raise where it is gone."""
+    """Returns the error to raise if the object is gone."""
 
     def run(self) -> None:
         try:
@@ -86,8 +86,8 @@ def copy_all(
 ) -> list[ShardPlan]:
     """Copy the files of the shards and dead letters. Returns the plans without skipped entries.
 
-    1. list both sides of every shard. Entries that neither side has: skipped at the start of a tail where they held no
-       rows, otherwise MovedOn or DataLoss, before anything is copied.
+    1. list both sides of every shard. If neither side has an entry, it is skipped at the start of a tail if it held no
+       rows; otherwise MovedOn or DataLoss is raised before anything is copied.
     2. copy what the target lacks, in parallel, small objects first.
 
     Raises MovedOn, DataLoss, StoreError.
@@ -107,7 +107,7 @@ def copy_all(
 
 
 def clone_start(shard: Shard, manifest: Manifest, visible: Visible) -> int:
-    """The first position that a clone needs: after missing entries without rows at the start of the tail."""
+    """First position that a clone needs: missing entries without rows at the start of the tail are skipped."""
     there = _entries(shard)
     start = manifest.replay_after + 1
     tail = range(start, max(start, manifest.last_seen + 1, *(position + 1 for position in there)))
@@ -115,7 +115,7 @@ def clone_start(shard: Shard, manifest: Manifest, visible: Visible) -> int:
 
 
 def tail_epoch(target: TableHome, plan: ShardPlan) -> int:
-    """The highest epoch of the copied entries, 0 where there are none: that of the last one.
+    """Highest epoch of the copied entries, which is the epoch of the last one; 0 if there are none.
 
     A lower epoch never gets past a higher one's entry.
     """
@@ -125,15 +125,15 @@ def tail_epoch(target: TableHome, plan: ShardPlan) -> int:
 
 
 def put_barrier(target: TableHome, plan: ShardPlan, epoch: int) -> None:
-    """Put the clone's fence barrier above the tail, so that no WAL is empty: native Lance would start again in an empty
-    one.
+    """Put the clone's fence barrier above the tail. Without it a WAL could be empty, and native Lance would start an
+    empty WAL anew.
     """
     shard, barrier = Shard(target, plan.shard_id), encode_barrier(epoch=epoch, entry_id=plan.entry_id)
-    with suppress(AlreadyExists):  # ours, of an earlier try: it is made of nothing but the plan
+    with suppress(AlreadyExists):  # ours, from an earlier try: its bytes follow from the plan
         shard.wal.put_if_absent(shard.wal_key(plan.barrier), barrier.buffers)
 
 
-# -- what there is to copy ---------------------------------------------------------
+# -- what to copy ------------------------------------------------------------------
 
 
 def _without_skipped(source: TableHome, target: TableHome, streams: Mapping[str, Fold], plan: ShardPlan) -> ShardPlan:
@@ -149,7 +149,7 @@ def _without_skipped(source: TableHome, target: TableHome, streams: Mapping[str,
 def _first_needed(
     shard: Shard, manifest: Manifest, tail: range, there: Container[int], listed: Iterable[tuple[int, int]]
 ) -> int:
-    """The first position after missing entries without rows at the start of a tail."""
+    """First position after missing entries without rows at the start of a tail."""
     if tail.start in there:
         return tail.start
     positions = {position for first, last in listed for position in range(first, last + 1)}
@@ -162,7 +162,7 @@ def _first_needed(
 
 
 def _history(shard: Shard, version: int) -> list[Manifest]:
-    """Up to the version; one that was collected meanwhile is left out, and those before it."""
+    """Manifests up to the version. If one was collected meanwhile, it and those before it are left out."""
     found: list[Manifest] = []
     for number in shard.manifests.versions():
         if number <= version:
@@ -193,7 +193,7 @@ def _tail_copies(old: Shard, new: Shard, plan: ShardPlan) -> list[_Copy]:
 
 
 def _sstable(old: Shard, new: Shard, path: str) -> list[_Copy]:
-    """The files of an SSTable. Without a manifest file of Lance it is none."""
+    """The files of an SSTable. Raises if Lance's manifest file is missing: then it is not an SSTable."""
     there = _listed(old.home.store, f"{names.shard_folder(old.id)}/{path}/")
     here = _listed(new.home.store, f"{names.shard_folder(new.id)}/{path}/")
     lost = partial(_lost_sstable, old, path)
@@ -214,7 +214,7 @@ def _sstable(old: Shard, new: Shard, path: str) -> list[_Copy]:
 
 
 def _dead_letter_copies(source: TableHome, target: TableHome, fold: Fold) -> list[_Copy]:
-    """Only what records list: nothing else of such a log is ever read."""
+    """Copies only what records list: nothing else of such a log is ever read."""
     copies = []
     for shard_id, folded in fold.shards.items():
         if not folded.shard.startswith(PREFIX):
@@ -242,7 +242,7 @@ def _dead_letter_id(source: TableHome, target: TableHome, fold: Fold, shard_id: 
 
 
 def _entries(shard: Shard) -> dict[int, int]:
-    """Positions and sizes."""
+    """Size of each entry by position."""
     return {position: info.size for position, info in entries(shard).items()}
 
 
@@ -251,18 +251,18 @@ def _listed(store: ObjectStore, folder: str) -> dict[str, ObjectInfo]:
     return {info.key.removeprefix(folder): info for info in found}
 
 
-# -- what is gone ------------------------------------------------------------------
+# -- missing files -----------------------------------------------------------------
 
 
 def _missing(old: Shard, plan: ShardPlan, missing: Iterable[int]) -> Exception:
-    """The source's manifest tells a flushed entry from a lost one (R13)."""
+    """The error for missing entries. The source's manifest tells a flushed entry from a lost one (R13)."""
     latest = old.manifests.latest()
     lost = lost_position(missing, latest.replay_after if latest else 0)
     return MovedOn() if lost is None else lost_entry(plan, lost, old.home.uri)
 
 
 def _lost_sstable(old: Shard, path: str) -> Exception:
-    """One that the source's manifest no longer names was compacted, and collected."""
+    """The error for a missing SSTable. If the source's manifest no longer names it, it was compacted and collected."""
     latest = old.manifests.latest()
     if latest is not None and all(sstable.path != path for sstable in latest.sstables):
         return MovedOn()

@@ -18,43 +18,43 @@ from headgate.connectors.objects.deletion import delete
 from headgate.errors import AlreadyExists, HeadgateError, InvalidInput, NotFound
 
 KEY = "_headgate/clone.json"
-"""One per destination, so that only one of two different clones starts."""
+"""One object per destination, so that of two different clones only one starts."""
 
 GIVEN_UP = "_headgate/clone.given_up.json"
 """Exists while a clone is being removed."""
 OUTCOMES = "_headgate/clones/"
-"""Below it, per clone that was begun at a destination, whether it was made or given up."""
+"""Folder of the outcomes: per clone that was begun at a destination, whether it was made or given up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloneIntent:
-    """The record's contents. URIs are without credentials."""
+    """Contents of the record. URIs are without credentials."""
 
     KIND: ClassVar = "clone"
     table_id: UUID
-    """The clone's own id."""
+    """The clone's table id."""
     source_uri: str
     source_id: UUID
     checkpoint: str | None
-    """The named checkpoint; None for the current source."""
+    """Name of the checkpoint to clone; None clones the current source."""
     deep: bool
     wal_uri: str | None
 
     @property
     def pin(self) -> str:
-        """The checkpoint on the source that the clone reads: the named one, or one of its own."""
+        """Name of the checkpoint on the source that the clone reads: the named one, or its own."""
         return f"clone-{self.table_id}" if self.checkpoint is None else self.checkpoint
 
     @property
     def outcome(self) -> str:
-        """The slot at the destination that is taken before the clone becomes a table, or before it is removed (R20). It
-        stays, because a sleeping caller may still come.
+        """The slot at the destination that must be taken before the clone becomes a table, and before it is removed
+        (R20). It stays, because a sleeping caller may still come.
         """
         return f"{OUTCOMES}{self.table_id}"
 
     @property
     def tag(self) -> str:
-        """The Lance tag on the source that holds the files which a shallow clone shares."""
+        """The Lance tag on the source that protects the files which a shallow clone shares."""
         return f"headgate-clone-{self.table_id}"
 
 
@@ -66,7 +66,9 @@ class _GivenUp:
 
 
 def read_intent(store: ObjectStore) -> CloneIntent | None:
-    """The intent at a destination, None where there is none. Raises Corrupt, InvalidInput for a newer release's."""
+    """The intent at a destination, None if there is none. Raises Corrupt, or InvalidInput if a newer
+    release wrote it.
+    """
     try:
         return records.decode(CloneIntent, store.get(KEY), "The record of a clone")
     except NotFound:
@@ -77,7 +79,7 @@ def read_intent(store: ObjectStore) -> CloneIntent | None:
 
 
 def put_intent(store: ObjectStore, wanted: CloneIntent) -> CloneIntent:
-    """The intent in force: this one, or an equal earlier one. Raises InvalidInput for another."""
+    """Put the intent, or return an equal earlier one. Raises InvalidInput if another intent exists."""
     try:
         store.put_if_absent(KEY, records.encode(wanted))
         return wanted
@@ -89,7 +91,7 @@ def put_intent(store: ObjectStore, wanted: CloneIntent) -> CloneIntent:
 
 
 def put_given_up(store: ObjectStore, intent: CloneIntent, shard_ids: Iterable[UUID]) -> tuple[UUID, ...]:
-    """Mark the clone as abandoned, once. Returns the shards in the mark."""
+    """Mark the clone as abandoned, once. Returns the shards named in the mark."""
     named = tuple(shard_ids)
     data = records.encode(_GivenUp(intent.table_id, named))
     try:
@@ -100,7 +102,7 @@ def put_given_up(store: ObjectStore, intent: CloneIntent, shard_ids: Iterable[UU
 
 
 def read_given_up(store: ObjectStore) -> tuple[UUID, ...] | None:
-    """The shards of a clone that is being removed; None where none is. Raises Corrupt."""
+    """The shards of a clone that is being removed; None if no removal is under way. Raises Corrupt."""
     try:
         data = store.get(GIVEN_UP)
         return records.decode(_GivenUp, data, "The mark of an abandoned clone").shards
@@ -117,7 +119,7 @@ def forget_given_up(store: ObjectStore) -> None:
 
 
 def same_call(stored: CloneIntent, wanted: CloneIntent, target: str) -> CloneIntent:
-    """The stored intent, if both describe the same clone. Raises InvalidInput."""
+    """Returns the stored intent. Raises InvalidInput unless both describe the same clone."""
     differing = [
         f"{name} is {getattr(stored, name)}, got {getattr(wanted, name)}"
         for name in ("source_id", "checkpoint", "deep", "wal_uri")

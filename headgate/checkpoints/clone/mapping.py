@@ -1,8 +1,8 @@
-"""What a clone's manifests and commit logs say, given a checkpoint of its source. Pure.
+"""Manifests and commit logs of a clone, computed from a checkpoint of its source. Pure.
 
-A clone is as if somebody had claimed every shard of the source at that instant, put a fence barrier at each tip,
-opened every log, and stopped: same rows, positions, generations and offsets, under ids of its own. Nothing of it
-names a claim of the source, and nothing is random: made twice it is the same.
+The clone looks as if a writer had claimed every shard of the source at that instant, put a fence barrier at each tip,
+opened every log, and stopped: same rows, positions, generations and offsets, under its own ids. It names no claim of
+the source. Nothing is random: the same input gives the same bytes.
 """
 
 from __future__ import annotations
@@ -21,49 +21,51 @@ from headgate.shards.manifest.model import CLAIM_ID, WAL_STORE, WRITE_ID, Manife
 
 @dataclass(frozen=True, slots=True)
 class ShardPlan:
-    """One shard of the source, and what it becomes."""
+    """One shard of the source, and its counterpart in the clone."""
 
     pinned: PinnedShard
     shard_id: UUID
-    """In the clone."""
+    """Id of the shard in the clone."""
     name: str | None
     sstables: tuple[SsTable, ...]
-    """Those that the base does not hold already."""
+    """The SSTables that the base has not taken in."""
     skipped: int = 0
-    """Entries at the start of the tail that are missing and held no rows, see `rowless`."""
+    """Number of missing entries without rows at the start of the tail, see `rowless`."""
 
     @property
     def replay_after(self) -> int:
-        """Of the clone: adjusted over what was skipped."""
+        """replay_after in the clone, moved past the skipped entries."""
         return self.pinned.manifest.replay_after + self.skipped
 
     @property
     def tail(self) -> range:
-        """The positions whose entries matter. What the manifest has seen must be there, whatever looks like the end."""
+        """The positions that the clone needs. Every entry that the manifest has seen must exist, even if the WAL seems
+        to end earlier.
+        """
         return range(self.replay_after + 1, max(self.pinned.end, self.pinned.manifest.last_seen + 1))
 
     @property
     def barrier(self) -> int:
-        """Where the clone's own fence barrier goes: right above the tail."""
+        """Position of the clone's own fence barrier, right above the tail."""
         return max(self.tail.start, self.tail.stop)
 
     @property
     def claim_id(self) -> str:
-        """The claim that the clone's manifest starts with."""
+        """Claim id in the clone's first manifest."""
         return uuid5(self.shard_id, "clone").hex
 
     @property
     def entry_id(self) -> str:
-        """The id of its barrier."""
+        """Entry id of the clone's barrier."""
         return uuid5(self.shard_id, "barrier of the clone").hex
 
 
 def shard_plans(
     checkpoint: TableCheckpoint, table_id: UUID, marks: Mapping[UUID, int], names: Iterable[str] = ()
 ) -> list[ShardPlan]:
-    """Every shard of the checkpoint as it will be in the clone `table_id`; `marks` are those of the base.
+    """Every shard of the checkpoint as it will be in the clone `table_id`; `marks` are the base's compacted marks.
 
-    Raises Corrupt if the checkpoint cannot be of one instant.
+    Raises Corrupt if the checkpoint does not describe one instant.
     """
     known = {uuid5(checkpoint.table_id, name): name for name in (*_told_names(checkpoint), *names)}
     plans = []
@@ -88,9 +90,9 @@ def shard_plans(
 
 
 def check_named(plans: Iterable[ShardPlan], table: str) -> None:
-    """For tables with a key whose shards have names that nobody can list. Raises InvalidInput for one without.
+    """For tables with a key whose shard names cannot be listed. Raises InvalidInput if a shard has no name.
 
-    Its keys would meet another shard in the clone, and each of them would be there twice.
+    Its keys would go to another shard in the clone, and each key would exist twice.
     """
     for plan in plans:
         if plan.name is None and (plan.sstables or plan.tail):
@@ -103,7 +105,7 @@ def check_named(plans: Iterable[ShardPlan], table: str) -> None:
 
 
 def cloned_manifest(plan: ShardPlan, epoch: int, table_id: UUID) -> Manifest:
-    """The first manifest of a shard of that clone. `epoch` is the highest of its entries, 0 where it has none."""
+    """First manifest of a shard of the clone. `epoch` is the highest epoch of its entries, 0 if there are none."""
     manifest = replace(
         plan.pinned.manifest,
         version=1,
@@ -119,7 +121,7 @@ def cloned_manifest(plan: ShardPlan, epoch: int, table_id: UUID) -> Manifest:
 
 
 def cloned_fold(fold: Fold, checkpoint: TableCheckpoint, table_id: UUID, plans: Mapping[UUID, ShardPlan]) -> Fold:
-    """A stream's log up to the same sequence; `plans` are by the source's ids."""
+    """Fold of a stream's log up to the same sequence; `plans` are keyed by the source's shard ids."""
 
     def mapped(shard_id: UUID, name: str) -> UUID:
         if shard_id in plans:
@@ -139,7 +141,7 @@ def cloned_fold(fold: Fold, checkpoint: TableCheckpoint, table_id: UUID, plans: 
 def cloned_open(
     fold: Fold, table_id: UUID, plans: Mapping[UUID, ShardPlan], manifests: Mapping[UUID, Manifest]
 ) -> OpenRecord:
-    """The open record above it, under the clone's own claims; `manifests` are by the clone's ids.
+    """The open record above the fold, under the clone's own claims; `manifests` are keyed by the clone's shard ids.
 
     Shards that the checkpoint does not have are left out: they were claimed after its instant.
     """
@@ -160,7 +162,9 @@ def cloned_open(
 
 
 def dead_letter_id(source_id: UUID, table_id: UUID, stream: str, shard_id: UUID, name: str) -> UUID:
-    """The id that a dead-letter log of the source has in the clone. Raises Corrupt for what is no such log."""
+    """Id in the clone of a dead-letter log of the source. Raises Corrupt if the source's id does not match the log's
+    name.
+    """
     text = f"{name} of {stream}"
     if uuid5(source_id, text) != shard_id:
         raise Corrupt(f"The log of stream {stream!r} lists {name!r} under a wrong id.", shard=name)
@@ -168,40 +172,42 @@ def dead_letter_id(source_id: UUID, table_id: UUID, stream: str, shard_id: UUID,
 
 
 def rowless(tail: range, listed: Container[int], history: Sequence[Manifest]) -> Collection[int]:
-    """Positions of a tail that hold no row which counts, whatever is there. `listed` is what commit records list,
-    `history` the manifests up to the pinned one that are still there, rising.
+    """Positions of a tail that hold no visible row, whatever is stored there. `listed` are the positions that commit
+    records list, `history` the existing manifests up to the pinned one, ascending.
 
-    1. Where only streams have held the shard since the tail began: all that no record lists, so barriers and dead
-       attempts.
-    2. Otherwise rows are listed nowhere. But an opener that has written a manifest after its claim has put a barrier
-       into the tail: as many of them as positions leave no place for rows. All, or none.
+    1. If only streams have held the shard since the tail began: all positions that no record lists, which are barriers
+       and dead attempts.
+    2. Otherwise rows may be listed nowhere. But an opener that has written a manifest after its claim has put a barrier
+       into the tail. If there are as many such barriers as positions, no position is left for rows. All positions, or
+       none.
     """
     began = next((i for i, manifest in enumerate(history) if manifest.replay_after >= tail.start - 1), None)
     if began is None:
         return ()
-    # Who advanced replay_after may have written into the tail: where the first manifest is a claim, its predecessor.
+    # Whoever advanced replay_after may have written into the tail: if the first manifest is a claim, its predecessor
+    # did.
     claimed = began > 0 and history[began].epoch != history[began - 1].epoch
     since = history[began - 1 if claimed else began :]
     if all(manifest.owner is not None for manifest in since):
         return [position for position in tail if position not in listed]
     if began == 0 and since[0].version > 1:
-        return ()  # who wrote before is not known any more
+        return ()  # unknown who wrote before
     # The first opener's barrier lies below the tail; on a new shard it is entry 0.
     epochs = Counter(manifest.epoch for manifest in since if manifest.epoch > since[0].epoch)
     return tail if sum(count > 1 for count in epochs.values()) >= len(tail) else ()
 
 
 def lost_position(missing: Iterable[int], replay_after: int) -> int | None:
-    """Of the entries that a tail lacks, the first one that is lost; None: there is none.
+    """The first lost entry among those that a tail lacks; None if none is lost.
 
-    Those at or below `replay_after`, the source's now, were flushed since. They are no loss, but then the tail is no
-    longer the shard's, and the clone starts again from a newer instant (R13).
+    Entries at or below `replay_after` (the source's current one) were flushed since. They are not lost, but the tail is
+    no longer the shard's, and the clone starts again from a newer instant (R13).
     """
     return min((position for position in missing if position > replay_after), default=None)
 
 
 def lost_entry(plan: ShardPlan, position: int, table: str) -> DataLoss:
-    """What to say of an entry that is nowhere."""
+    """The error for an entry that neither side has."""
     tail = plan.tail
     return DataLoss(
         f"The WAL has a hole: entry {position} of {tail.start} to {tail.stop - 1} is missing, and no SSTable "

@@ -1,4 +1,4 @@
-"""The commit logs of a table, read by a consumer: every committed batch once, in order (R15).
+"""The commit logs of a table, as a consumer reads them: every committed batch once, in order (R15).
 
 Promises:
 1. Per stream, batches come in order of their sequence, none missing or duplicated, despite flushes, folds, compactions
@@ -33,21 +33,21 @@ Start: TypeAlias = Literal["earliest", "latest"] | TableCheckpoint
 """Where a consumer starts: at the oldest existing record, with new records only, or after a checkpoint."""
 
 HOLD = 86_400.0
-"""Seconds that a pin is valid after its last renewal: a consumer may be down for a day."""
+"""Seconds that a pin is valid after its last renewal, so that a consumer may be down for a day."""
 
 RENEW_EVERY = 30.0
-"""Seconds between two renewals at least; a pin that expires sooner is renewed four times in its life."""
+"""Minimum seconds between two renewals; a pin that expires sooner is renewed four times before it does."""
 
 POLL_EVERY = 1.0
-"""Seconds between two looks at the logs at least: Spark asks a hundred times a second."""
+"""Minimum seconds between two looks at the logs: Spark asks a hundred times a second."""
 
 TRIES = 4
-"""Each lost try of a start means that a fold or collection took something meanwhile; they do not run that often."""
+"""A try to start fails if a fold or collection took something meanwhile, which is rare."""
 
 
 @dataclass
 class LogFeed:
-    """One run of one consumer. One thread; holds records that were planned and are not done."""
+    """One run of one consumer. For one thread; keeps records that are planned but not done."""
 
     home: TableHome
     shard_ids: Callable[[], Iterable[UUID]]
@@ -66,12 +66,14 @@ class LogFeed:
         self._tips: dict[str, int] = {}
         self._looked_at: float | None = None
         self._listed: dict[UUID, set[int]] = {}
-        """Per shard the positions that are there, as long as one look takes."""
+        """Per shard the existing positions; valid during one look."""
 
     # -- what Spark asks -------------------------------------------------------------
 
     def start(self, where: Start) -> Offsets:
-        """The consumer's start. THIS WRITES a pin. Raises Expired if what follows a checkpoint is gone."""
+        """The consumer's start offsets. THIS WRITES a pin. Raises Expired if records or entries after a checkpoint are
+        gone.
+        """
         for _ in range(TRIES):
             tips = self._look()
             if isinstance(where, TableCheckpoint):
@@ -82,7 +84,7 @@ class LogFeed:
         raise self._expired("Garbage collection deleted log records faster than this consumer could pin them.")
 
     def begin(self, offsets: Offsets) -> Offsets:
-        """Go on from offsets that the consumer has had before. THIS WRITES a pin. Raises Expired."""
+        """Continue from offsets that the consumer had before. THIS WRITES a pin. Raises Expired."""
         self._look()
         if not self._held(offsets):
             raise self._expired("Batches that this consumer has not read were deleted after its pin expired.")
@@ -98,11 +100,11 @@ class LogFeed:
         return admitted(start, ahead, limit)
 
     def tips(self) -> Offsets:
-        """Per stream the last sequence, as of a moment ago."""
+        """Last sequence of each stream, as of a moment ago."""
         return self._look_now_and_then()
 
     def plan(self, start: Offsets, end: Offsets) -> list[LogPart]:
-        """What lies between, per shard, in order. Raises Expired."""
+        """The work between two offsets, per shard, in order. Raises Expired."""
         self._begun(start)
         found: list[BatchRecord] = []
         for stream in sorted(end):
@@ -111,7 +113,7 @@ class LogFeed:
         return parts_of(found)
 
     def done(self, end: Offsets) -> None:
-        """Everything up to there was read: move the pin, but not every time."""
+        """Everything up to `end` was read: move the pin, but not every time."""
         pin = self._begun(end)
         passed = [key for key in self._records if key[1] <= end.get(key[0], 0)]
         positions = dict(pin.positions)
@@ -131,7 +133,9 @@ class LogFeed:
     # -- holding -----------------------------------------------------------------------
 
     def _begun(self, offsets: Offsets) -> ConsumerPin:
-        """The pin; taken and looked after by the first call of a run, and again where it was not renewed in time."""
+        """The run's pin. The first call of a run takes and checks it, and so does a call after it was not renewed in
+        time.
+        """
         if self._pin is None or self.clock() - self._pinned_at >= self.hold:
             self.begin(offsets)
         assert self._pin is not None
@@ -139,7 +143,7 @@ class LogFeed:
         return self._pin
 
     def _held(self, offsets: Offsets) -> bool:
-        """Put a pin at the offsets, then look whether all above is there."""
+        """Put a pin at the offsets, then check that everything above it exists."""
         try:
             positions = self._positions(offsets)
         except NotFound:
@@ -165,7 +169,7 @@ class LogFeed:
         self._pin, self._pinned_at = pin, self.clock()
 
     def _positions(self, offsets: Offsets) -> dict[UUID, int]:
-        """Per shard the last position that offsets leave behind. Raises NotFound for a record above that is gone."""
+        """Per shard the last position that is done at these offsets. Raises NotFound if a record above them is gone."""
         states = [self._log(stream).read() for stream in self._tips]
         above = [
             record
@@ -175,7 +179,7 @@ class LogFeed:
         return behind(states, above)
 
     def _is_there(self, offsets: Offsets) -> bool:
-        """True if every record above the offsets is there, and every entry that they list."""
+        """True if every record above the offsets exists, and every entry that they list."""
         self._listed.clear()
         for stream, tip in self._tips.items():
             wanted = range(offsets.get(stream, 0) + 1, tip + 1)
@@ -192,7 +196,7 @@ class LogFeed:
             if sequence in listed:
                 return True
             try:
-                self._log(stream).record(sequence)  # it may have come during the LIST
+                self._log(stream).record(sequence)  # it may have been put during the LIST
             except NotFound:
                 return False
             return True
@@ -200,7 +204,7 @@ class LogFeed:
         return there
 
     def _first(self, stream: str, tip: int) -> int:
-        """The sequence above which everything is still there."""
+        """The sequence above which everything still exists."""
         first = first_readable(tip, self._is_record(stream, self._log(stream).sequences()))
         self._listed.clear()
         try:
@@ -210,7 +214,7 @@ class LogFeed:
         return max((record.sequence for record in above if self._lost(record)), default=first)
 
     def _lost(self, record: LogRecord) -> bool:
-        """True if an entry that a record lists is gone."""
+        """True if an entry that the record lists is gone."""
         if not isinstance(record, BatchRecord):
             return False
         return any(set(part.positions) - self._entries(part.shard_id) for part in record.shards.values())
@@ -223,14 +227,14 @@ class LogFeed:
         return self._tips
 
     def _look(self) -> dict[str, int]:
-        """Per stream the sequence of the last record. A record is put after the one before, so nothing is passed."""
+        """The last sequence of each stream. Records are put one after the other, so none is missed."""
         self._looked_at = self.clock()
         streams = list_streams(self.home.records)
         self._tips = {stream: max(self._log(stream).sequences(), default=0) for stream in streams}
         return self._tips
 
     def _ahead(self, stream: str, start: int, tip: int) -> Iterator[BatchRecord | None]:
-        """Per record above the start what it holds; None: a driver came. Read as far as they are asked for."""
+        """Each record above the start: a batch, or None for any other record. Reads only as far as the caller asks."""
         for first in range(start + 1, tip + 1, parallel.WORKERS):
             for record in self._read(stream, range(first, min(first + parallel.WORKERS, tip + 1))):
                 yield record if isinstance(record, BatchRecord) else None
@@ -245,7 +249,7 @@ class LogFeed:
             ) from error
 
     def _records_of(self, stream: str, sequences: range) -> Iterator[LogRecord]:
-        """Records in order, those that are known from memory. Raises NotFound."""
+        """Records in order; those read before come from memory. Raises NotFound."""
         log = self._log(stream)
         missing = [one for one in sequences if (stream, one) not in self._records]
         found = parallel.each("feed", log.record, missing)
@@ -275,10 +279,12 @@ class LogFeed:
         )
 
     def _checkpoint_to_start_from(self) -> str:
-        """One that was taken for this consumer before and still serves, else a new one. What follows it is held."""
+        """Name of a checkpoint taken for this consumer earlier that is still usable, otherwise of a new one. What
+        follows it is pinned.
+        """
         prefix = f"{READ_PREFIX}{self.consumer}/"
         for one in reversed(CheckpointStore(self.home.records, self.home.uri).list()):
-            # An expired one is of no use, and whether it has expired the store tells when it is read.
+            # An expired one is useless; reading it tells, by the store's clock, whether it has expired.
             if one.checkpoint.name.startswith(prefix) and self._held(after(one.checkpoint)):
                 return one.checkpoint.name
         self._held(self._look())
@@ -288,5 +294,5 @@ class LogFeed:
 
 
 def after(checkpoint: TableCheckpoint) -> Offsets:
-    """Where the logs stood when a checkpoint was taken."""
+    """Last sequence of each log when the checkpoint was taken."""
     return {stream: fold.sequence for stream, fold in checkpoint.streams.items()}

@@ -19,7 +19,7 @@ from headgate.shards.wal.decoder import decode_entry
 from headgate.shards.wal.entry import SourceRange
 
 MOST_ENTRIES = 64
-"""Of one batch that are looked into."""
+"""Entries of one batch that are searched at most."""
 
 Layer = Literal["wal", "flushed", "collected"]
 OffsetState = Literal["committed", "dead letter", "waiting", "before", "folded", "never read"]
@@ -33,31 +33,31 @@ class EntryPlace:
     shard_id: str
     position: int
     layer: Layer
-    """In the WAL alone; covered by an SSTable or the base as well; or gone from the WAL since."""
+    """Where the entry is. "wal": only in the WAL; "flushed": an SSTable or the base has it too; "collected": gone from
+    the WAL.
+    """
     ranges: tuple[SourceRange, ...] = ()
-    """What it says it was made of; nothing where rows went through a shuffle, or where it is gone."""
+    """Source ranges in the entry's header; empty if its rows went through a shuffle, or if the entry is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetPlace:
-    """Where an offset is."""
-
     state: OffsetState
     at: int | None = None
-    """Where the stream stands in the partition; None: it never read it."""
+    """The stream's current offset in the partition; None: the stream never read it."""
     first: int | None = None
-    """The first offset that it read there, as far as that is known."""
+    """First offset that the stream read there, if known."""
     record: BatchRecord | None = None
     """The batch that read it."""
     entries: tuple[EntryPlace, ...] = ()
     error: str | None = None
-    """Why it is a dead letter."""
+    """Why it became a dead letter."""
 
 
 def find_offset(home: TableHome, stream: str, topic: str, partition: int, offset: int) -> OffsetPlace:
-    """Where it is, in the stream's reading since its last rewind.
+    """Find an offset in what the stream has read since its last rewind.
 
-    The record is found by binary search: a few GETs, however long the log is. Raises DataLoss, Corrupt, Transient.
+    A binary search finds the record: a few GETs, however long the log is. Raises DataLoss, Corrupt, Transient.
     """
     log = CommitLog(home.records, stream, home.uri)
     head = log.read().head
@@ -95,7 +95,7 @@ def _batch_of(log: CommitLog, head: Head, topic: str, partition: int, offset: in
     while low < high:
         middle = (low + high) // 2
         at, part = middle, None
-        # Records of other kinds say nothing: the next batch decides.
+        # Records of other kinds have no ranges: the next batch decides.
         while at < high and part is None:
             record = _record(log, sequences[at])
             part, at = part_of(record), at + 1
@@ -120,7 +120,7 @@ def _record(log: CommitLog, sequence: int) -> LogRecord | None:
 
 
 def _entries(home: TableHome, record: BatchRecord, topic: str, partition: int, offset: int) -> Iterator[EntryPlace]:
-    """Entries of the batch that say that they hold the offset, or that do not say what they hold."""
+    """Entries of the batch whose ranges contain the offset, or that have no ranges."""
     left = MOST_ENTRIES
     for name, part in record.shards.items():
         shard = home.shard(part.shard_id)
@@ -144,7 +144,7 @@ def _holds(part: SourceRange, topic: str, partition: int, offset: int) -> bool:
 
 
 def _dead_letter(home: TableHome, record: BatchRecord, topic: str, partition: int, offset: int) -> str | None:
-    """Why the offset's record did not become a row; None: it did, or its dead letter is gone."""
+    """Why the offset's record became a dead letter; None if it became a row, or its dead letter is gone."""
     dead = dead_letter_home(home, record.stream)
     for part in record.dead_letters.values():
         for position in part.positions[:MOST_ENTRIES]:

@@ -1,7 +1,7 @@
-"""How far a consumer of the commit logs goes, and what lies between two places. Pure: no store, no clock.
+"""How far a consumer of the commit logs goes in one batch, and what lies between two offsets. Pure: no store, no clock.
 
-Offsets are per stream the last sequence that was read; a stream that is left out was not read at all. Streams have no
-order among each other; a shard belongs to one stream at a time.
+Offsets are the last sequence read, per stream; a stream that is missing was not read at all. Streams have no order
+among each other; a shard belongs to one stream at a time.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from headgate.checkpoints.log.records import BatchRecord, LogRecord
 from headgate.checkpoints.log.state import LogState
 
 Offsets: TypeAlias = Mapping[str, int]
-"""Per stream the last sequence that was read."""
+"""The last sequence read, per stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """How much one batch of a consumer takes, by at most one measure each; a record always goes whole."""
+    """Maximum size of one batch of a consumer, in at most one measure each; a record is never split."""
 
     rows: int | None = None
     nbytes: int | None = None
     batches: int | None = None
 
     def room(self, rows: int, nbytes: int, batches: int) -> bool:
-        """True if so much is still within."""
+        """True if the sizes are still within the limit."""
         pairs = ((rows, self.rows), (nbytes, self.nbytes), (batches, self.batches))
         return all(most is None or amount <= most for amount, most in pairs)
 
@@ -46,7 +46,7 @@ class LogPiece:
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """What a consumer's batch has of one shard, in the order of positions: the work of one task."""
+    """A shard's share of a consumer's batch, in the order of positions: the work of one task."""
 
     shard_id: UUID
     shard: str
@@ -81,7 +81,7 @@ def admitted(start: Offsets, ahead: Mapping[str, Iterator[BatchRecord | None]], 
 
 
 def parts_of(records: Iterable[BatchRecord]) -> list[LogPart]:
-    """The work that batches make, per shard. A shard that changed its stream keeps the order of its positions."""
+    """The work in the records, per shard. A shard that changed its stream keeps the order of its positions."""
     pieces: dict[UUID, list[LogPiece]] = {}
     shard_names: dict[UUID, str] = {}
     for record in records:
@@ -97,9 +97,10 @@ def parts_of(records: Iterable[BatchRecord]) -> list[LogPart]:
 
 
 def behind(states: Iterable[LogState], unread: Iterable[LogRecord]) -> dict[UUID, int]:
-    """Per shard the last position that a consumer has behind it, who has not read these records of these logs.
+    """Per shard the last position done by a consumer that has not read these records of these logs.
 
-    Positions of a shard rise with the sequence, so it is what comes before the first unread one, or everything.
+    Positions of a shard rise with the sequence: it is the position before the first unread one, or the last position if
+    nothing is unread.
     """
     upto: dict[UUID, int] = {}
     for state in states:
@@ -114,7 +115,7 @@ def behind(states: Iterable[LogState], unread: Iterable[LogRecord]) -> dict[UUID
 
 
 def first_readable(tip: int, readable: Callable[[int], bool]) -> int:
-    """The sequence above which every record up to the tip is there."""
+    """The sequence above which every record up to the tip is readable."""
     sequence = tip
     while sequence and readable(sequence):
         sequence -= 1

@@ -1,7 +1,7 @@
-"""The rows of committed batches, as a consumer of the log sees them: those of the entries, and where they come from.
+"""Rows of committed batches as a consumer of the log sees them: the entries' rows, and where they come from.
 
-A row of a table with a key is the newest one of its key once it comes; `_deleted` says that the key is gone, and then
-only the key columns are set. Writes nothing.
+On a table with a key, a row is the newest one of its key at that point of the log; `_deleted` means that the key was
+deleted, and then only the key columns are set. Writes nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headgate.shards.wal.decoder import decode_entry
 from headgate.shards.wal.entry import Entry
 
 READERS = 4
-"""Entries read at once: a task has one core, and hides the store's latency."""
+"""Entries read concurrently: a task has one core, and this hides the store's latency."""
 
 LOG_COLUMNS: Mapping[str, pa.DataType] = {
     "_stream": pa.string(),
@@ -30,13 +30,13 @@ LOG_COLUMNS: Mapping[str, pa.DataType] = {
     "_row": pa.int32(),
     "_deleted": pa.bool_(),
 }
-"""What a consumer sees beside the table's columns. `_row` is the row's place in its entry: with `_position` it orders
+"""Columns that a consumer sees beside the table's. `_row` is the row's place in its entry: with `_position` it orders
 the rows of a shard.
 """
 
 
 def log_schema(schema: RowSchema) -> pa.Schema:
-    """The table's columns, which may all be null where a key was deleted, and those of the log. Raises InvalidInput."""
+    """The table's columns (all nullable if a key can be deleted) and those of the log. Raises InvalidInput."""
     if taken := sorted(set(schema.logical.names) & LOG_COLUMNS.keys()):
         raise InvalidInput(
             f"The table has a column {taken[0]!r}, which is also the name of a column of the commit log.",
@@ -60,7 +60,7 @@ def log_batches(home: TableHome, part: LogPart) -> Iterator[pa.RecordBatch]:
                 yield _with_place(_adopted(home.schema, shard, position, batch), result, part, piece, position, first)
                 first += batch.num_rows
     finally:
-        # Never waited for: an abandoned generator ends wherever the garbage collector runs.
+        # Does not wait: an abandoned generator ends wherever the garbage collector runs.
         pool.shutdown(wait=False, cancel_futures=True)
 
 

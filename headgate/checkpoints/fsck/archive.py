@@ -1,4 +1,4 @@
-"""fsck of the archive of a commit log: every object, and that no batch is in neither. Reads only."""
+"""fsck of the archive of a commit log: every object, and that every batch is in the log or the archive. Reads only."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ from headgate.parallel import Pool, in_order
 
 @dataclass(frozen=True)
 class ArchiveLook:
-    """One archive as a check found it."""
-
     findings: tuple[Finding, ...]
     objects: int
 
 
 def check_archive(store: ObjectStore, stream: str, table_uri: str, under: str, pool: Pool) -> ArchiveLook:
-    """Check the archive of a stream; one that has none has no findings. `under` is where the store lies in the table.
+    """Check the archive of a stream; without an archive there are no findings. `under` is the store's place in the
+    table.
 
-    1. LIST the log, then the archive: a record is archived before it goes.
-    2. since the archive began, every number is in one of them.
-    3. every object: its bytes, its name, its records.
+    1. LIST the log, then the archive: a record is archived before it is deleted.
+    2. every number since the archive began must be in one of them.
+    3. check every object: its bytes, its name, its records.
     """
     archive = LogArchive(store, stream, table_uri)
     found: list[Finding] = []
@@ -58,7 +57,7 @@ def check_archive(store: ObjectStore, stream: str, table_uri: str, under: str, p
 
 
 def holes(runs: list[Span], since: int) -> Iterator[Span]:
-    """The numbers above one, up to the highest, that no run has."""
+    """Runs of numbers above `since`, up to the highest, that no run covers."""
     at = since
     for first, last in merged(sorted(runs)):
         if first > at + 1:
@@ -72,7 +71,7 @@ def _read(archive: LogArchive, under: str, name: ArchiveName) -> Finding | None:
     except (Corrupt, InvalidInput) as error:
         return _damaged(error, under + archive.key(name))
     except NotFound:
-        pass  # the hole tells, at the second look
+        pass  # the second look reports it as a hole
     return None
 
 

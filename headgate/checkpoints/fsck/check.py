@@ -1,10 +1,10 @@
-"""fsck of a table's shards, logs and checkpoints: every object that a promise rests on. Reads only; fences nobody.
+"""fsck of a table's shards, logs and checkpoints: every object that a promise depends on. Reads only; fences nobody.
 
 Promises:
-1. A table that only headgate and native Lance wrote to, however old, flushed, folded or collected, has no findings;
-   also while streams run: what two looks do not both find is not told.
+1. A table that only headgate and native Lance wrote has no findings, however old, flushed, folded or collected; nor has
+   one with running streams: only what two looks both find is reported.
 2. Memory holds what any reader holds of the commit logs, sixteen bytes per WAL entry of one shard, and the budget of
-   `read_ahead`. Findings are counted, and the first MAX_FINDINGS are kept.
+   `read_ahead`. All findings are counted; the first MAX_FINDINGS are kept.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from headgate.shards.shard import Shard, TableHome
 from headgate.shards.wal.listing import WalListing, list_wal
 
 MAX_FINDINGS = 1000
-"""More of them say nothing new: something has gone over the whole table."""
+"""More findings add nothing: the whole table is affected."""
 
 SHARDS = 8
-"""Shards whose manifests are read together."""
+"""Number of shards whose manifests are read concurrently."""
 
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""What is being read, how much of it is done, and how much there is as far as is known."""
+"""Called with the current step, the number of finished items, and the total as far as it is known."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,12 @@ class Checked:
 
     findings: tuple[Finding, ...]
     untold: int
-    """Findings beyond MAX_FINDINGS."""
+    """Number of findings beyond MAX_FINDINGS."""
     objects: Mapping[str, int]
-    """By kind, how many were checked."""
+    """Number of checked objects by kind."""
 
     @property
     def errors(self) -> int:
-        """How many of the findings are errors."""
         return sum(one.is_error for one in self.findings)
 
 
@@ -73,7 +72,7 @@ def check_table(
     1. table checkpoints; pins of consumers; manifests of all shards; then the commit logs; then the WALs (R11).
     2. SSTables that a manifest names and the base has not taken in (`marks`, per shard).
     3. the dead-letter logs, and the archives of the commit logs.
-    4. where anything was found, the same once more for these shards and logs: only what is found again is told.
+    4. if there are findings, check these shards and logs again: only what is found twice is reported.
 
     `adopts`: the table's columns are known. Raises StoreError if the store cannot be read.
     """
@@ -89,7 +88,7 @@ def check_table(
 
 
 def look_over(home: TableHome, shard_ids: Iterable[UUID]) -> list[Finding]:
-    """The same by LIST alone: manifests, logs, and which entries are there. For a table that is too large to read."""
+    """The same check by LIST alone: manifests, logs, and which entries exist. For a table that is too large to read."""
     with Pool("fsck", WORKERS) as pool, Pool("fsck", SHARDS) as outer:
 
         def look() -> list[Finding]:
@@ -101,7 +100,7 @@ def look_over(home: TableHome, shard_ids: Iterable[UUID]) -> list[Finding]:
 
 
 Unit: TypeAlias = UUID | str
-"""What is looked at again as a whole: a shard, or the logs and checkpoints."""
+"""The unit of the second look: a shard, or the logs and checkpoints."""
 
 
 @dataclass
@@ -113,7 +112,7 @@ class _Look:
     pool: Pool
     outer: Pool
     only: frozenset[UUID] | None = None
-    """These shards; None: also those that only a commit log knows of."""
+    """Check only these shards; None: all, including shards that only a commit log knows."""
     counts: Counter[str] = field(default_factory=Counter)
     dropped: int = 0
 
@@ -179,7 +178,7 @@ class _Look:
     def _wals(
         self, manifests: Mapping[UUID, ManifestLook], logs: Sequence[LogLook]
     ) -> Iterator[tuple[UUID, WalContext, WalListing]]:
-        """Per shard what its WAL is judged by, and its LIST, which comes after the logs."""
+        """Per shard the context to check its WAL with, and the WAL's LIST, which comes after the logs."""
         streams = {log.stream for log in logs}
         told = None not in streams
         whole = all(log.whole for log in logs)
@@ -264,7 +263,7 @@ class _Look:
 
     @property
     def _under(self) -> str:
-        """Where our records lie in the table."""
+        """Path of our records relative to the table."""
         return self.home.records.uri.removeprefix(self.home.store.uri).strip("/") + "/"
 
     def _shard_of(self, shard_id: UUID) -> Shard:

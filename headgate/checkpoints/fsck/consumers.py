@@ -1,4 +1,4 @@
-"""fsck of the pins of those who read the commit logs: each record, and that what it holds is there. Reads only."""
+"""fsck of the pins of the commit logs' consumers: each record, and that what it pins exists. Reads only."""
 
 from __future__ import annotations
 
@@ -22,14 +22,12 @@ from headgate.shards.wal.listing import positions
 
 @dataclass(frozen=True)
 class ConsumerLook:
-    """The consumers of a table as a check found them."""
-
     findings: tuple[Finding, ...]
     objects: int
 
 
 def check_consumers(home: TableHome, under: str) -> ConsumerLook:
-    """Per consumer its newest pin; of one that has not expired, the records and entries that it holds."""
+    """Read the newest pin of each consumer; if it has not expired, check the records and entries that it pins."""
     found: list[Finding] = []
     folders = PinStore(home.records, home.uri).listed()
     held = _Held(home, under)
@@ -61,11 +59,11 @@ class _Held:
     _archives: dict[str, list[Span]] = field(default_factory=dict)
 
     def missing(self, pin: ConsumerPin) -> Iterator[Finding]:
-        """Of each stream the first thing that the pin should hold and that is gone."""
+        """Per stream the first thing that the pin should hold and that is gone."""
         try:
             streams = list_streams(self.home.records)
         except HeadgateError:
-            return  # the check of the logs tells
+            return  # the check of the logs reports it
         for stream in streams:
             if pin.records_of not in (None, stream):
                 continue
@@ -75,7 +73,7 @@ class _Held:
                 try:
                     record = log.record(sequence)
                 except NotFound:
-                    # A ledger reads on in the archive, which has what was collected after its pin had expired.
+                    # A ledger continues in the archive, which has what was collected after its pin had expired.
                     if pin.records_of is not None and covers(self._archived(stream), sequence):
                         continue
                     place = f"{self.under}{log.folder}/log/{sequence:020d}.json"
@@ -83,7 +81,7 @@ class _Held:
                     yield finding("consumer-broken", place, what)
                     break
                 except HeadgateError:
-                    continue  # the check of the logs tells
+                    continue  # the check of the logs reports it
                 if not isinstance(record, BatchRecord) or pin.records_of is not None:
                     continue
                 if (lost := next(self._lost(record), None)) is not None:

@@ -1,7 +1,8 @@
-"""fsck of one WAL by reading every entry: it is what was written, what was committed, and stands above no later fence.
+"""fsck of one WAL by reading every entry: its bytes, that it matches the commit log, and that no later fence precedes
+it.
 
-Reads only, in parallel, and keeps nothing of an entry but its header's facts: memory is bounded by the budget of
-`read_ahead` and sixteen bytes an entry.
+Reads only, in parallel, and keeps only header facts of an entry: memory is bounded by the budget of `read_ahead` and
+sixteen bytes an entry.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from headgate.shards.wal.decoder import decode_entry
 from headgate.shards.wal.listing import WalListing
 
 BLOCK = 64
-"""Small entries that one worker reads together: handing over costs more than they."""
+"""Small entries that one worker reads together: handing each over separately would cost more than reading it."""
 
 BLOCK_BYTES = 4 << 20
 
@@ -35,7 +36,7 @@ class EntryFacts:
 
     position: int
     fault: str | None = None
-    """Why it cannot be read; everything below is unknown then."""
+    """Why the entry is unreadable; then all fields below are unknown."""
     epoch: int = 0
     barrier: bool = False
     attempt_id: str | None = None
@@ -47,7 +48,7 @@ class EntryFacts:
 
 
 def read_entries(context: WalContext, listing: WalListing, pool: Pool) -> Iterator[list[EntryFacts]]:
-    """Every entry that has bytes, rising, in blocks. One that was collected meanwhile is left out."""
+    """All entries that are not empty, ascending, in blocks. An entry that was collected meanwhile is left out."""
     sizes = listing.sizes
 
     def blocks() -> Iterator[tuple[list[int], int]]:
@@ -99,7 +100,7 @@ def _read(context: WalContext, position: int) -> EntryFacts | None:
 
 
 class EntryJudge:
-    """Takes the entries of one WAL in order. Keeps sixteen bytes of each."""
+    """Checks the entries of one WAL in order. Keeps sixteen bytes of each."""
 
     def __init__(self, context: WalContext, listing: WalListing) -> None:
         self._context = context
@@ -111,7 +112,7 @@ class EntryJudge:
         self._ids, self._at = array("Q"), array("Q")
 
     def take(self, block: Iterable[EntryFacts]) -> Iterator[Finding]:
-        """What is wrong with the next entries."""
+        """Findings of the next entries."""
         for facts in block:
             if facts.fault is not None:
                 yield unreadable(self._context, self._listing, facts.position, "entry-damaged", facts.fault)
@@ -120,7 +121,7 @@ class EntryJudge:
                 yield from self._committed(facts)
 
     def close(self) -> Iterator[Finding]:
-        """What only the whole WAL tells."""
+        """Findings that need the whole WAL."""
         yield from self._rows_of_part()
         ids, at = np.frombuffer(self._ids, np.uint64), np.frombuffer(self._at, np.uint64)
         order = np.argsort(ids, kind="stable")
@@ -130,8 +131,8 @@ class EntryJudge:
             yield finding("entry-twice", self._context.place(second), what)
 
     def _fences(self, facts: EntryFacts) -> Iterator[Finding]:
-        """Epochs never go down, and a barrier stands where an open record says so. (An opener that was fenced between
-        its claim and its barrier may put that late: it holds no row, and fences nobody.)
+        """Epochs never go down, and each barrier that an open record names is there. (An opener that was fenced between
+        its claim and its barrier may put its barrier late: it holds no row, and fences nobody.)
         """
         context = self._context
         place = context.place(facts.position)
@@ -181,7 +182,7 @@ class EntryJudge:
             self._at.append(facts.position)
 
     def _rows_of_part(self) -> Iterator[Finding]:
-        """Where all entries of a batch were read, they hold as many rows as were committed."""
+        """If all entries of a batch were read, they must hold as many rows as were committed."""
         part = self._part
         if part is not None and len(self._rows) == len(part.positions) and sum(self._rows.values()) != part.rows:
             what = (

@@ -1,4 +1,4 @@
-"""What commit records list of one shard, kept so that its WAL can be compared with it in one pass. Values."""
+"""What commit records list for one shard, kept so that its WAL can be compared with it in one pass. Values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from uuid import UUID
 from headgate.checkpoints.log.records import Span
 
 Fences: TypeAlias = Mapping[UUID, Mapping[int, int]]
-"""Per shard, where open records say that a barrier stands, and its epoch."""
+"""Per shard the positions of the barriers that open records name, with their epochs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,18 +27,19 @@ class ListedPart:
 
 @dataclass
 class Listed:
-    """All that the logs list of one shard. Folded runs have no attempts; up to `known_above` nothing is known."""
+    """Everything that the logs list for one shard. Folded runs have no attempts; up to `known_above`
+    nothing is known.
+    """
 
     name: str
     folded: tuple[Span, ...] = ()
     known_above: int = -1
     last: int = -1
-    """The highest position that was ever listed; -1: none."""
+    """Highest position ever listed; -1 if none."""
     parts: list[ListedPart] = field(default_factory=list)
-    """Above the fold, rising."""
+    """Batches above the fold, ascending."""
 
     def add(self, part: ListedPart) -> None:
-        """The next one."""
         self.parts.append(part)
         self.last = max(self.last, part.positions[-1])
 
@@ -50,14 +51,14 @@ class Listed:
             yield from part.positions
 
     def part_at(self, position: int) -> ListedPart | None:
-        """The batch that lists the position; None also for one that was folded."""
+        """The batch that lists the position; None if no batch does, or it was folded."""
         index = bisect_right(self.parts, position, key=lambda part: part.positions[0]) - 1
         if index < 0 or position not in self.parts[index].positions:
             return None
         return self.parts[index]
 
     def parts_in(self, low: int, high: int) -> Iterator[ListedPart]:
-        """The batches that list a position of [low, high]."""
+        """The batches that list a position in [low, high]."""
         for part in self.parts:
             if part.positions[0] > high:
                 return
@@ -65,17 +66,17 @@ class Listed:
                 yield part
 
     def is_folded(self, position: int) -> bool:
-        """True if a fold lists it."""
+        """True if a fold lists the position."""
         index = bisect_right(self.folded, position, key=lambda run: run[0]) - 1
         return index >= 0 and position <= self.folded[index][1]
 
     def lists(self, position: int) -> bool:
-        """True if any record does."""
+        """True if any record or fold lists the position."""
         return self.part_at(position) is not None or self.is_folded(position)
 
 
 def joined(lists: Iterable[Listed]) -> Listed:
-    """Of streams that owned the shard one after the other."""
+    """Joins the lists of streams that owned the shard one after the other."""
     found = list(lists)
     if not found:
         return Listed("")

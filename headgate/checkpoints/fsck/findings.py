@@ -1,8 +1,8 @@
-"""What a check of a table may find: every kind of damage by a code of its own. Values only.
+"""What a check of a table may find: every kind of damage has its own code. Values only.
 
-A finding says where it is, what is wrong, what is lost by it and what is not, and what to do. Two severities:
-an *error* is something durable that is missing or damaged, so that rows are gone, or a reader or writer will stop;
-a *warning* costs no row and stops nobody of ours, and should be looked at.
+A finding says where it is, what is wrong, what is lost and what is not, and what to do. Two severities: an *error*
+means that something durable is missing or damaged: rows are lost, or a reader or writer will stop. A *warning* costs no
+row and stops no reader or writer of headgate, but someone should look at it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ RESTORE = "restore this object from a backup, or continue with an earlier clone 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of damage: what it costs and what to do, where a finding does not know better."""
+    """One kind of damage: what it costs and what to do, unless a finding says something more specific."""
 
     severity: Severity
     lost: str
@@ -27,7 +27,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not as it must be."""
+    """One problem."""
 
     code: str
     place: str
@@ -38,16 +38,16 @@ class Finding:
 
     @property
     def severity(self) -> Severity:
-        """By its code."""
+        """Severity of its code."""
         return KINDS[self.code].severity
 
     @property
     def is_error(self) -> bool:
-        """Whether something durable is missing or damaged."""
+        """True if something durable is missing or damaged."""
         return self.severity == "error"
 
     def value(self) -> dict[str, Any]:
-        """As plain values."""
+        """The finding as plain values."""
         return {
             "code": self.code,
             "severity": self.severity,
@@ -59,15 +59,15 @@ class Finding:
 
 
 def finding(code: str, place: str, what: str, *, lost: str | None = None, do: str | None = None) -> Finding:
-    """A finding of that code, with the code's own words for what is not given."""
+    """A finding with that code; parts that are not given come from the code's texts."""
     kind = KINDS[code]
     return Finding(code, place, what, lost or kind.lost, do or kind.do)
 
 
 def confirmed(first: Iterable[Finding], again: Iterable[Finding]) -> list[Finding]:
-    """What two looks have both found, as the second one tells it.
+    """Findings of both looks, as the second one reports them.
 
-    A living stream flushes, folds and collects between two reads of one look; nothing of that is found twice.
+    A running stream flushes, folds and collects between two reads of one look; such a finding does not appear twice.
     """
     seen = {(one.code, one.place) for one in first}
     return [one for one in again if (one.code, one.place) in seen]

@@ -1,7 +1,7 @@
 """fsck of one stream's commit log: every record and fold, and whether a driver could have written them in this order.
 
-Reads only. What the log lists is returned as far as it can be read, so that the WALs can be judged even where a
-record is damaged. Memory holds the listed positions above the newest fold, as any reader's does.
+Reads only. What the log lists is returned as far as it is readable, so that the WALs can be checked even if a record is
+damaged. Memory holds the listed positions above the newest fold, as any reader's does.
 """
 
 from __future__ import annotations
@@ -30,27 +30,25 @@ R = TypeVar("R", LogRecord, Fold)
 
 @dataclass(frozen=True)
 class LogLook:
-    """One log as a check found it."""
-
     folder: str
     stream: str | None
-    """None where no record can be read."""
+    """None if no record is readable."""
     findings: tuple[Finding, ...]
     listed: Mapping[UUID, Listed]
-    """Per shard and dead-letter log, what the records list."""
+    """What the records list, per shard and dead-letter log."""
     fences: Fences
     whole: bool
-    """True if every record could be read: then what is not listed does not count."""
+    """True if every record was readable: then an entry that is not listed does not count."""
     objects: int
 
 
 def check_log(store: ObjectStore, folder: str, under: str, pool: Pool) -> LogLook:
-    """Check the log in a folder below `streams/`. `under` is where the store lies in the table.
+    """Check the log in a folder below `streams/`. `under` is the store's place in the table.
 
     1. LIST: records, folds, strays.
-    2. the newest fold that can be read; a damaged one is skipped where the records below it are all there.
+    2. the newest readable fold; a damaged one is skipped if all records below it exist.
     3. every record: its bytes, its place, and above the fold its order.
-    4. the fold against the records that it sums up, where they are still there.
+    4. the fold against the records that it sums up, if they still exist.
     5. the fences: the open record in force, and the tip.
     6. the first batch is the first of its query, as far as the log still has it (R23).
     """
@@ -104,7 +102,7 @@ class _LogCheck:
     def _read(
         self, kind: str, sequences: Iterable[int], decode: Callable[[memoryview], R]
     ) -> Iterator[tuple[int, R | HeadgateError]]:
-        """Each with what it holds, or what is wrong with it. One that vanished since the LIST is left out."""
+        """Each with its content, or with the error of reading it. One that vanished since the LIST is left out."""
 
         def one(sequence: int) -> tuple[int, R | HeadgateError]:
             try:
@@ -121,7 +119,7 @@ class _LogCheck:
     # -- the fold from which readers start ---------------------------------------------
 
     def _base(self, sequences: list[int], folds: list[int], read: Mapping[int, Fold | HeadgateError]) -> Fold | None:
-        """The newest fold that can be read. Those above it are damaged, and told."""
+        """The newest readable fold. Damaged folds above it are reported."""
         for sequence in reversed(folds):
             found = read.get(sequence)
             if isinstance(found, Fold) and found.sequence == sequence:
@@ -143,7 +141,7 @@ class _LogCheck:
     # -- records ------------------------------------------------------------------------
 
     def _check_above(self, base: Fold | None, sequences: list[int], folded: int) -> None:
-        """Up to `folded`, the newest fold, whether it can be read or not, records may have been collected."""
+        """`folded` is the newest fold, readable or not: records up to it may have been collected."""
         head = Head("") if base is None else log_state.unfolded(base).head
         machine = LogMachine(head, self._take_violation)
         following = head.sequence + 1
@@ -190,7 +188,7 @@ class _LogCheck:
         self._find("log-hole", self._key("log", first), what)
 
     def _check_beginning(self, log: CommitLog) -> None:
-        """What cannot be read is told elsewhere."""
+        """Records that are unreadable are reported elsewhere."""
         with suppress(HeadgateError):
             first = log.beginning()
             if first is not None and (late := late_beginning(first, log.read().head)) is not None:
@@ -199,7 +197,7 @@ class _LogCheck:
     # -- what lies below the fold ----------------------------------------------------------
 
     def _check_below(self, base: Fold, sequences: list[int], folds: Mapping[int, Fold | HeadgateError]) -> None:
-        """Nobody reads these records for what they say; open records stay forever as fences (R5)."""
+        """No reader needs the content of these records; open records stay forever as fences (R5)."""
         below = [sequence for sequence in sequences if sequence <= base.sequence]
         in_force: str | None = None
         intact = True
@@ -225,7 +223,7 @@ class _LogCheck:
             self._find("fold-differs", self._key("folds", base.sequence), why)
 
     def _differs(self, base: Fold, start: Fold | None, summed: range) -> str | None:
-        """What the fold says otherwise than the records it sums up."""
+        """The first difference between the fold and the records it sums up; None without one."""
         state = log_state.empty(base.stream) if start is None else log_state.unfolded(start)
         records = (found for _, found in self._read("log", summed, codec.decode_record))
         try:
@@ -239,7 +237,7 @@ class _LogCheck:
                 return f"Its {name.replace('_', ' ')} does not match the sum of records {summed[0]} to {summed[-1]}."
         return None
 
-    # -- telling --------------------------------------------------------------------------------
+    # -- reporting ------------------------------------------------------------------------------
 
     def _damaged(self, code: str, kind: str, sequence: int, found: object, *, nothing_lost: bool = False) -> None:
         place = self._key(kind, sequence)

@@ -1,4 +1,4 @@
-"""fsck of table checkpoints: each record, and that everything it names is still there. Reads only."""
+"""fsck of table checkpoints: each record, and that everything it names still exists. Reads only."""
 
 from __future__ import annotations
 
@@ -22,16 +22,14 @@ from headgate.shards.wal.listing import WalListing
 
 @dataclass(frozen=True)
 class PinLook:
-    """The checkpoints of a table as a check found them."""
-
     live: tuple[TableCheckpoint, ...]
-    """Those that pin something now."""
+    """Checkpoints that have not expired."""
     findings: tuple[Finding, ...]
     objects: int
 
 
 def check_pins(home: TableHome, under: str, pool: Pool) -> PinLook:
-    """Every record: its bytes, its name, its table; of each that has not expired, the base version and its tag."""
+    """Check every record (bytes, name, table), and the base version and tag of each that has not expired."""
     infos = list(home.records.list(table_checkpoint.ROOT))
     found: list[Finding] = []
     live: list[TableCheckpoint] = []
@@ -53,12 +51,12 @@ def check_pins(home: TableHome, under: str, pool: Pool) -> PinLook:
 
 
 def pins_of(shard_id: UUID, checkpoints: Sequence[TableCheckpoint]) -> Mapping[str, PinnedShard]:
-    """Per checkpoint what it holds of a shard."""
+    """What each checkpoint pins of a shard, by name."""
     return {one.name: pin for one in checkpoints if (pin := one.shards.get(shard_id)) is not None}
 
 
 def judge_pins(shard: Shard, pins: Mapping[str, PinnedShard], listing: WalListing) -> Iterator[Finding]:
-    """That SSTables and WAL tail of one shard, as checkpoints have them, are there."""
+    """Check that the SSTables and the WAL tail that checkpoints pin in one shard exist."""
     for name, pin in pins.items():
         for low, high in listing.gaps(pin.manifest.replay_after + 1, pin.end)[:1]:
             what = f"Checkpoint {name!r} needs entries {low} to {high}, which are missing."

@@ -24,10 +24,8 @@ from headgate.shards.shard import Shard
 
 @dataclass(frozen=True)
 class ManifestLook:
-    """The manifests of one shard as a check found them."""
-
     latest: Manifest | None
-    """None where there is none, or it cannot be read."""
+    """None if there is none, or it is unreadable."""
     versions: int
     findings: tuple[Finding, ...]
 
@@ -35,10 +33,11 @@ class ManifestLook:
 def check_manifests(shard: Shard, pool: Pool) -> ManifestLook:
     """Every version:
 
-    1. native's hint, before the LIST: it never names a version that is not there.
+    1. native's hint, before the LIST: the version it names must exist.
     2. LIST: strays.
-    3. each one's bytes; nothing that only grows goes back from one to the next.
-    4. no gap but those of a collection: it takes an oldest-first prefix, leaves the claims, and writes the hint before.
+    3. the bytes of each; values that only grow must not go back from one version to the next.
+    4. the only gaps are those of a collection, which deletes an oldest-first prefix, keeps the claims, and writes the
+       hint first.
     """
     hint = _hint(shard)
     versions, strays = _listed(shard)
@@ -59,7 +58,7 @@ def check_manifests(shard: Shard, pool: Pool) -> ManifestLook:
         elif not isinstance(read, NotFound):
             code = "manifest-damaged" if version == versions[-1] else "manifest-old-damaged"
             found.append(finding(code, place, read.what))
-    # A collection would have taken this one before those in a gap above it.
+    # A collection would have deleted this one before those in a gap above it.
     oldest = min([*without_claims(readable), *([hint] if hint in versions else [])], default=None)
     for low, high in pairwise(versions):
         if high != low + 1 and oldest is not None and oldest <= low:
@@ -73,7 +72,7 @@ def check_manifests(shard: Shard, pool: Pool) -> ManifestLook:
 
 
 def check_sstable(shard: Shard, sstable: SsTable) -> Iterator[Finding]:
-    """One SSTable: it is there, Lance can read every row of it, there are as many as were flushed, and all their keys
+    """Check one SSTable: it exists, Lance can read every row, the number of rows is that of the flush, and all keys
     belong here.
     """
     place = sstable_key(shard, sstable.path)
@@ -101,9 +100,8 @@ def check_sstable(shard: Shard, sstable: SsTable) -> Iterator[Finding]:
 
 
 def told_misplaced(own: OneBucket | None, rows: Iterable[pa.RecordBatch]) -> str | None:
-    """What is wrong with rows some of whose keys belong to another shard. None: nothing, or any row may be here.
-
-    All rows are read, whatever is found.
+    """Describes rows whose keys belong to another shard. None if there are none, or any row may be here. Always reads
+    all rows.
     """
     found = [strangers for batch in rows if own is not None and len(strangers := own.strangers(batch))]
     if own is None or not found:
@@ -115,7 +113,7 @@ def told_misplaced(own: OneBucket | None, rows: Iterable[pa.RecordBatch]) -> str
 
 
 def _hint(shard: Shard) -> int | None:
-    """Native's hint; None where it is missing or junk, which native bears as well."""
+    """Native's hint; None if it is missing or invalid, which native tolerates too."""
     try:
         data = shard.home.store.get(names.version_hint_key(shard.id))
         version = json.loads(bytes(data))["version"]

@@ -1,7 +1,7 @@
-"""fsck of one WAL by one LIST: no gap (invariant 4), every committed entry there (1), every fence there (5).
+"""fsck of one WAL by one LIST: no gap (invariant 4), every committed entry exists (1), every fence exists (5).
 
-What an entry that is missing or unreadable costs, and how to get over it, is decided here as well: by what was
-flushed, what commit records list, and where fences stand.
+Also decides what a missing or unreadable entry costs, and how to repair it, from what was flushed, what commit records
+list, and where fences are.
 """
 
 from __future__ import annotations
@@ -20,41 +20,41 @@ from headgate.shards.shard import Shard
 from headgate.shards.wal.listing import WalListing
 
 MAX_GAPS = 100
-"""Runs of missing entries that are told one by one; a WAL that lost more has lost its disk."""
+"""Runs of missing entries that are reported one by one; a WAL with more gaps has lost its disk."""
 
 
 @dataclass(frozen=True)
 class WalContext:
-    """Everything else that a WAL is judged by."""
+    """Everything else that is needed to check a WAL."""
 
     shard: Shard
     manifest: Manifest | None
-    """None where the latest cannot be read: then nothing is known of what was flushed."""
+    """None if the latest manifest is unreadable: then it is unknown what was flushed."""
     claimed: bool = True
-    """True if the shard has any manifest."""
+    """True if the shard has a manifest."""
     listed: Listed = field(default_factory=lambda: Listed(""))
     fences: Mapping[int, int] = field(default_factory=dict)
     logs_whole: bool = True
-    """True if the commit logs could be read: then an entry of an attempt that is not listed is dead."""
+    """True if the commit logs are readable: then an entry of an attempt that is not listed is dead."""
     adopts: bool = True
     """True if the table's columns are known."""
     owner_without_log: bool = False
-    """True if the log of the stream that owns the shard is nowhere."""
+    """True if the log of the stream that owns the shard is missing."""
     under: str = ""
-    """Where the WAL's store lies in the table."""
+    """Path of the WAL's store relative to the table."""
     own: OneBucket | None = None
-    """What the keys of all rows must have in common."""
+    """The bucket to which the keys of all rows must belong."""
 
     def place(self, position: int) -> str:
-        """How findings name an entry."""
+        """The name of an entry in findings."""
         return f"{self.under}{self.shard.wal_key(position)} (position {position})"
 
     def covered(self, position: int) -> bool:
-        """True if SSTables have what stands there, so that nobody reads it."""
+        """True if SSTables cover the position, so that nobody reads it."""
         return self.manifest is not None and position <= self.manifest.replay_after
 
     def loss_at(self, position: int) -> str:
-        """What it costs that the entry there cannot be read."""
+        """What is lost if the entry at the position is unreadable."""
         part = self.listed.part_at(position)
         if part is not None:
             several = f"some of {part.rows:,}" if len(part.positions) > 1 else f"{part.rows:,}"
@@ -71,7 +71,7 @@ class WalContext:
         return "acknowledged rows of a writer at this position; readers fail here"
 
     def mend_at(self, position: int, listing: WalListing) -> str | None:
-        """How to get over an entry that costs no row; None where only a restore helps."""
+        """How to repair an entry whose loss costs no row; None if only a restore helps."""
         if self.listed.lists(position) or not self._is_dead(position):
             return None
         below = [at for at in self.fences if at < position and listing.has(at)]
@@ -83,10 +83,11 @@ class WalContext:
         )
 
     def _is_dead(self, position: int) -> bool:
-        """True if only tasks of a stream can have put what stands there, so that it counts only where it is listed.
+        """True if only tasks of a stream can have put an entry there, so that it counts only if a record lists it.
 
-        The fences around it must be of one stream and of neighbouring epochs: then nobody else claimed the shard
-        between them, such as a direct writer after a release, whose rows count without any record.
+        The fences around it must have successive epochs; above the last fence, the manifest must still have that
+        fence's epoch. Then nobody else claimed the shard in between, such as a direct writer after a release, whose
+        rows count without any record.
         """
         if self.manifest is None or not self.logs_whole:
             return False
@@ -103,7 +104,7 @@ class WalContext:
 
 
 def judge_listing(context: WalContext, listing: WalListing) -> Iterator[Finding]:
-    """Gaps, missing fences, missing committed entries, entries without a byte, strays."""
+    """Findings: gaps, missing fences, missing committed entries, empty entries, strays."""
     for key in listing.strays:
         yield finding(
             "wal-stray", context.under + key, "This is not the name of an entry: a temporary file, or a copy."
@@ -122,9 +123,9 @@ def judge_listing(context: WalContext, listing: WalListing) -> Iterator[Finding]
 
 
 def _gaps(context: WalContext, manifest: Manifest, listing: WalListing) -> Iterator[Finding]:
-    """Below the tip everything is there or flushed (invariant 4); the tip itself stays (R5)."""
+    """Below the tip every entry exists or was flushed (invariant 4); the tip itself stays (R5)."""
     known = max(manifest.last_seen, manifest.replay_after, context.listed.last)
-    # Of a shard whose claimer died before its first barrier nothing was flushed either.
+    # If the claimer of a new shard died before its first barrier, nothing was flushed either.
     if listing.highest < manifest.replay_after and manifest.replay_after > 0:
         if not len(listing.positions):
             what = f"The WAL is empty, although entries up to {manifest.replay_after} were flushed: the tip is missing."
@@ -146,7 +147,7 @@ def _gaps(context: WalContext, manifest: Manifest, listing: WalListing) -> Itera
 
 
 def _gap(context: WalContext, low: int, high: int) -> Iterator[Finding]:
-    """One run of missing entries: the batches that lost rows by it, or else what it costs."""
+    """One run of missing entries: the batches that lost rows, or else what the gap costs."""
     what = f"Entry {low} is missing." if low == high else f"Entries {low} to {high} are missing."
     committed = False
     for part in context.listed.parts_in(low, high):
@@ -166,7 +167,7 @@ def _gap(context: WalContext, low: int, high: int) -> Iterator[Finding]:
 
 
 def unreadable(context: WalContext, listing: WalListing, position: int, code: str, what: str) -> Finding:
-    """An entry that is there and cannot be read."""
+    """An entry that exists but is unreadable."""
     place = context.place(position)
     if context.covered(position):
         return finding("entry-old-damaged", place, what)

@@ -30,13 +30,11 @@ from headgate.shards.shard import TableHome
 from headgate.steps import step
 
 RunMerge: TypeAlias = Callable[[TableHome, MergePlan], list[str]]
-"""Runs every task of a plan: here, or on executors."""
+"""Runs every task of a plan: in this process, or on executors."""
 
 
 @dataclass(frozen=True)
 class Tidied:
-    """What was done to the base."""
-
     fragments_before: int
     fragments: int
     versions_removed: int = 0
@@ -50,12 +48,12 @@ def tidy_base(
     *,
     now: datetime | None = None,
 ) -> Tidied:
-    """Merge small fragments, then remove old versions, both by policy. `now` is the store's time where it is known.
+    """Merge small fragments, then remove old versions, both by policy. `now` is the store's time if known.
 
-    1. look at the fragments; too few small ones: they stay.
+    1. look at the fragments; if there are too few small ones, they stay.
     2. write the merged ones; nothing names them yet.
-    3. commit them. Where others changed the old ones meanwhile it is given up until the next time: Transient.
-    4. list the versions, then read who holds them (R12).
+    3. commit them. If others changed the old ones meanwhile, the merge is abandoned until the next time: Transient.
+    4. list the versions, then read which of them are held (R12).
     5. sync the base (R21), then remove the rest.
     """
     store = home.store
@@ -80,7 +78,7 @@ def tidy_base(
 
 
 def run_here(home: TableHome, plan: MergePlan) -> list[str]:
-    """In this process, one after the other."""
+    """Run the tasks in this process, one after the other."""
     return [base_tidy.run_merge(home.store, plan, number) for number in range(len(plan.tasks))]
 
 
@@ -96,7 +94,9 @@ def _old(home: TableHome, policy: BasePolicy, now: datetime | None) -> list[int]
 
 
 def _recorded(home: TableHome, now: datetime) -> frozenset[int] | None:
-    """What checkpoints name, also those whose take died before its tag; None: one cannot be read."""
+    """Base versions that checkpoint records name, even if the take died before its tag; None if a record
+    is unreadable.
+    """
     try:
         stored = CheckpointStore(home.records, home.uri).list()
     except (Corrupt, InvalidInput):
@@ -105,7 +105,7 @@ def _recorded(home: TableHome, now: datetime) -> frozenset[int] | None:
 
 
 def _is_unfinished(home: TableHome) -> bool:
-    """True if an append of some shard of this table is; notes of other shards came with a clone's base."""
+    """True if an append of a shard of this table is unfinished; notes of other shards came with a clone's base."""
     own = set(home.store.list_folders("_mem_wal/"))
     noted = progress_of(open_dataset(home.store))
     return any(progress.tries and str(shard) in own for shard, progress in noted.items())

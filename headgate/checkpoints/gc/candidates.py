@@ -1,7 +1,4 @@
-"""What a collection reads: everything that may be garbage, and then everything that may need it.
-
-The order is the protocol's: `candidates`, then `live_manifests`, then `holders` (R12, R20).
-"""
+"""What a collection reads: first everything that may be garbage, then everything that may need it."""
 
 from __future__ import annotations
 
@@ -29,10 +26,10 @@ from headgate.shards.manifest.model import Manifest
 from headgate.shards.shard import Shard, TableHome
 
 Placed: TypeAlias = tuple[ObjectStore, ObjectInfo]
-"""An object, and the store in which it lies."""
+"""An object and its store."""
 
 Live: TypeAlias = Sequence[Manifest] | HeadgateError
-"""The manifests of a shard that a reader may use, ascending; or why they are unknown."""
+"""The manifests of a shard that a reader may use, ascending; or the error that makes them unknown."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +38,7 @@ class Candidates:
 
     shards: Sequence[tuple[Shard, Sequence[Placed]]]
     logs: Sequence[tuple[str, Sequence[ObjectInfo]]]
-    """Per stream."""
+    """Objects of the log's folder, per stream."""
     indexes: Sequence[ObjectInfo]
     slots: Sequence[ObjectInfo]
     tags: Sequence[ObjectInfo]
@@ -57,17 +54,17 @@ class Holders:
 
     @property
     def pins(self) -> list[StoredCheckpoint]:
-        """Checkpoints that hold something."""
+        """Checkpoints that have not expired."""
         return [one for one in self.checkpoints if not one.expired(self.now)]
 
     @property
     def readers(self) -> list[ConsumerPin]:
-        """Pins of consumers that hold something."""
+        """Consumer pins that have not expired."""
         return [one.pin for one in self.consumers if not one.expired(self.now)]
 
 
 def candidates(home: TableHome, shard_ids: Iterable[UUID]) -> Candidates:
-    """List them."""
+    """List the candidates."""
     shards = [_placed(Shard(home, shard_id)) for shard_id in sorted(shard_ids)]
     logs = [(stream, _listed_log(home, stream)) for stream in list_streams(home.records)]
     indexes, tags = list(home.store.list("_indices/")), list(home.store.list("_refs/tags/"))
@@ -75,7 +72,9 @@ def candidates(home: TableHome, shard_ids: Iterable[UUID]) -> Candidates:
 
 
 def live_manifests(shard: Shard, before: datetime) -> Live:
-    """Listed anew, after the candidates. Empty on a shard that nobody ever claimed. An error is returned."""
+    """List the manifests again, after the candidates. Empty if nobody ever claimed the shard. An error is returned, not
+    raised.
+    """
     folder = names.manifest_folder(shard.id) + "/"
     try:
         listed = [
@@ -89,14 +88,14 @@ def live_manifests(shard: Shard, before: datetime) -> Live:
 
 
 def holders(home: TableHome, now: datetime) -> Holders:
-    """Read them. Raises Corrupt: what cannot be read may hold anything."""
+    """Read checkpoints and pins. Raises Corrupt: an unreadable one may hold anything."""
     return Holders(now, CheckpointStore(home.records, home.uri).list(), PinStore(home.records, home.uri).list())
 
 
 def store_time(home: TableHome) -> datetime:
     """The store's time, from a small probe object. If the store is full, from the newest object of the table: its time
-    is not later than now, and an earlier time keeps more. (Files that were copied with their times may be later than
-    any clock; then this machine's counts.)
+    is not later than now, and an earlier time keeps more. (Copied files that kept their times may be later than any
+    clock; then this machine's clock limits the result.)
     """
     try:
         return _time_of_a_new_object(home)
@@ -109,7 +108,7 @@ def store_time(home: TableHome) -> datetime:
 
 def _time_of_a_new_object(home: TableHome) -> datetime:
     key, text = f"clock/{uuid.uuid4().hex}", b"The store's clock is read from this; garbage otherwise.\n"
-    # Nobody else knows the name, so an object there is ours, and the response to its put was lost.
+    # The name is random, so an object there is ours, and the response to its put was lost.
     with suppress(AlreadyExists):
         home.records.put_if_absent(key, text)
     try:

@@ -1,18 +1,4 @@
-"""Garbage collection: delete what no reader, no checkpoint, no fence and no recovery can need any more.
-
-Promises:
-1. Files stay if a live or pinned reader, the fence of a stalled writer, committer or claimer, or recovery needs them,
-   or if a sleeping process may still name them (R20), however long anyone sleeps, this collection included.
-2. After a crash at any delete the table is intact, and the next collection continues.
-3. Without `apply` nothing is deleted or written.
-4. Records of a stream that has an archive are archived before they are deleted (see `checkpoints.log.archive`). An
-   archive itself is never garbage.
-5. If an SSTable that a manifest names, or a file of the base, is missing, no WAL entry and no SSTable that it may
-   replace is deleted, and `kept` says so.
-
-`rules` decides what can be deleted. `min_age` is for readers without a pin (R12); nothing else depends on it. Ages are
-by the store's clock.
-"""
+"""Garbage collection: delete what no reader, no checkpoint, no fence and no recovery can still need."""
 
 from __future__ import annotations
 
@@ -49,7 +35,7 @@ MIN_AGE = timedelta(hours=1)
 """How long a reader without a pin may read its instant."""
 
 COLLECT_STEPS = ("now", "list", "manifests", "pins", "choose", "sync", "archive", "delete")
-"""Where `collect` pauses, in order; without `apply` not at the last three."""
+"""Where `collect` pauses, in order; the last three only with `apply`."""
 
 
 def collect(
@@ -62,14 +48,13 @@ def collect(
 ) -> Collection:
     """Find garbage, and with `apply` delete it:
 
-    1. now: what the store's clock says (without `apply` this machine's).
+    1. read the store's clock (without `apply`, this machine's).
     2. list the candidates: WAL entries, SSTables, manifests, records of the logs, tags, index folders, strays.
-    3. after that, read the manifests: what they do not name, and can no longer come to name, may go (R20).
-    4. after that, read who holds it: checkpoints, consumers of the logs (R15). A checkpoint that is put later reads
-       the manifests again, and does not count if they are not those of 3 in what it names. A tag is put after its
-       record: one that was listed in 2 and has no record now was given up or dropped.
-    5. choose by `rules`. Of WAL entries and commit records the header is read: barriers and open
-       records stay (R5).
+    3. after that, read the manifests: what they do not name, and can never name again, may go (R20).
+    4. after that, read what holds it: checkpoints, consumers of the logs (R15). A checkpoint that is put later reads
+       the manifests again, and does not count if what it names differs from the manifests of 3. A tag is put after its
+       record: a tag that was listed in 2 and has no record now was abandoned or dropped.
+    5. choose by `rules`. Of WAL entries and commit records the header is read: barriers and open records stay (R5).
     6. sync what makes it garbage: the base, manifests and SSTables (R21).
     7. archive the commit records that go, where their stream has an archive.
     8. delete; index segments after a race with their maker, manifests oldest first, after native's hint was written
@@ -112,7 +97,7 @@ def _chosen(
     pool: Pool,
     kept: list[str],
 ) -> Iterator[Garbage]:
-    """What may go. What cannot be judged stays whole, and `kept` says why."""
+    """The objects that may go. What cannot be judged stays, and `kept` says why."""
     base = Base(home)
     parts = [
         (f"shard {shard.id}", shard_garbage(shard, objects, live[shard.id], held, before, pool, base, kept))

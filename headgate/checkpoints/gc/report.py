@@ -1,4 +1,4 @@
-"""What a collection finds, and what became of it. Values."""
+"""What a collection finds, and what it deleted. Values."""
 
 from __future__ import annotations
 
@@ -10,20 +10,18 @@ from headgate.connectors.objects.deletion import Kind
 
 @dataclass(frozen=True)
 class Garbage:
-    """One object that may go."""
-
     kind: Kind
     store: ObjectStore = field(repr=False)
     key: str
     nbytes: int
     why: str
     slot: str | None = None
-    """The outcome that must be won from its maker before it goes, in the same store (R20)."""
+    """The outcome that must be won from the object's maker before it is deleted, in the same store (R20)."""
 
 
 @dataclass(frozen=True)
 class Collection:
-    """What a collection found, and whether it is gone."""
+    """What a collection found, and whether it was deleted."""
 
     found: tuple[Garbage, ...]
     applied: bool
@@ -32,5 +30,5 @@ class Collection:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all of it."""
+        """Bytes of everything found."""
         return sum(one.nbytes for one in self.found)

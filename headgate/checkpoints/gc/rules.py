@@ -33,7 +33,7 @@ class ListedManifest:
 
 
 def live_versions(listed: Iterable[ListedManifest], before: datetime) -> list[int]:
-    """The versions that somebody may hold: the latest, and those that a later one replaced only after `before`."""
+    """Versions that a reader may use: the latest, and those that a later one replaced only after `before`."""
     rising = sorted(listed, key=lambda one: one.version)
     replaced = [later.modified for later in rising[1:]]
     return [one.version for one, at in zip(rising, replaced, strict=False) if at > before] + [
@@ -53,7 +53,7 @@ def collectable_manifests(listed: Iterable[ListedManifest], before: datetime) ->
 
 
 def without_claims(manifests: Iterable[Manifest]) -> list[int]:
-    """Of replaced manifests, the versions that may go: the lowest of each epoch, which claims it, stays like a barrier.
+    """The replaced manifests that may go, by version: the lowest of each epoch, which claims it, stays like a barrier.
 
     Native Lance trusts a manifest that it could put. The slot that a stalled native writer will try is the next
     writer's claim.
@@ -68,11 +68,11 @@ def collectable_wal(
     pins: Iterable[PinnedShard] = (),
     read_upto: int | None = None,
 ) -> list[int]:
-    """Positions whose entries may go UNLESS they are barriers, which only their headers tell.
+    """Positions whose entries may go UNLESS they are barriers, which only their headers say.
 
-    They are covered by SSTables for everyone who may still read: at or below the lowest replay_after of all live
-    manifests and pins, and below what a consumer of the log has not read: `read_upto` (R15). Never the tip. Entry 0 is
-    a barrier on every shard, and replay_after 0 covers nothing.
+    SSTables cover them for every possible reader: they are at or below the lowest replay_after of all live manifests
+    and pins, and at or below `read_upto`, up to which all consumers of the log have read (R15). Never the tip. Entry 0
+    is a barrier on every shard, and replay_after 0 covers nothing.
     """
     rising = sorted(positions)
     if not live:
@@ -85,8 +85,9 @@ def collectable_wal(
 def collectable_sstables(
     folders: Mapping[str, datetime], live: Sequence[Manifest], pins: Iterable[PinnedShard], before: datetime
 ) -> list[str]:
-    """SSTable folders (with the time of their newest object) that no live manifest and no pin names, and no manifest
-    can come to name (R20). `live` is rising, read after the folders were listed; its last is the latest.
+    """SSTable folders that no live manifest and no pin names, and that no manifest can name later (R20). `folders` has
+    the time of each folder's newest object; `live` is ascending and was read after the folders were listed; the last
+    one is the latest.
     """
     if not live:
         return []
@@ -99,9 +100,9 @@ def collectable_sstables(
 
 
 def is_out_of_reach(path: str, latest: Manifest) -> bool:
-    """True if no flush can commit this SSTable any more: its generation was committed (R9), or its claim is over.
+    """True if no flush can commit this SSTable any more: its generation was committed (R9), or its claim has ended.
 
-    A folder whose name says neither is never out of reach.
+    False for a folder whose name says neither.
     """
     name = sstable_name(path)
     if name is None:

@@ -29,14 +29,14 @@ from headgate.shards.wal.appender import read_header
 
 
 class Base:
-    """The base as this collection finds it: looked at once, and only if something would go because the base has it."""
+    """The base at this collection: read once, and only if something would be deleted because the base has it."""
 
     def __init__(self, home: TableHome) -> None:
         self.home = home
 
     @cached_property
     def fault(self) -> str | None:
-        """Why nothing may go because the base has it; None: the base is whole. Raises Transient."""
+        """Why nothing may be deleted that the base has taken in; None if the base is complete. Raises Transient."""
         try:
             missing = missing_files(self.home.store, "", self._dataset)
         except HeadgateError as error:
@@ -45,7 +45,7 @@ class Base:
 
     @cached_property
     def marks(self) -> Mapping[UUID, int]:
-        """Per shard the generation up to which the base has its SSTables."""
+        """Generation up to which the base has taken in each shard's SSTables."""
         return compacted_marks(self.home.store, self._dataset)
 
     @cached_property
@@ -63,12 +63,12 @@ def shard_garbage(
     base: Base,
     kept: list[str],
 ) -> Iterator[Garbage]:
-    """What of it may go. Raises what keeps it from being judged; what is damaged is named in `kept`."""
+    """What may be deleted of the shard. Raises if the shard cannot be judged; damage is reported in `kept`."""
     if isinstance(live, HeadgateError):
         raise live
     folder = names.shard_folder(shard.id) + "/"
     wal: dict[int, list[Placed]] = defaultdict(list)
-    """An entry may lie in two places: where the WAL is, and where it was before its table had that WAL store."""
+    """An entry may exist in two places: in the WAL store, and where it was before its table had that WAL store."""
     manifests: dict[int, ObjectInfo] = {}
     sstables: dict[str, list[ObjectInfo]] = defaultdict(list)
     for store, info in objects:
@@ -116,7 +116,7 @@ def shard_garbage(
 
 
 def _missing(shard: Shard, latest: Manifest, base: Base) -> str | None:
-    """What of the SSTables that stand for this shard's WAL is not there; None: all is."""
+    """Describes what is missing of the SSTables that cover this shard's WAL; None if they are complete."""
     mark = base.marks.get(shard.id, 0)
     for sstable in latest.sstables:
         if sstable.generation <= mark:
@@ -132,20 +132,20 @@ def _missing(shard: Shard, latest: Manifest, base: Base) -> str | None:
 
 
 def _replaced(shard: Shard, version: int) -> Manifest | None:
-    """An old manifest; None where it cannot be read: it stays, or is gone already."""
+    """An old manifest; None if it is unreadable (it stays), or gone already."""
     with suppress(HeadgateError):
         return shard.manifests.read(version)
     return None
 
 
 def _stays(shard: Shard, unread: bool, position: int) -> bool:
-    """A barrier does, and in a shard that a consumer has never read, what a stream wrote. True even if it cannot be
-    told: a damaged entry is left for people to look at.
+    """True for a barrier, and for a stream's entry in a shard that a consumer has never read. True also if the entry is
+    unreadable: damaged entries stay for inspection.
     """
     try:
         header = read_header(shard, position)
         return header.barrier or (unread and header.tags.attempt_id is not None)
     except NotFound:
-        return False  # another collection was quicker
+        return False  # another collection deleted it
     except HeadgateError:
         return True

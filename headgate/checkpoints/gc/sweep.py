@@ -1,4 +1,4 @@
-"""Deleting what a collection has found, after all that must come first: sync, archive, the race with makers."""
+"""Deletes what a collection has found, after everything that must come first: sync, archive, the race with makers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headgate.shards.shard import Shard, TableHome
 
 
 def relied_on(home: TableHome, found: list[Garbage], kept: list[str]) -> list[Garbage]:
-    """All of it, once what makes it garbage is on disk (R21); nothing where a file of rows of the base is lost."""
+    """All of it, once everything that makes it garbage is synced (R21); nothing if the base has lost a file of rows."""
     try:
         if found:
             require_on_disk(home, _shards_of(found))
@@ -37,7 +37,7 @@ def archived(
     found: Sequence[Garbage],
     kept: list[str],
 ) -> list[Garbage]:
-    """The garbage without the records that should be archived first and could not be; why is told in `kept`."""
+    """The garbage without the records that must be archived first but could not be; `kept` says why."""
     going = {one.key for one in found if one.kind == "commit record"}
     staying: set[str] = set()
     for stream, objects in logs:
@@ -45,7 +45,7 @@ def archived(
         records, _ = by_number(objects)
         batches = {sequence: one.modified for sequence, one in records.items() if one.key in going}
         try:
-            # Asked for now and not when the log was listed: the archive may have begun since.
+            # Asked now and not when the log was listed: the archive may have begun since.
             if not batches or not archive.has_begun():
                 continue
             done = archive.keep(batches)
@@ -57,14 +57,16 @@ def archived(
 
 
 def won(found: Sequence[Garbage]) -> list[Garbage]:
-    """The garbage without that whose maker was quicker: it may commit it at any time."""
+    """The garbage without what its maker won: the maker may commit that at any time."""
     slots = {one.slot: one.store for one in found if one.slot is not None}
     ours = {slot for slot, store in slots.items() if wins(store, slot, "collector")}
     return [one for one in found if one.slot is None or one.slot in ours]
 
 
 def delete_found(home: TableHome, found: Sequence[Garbage], pool: Pool, progress: Callable[[int, int], None]) -> None:
-    """Manifests last, oldest first, of each shard after native's hint was written (R7); the rest in no order."""
+    """Delete everything. Per shard, manifests go last and oldest first, after native's hint was written (R7); the rest
+    in no order.
+    """
     done = 0
     ordered = [one for one in found if one.kind == "manifest"]
     free = [one for one in found if one.kind != "manifest"]
@@ -84,8 +86,9 @@ def delete_found(home: TableHome, found: Sequence[Garbage], pool: Pool, progress
 
 
 def heal_hints(shards: Iterable[tuple[Shard, Sequence[Placed]]]) -> None:
-    """A writer that slept before its hint names a claim that is still there, and below a gap: native, which follows the
-    hint and not the list, would take that for the latest manifest. The hint can be fenced by nobody; this ends it.
+    """Rewrite native's hint in shards whose manifests have a gap. A writer that slept before writing its hint names a
+    claim that still exists, but below the gap; native follows the hint, not the list, and would take that claim for the
+    latest manifest. Nothing can fence the hint; this repairs it.
     """
     for shard, objects in shards:
         with suppress(HeadgateError):
@@ -99,7 +102,6 @@ def _has_gap(objects: Sequence[Placed]) -> bool:
 
 
 def _shards_of(found: Iterable[Garbage]) -> set[UUID]:
-    """The shards that lose something."""
     return {UUID(one.key.split("/")[1]) for one in found if one.key.startswith("_mem_wal/")}
 
 

@@ -1,4 +1,6 @@
-"""The garbage of a table beside its shards: records of logs, checkpoints, pins, tags, index segments, temporaries."""
+"""The garbage of a table outside its shards: records of logs, checkpoints, pins, tags, index segments, temporary
+objects.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ def log_garbage(
 
 
 def _is_kept(log: CommitLog, sequence: int) -> bool:
-    """Only batches go: an open record fences (R5), drivers come to a schema record (R22), people read a rewind."""
+    """Only batches go: an open record fences (R5), drivers step over schema records (R22), people read rewinds."""
     try:
         return not isinstance(log.record(sequence), BatchRecord)
     except NotFound:
@@ -63,7 +65,7 @@ def _is_kept(log: CommitLog, sequence: int) -> bool:
 def checkpoint_garbage(
     home: TableHome, held: Holders, tags: Sequence[ObjectInfo], before: datetime
 ) -> Iterator[Garbage]:
-    """Expired ones, and tags that no checkpoint holds."""
+    """Expired checkpoints, and tags that no checkpoint holds."""
     for one in held.checkpoints:
         if one.expired(held.now):
             why = f"checkpoint {one.checkpoint.name!r} expired at {one.expires_at:%Y-%m-%d %H:%M:%S}"
@@ -76,7 +78,7 @@ def checkpoint_garbage(
 
 
 def consumer_garbage(home: TableHome, held: Holders) -> Iterator[Garbage]:
-    """Only what a newer pin has replaced. The newest stays, also expired, when it holds nothing: its number would be
+    """Only pins that a newer pin has replaced. The newest stays even after it expired: otherwise its number would be
     used again, and a collection that slept would take the new pin for the old one (R20).
     """
     for one in held.consumers:
@@ -85,8 +87,8 @@ def consumer_garbage(home: TableHome, held: Holders) -> Iterator[Garbage]:
 
 
 def index_garbage(home: TableHome, listed: Candidates, before: datetime) -> Iterator[Garbage]:
-    """A segment that no version uses goes only if it was built by us: then its maker can be stopped. What others left
-    is for Lance's own clean-up.
+    """A segment that no version uses goes only if headgate built it: only then can its maker be stopped. Segments of
+    others are for Lance's own clean-up.
     """
     folders: dict[str, list[ObjectInfo]] = defaultdict(list)
     for info in listed.indexes:
@@ -113,7 +115,7 @@ def index_garbage(home: TableHome, listed: Candidates, before: datetime) -> Iter
 
 
 def _is_staged(info: ObjectInfo) -> bool:
-    """True if it is where a build puts what an index is made of: once that is committed, nobody looks there."""
+    """True if it is a build's staging file: once the index is committed, nobody reads it."""
     return info.key.count("/") > 2
 
 

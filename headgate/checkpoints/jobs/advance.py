@@ -15,7 +15,8 @@ from headgate.shards.shard import Claim
 
 
 def close_gap(claim: Claim, flushed: Manifest, upto: int) -> Manifest:
-    """Move replay_after to `upto`, if the manifest is still what the last flush left. The manifest as it stands.
+    """Move replay_after to `upto`, if the manifest is still the one that the last flush wrote. Returns the current
+    manifest.
 
     Idempotent. Raises Fenced if the claim is lost or another job changed the shard, Transient if the outcome is
     unknown.
@@ -37,9 +38,11 @@ def close_gap(claim: Claim, flushed: Manifest, upto: int) -> Manifest:
 
 
 def without_gap(stored: Manifest, flushed: Manifest, upto: int) -> Manifest | None:
-    """The manifest with replay_after at `upto`. None: it is not what the flush left, so that nothing is known of it.
+    """The manifest with replay_after at `upto`. None if it is not the one that the flush wrote: then nothing is known
+    of it.
 
-    One that has passed the gap already is an earlier try whose response was lost: the same once more.
+    If replay_after has passed the gap already, an earlier try succeeded but its response was lost: returns the same
+    again.
     """
     if stored.generation != flushed.generation or stored.replay_after not in (flushed.replay_after, upto):
         return None
@@ -47,12 +50,11 @@ def without_gap(stored: Manifest, flushed: Manifest, upto: int) -> Manifest | No
 
 
 def unseal(claim: Claim, *, forget_owner: bool = False, known: Manifest | None = None) -> Manifest:
-    """Let native in: the shard is no longer sealed. Its owner stays the stream, which seals it at its next start;
-    `forget_owner` lets any other stream or writer open it as well. `known` is the manifest as this holder wrote it
-    last.
+    """Let native in: the shard is no longer sealed. Its owner stays the stream, which seals it at its next start; with
+    `forget_owner` any other stream or writer may open it as well. `known` is the manifest as this holder wrote it last.
 
-    Only for a shard whose WAL holds nothing above replay_after but this claim's own barrier, or less: native replays
-    whatever it finds there. Raises InvalidInput otherwise, Fenced, Transient.
+    Only if the WAL holds nothing above replay_after but this claim's own barrier, or less: native replays everything it
+    finds there. Raises InvalidInput otherwise, Fenced, Transient.
     """
     barrier = claim.next_position - 1
 
@@ -70,7 +72,7 @@ def unseal(claim: Claim, *, forget_owner: bool = False, known: Manifest | None =
 
 
 def unsealed(stored: Manifest, barrier: int, *, forget_owner: bool = False) -> Manifest | None:
-    """The manifest that lets native in. None: replay_after has not reached the claim's own barrier."""
+    """The manifest that lets native in. None if replay_after has not reached the claim's own barrier."""
     if stored.replay_after < barrier:
         return None
     return replace(stored.with_field(OWNER, None) if forget_owner else stored, sealed=False)

@@ -50,21 +50,21 @@ def current_home(home: TableHome) -> TableHome:
 
 
 def current_schema(home: TableHome) -> RowSchema:
-    """The columns that the base has now. Raises InvalidInput if it is not this table's any more."""
+    """The base's current columns. Raises InvalidInput if the base is no longer this table's."""
     return schema_of(home, open_dataset(home.store))
 
 
 def schema_of(home: TableHome, dataset: Any) -> RowSchema:
-    """The columns of the base, as it was opened. Raises InvalidInput if it is not this table's any more."""
+    """The columns of the opened base. Raises InvalidInput if the base is no longer this table's."""
     check_own(home, dataset)
     return RowSchema.of(dataset.schema, field_ids(dataset))
 
 
 def stream_schema(home: TableHome) -> RowSchema:
-    """The columns that the base has now, for the driver of a stream. New ones survive a power cut from here on, as the
-    rows must that are written by them (R21).
+    """The base's current columns, for the driver of a stream. New columns survive a power cut from here on, as the rows
+    that use them must (R21).
 
-    Raises Fenced if another table was made in this place (R23), and otherwise as `current_schema` does.
+    Raises Fenced if another table was created in this place (R23), and otherwise as `current_schema` does.
     """
     dataset = open_dataset(home.store)
     named = dataset.config().get(TABLE_ID)
@@ -94,7 +94,7 @@ def plain_schema(home: TableHome) -> pa.Schema:
 
 
 def add_column(home: TableHome, column: pa.Field) -> None:
-    """Add a column, null in all rows that are there. Idempotent. Raises InvalidInput, Transient, Poisoned."""
+    """Add a column, null in all existing rows. Idempotent. Raises InvalidInput, Transient, Poisoned."""
     rows = current_schema(home)
     if is_added(rows, column):
         _finish(home)
@@ -105,7 +105,7 @@ def add_column(home: TableHome, column: pa.Field) -> None:
         {"change": "add", "name": column.name},
         lambda dataset: dataset.add_columns(column),
         [*rows.logical.names, column.name],
-        # Rehearsed by Lance's own call: the commit of a numbered schema judges no names.
+        # Rehearsed by Lance's own call: committing a numbered schema does not check names.
         lambda dataset: add_numbered(dataset, column, _highest(home, dataset)),
     )
 
@@ -148,17 +148,19 @@ def drop_column(home: TableHome, name: str, bound: Collection[str] = ()) -> None
 
 
 def announce(home: TableHome) -> None:
-    """Put a schema record into the log of every stream: steps 2 to 4 of a change (R22). THIS WRITES; fences nobody."""
+    """Put a schema record into the log of every stream: steps 2 to 4 of a change (R22). THIS WRITES; it
+    fences nobody.
+    """
     step("streams")
     for stream in list_streams(home.records):
         CommitLog(home.records, stream, home.uri).put_schema_record()
 
 
-# -- what may be -----------------------------------------------------------------------
+# -- checks ----------------------------------------------------------------------------
 
 
 def is_added(rows: RowSchema, column: Any) -> bool:
-    """True if the very column is there: the call that added it may have died before it reached the streams."""
+    """True if this very column exists: the call that added it may have died before it reached the streams."""
     if not isinstance(column, pa.Field) or column.name not in rows.logical.names or column.name in rows.primary_key:
         return False
     there = rows.logical.field(column.name)
@@ -187,20 +189,20 @@ def check_added(rows: RowSchema, column: pa.Field) -> None:
 
 
 def check_free(rows: RowSchema, name: str) -> None:
-    """Raises InvalidInput if a column cannot have this name."""
+    """Raises InvalidInput if a column must not have this name."""
     if not name or name == TOMBSTONE or name.startswith("_row"):
         raise InvalidInput(f"Invalid column name {name!r}: the storage format uses such names.")
     if not name.isascii() and any("\ud800" <= char <= "\udfff" for char in name):
         raise InvalidInput(f"Invalid column name {name[:80]!a}: it is not valid Unicode; nothing was written.")
     if "\0" in name:
-        # Lance renames to it, and then ends the process that reads it.
+        # Lance accepts the rename, and then ends the process that reads it.
         raise InvalidInput(f"Invalid column name {name[:80]!r}: it contains a zero byte; nothing was written.")
     if name in rows.logical.names:
         raise InvalidInput(f"Column {name!r} exists already.", advice="choose another name; nothing was written")
 
 
 def check_bound(rows: RowSchema, name: str, bound: Collection[str], what: str) -> None:
-    """Raises InvalidInput for a column that is not there, or that more than its values hangs on."""
+    """Raises InvalidInput if the column does not exist, is the only one, or rows are keyed, routed or indexed by it."""
     if name not in rows.logical.names:
         raise InvalidInput(f"Column {name!r} not found; the table has {rows.logical.names}.")
     if name in rows.primary_key or name in bound:
@@ -224,8 +226,8 @@ def difference(then: RowSchema, now: RowSchema) -> str | None:
 
 
 def gained(then: RowSchema, now: RowSchema) -> bool:
-    """True if values of a column that is there now were not written with the columns of then: it was added, renamed, or
-    dropped and added anew.
+    """True if a current column has values that were not written with the columns of `then`: it was added, renamed, or
+    dropped and added again.
     """
     known = {(number, column.name, column.type) for number, column in _numbered(then)}
     return any((number, column.name, column.type) not in known for number, column in _numbered(now))
@@ -242,9 +244,10 @@ def _change(
     names: Sequence[str],
     change: Callable[[Any], Any] | None = None,
 ) -> None:
-    """Rehearsed in memory first: Lance takes names that it cannot find again. `names` are what the columns are then.
+    """Rehearse the change in memory first, because Lance accepts names that it cannot find again. `names` are the
+    column names after it.
 
-    After an error it is looked whether the change stands: a lost response and a rival's equal change look alike.
+    After an error, check whether the change was made: a lost response and a rival's equal change look alike.
     """
     settle_base(home.store)
     rehearse_change(plain_schema(home), rehearsed, names)
@@ -266,11 +269,11 @@ def _finish(home: TableHome) -> None:
     announce(home)
 
 
-# -- what the base's configuration says of its columns ---------------------------------
+# -- the column note in the base's configuration ----------------------------------------
 
 
 def _write_note(home: TableHome, note: Mapping[str, str]) -> None:
-    """Say what is about to be changed, and which field ids were given until now. Raises Transient."""
+    """Note the change that is about to be made, and the highest field id given so far. Raises Transient."""
     for _ in range(TRIES):
         dataset = open_dataset(home.store)
         known = {"table_id": str(home.table_id), "highest_id": _highest(home, dataset)}
@@ -280,7 +283,7 @@ def _write_note(home: TableHome, note: Mapping[str, str]) -> None:
 
 
 def _is_last(home: TableHome, note: Mapping[str, str]) -> bool:
-    """True if this change was the last that was begun, and not in a table that this one was cloned from."""
+    """True if this change was the last one that was begun, and in this table, not in one that it was cloned from."""
     found = _note(home, open_dataset(home.store))
     keys = ("table_id", "change", "name", "to")
     return {key: found.get(key) for key in keys} == {"table_id": str(home.table_id), "to": None, **note}

@@ -49,57 +49,56 @@ TRIES = 8
 """A try fails if another process changed the base; more tries would not help."""
 
 COMPACT_STEPS = ("plan", "base", "begin", "deletes", "merge", "rows", "intend", "append", "finish", "sync", "drop")
-"""Where a compaction pauses. `begin` to `merge` are of tables with a key, `rows` to `finish` of those without."""
+"""Where a compaction pauses. `begin` to `merge` are for tables with a key, `rows` to `finish` for tables without."""
 
 _log = structlog.get_logger("headgate.checkpoints")
 
 
 @dataclass(frozen=True)
 class CompactPart:
-    """One shard's share of a round: its oldest SSTables that the base has not taken in."""
+    """One shard's part of a round: its oldest SSTables that the base has not taken in."""
 
     name: str
     claim: Claim
     above: int
-    """The base's mark for the shard when this was planned."""
+    """The base's mark for the shard at planning."""
     sstables: tuple[SsTable, ...]
 
     @property
     def upto(self) -> int:
-        """What the mark will be."""
+        """The shard's mark after the round."""
         return self.sstables[-1].generation
 
 
 @dataclass(frozen=True)
 class CompactJob:
-    """One round: what goes into the base by one commit. Picklable."""
+    """One round: what one commit takes into the base. Picklable."""
 
     parts: tuple[CompactPart, ...]
 
     @property
     def home(self) -> TableHome:
-        """The table."""
         return self.parts[0].claim.shard.home
 
     @property
     def shards(self) -> frozenset[UUID]:
-        """Whose SSTables."""
+        """The shards of the round."""
         return frozenset(part.claim.shard.id for part in self.parts)
 
     @property
     def sstables(self) -> int:
-        """How many."""
+        """Number of SSTables."""
         return sum(len(part.sstables) for part in self.parts)
 
     @property
     def nbytes(self) -> int:
-        """Of their rows in memory."""
+        """Bytes of their rows in memory."""
         return sum(size_of(sstable) for part in self.parts for sstable in part.sstables)
 
 
 @dataclass(frozen=True)
 class CompactOutput:
-    """What `take_in` did. With a key the rows are in the base; without, in files that nothing names yet."""
+    """Result of `take_in`. With a key the rows are in the base; without a key, in files that nothing names yet."""
 
     rows: int
     deleted: int = 0
@@ -108,7 +107,7 @@ class CompactOutput:
 
 @dataclass(frozen=True)
 class CompactRound:
-    """A round that is done."""
+    """A finished round."""
 
     sstables: int
     nbytes: int
@@ -116,11 +115,11 @@ class CompactRound:
     deleted: int
     """Rows of the base that deletes removed."""
     manifests: Mapping[str, Manifest] = field(default_factory=dict, repr=False)
-    """As they stand, by name."""
+    """Current manifests by shard name."""
 
 
 RunCompaction: TypeAlias = Callable[[CompactJob], CompactOutput]
-"""Runs `take_in` somewhere: here, or on an executor."""
+"""Runs `take_in`: in this process, or on an executor."""
 
 
 def compact_round(
@@ -128,15 +127,16 @@ def compact_round(
     limits: CompactLimits,
     run: RunCompaction | None = None,
 ) -> CompactRound | None:
-    """Take the oldest SSTables of the claimed shards into the base, up to a size. None: there are none.
+    """Take the oldest SSTables of the claimed shards into the base, up to a size. None if there are none.
 
-    1. plan: manifests, then the base. What the base has taken in before, by somebody who died then, is dropped.
+    1. plan: manifests, then the base. Drop what the base has taken in already, from a compaction that died before it
+       did.
     2. take_in: with a key, deletes and rows are merged, and marked in the same commit; without one, rows are written.
     3. commit: without a key the rows are appended once; every file of the base is synced, whoever wrote it (R21); the
        manifests drop the SSTables.
 
-    Raises Fenced if somebody else has a shard, DataLoss if the base has lost a file of rows, Transient if others change
-    the base all the time.
+    Raises Fenced if another holder has claimed a shard, DataLoss if the base has lost a file of rows, Transient if
+    others keep changing the base.
     """
     retry = next((claim.shard.home.retry for claim in claims.values()), Retry())
     delays = [*retry.delays(), *([0.0] * TRIES)][:TRIES]
@@ -163,7 +163,7 @@ def compact_round(
 
 
 def plan(claims: Mapping[str, Claim], limits: CompactLimits) -> CompactJob | None:
-    """What one round takes. Drops from the manifests what the base has taken in already. Raises Fenced."""
+    """Plan one round. Drops from the manifests what the base has taken in already. Raises Fenced."""
     if not claims:
         return None
     manifests = _held(claims)
@@ -209,16 +209,16 @@ def _held(claims: Mapping[str, Claim]) -> dict[str, Manifest]:
 
 
 def take_in(job: CompactJob) -> CompactOutput:
-    """The work of one round, wherever it runs; it may run twice, here and there. Raises BaseMoved, Fenced, Transient.
+    """The work of one round, in any process; it may run twice, in two processes. Raises BaseMoved, Fenced, Transient.
 
     With a key:
-    1. open the base. Shards that are marked already were taken in by another run of this: nothing to do.
-    2. check that every claim still holds. A successor that compacts comes after this version, so that what is deleted
-       from it is nothing of the successor's.
+    1. open the base. If the shards are marked already, another run of this job took them in: nothing to do.
+    2. check that every claim still holds. A successor compacts only after this version, so deletes from it never hit
+       rows of the successor.
     3. note that deletes begin: whoever reads the base from here on must know the SSTables that hold them (R11).
     4. delete the keys whose newest row is a tombstone; the SSTables still hide them.
-    5. merge the other rows and mark, in one commit. From here the SSTables no longer count.
-    Any conflict with others: from 1 again.
+    5. merge the other rows and mark, in one commit. From here the SSTables no longer count. Any conflict with others:
+       from 1 again.
 
     Without a key: write the rows into files of the base that nothing names.
     """
@@ -236,7 +236,7 @@ def take_in(job: CompactJob) -> CompactOutput:
             _log.info("the merge into the base is retried", table=job.home.uri, why=error.what)
             continue
         except DataLoss:
-            # What a successor has compacted may be collected.
+            # A successor may have compacted and collected what is missing.
             _held(claims)
             raise
     raise BaseMoved(table=job.home.uri)
@@ -288,7 +288,7 @@ def _written(job: CompactJob) -> CompactOutput:
 
 
 def _stored(home: TableHome, part: CompactPart, names: Iterable[str]) -> Iterator[pa.RecordBatch]:
-    """Rows of a part as they were put, oldest SSTable first, in the columns of today."""
+    """Rows of a part as they were put, oldest SSTable first, in the current columns."""
     shard, columns = Shard(home, part.claim.shard.id), list(names)
     for sstable in part.sstables:
         try:
@@ -298,7 +298,7 @@ def _stored(home: TableHome, part: CompactPart, names: Iterable[str]) -> Iterato
 
 
 def _is_in(job: CompactJob, marks: Mapping[UUID, int]) -> bool:
-    """True if all of it is in the base. Raises BaseMoved if something else is than was planned."""
+    """True if the base has all of it. Raises BaseMoved if the base has something else than planned."""
     found = {part.name: marks.get(part.claim.shard.id, 0) for part in job.parts}
     if all(found[part.name] >= part.upto for part in job.parts):
         return True
@@ -308,7 +308,7 @@ def _is_in(job: CompactJob, marks: Mapping[UUID, int]) -> bool:
 
 
 def _as_of(home: TableHome, dataset: Any) -> TableHome:
-    """With the columns that the base has: an SSTable may have been written with more than this holder knows."""
+    """The home with the base's columns: an SSTable may have been written with more columns than this holder knows."""
     return replace(home, schema=schema_of(home, dataset))
 
 
@@ -319,11 +319,11 @@ def commit(
     job: CompactJob,
     taken: CompactOutput,
 ) -> dict[str, Manifest]:
-    """What is taken in leaves the manifests, as they stand then.
+    """Remove from the manifests what was taken in. Returns the current manifests.
 
-    Without a key the rows are appended before: noted, looked for, appended, noted as done, see
-    `connectors.lance.base.append`. From the note on headgate removes no version of the base, so that Lance's own
-    clean-up is not run over files that nothing names yet; what it took before, the look finds. Idempotent.
+    Without a key the rows are appended first: noted, looked for, appended, noted as done, see
+    `connectors.lance.base.append`. From the note on, headgate removes no version of the base, so that Lance's own
+    clean-up does not run over files that nothing names yet; what it took before, the look finds. Idempotent.
 
     Raises BaseMoved, Fenced, Poisoned, Transient.
     """
@@ -361,7 +361,7 @@ class _Nothing(Exception):
 
 
 def _drop(claims: Mapping[str, Claim], marks: Mapping[UUID, int]) -> dict[str, Manifest]:
-    """Let the manifests name only what the base has not taken in. Call it when the base is on disk."""
+    """Remove from the manifests what the base has taken in. Call it after the base was synced."""
 
     def drop(name: str) -> Manifest:
         claim = claims[name]

@@ -1,8 +1,9 @@
-"""What a collection relies on is on disk before it deletes anything (R21).
+"""Syncs what a collection relies on before it deletes anything (R21).
 
 A WAL entry goes because an SSTable has its rows, an SSTable because the base has them, an old manifest because there is
-a later one, and what a pin held because the pin is gone. Native Lance syncs none of what it writes, and deletes of ours
-are not synced either: a power cut would take what is relied on, or bring a pin back, and leave the deletes.
+a later one, and what a pin held because the pin is gone. Native Lance syncs nothing that it writes, and headgate's
+deletes are not synced either: a power cut could remove what the collection relied on, or bring a pin back, and keep the
+deletes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def require_on_disk(home: TableHome, shard_ids: Iterable[UUID]) -> None:
     """Sync the base, and the latest manifests of these shards with the SSTables they name, whoever wrote them.
 
     Call it after the manifests and pins by which garbage was chosen were read. On stores that are durable by themselves
-    it does nothing. Raises DataLoss if the base has lost a file of rows, StoreError.
+    this does nothing. Raises DataLoss if the base has lost a file of rows, StoreError.
     """
     root = local_root(home.store)
     if root is None:

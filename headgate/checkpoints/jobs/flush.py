@@ -1,9 +1,9 @@
 """One flush of a stream's shard: visible, decided rows of its WAL become one SSTable, which the manifest then names.
 
 Promises:
-1. replay_after moves to the last row of the SSTable and no further (R1), in one write with it.
-2. A flush that dies anywhere leaves a folder that nothing names, and is simply done again.
-3. Rows of entries that nobody lists are never in it; rows without a stream, below the owner's barrier, are.
+1. replay_after moves to the last row of the SSTable and no further (R1), in the same write that names the SSTable.
+2. A flush that dies anywhere leaves a folder that nothing names; the flush is simply done again.
+3. Rows of entries that no record lists are never in it; rows without a stream, below the owner's barrier, are.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from headgate.shards.wal.tailer import WalTailer
 
 @dataclass(frozen=True)
 class FlushJob:
-    """One shard, and what of it is to become the next SSTable. Picklable."""
+    """One shard, and which of its rows become the next SSTable. Picklable."""
 
     name: str
     claim: Claim
     manifest: Manifest
     visible: ShardPositions
-    """Which entries count, above replay_after."""
+    """Visible entries above replay_after."""
     last: int
-    """How far to look. Everything up to it is decided."""
+    """Last position to read. Everything up to it is decided."""
     max_bytes: int
     """The SSTable ends with the entry that passes this size; the rest is for the next one."""
 
@@ -46,16 +46,16 @@ class FlushOutput:
     """What a job has written; nothing names it yet."""
 
     sstable: SsTable | None
-    """None where there was no row."""
+    """None if there was no row."""
     last_position: int
-    """Of the last row in it."""
+    """Position of the last row in it."""
     complete: bool
     """True if no row is left up to the job's `last`."""
 
 
 @dataclass(frozen=True)
 class Flushed:
-    """A job that is done: the manifest as it stands."""
+    """A finished job, with the current manifest."""
 
     manifest: Manifest
     complete: bool
@@ -63,11 +63,11 @@ class Flushed:
 
 
 RunJobs: TypeAlias = Callable[[Sequence[FlushJob]], Mapping[str, Flushed]]
-"""Runs jobs, each of another shard, and commits what they made; by name. Raises where one fails, after the others."""
+"""Runs jobs of different shards and commits their output; results by name. If a job fails, raises after the others."""
 
 
 def run_here(jobs: Sequence[FlushJob]) -> dict[str, Flushed]:
-    """In this process, one after the other, so that memory holds one SSTable at a time."""
+    """Run the jobs in this process, one after the other, so that memory holds one SSTable at a time."""
     done: dict[str, Flushed] = {}
     for job in jobs:
         try:
@@ -78,8 +78,10 @@ def run_here(jobs: Sequence[FlushJob]) -> dict[str, Flushed]:
 
 
 def make(job: FlushJob) -> FlushOutput:
-    """Write the SSTable, durably. Raises DataLoss if a listed entry is not what it was, Transient."""
-    # With the columns of today: a predecessor may have written more than whoever planned this knows of.
+    """Write the SSTable, durably. Raises DataLoss if a listed entry is missing or another one is in its place,
+    Transient.
+    """
+    # Uses the base's current columns: a predecessor may have written more columns than the planner knows.
     home = job.claim.shard.home
     base = open_dataset(home.store)
     shard, start = Shard(replace(home, schema=schema_of(home, base)), job.claim.shard.id), job.manifest.replay_after + 1
@@ -89,7 +91,8 @@ def make(job: FlushJob) -> FlushOutput:
     complete, reach = True, None
     for part in visible.tail(shard, job.manifest, entries, job.last + 1):
         if table.nbytes >= job.max_bytes:
-            # What notes this generation behind the SSTable would be skipped: see `headgate.shards.memtable.notes`.
+            # Entries after the SSTable that note this generation would be skipped: see
+            # `headgate.shards.memtable.notes`.
             reach = _noted_reach(job, shard, part.position) if reach is None else reach
             if part.position > reach:
                 complete = False
@@ -100,9 +103,9 @@ def make(job: FlushJob) -> FlushOutput:
 
 
 def _noted_reach(job: FlushJob, shard: Shard, start: int) -> int:
-    """The last position from `start` on that notes the job's generation; -1 where there is none.
+    """The last position from `start` on that notes the job's generation; -1 if none does.
 
-    Native's entries lie below the claim's barrier, and no record lists them: the headers of the others need no look.
+    Native's entries lie below the claim's barrier, and no record lists them, so other headers are not read.
     """
     for position in range(min(job.last, job.claim.next_position - 1), start - 1, -1):
         if not job.visible.lists(position):
@@ -113,7 +116,7 @@ def _noted_reach(job: FlushJob, shard: Shard, start: int) -> int:
 
 
 def commit(job: FlushJob, made: FlushOutput) -> Flushed:
-    """Let the manifest name it, however long it took (R20). Raises Fenced, Transient."""
+    """Commit the SSTable to the manifest, however long the flush took (R20). Raises Fenced, Transient."""
     if made.sstable is None:
         return Flushed(job.manifest, made.complete)
     manifest = commit_generation(

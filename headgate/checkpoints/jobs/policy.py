@@ -1,4 +1,4 @@
-"""What compaction takes next, and what of the base may be tidied. Pure: no store, no clock."""
+"""What compaction takes next, and what is tidied in the base. Pure: no store, no clock."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from headgate.errors import InvalidInput
 from headgate.shards.manifest.model import SsTable
 
 UNKNOWN_BYTES = 64 << 20
-"""What an SSTable counts whose size its manifest does not say."""
+"""Size assumed for an SSTable if its manifest does not say it."""
 
 
 @dataclass(frozen=True)
 class CompactLimits:
-    """How much one round takes: memory holds so many bytes of SSTables (one that is larger goes alone)."""
+    """Limits of one round: memory holds this many bytes of SSTables (a larger SSTable goes alone)."""
 
     max_bytes: int = 256 << 20
     min_sstables: int = 1
-    """A shard with fewer is left alone."""
+    """A shard with fewer SSTables is skipped."""
 
     def __post_init__(self) -> None:
         if self.max_bytes < 1 or self.min_sstables < 1:
@@ -30,7 +30,7 @@ class CompactLimits:
 
 
 def chosen(fresh: Mapping[UUID, Sequence[SsTable]], limits: CompactLimits) -> dict[UUID, tuple[SsTable, ...]]:
-    """Per shard the SSTables that go into the base together: a prefix of its own, oldest first, at least one in all.
+    """Per shard the SSTables that go into the base together: its oldest ones, oldest first; at least one in total.
 
     A newer one must never go before an older one of its shard: the mark says "up to here". Shards are served by turns,
     so that a long one does not starve the others.
@@ -54,7 +54,6 @@ def chosen(fresh: Mapping[UUID, Sequence[SsTable]], limits: CompactLimits) -> di
 
 
 def size_of(sstable: SsTable) -> int:
-    """Bytes of its rows in memory."""
     return UNKNOWN_BYTES if sstable.in_memory_bytes is None else sstable.in_memory_bytes
 
 
@@ -68,13 +67,13 @@ class BasePolicy:
     small_rows: int = 256 << 10
     """A fragment with fewer rows is small."""
     max_small: int = 8
-    """So many small fragments are merged."""
+    """Number of small fragments at which they are merged."""
     target_rows: int = 1 << 20
-    """What a merged fragment has at most."""
+    """Maximum rows of a merged fragment."""
     max_deleted: float = 0.3
-    """A fragment with a larger share of deleted rows is written again."""
+    """A fragment with a larger share of deleted rows is rewritten."""
     keep_versions: timedelta = timedelta(days=1)
-    """A version stays for so long after a later one replaced it; held ones stay as long as they are held."""
+    """How long a version stays after a later one replaced it; held versions stay as long as they are held."""
 
     def __post_init__(self) -> None:
         sizes = 0 < self.small_rows <= self.target_rows and self.max_small > 1 and 0 < self.max_deleted <= 1
@@ -83,7 +82,7 @@ class BasePolicy:
 
 
 def untouched_fragments(fragments: Iterable[FragmentSize], policy: BasePolicy) -> frozenset[int] | None:
-    """The fragments that stay as they are while small and hollow ones are written again; None: it is not time yet."""
+    """The fragments that stay when small ones and those with many deletes are rewritten; None if nothing is due."""
     known = list(fragments)
     hollow = {one.id for one in known if one.deleted > policy.max_deleted * one.rows}
     small = {one.id for one in known if one.rows - one.deleted < policy.small_rows}
@@ -100,7 +99,7 @@ class ListedVersion:
 
 
 def old_versions(listed: Iterable[ListedVersion], held: Iterable[int], before: datetime) -> list[int]:
-    """Versions that nobody may read any more: a later one replaced them before `before`, and no tag holds them (R12).
+    """Versions that no reader needs any more: a later one replaced them before `before`, and no tag holds them (R12).
 
     Never the latest. Their own age does not count: a reader may have opened the base just before it was replaced.
     """

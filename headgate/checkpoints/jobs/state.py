@@ -1,6 +1,5 @@
-"""How a stream's maintenance stands: values, and a hint in the table's records by which `headgate status` shows them.
-
-The hint is for people. It is overwritten in place, may be old or missing, and nothing depends on it.
+"""State of a stream's maintenance: values, and a hint in the table's records from which `headgate
+status` shows them.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ ROOT = "maintenance/"
 
 @dataclass(frozen=True, slots=True)
 class JobFailure:
-    """A job that has failed, and is tried again."""
+    """A job that failed and is retried."""
 
     job: str
     times: int
-    """In a row."""
+    """Consecutive failures."""
     error: str
     since: str
     next_try: str
@@ -34,28 +33,28 @@ class JobFailure:
 
 @dataclass(frozen=True, slots=True)
 class Delayed:
-    """Batches wait."""
+    """Batches are being delayed."""
 
     reason: str
-    """unflushed bytes, or sstables."""
+    """"unflushed bytes" or "sstables"."""
     detail: str
     since: str
 
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What a collection of garbage did."""
+    """Result of a garbage collection."""
 
     at: str
     objects: int
     nbytes: int
     kept: tuple[str, ...] = ()
-    """What could not be judged, or must not go, and why."""
+    """What could not be judged or must not be deleted, and why."""
 
 
 @dataclass(frozen=True)
 class MaintenanceState:
-    """Counts are since the driver took over the stream; times are the driver's, for people."""
+    """Counts start when the driver took over the stream; times are the driver's, for people."""
 
     UNSEALED: ClassVar = True
     stream: str
@@ -68,30 +67,32 @@ class MaintenanceState:
     collected: Collected | None = None
     """The last collection of garbage, by this driver or an earlier one."""
     collects_since: str = ""
-    """From here the time to the next one counts."""
+    """Start of the wait for the next collection."""
     unflushed_bytes: int = 0
     sstables: int = 0
-    """Of the shard that has most."""
+    """SSTables of the shard that has most."""
     base_since: str | None = None
-    """Since when rows wait that plain Lance readers do not see yet, as far as this driver knows; None: none wait."""
+    """Since when rows have been waiting that plain Lance readers do not see yet, as far as this driver knows; None if
+    none wait.
+    """
     running: tuple[str, ...] = ()
     failures: tuple[JobFailure, ...] = ()
     delayed: Delayed | None = None
     cached_bytes: int | None = None
-    """What the caches of the driver's process held; None: it did not say."""
+    """Bytes held by the caches of the driver's process; None if unknown."""
     cache_limit: int | None = None
     notes: tuple[str, ...] = ()
-    """What its operator should do, such as a restart for new columns."""
+    """What the operator should do, such as a restart for new columns."""
     at: str = field(default="")
 
 
 def timestamp(ago: float = 0.0) -> str:
-    """The time, or so many seconds ago, for people."""
+    """The current time, or the time that many seconds ago, for people."""
     return (clock.now() - timedelta(seconds=ago)).isoformat(timespec="seconds")
 
 
 def seconds_since(time: str) -> float | None:
-    """How long ago that was, by this machine's clock; None where it is no time."""
+    """Seconds since that time, by this machine's clock; None if it is not a valid time."""
     try:
         return max(0.0, (clock.now() - datetime.fromisoformat(time)).total_seconds())
     except (ValueError, TypeError):
@@ -99,13 +100,13 @@ def seconds_since(time: str) -> float | None:
 
 
 def put_state(records: ObjectStore, state: MaintenanceState) -> None:
-    """Leave the hint. What fails is not worth an error."""
+    """Write the hint. Errors are ignored."""
     with suppress(HeadgateError):
         records.put_overwrite(_key(state.stream), encode(state))
 
 
 def read_state(records: ObjectStore, stream: str) -> MaintenanceState | None:
-    """The hint of a stream; None where there is none, or none that can be read."""
+    """The hint of a stream; None if it is missing or unreadable."""
     try:
         return decode(MaintenanceState, records.get(_key(stream)), "The maintenance state")
     except HeadgateError:
