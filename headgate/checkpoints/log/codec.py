@@ -17,12 +17,12 @@ _KINDS: Mapping[str, type[LogRecord | Fold]] = {
 
 
 def encode(record: LogRecord | Fold) -> bytes:
-    """One key a line, values compact."""
+    """JSON with one key per line and compact values."""
     return records.encode(record, format_of(record))
 
 
 def format_of(*found: LogRecord | Fold) -> int:
-    """The lowest version whose readers understand the records."""
+    """The lowest format version whose readers understand the records."""
     if any(isinstance(one, SchemaRecord) for one in found):
         return FORMAT
     with_rewinds = any(isinstance(one, RewindRecord) or getattr(one, "rewound", None) for one in found)
@@ -48,7 +48,7 @@ def stream_of(data: bytes | memoryview) -> str:
 
 
 def record_from(found: Any) -> LogRecord:
-    """The record of JSON that is parsed already. Raises Corrupt, and InvalidInput for a newer format."""
+    """The record in parsed JSON. Raises Corrupt, and InvalidInput for a newer format."""
     return _record(_understood(records.checked(found, _WHAT)))
 
 

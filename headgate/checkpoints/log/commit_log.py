@@ -44,7 +44,7 @@ from headgate.shards.shard import TableHome
 from headgate.steps import step
 
 OPEN_TRIES = 16
-"""As for a shard's claim. Each lost try means that another record came, so more would be a war."""
+"""As for a shard's claim. Each lost try means that another record was put first; more tries would not help."""
 
 
 class CommitLog(LogSlots):
@@ -61,17 +61,17 @@ class CommitLog(LogSlots):
     ) -> OpenedLog:
         """Take the log over. THIS WRITES, AND IT FENCES AN EARLIER DRIVER.
 
-        Call it after every shard of the stream was claimed and has its barrier. `decoder` is how the driver makes
-        rows; None for one that makes none.
+        Call it after every shard of the stream was claimed and has its barrier. `decoder` is how the driver makes rows;
+        None if it makes none.
 
-        1. read the log, or go on from the state that the caller has read: what came since has the slot of 2.
-        2. put the open record at the next sequence. Taken by another: read on and try
-           again. Taken by our own id: a response was lost, and it counts.
-        3. LIST once: another's open record above it means Fenced (R6). A batch above it, or a
-           fold over it: it lies in a slot that was collected; once more. Schema records above
-           it belong to the log from here on (R22).
+        1. read the log, or continue from the state that the caller has read: a newer record then takes the slot of 2.
+        2. put the open record at the next sequence. If another record has the slot, read on and try again. If it is our
+           own (same id), a response was lost, and it counts.
+        3. LIST once: another's open record above it means Fenced (R6). A batch above it, or a fold over it, means that
+           it lies in a slot that was collected: try again. Schema records above it belong to the log from here on
+           (R22).
 
-        Read the table's columns afterwards: a change that no schema record tells is in them.
+        Read the table's columns afterwards: they contain every change that no schema record announces.
 
         A crash after any step leaves a log that opens. Raises Fenced if another driver came later; Poisoned if the
         store did not answer, so that the record may or may not be there (it would fence others, and harm nothing).
@@ -94,7 +94,7 @@ class CommitLog(LogSlots):
             try:
                 taken = self.put(record)
             except Fenced:
-                # The slot was taken, folded and collected since the log was read: it went on.
+                # The slot was taken, folded and collected since the log was read: the log has gone on.
                 state = self.read(state)
                 continue
             if taken is None or is_own(record, taken):
@@ -105,12 +105,14 @@ class CommitLog(LogSlots):
                 continue
             state = self.read(state)
             if state.sequence < taken.sequence:
-                # A put that has not returned yet need not be listed.
+                # A concurrent put that has not returned yet may be missing from the list.
                 state = replayed(state, [taken])
         raise Transient(f"Other drivers wrote to the commit log during each of {OPEN_TRIES} tries.", **self._where())
 
     def _proven(self, state: LogState, record: OpenRecord) -> LogState | None:
-        """The log with what lies above our open record, which is the last of the state. None: put it once more."""
+        """The log with what lies above our open record, which is the last of the state. None if the record must be put
+        again.
+        """
         listed, folds = self._list()
         folded = max(folds, default=0)
         above = self._above(record.sequence, listed, every=folded < record.sequence)
@@ -125,8 +127,8 @@ class CommitLog(LogSlots):
         return replayed(state, filter(None, above)) if judged is OpenOutcome.HELD else None
 
     def _above(self, sequence: int, listed: set[int], *, every: bool) -> list[LogRecord | None]:
-        """The records above a sequence that LIST shows; `every` one up to the last, since a LIST may leave out what was
-        put meanwhile. None: it is gone.
+        """The records above a sequence that LIST shows; with `every`, all up to the last one, since a LIST may leave
+        out what was put meanwhile. None in place of a record that is gone.
         """
         last = max(listed, default=0)
         wanted = range(sequence + 1, last + 1) if every else sorted(one for one in listed if one > sequence)
@@ -146,9 +148,9 @@ class CommitLog(LogSlots):
         Call it after the base has changed. Twice equals once: a driver reads the columns once more.
 
         1. LIST: where the log ends.
-        2. put the record there. A slot that is taken: the next one. Taken by our own id: a response was lost.
-        3. LIST: a fold at or above the record means that it may lie in a slot that was collected, to which no driver
-           comes any more: once more.
+        2. put the record there. If the slot is taken, try the next one; if by our own id, a response was lost.
+        3. LIST: a fold at or above the record means that it may lie in a slot that was collected, which no driver will
+           read: try again.
 
         From here on no batch commits that was not decided upon after the change (R22). Raises Poisoned if the store
         does not answer, Transient if others were faster each time; InvalidInput, Corrupt.
@@ -156,7 +158,7 @@ class CommitLog(LogSlots):
         for _ in range(OPEN_TRIES):
             step("log end")
             sequence = log_end(*self._list()) + 1
-            with suppress(Fenced):  # the slot was collected since: the log went on, so look for its end again
+            with suppress(Fenced):  # the slot was collected since: the log has gone on, so look for its end again
                 record = self._put_at(sequence)
                 step("announced")
                 if is_announced(record, max(self._list()[1], default=0)):
@@ -184,5 +186,5 @@ class CommitLog(LogSlots):
 
 
 def read_head(home: TableHome, stream: str) -> Head:
-    """Where a stream of a table stands now. Reads its log; raises as `CommitLog.read` does."""
+    """The head of a table's stream. Reads its log; raises as `CommitLog.read` does."""
     return CommitLog(home.records, stream, home.uri).read().head

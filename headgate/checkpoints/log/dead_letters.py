@@ -1,8 +1,8 @@
-"""Dead letters: records that could not become rows, exactly once as well: value, error and place,
-the key where the table has one, and what else its stream read of it.
+"""Dead letters: records that could not become rows, also exactly once: value, error and place, the key if the table has
+one, and what else the stream read of the record.
 
-Each stream has one log per shard below `dead_letters/` in the table's records, in the format of a WAL.
-An entry counts only where a commit record lists it, so it needs no fence of its own.
+Each stream has one log per shard below `dead_letters/` in the table's records, in the format of a WAL. An entry counts
+only if a commit record lists it, so it needs no fence of its own.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ SCHEMA = RowSchema.of(
 
 
 def dead_letter_home(home: TableHome, stream: str) -> TableHome:
-    """Where the dead letters of one stream live."""
+    """The home of one stream's dead letters."""
     store = FolderStore(home.records, f"dead_letters/{stream_folder(stream).removeprefix(ROOT)}")
     return replace(home, schema=SCHEMA, store=store, wal_store=store)
 
 
 def dead_letter_shard(home: TableHome, stream: str, shard: str) -> Shard:
-    """The log that takes the bad records of a shard. Its id is the stream's own: a shard may change its owner."""
+    """The dead-letter log of a shard. Its id belongs to the stream: a shard may change its owner."""
     return dead_letter_home(home, stream).shard(f"{dead_letter_name(shard)} of {stream}")
 
 
 def dead_letter_name(shard: str) -> str:
-    """What commit records call the log that takes the bad records of a shard."""
+    """The name of a shard's dead-letter log in commit records."""
     return f"{PREFIX}{shard}"
 
 
@@ -65,9 +65,9 @@ def dead_letter_name(shard: str) -> str:
 class ReplayProgress:
     """How far the replays of one dead-letter log are: which letters became rows, as text in a replay's record.
 
-    A letter is known by the position of its entry and its number in there. Everything below `next` was looked at; of
-    that, `left` names the letters that could not become rows, by position as spans of numbers. All others were
-    replayed, and never are again.
+    A letter is identified by the position of its entry and its number in the entry. Everything below `next` was
+    processed; `left` names those of its letters that could not become rows, by position as spans of numbers. All others
+    were replayed, and never are again.
     """
 
     next: int = 0
@@ -75,7 +75,7 @@ class ReplayProgress:
 
     @classmethod
     def of(cls, text: str | None) -> ReplayProgress:
-        """As a record has it; None before the first replay. Raises Corrupt."""
+        """The progress in a record's text; None before the first replay. Raises Corrupt."""
         if text is None:
             return cls()
         with understood("The replay state of a dead-letter log"):
@@ -85,12 +85,12 @@ class ReplayProgress:
 
     @property
     def text(self) -> str:
-        """For a record."""
+        """The progress as text for a record."""
         left = {str(at): [list(span) for span in spans] for at, spans in sorted(self.left.items())}
         return json.dumps({"next": self.next, "left": left}, separators=(",", ":"))
 
     def waiting(self, position: int, letters: int) -> npt.NDArray[np.bool_]:
-        """For each letter of an entry whether it is still to be replayed."""
+        """For each letter of an entry, True if it is still to be replayed."""
         if position >= self.next:
             return np.ones(letters, bool)
         found = np.zeros(letters, bool)
@@ -99,7 +99,7 @@ class ReplayProgress:
         return found
 
     def after(self, position: int, refused: npt.NDArray[np.bool_]) -> ReplayProgress:
-        """When an entry was replayed, all but the letters that were refused."""
+        """The progress after an entry was replayed, except for the letters that were refused."""
         left = {at: spans for at, spans in self.left.items() if at != position}
         if refused.any():
             left[position] = _spans(np.flatnonzero(refused))
@@ -108,15 +108,15 @@ class ReplayProgress:
 
 @dataclass(frozen=True)
 class DeadEntry:
-    """The dead letters of one entry: what one batch left of one shard."""
+    """The dead letters of one entry: those of one batch in one shard."""
 
     stream: str
     log: str
-    """As commit records call it."""
+    """Name of the log in commit records."""
     position: int
     rows: pa.Table
     waiting: np.ndarray
-    """For each of them whether it is still to be replayed."""
+    """For each letter, True if it is still to be replayed."""
 
 
 def dead_entries(home: TableHome, state: LogState) -> Iterator[DeadEntry]:
@@ -128,8 +128,8 @@ def dead_entries(home: TableHome, state: LogState) -> Iterator[DeadEntry]:
 
 
 def newest_entries(home: TableHome, state: LogState, start: tuple[str, int] | None = None) -> Iterator[DeadEntry]:
-    """The same one by one, those of the newest batches first, then log by log, the last one first. `start` is the log
-    and position of an entry: from there on. An entry is read when it is asked for.
+    """The same entries one by one: those of the newest batches first, then log by log, the last one first. `start`, the
+    log and position of an entry, is where to begin. An entry is read when the caller asks for it.
     """
     visible = Visible.of([state], home.uri)
     logs = dict(_logs(state))
@@ -167,8 +167,8 @@ def _entries(
 
 
 def read_dead_letters(home: TableHome, stream: str | None = None) -> Iterator[pa.Table]:
-    """The committed dead letters, stream by stream, in order, with the stream's name as first column, and last whether
-    a replay made rows of them.
+    """The committed dead letters, stream by stream, in order. The first column is the stream's name, the last says
+    whether a replay made a row of the letter.
     """
     for name in list_streams(home.records) if stream is None else (stream,):
         state = CommitLog(home.records, name, home.uri).read()

@@ -1,7 +1,7 @@
 """The decisions of the streaming protocol. Pure: no store, no clock, no Spark.
 
-What a batch may do (step 2, R8, R17, R23), who has a slot of the log (R2, R6, R22), and which of its records may go.
-Those about the positions of a shard are in `positions`. The exhaustive tests drive these functions.
+What a batch may do (step 2, R8, R17, R23), who has a slot of the log (R2, R6, R22), and which of its records may be
+deleted. Decisions about a shard's positions are in `positions`. The exhaustive tests drive these functions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from headgate.errors import InvalidInput
 from headgate.shards.wal.entry import SourceRange
 
 Earliest: TypeAlias = Callable[[str, int], int]
-"""The earliest offset that a topic's partition still has. Asked only where the answer decides."""
+"""Returns the earliest offset that a topic's partition still has. Called only if the answer decides."""
 
 _EARLIEST = -2
 """Spark's number for "earliest" in startingOffsets."""
@@ -37,7 +37,7 @@ _EARLIEST = -2
 
 @dataclass(frozen=True, slots=True)
 class NewPartition:
-    """A partition that Spark meets for the first time in a batch: it starts at its earliest offset."""
+    """A partition that is new to Spark in a batch: it starts at its earliest offset."""
 
     topic: str
     partition: int
@@ -46,14 +46,14 @@ class NewPartition:
 
 @dataclass(frozen=True, slots=True)
 class BatchSources:
-    """What one batch reads, as Spark's checkpoint plans it."""
+    """What one batch reads, according to Spark's checkpoint."""
 
     ranges: tuple[SourceRange, ...] = ()
     new: tuple[NewPartition, ...] = ()
     opaque: tuple[OpaqueRange, ...] = ()
 
     def partitions(self) -> list[tuple[str, int]]:
-        """Every topic and partition that is read."""
+        """Every topic and partition that the batch reads."""
         return [(r.topic, r.partition) for r in self.ranges] + [(n.topic, n.partition) for n in self.new]
 
     def resolved(self, earliest: Earliest) -> tuple[SourceRange, ...]:
@@ -88,19 +88,18 @@ BatchDecision: TypeAlias = Skip | Write | Refusal
 
 
 def decide_batch(head: Head, query_id: str, batch_id: int, sources: BatchSources, earliest: Earliest) -> BatchDecision:
-    """Step 2, for a batch that arrives.
+    """Step 2: decide about a batch that arrives.
 
-    1. No topic partition and no source may be there twice.
-    2. The log has (query, batch): Skip where the sources are equal, otherwise refuse (R8). Refuse it as well where
-       the stream was rewound since: to skip it would leave out what was to be read again.
-       The start of a partition that is new in this batch is not compared: Spark asks Kafka
-       for it anew each time, and retention moves it.
+    1. No topic partition and no source may appear twice.
+    2. The log has (query, batch): Skip if the sources are equal, otherwise refuse (R8). Also refuse it if the stream
+       was rewound since: skipping it would leave out what must be read again. The start of a partition that is new in
+       this batch is not compared: Spark asks Kafka for it anew each time, and retention moves it.
     3. The query already committed a later batch: refuse.
     4. The log has no batch and no rewind: batch 0 may start anywhere, any other is refused (R23). What the batches
        before it read is in another table, such as one that was dropped here.
-    5. Each partition starts where its last record ended, or a rewind put it; one that no record has, at its
-       earliest offset (R17).
-    6. Otherwise: Write. A new query id is welcome if it continues exactly.
+    5. Each partition starts where its last record ended, or where a rewind put it; a partition without a record starts
+       at its earliest offset (R17).
+    6. Otherwise: Write. A new query id is accepted if it continues exactly.
     """
     if (twice := _twice(sources)) is not None:
         return Refusal(
@@ -129,8 +128,8 @@ def decide_batch(head: Head, query_id: str, batch_id: int, sources: BatchSources
 
 
 def late_beginning(first: BatchRecord | RewindRecord | None, head: Head) -> str | None:
-    """What is wrong with a log that begins with a batch that is not the first of its query, where no rewind says that
-    this was meant (R23). `first` is the log's first batch or rewind, as far as it is there. None: nothing.
+    """Describes the problem if a log begins with a batch that is not the first of its query, and no rewind made that
+    legal (R23). `first` is the log's first batch or rewind, if it still exists. None if there is no problem.
     """
     if not isinstance(first, BatchRecord) or first.batch_id == 0 or head.rewound is not None:
         return None
@@ -141,19 +140,19 @@ def late_beginning(first: BatchRecord | RewindRecord | None, head: Head) -> str 
 
 
 def has_batch(head: Head, batch_id: str | None) -> bool:
-    """Whether the log of batch writes has the job with this id, however long ago. Asked before anything is claimed, and
-    once more after the open record: only then does nobody else commit it. None: the caller gave no id.
+    """True if the log of batch writes has the job with this id, however long ago. Asked before anything is claimed, and
+    again after the open record: only then can nobody else commit it. None means that the caller gave no id.
     """
     return batch_id is not None and BATCH + batch_id in head.opaque_ends
 
 
 def is_another_table(table_id: UUID | None, named: str | None) -> bool:
-    """True if the id that a base names is that of another table than the one that was opened (R23)."""
+    """True if the id in a base's configuration is that of another table than the opened one (R23)."""
     return table_id is not None and bool(named) and named != str(table_id)
 
 
 def starting_offsets(head: Head, partitions: Iterable[tuple[str, int]] = ()) -> str:
-    """Where the stream continues, as Spark's `startingOffsets`.
+    """The offsets where the stream continues, as Spark's `startingOffsets`.
 
     Spark wants every partition of a topic named: `partitions` without a record start at earliest.
     """
@@ -168,28 +167,28 @@ def starting_offsets(head: Head, partitions: Iterable[tuple[str, int]] = ()) -> 
 
 
 def log_end(records: Iterable[int], folds: Iterable[int]) -> int:
-    """The sequence of the last record, of what LIST shows: the record itself may be folded and collected (R6)."""
+    """Sequence of the last record, from a LIST: the record itself may be folded and collected (R6)."""
     return max(max(records, default=0), max(folds, default=0))
 
 
 def is_own(mine: LogRecord, stored: LogRecord) -> bool:
-    """True if the record that has our slot is our own, after a lost response; then what is stored counts.
+    """True if the record in our slot is our own, after a lost response; then the stored one counts.
 
-    A schema record is stepped over. Any other is another driver's: one that opens the log reads on, one that commits
-    is fenced (R2).
+    A schema record is stepped over. Any other record is another driver's: an opener reads on, a committer is fenced
+    (R2).
     """
     return stored.record_id == mine.record_id
 
 
 def is_stepped_over(stored: LogRecord) -> bool:
-    """True if the record that has a driver's slot belongs to nobody: then the next slot by one is the driver's, never
-    one behind the log's end, and the columns are read again before (R22).
+    """True if the record in a driver's slot belongs to no driver: then the driver takes the next slot, never one behind
+    the log's end, and reads the columns again first (R22).
     """
     return isinstance(stored, SchemaRecord)
 
 
 class OpenOutcome(Enum):
-    """What an opener learns by its LIST."""
+    """Result of an opener's LIST."""
 
     HELD = "it was fenced by nobody"
     AGAIN = "its record may be in a deleted slot, which fences nobody"
@@ -211,23 +210,23 @@ def judge_open(mine: LogRecord, above: Iterable[LogRecord | None], folded: int) 
 
 
 def is_announced(mine: SchemaRecord, folded: int) -> bool:
-    """True if a schema record that was just put lies where every driver comes to it: above the newest fold (R22)."""
+    """True if a schema record that was just put is where every driver will read it: above the newest fold (R22)."""
     return folded < mine.sequence
 
 
 def holds_log(mine: Head, now: Head) -> bool:
-    """True if the log is still in the hands of the driver that knows it as `mine`: its open record is the last."""
+    """True if the driver that knows the log as `mine` still has it: its open record is the last one."""
     return mine.opened is not None and now.opened is not None and mine.opened.record_id == now.opened.record_id
 
 
 def collectable_records(
     records: Iterable[int], folds: Mapping[int, datetime], before: datetime, needed_above: int | None = None
 ) -> tuple[list[int], list[int]]:
-    """Sequences of the log that may go IF they are batch records, which only their content tells, and not the last of
-    these, see `last_batch`; and folds.
+    """Sequences of records that may be deleted IF they are batch records, which only their content says, and not the
+    last of these (see `last_batch`); and of folds.
 
-    They are summed up by a fold that is older than `before`, so that nobody is reading below it. `needed_above` is
-    the lowest sequence that a consumer of the log has read (R15). Never the log's tip, which fences.
+    A fold that is older than `before` sums them up, so that no reader needs what is below it. `needed_above` is the
+    lowest sequence that a consumer of the log has read (R15). Never the log's tip, which fences.
     """
     summed = max((sequence for sequence, taken in folds.items() if taken <= before), default=0)
     rising = sorted(records)
@@ -239,8 +238,8 @@ def collectable_records(
 
 
 def last_batch(records: Iterable[int], is_batch: Callable[[int], bool]) -> int | None:
-    """The last batch record of a log, which stays: a driver whose response was lost, and that steps over schema
-    records, must find its own record in the slot, not a free one (R22). Asks from the tip on.
+    """Sequence of a log's last batch record, which stays: a driver whose response was lost, and that steps over schema
+    records, must find its own record in the slot, not a free one (R22). Searches down from the tip.
     """
     return next((sequence for sequence in sorted(records, reverse=True) if is_batch(sequence)), None)
 
@@ -272,7 +271,7 @@ def _same(record: BatchRecord, sources: BatchSources) -> bool:
 
 
 def _broken(head: Head, planned: SourceRange, earliest: Earliest) -> str | None:
-    """Why a range does not continue the log."""
+    """Why a range does not continue the log; None if it does."""
     place = f"{planned.topic}/{planned.partition}"
     if planned.until < planned.start:
         return f"{place} goes backwards, from {planned.start} to {planned.until}: was the topic re-created?"

@@ -1,12 +1,11 @@
 """Folding a stream's log: all its records in one, so that a start reads little, however old the stream is (R6).
 
 Promises:
-1. A fold says what the records say; a reader that starts from it sees the same table.
+1. A fold has the content of the records; a reader that starts from it sees the same table.
 2. The log that LIST shows stays short: what an older fold than the last one sums up is deleted; open records (R5),
    rewinds, schema records and the last batch record stay (R22), and so does what a consumer of the log has not read
-   (R15). Where the stream has an archive, a record is
-   archived before, and they go in lots (see `archive`).
-   No age is waited for: a reader that misses a record lists the log once more and finds the fold that has it.
+   (R15). Where the stream has an archive, a record is archived before, and they go in lots (see `archive`). No age is
+   waited for: a reader that misses a record lists the log once more and finds the fold that has it.
 """
 
 from __future__ import annotations
@@ -32,16 +31,18 @@ from headgate.errors import Corrupt, InvalidInput, NotFound
 from headgate.parallel import Pool
 
 FOLD_EVERY = 32
-"""Records after which a driver folds its log: a start reads at most so many, two rounds of 16, beside the fold."""
+"""Number of records after which a driver folds its log: a start reads at most this many (two rounds of 16) beside the
+fold.
+"""
 
 _log = structlog.get_logger("headgate.checkpoints")
 
 
 class Folding:
-    """The log of one driver, summed up as it grows. Batches add to it while another thread may fold."""
+    """The log of one driver, summed up as it grows. Batches are added while another thread may fold."""
 
     def __init__(self, records: ObjectStore, log: LogSlots, state: LogState | None) -> None:
-        """`state` is the whole log as the driver took it over; None where it knows only where the stream stands."""
+        """`state` is the whole log when the driver took it over; None if the driver knows only the head."""
         self._store = records
         self._log = log
         self._state = state
@@ -51,7 +52,7 @@ class Folding:
         self._lock = threading.RLock()
 
     def add(self, record: LogRecord) -> None:
-        """One more record of this driver, as it is stored."""
+        """Add one more record of this driver, as it is stored."""
         with self._lock:
             self._since += 1
             if isinstance(record, BatchRecord):
@@ -62,7 +63,7 @@ class Folding:
                     self.state()
 
     def state(self) -> LogState:
-        """The whole log as it is now, own records included. Reads it where the driver has never known it whole."""
+        """The whole log as it is now, own records included. Reads it if the driver never had all of it."""
         with self._lock:
             if self._state is None:
                 self._state = self._log.read()
@@ -72,25 +73,28 @@ class Folding:
 
     @property
     def is_due(self) -> bool:
-        """True if the log has grown so long that it should be folded."""
+        """True if the log is long enough to be folded."""
         return self._since >= FOLD_EVERY
 
     def fold(self, replay_after: Mapping[UUID, int]) -> Fold:
-        """Put a fold of the log as it is now, and tidy the log. Per shard `replay_after` is a committed one."""
+        """Put a fold of the log as it is now, and tidy the log. `replay_after` has a committed one for each shard."""
         with self._lock:
             state, since = self.state(), self._since
         made = put_fold(self._log, state, replay_after)
         with self._lock:
             self._since -= since
             if self._state is state:
-                # What came meanwhile is among the news; where it is in the state already, the next fold shortens it.
+                # Records that came meanwhile are still among the news; if the state has them already, the next fold
+                # removes them.
                 self._state = unfolded(made)
         tidy(self._store, self._log, self._own)
         return made
 
 
 def put_fold(log: LogSlots, state: LogState, replay_after: Mapping[UUID, int]) -> Fold:
-    """Fold the log at this state. Per shard `replay_after` is a committed one; a shard that is left out keeps all."""
+    """Fold the log at this state. `replay_after` has a committed one per shard; a shard that is missing keeps all
+    positions.
+    """
     made = folded(state, replay_after)
     if made.sequence > state.fold_sequence:
         log.put_fold(made)
@@ -98,21 +102,19 @@ def put_fold(log: LogSlots, state: LogState, replay_after: Mapping[UUID, int]) -
 
 
 def tidy(store: ObjectStore, log: LogSlots, batches: set[int] | None = None) -> list[int]:
-    """Delete the records that the last fold but one sums up, and the folds before it. The sequences that went.
+    """Delete the records that the last fold but one sums up, and the folds before it. Returns the deleted sequences.
 
-    1. LIST; then the consumers' pins: what one has not read stays.
-    2. which are batches? `batches` are known to be, what was found is put into it and what went is taken out; others
-       are read. Only batches go, and not the last of them (R5, R22).
-    3. where the stream has an archive, nothing goes before LOT of them are there and archived.
-    4. delete.
-
-    A crash anywhere leaves a log that reads as before.
+    1. LIST; then the consumers' pins: what a consumer has not read stays.
+    2. find the batch records. `batches` are known ones; newly found ones are added to it, deleted ones are removed;
+       others are read. Only batch records go, and not the last one (R5, R22).
+    3. if the stream has an archive, nothing goes before LOT of them exist and are archived.
+    4. delete. A crash anywhere leaves a log that reads as before.
     """
     infos = list(store.list(log.folder + "/"))
     if not infos:
         return []
     try:
-        # The newest object was put a moment ago: it tells the store's time, never a later one.
+        # The newest object was put a moment ago: its time is never later than the store's clock.
         pins = live_pins(store, log.table, max(info.modified for info in infos))
     except (Corrupt, InvalidInput) as error:
         _log.warning("a consumer's pin is unreadable, so no record of the log is deleted", error=str(error))

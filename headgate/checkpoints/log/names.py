@@ -1,8 +1,7 @@
-"""Streams of a table by name: which there are, and the folder of each.
+"""Streams of a table by name: the existing ones, and the folder of each.
 
-A name comes from outside and may be anything. Its folder is always exactly one below
-ROOT, and two names never share one, except on a file system that ignores case, where
-the log itself refuses the second.
+A name comes from outside and may be any text. Its folder is always exactly one level below ROOT, and two names never
+share a folder, except on a file system that ignores case; there the log itself refuses the second name.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ ARCHIVE = "archive.json"
 """In a stream's folder: says that records are archived before they are deleted (see `archive`)."""
 
 BATCH_STREAM = "batch-writes"
-"""Of batch writes; no query's stream may have this name."""
+"""Stream of the batch writes; no query's stream may have this name."""
 
 _MAX_NAME = 120
 """Longest folder name, in bytes: file systems end at 255, and some encrypt into longer names."""
@@ -46,13 +45,13 @@ def list_streams(
 
 
 def check_stream(store: ObjectStore, stream: str, table: str) -> None:
-    """Raises NotFound, with the streams that there are, for one that never opened a log here."""
+    """Raises NotFound, with the existing streams, if this stream never opened a log here."""
     if stream not in (known := list_streams(store)):
         raise no_stream(stream, known, table)
 
 
 def no_stream(stream: str | None, known: Iterable[str], table: str) -> NotFound:
-    """The one error for a stream that a table does not have, or for a table without any (None)."""
+    """The error for a stream that a table does not have, or for a table without streams (None)."""
     if stream is None:
         return NotFound("No stream has written to this table.", table=table, advice="run `headgate ingest` first")
     advice = f"its streams are: {', '.join(known) or 'none yet'}; nothing was written"
@@ -65,24 +64,24 @@ def stream_folder(stream: str) -> str:
 
 
 def record_number(key: str) -> int | None:
-    """The sequence of the record that a listed key of a stream's folder stands for; None for anything else."""
+    """Sequence of the record with this listed key of a stream's folder; None for any other key."""
     return _number(key, "log")
 
 
 def fold_number(key: str) -> int | None:
-    """The sequence of the fold that it stands for. Beside records and folds there is only ARCHIVE; else a stray."""
+    """Sequence of the fold with this key. Anything but records, folds and ARCHIVE is a stray."""
     return _number(key, "folds")
 
 
 def by_number(infos: Iterable[ObjectInfo]) -> tuple[dict[int, ObjectInfo], dict[int, ObjectInfo]]:
-    """Of a stream's folder as it was listed: the records and the folds."""
+    """The records and the folds in a listing of a stream's folder, by sequence."""
     listed = list(infos)
     records = {number: info for info in listed if (number := record_number(info.key)) is not None}
     return records, {number: info for info in listed if (number := fold_number(info.key)) is not None}
 
 
 def folder_name(name: str, what: str) -> str:
-    """One name from outside (of a `what`) as one part of a path; two names never share one. Raises InvalidInput."""
+    """A name from outside (of a `what`) as one part of a path; two names never share one. Raises InvalidInput."""
     try:
         data = name.encode()
     except UnicodeEncodeError:
@@ -91,7 +90,7 @@ def folder_name(name: str, what: str) -> str:
         raise InvalidInput(f"Invalid {what} name {name[:80]!r}: it is empty or not valid Unicode.")
     escaped = "".join(chr(byte) if chr(byte) in _PLAIN else f"%{byte:02X}" for byte in data[: _MAX_NAME + 1])
     if len(escaped) > _MAX_NAME:
-        # '.' is in no escaped name, so that no short name can meet a cut one.
+        # '.' is in no escaped name, so a short name never equals a cut one.
         escaped = f"{_CUT_ESCAPE.sub('', escaped[:80])}.{hashlib.sha256(data).hexdigest()[:32]}"
     return escaped
 
@@ -102,7 +101,7 @@ def _number(key: str, kind: str) -> int | None:
 
 
 def _name_in(store: ObjectStore, folder: str) -> str | None:
-    """As any record there says. The newest first: it is the last to be collected."""
+    """The stream's name from any record in the folder. Starts with the newest: it is collected last."""
     keys = store.list_keys(folder)
     for key in sorted(filter(_NUMBERED.fullmatch, keys), reverse=True):
         try:

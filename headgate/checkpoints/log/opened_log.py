@@ -30,30 +30,30 @@ from headgate.steps import step
 
 
 class OpenedLog:
-    """The log in the hands of the driver that opened it. One thread commits; others may read `head`."""
+    """The commit log, held by the driver that opened it. One thread commits; others may read `head`."""
 
     def __init__(self, log: LogSlots, record: OpenRecord, state: LogState) -> None:
         self.log = log
         self.record = record
         """The open record."""
         self.state = state
-        """The log as the open record fixed it."""
+        """The log up to the open record."""
         self.on_record: Callable[[LogRecord], object] = lambda record: None
-        """Told of every record that comes after: this driver's own, and schema records that it steps over."""
+        """Called with every later record: this driver's own, and schema records that it steps over."""
         self._head = state.head
         self._error: HeadgateError | None = None
 
     @property
     def head(self) -> Head:
-        """Where the stream stands now, own commits included."""
+        """The stream's head, own commits included."""
         return self._head
 
     def extend(self, claims: Mapping[str, ShardClaim], decoder: Mapping[str, Any] | None = None) -> None:
         """Note that this driver has claimed further shards, or makes rows in another way: one more open record, with
         all its claims.
 
-        It goes where this driver's next record belongs and nowhere else: a driver that was fenced
-        meanwhile must not take the stream back. Raises Fenced, Poisoned.
+        It goes only into the slot of this driver's next record: a driver that was fenced meanwhile must not take the
+        stream back. Raises Fenced, Poisoned.
         """
         decoder = self.record.decoder if decoder is None else decoder
         stored = None
@@ -70,17 +70,17 @@ class OpenedLog:
         self.record = record
 
     def commit(self, batch: Batch, replay_after: Mapping[UUID, int]) -> BatchRecord | None:
-        """Make a batch visible. Returns the record as it is stored. None: a schema record has the slot, and was stepped
-        over; read the columns, write the batch again where that is needed, and call again (R22).
+        """Make a batch visible. Returns the record as it is stored. None if a schema record has the slot and was
+        stepped over: read the columns, write the batch again if needed, and call again (R22).
 
-        `replay_after` is per shard what this driver knows to be written or about to be.
+        `replay_after` is, per shard, the highest one that this driver knows to be written or about to be.
 
-        1. check that a record may list these positions. InvalidInput: nothing was written,
-           and another try is welcome.
+        1. check that a record may list these positions. InvalidInput: nothing was written, and the caller may try
+           again.
         2. put the record at the next sequence. One PUT.
-        3. the slot is taken: our own id means that a response was lost, and what is stored
-           counts; a schema record is stepped over; anything else is a successor's: Fenced.
-        4. the store does not answer: the same slot again after a pause, then Poisoned.
+        3. if the slot is taken: our own id means that a response was lost, and what is stored counts; a schema record
+           is stepped over; anything else is a successor's: Fenced.
+        4. if the store does not answer: the same slot again after a pause, then Poisoned.
 
         Fenced and Poisoned are final.
         """
@@ -99,9 +99,9 @@ class OpenedLog:
         return stored if isinstance(stored, BatchRecord | None) else record
 
     def rewind(self, offsets: tuple[OffsetMove, ...], *, by: str = "", reason: str = "") -> RewindRecord:
-        """Let the stream continue at other offsets: one record where this driver's next one belongs, and nowhere else.
+        """Let the stream continue at other offsets: one record, only in the slot of this driver's next one.
 
-        Raises Fenced and Poisoned, both final, and Corrupt if the offsets are not where the stream stands.
+        Raises Fenced and Poisoned, both final, and Corrupt if the offsets do not start where the stream is.
         """
         stored = None
         while stored is None:
@@ -116,7 +116,7 @@ class OpenedLog:
                 by=by,
                 reason=reason,
             )
-            self._head.after(record)  # refuses what no reader could follow, before anything is written
+            self._head.after(record)  # refuses what no reader accepts, before anything is written
             step("rewind record")
             stored = self._append(record)
         return stored if isinstance(stored, RewindRecord) else record
@@ -126,18 +126,19 @@ class OpenedLog:
             raise self._error
 
     def _append(self, record: LogRecord) -> LogRecord | None:
-        """The record as it is stored at the next sequence. None: a schema record is there, and was stepped over.
+        """Put the record at the next sequence and return it as stored. None if a schema record is there and was stepped
+        over.
 
         Raises Fenced, Poisoned; both are final.
         """
         self._check_error()
         log = self.log
-        # Whatever interrupts the put leaves its outcome unknown.
+        # If anything interrupts the put, its outcome is unknown.
         self._error = log.unknown(record)
         try:
             taken = log.put(record)
         except InvalidInput as error:
-            # We could not have written what we cannot read: a successor of a newer release.
+            # We never write what we cannot read, so this is a successor of a newer release.
             self._error = log.fenced(record, None)
             raise self._error from error
         except HeadgateError as error:
@@ -155,12 +156,12 @@ class OpenedLog:
 
 
 def decoded_ends(head: Head, decoder: Mapping[str, Any] | None) -> tuple[tuple[str, int, int], ...]:
-    """What an open record says beside its decoder: batch records are collected, and then nothing else tells which
-    offsets were decoded how.
+    """The ends that an open record stores beside its decoder. Batch records are collected, and then only these tell
+    which offsets were decoded how.
     """
     return () if decoder is None else tuple((*place, end) for place, end in sorted(head.ends.items()))
 
 
 def now_text() -> str:
-    """For people."""
+    """The current time, for people."""
     return clock.now().isoformat(timespec="seconds")

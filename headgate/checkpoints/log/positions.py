@@ -15,10 +15,10 @@ from headgate.errors import InvalidInput
 
 
 def settled_position(head: Head, shard_id: UUID, *, barrier: int | None = None) -> int | None:
-    """Up to where every entry is decided, hence how far replay_after may go (R1). None: nowhere.
+    """The position up to which every entry is decided, so replay_after may move to it (R1). None if there is none.
 
-    The highest of the driver's own barrier, from its open record or given for a shard that it
-    claimed after that, and the last position that a record lists.
+    It is the higher of the driver's own barrier (from its open record, or given for a shard that it claimed later) and
+    the last position that a record lists.
     """
     known = [
         position for position in (_barrier(head, shard_id, barrier), head.listed.get(shard_id)) if position is not None
@@ -27,10 +27,10 @@ def settled_position(head: Head, shard_id: UUID, *, barrier: int | None = None) 
 
 
 def next_plan(head: Head, shard_id: UUID, *, barrier: int | None = None, advanced: int | None = None) -> int:
-    """Where all attempts of the next batch start (R4): above barrier, last listed position and `advanced`.
+    """Where all attempts of the next batch start (R4): above the barrier, the last listed position, and `advanced`.
 
-    `advanced` is the replay_after that this driver itself has written or is about to write.
-    A manifest that another wrote must never raise the plan: it would hide that we are fenced.
+    `advanced` is the replay_after that this driver itself has written or is about to write. A manifest that another
+    wrote must never raise the plan: it would hide that we are fenced.
     """
     settled = settled_position(head, shard_id, barrier=barrier)
     if settled is None:
@@ -43,9 +43,9 @@ def checkpoint_limit(
 ) -> int | None:
     """How far checkpoint(all) may move replay_after once everything visible is flushed (R1).
 
-    Over barriers and dead entries up to the position before `next_position`, but never to or
-    past `planned`, where the batch in flight starts (None: no batch is in flight).
-    None: the shard has nothing settled, so it must not move at all.
+    Over barriers and dead entries up to the position before `next_position`, but never to or past `planned`, where the
+    batch in flight starts (None: no batch is in flight). None if the shard has nothing settled: then it must not move
+    at all.
     """
     settled = settled_position(head, shard_id, barrier=barrier)
     if settled is None:
@@ -56,17 +56,17 @@ def checkpoint_limit(
 
 
 def flush_limit(listed: Iterable[int], folded: Iterable[Span]) -> int | None:
-    """How far a flush goes: to the last position that a record lists (R1). None: there is nothing to flush.
+    """How far a flush goes: to the last position that a record lists (R1). None if there is nothing to flush.
 
-    `listed` and `folded` are the positions above replay_after that count.
+    `listed` and `folded` are the visible positions above replay_after.
     """
     return max([*listed, *(last for _, last in folded)], default=None)
 
 
 def is_visible(attempt_id: str | None, position: int, positions: ShardPositions | None) -> bool:
-    """The one rule: an entry without an attempt is visible, another one only where a record lists it.
+    """The one rule: an entry without an attempt is visible, any other only if a record lists its position.
 
-    Above the fold the attempt must be the listed one as well.
+    Above the fold the record must list the same attempt.
     """
     if attempt_id is None:
         return True
@@ -76,10 +76,10 @@ def is_visible(attempt_id: str | None, position: int, positions: ShardPositions 
 
 
 def is_stale(replay_after: int, latest: int, end: int | None) -> bool:
-    """True if the tail of a WAL that was read above `replay_after` is no longer the shard's (R11).
+    """True if the tail of a WAL that was read above `replay_after` is no longer the shard's current tail (R11).
 
-    `latest` is the replay_after of a manifest that was read after the tail, `end` the first position that was
-    free; None: an entry was missing. False then means a loss: no flush explains it.
+    `latest` is the replay_after of a manifest that was read after the tail, `end` the first free position; None if an
+    entry was missing. False then means a loss: no flush explains it.
     """
     return latest > replay_after if end is None else end <= latest
 

@@ -29,7 +29,7 @@ from headgate.errors import (
 )
 
 READ_TRIES = 8
-"""A listed record vanishes only to garbage collection, after a newer fold; it does not run that often."""
+"""A listed record vanishes only to garbage collection, after a newer fold, which is rare."""
 
 
 class RecordReader:
@@ -47,12 +47,11 @@ class RecordReader:
         self._store = store
 
     def read(self, known: LogState | None = None) -> LogState:
-        """The log as it is. Given an earlier state, only what came after it is read.
+        """Read the log. With an earlier state, only what came after it is read.
 
         1. LIST.
         2. The newest fold, unless the known state is beyond it.
-        3. Every record above, in parallel. One that is missing is DataLoss, unless a newer
-           fold explains it.
+        3. Every record above, in parallel. A missing one is DataLoss, unless a newer fold covers it.
 
         Raises Corrupt, and InvalidInput for a record of a newer release.
         """
@@ -65,7 +64,7 @@ class RecordReader:
                 state = known if known is not None and known.sequence >= newest else self._unfolded(newest)
                 return self._replayed(state, listed)
             except NotFound as error:
-                # The first time it may have been collected since the LIST, and a newer fold is there.
+                # At first it may have been collected since the LIST; then a newer fold exists.
                 if newest == before:
                     missing = error.detail["sequence"]
                     raise DataLoss(
@@ -90,7 +89,7 @@ class RecordReader:
             return record, data
 
     def beginning(self) -> BatchRecord | RewindRecord | None:
-        """The first batch or rewind of the log. None: there is none, or the log's first records were collected."""
+        """The first batch or rewind of the log. None if there is none, or the log's first records were collected."""
         for sequence in itertools.count(1):
             try:
                 record = self.record(sequence)
@@ -101,18 +100,18 @@ class RecordReader:
         return None
 
     def sequences(self) -> set[int]:
-        """Of the records that are there. One LIST; what is put meanwhile may be left out."""
+        """Sequences of the existing records. One LIST; what is put meanwhile may be left out."""
         return self._list()[0]
 
     def taken_at(self) -> dict[int, datetime]:
-        """Of the records that are there, when the store took each. One LIST; as `sequences` otherwise."""
+        """Time at which the store took each existing record. One LIST; what is put meanwhile may be left out."""
         records, _ = by_number(self._store.list(self.folder + "/log/"))
         return {sequence: info.modified for sequence, info in records.items()}
 
-    # -- what the above is made of -----------------------------------------------
+    # -- helpers ------------------------------------------------------------------
 
     def _list(self) -> tuple[set[int], set[int]]:
-        """The sequences of the records and of the folds that are there."""
+        """Sequences of the existing records, and of the existing folds."""
         keys = list(self._store.list_keys(self.folder + "/"))
         records, folds = map(record_number, keys), map(fold_number, keys)
         return {one for one in records if one is not None}, {one for one in folds if one is not None}
@@ -127,11 +126,11 @@ class RecordReader:
             return unfolded(fold)
 
     def _replayed(self, state: LogState, listed: set[int]) -> LogState:
-        """The state and every record above it. Raises NotFound for the first that is missing."""
+        """The state plus every record above it. Raises NotFound for the first missing one."""
         above = sorted(sequence for sequence in listed if sequence > state.sequence)
         for place, sequence in enumerate(above, state.sequence + 1):
             if place != sequence:
-                # A record that came during the LIST may be left out of it, though a later one is in.
+                # LIST may leave out a record that was put meanwhile, although it shows a later one.
                 self.record(place)
                 return self._replayed(state, listed | {place})
         if len(above) <= 2:

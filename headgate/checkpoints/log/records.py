@@ -1,4 +1,4 @@
-"""What the commit log of a stream holds, as values. Their bytes are made by `headgate.records`; see `codec`."""
+"""Contents of a stream's commit log, as values. `headgate.records` encodes them; see `codec`."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from headgate.shards.wal.entry import SourceRange
 
 WriteMode = Literal["wal", "memtable"]
 Span: TypeAlias = tuple[int, int]
-"""Positions from the first to the last, both included."""
+"""Positions from the first to the last, inclusive."""
 
 DEAD_LETTERS = "dead-letters:"
-"""What the names of dead-letter logs begin with, in records."""
+"""Prefix of the names of dead-letter logs in records."""
 
 BATCH = "batch:"
-"""What the sources of batch writes begin with: the rest is the id that the caller gave."""
+"""Prefix of the sources of batch writes; the rest is the caller's batch id."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardClaim:
-    """What a driver holds of one shard: epoch, claim id, and the position of its barrier."""
+    """A driver's hold on one shard: epoch, claim id, and the position of its barrier."""
 
     shard_id: UUID
     epoch: int
@@ -34,7 +34,7 @@ class ShardClaim:
 
 @dataclass(frozen=True, slots=True)
 class ShardPart:
-    """What one batch wrote to one shard (or dead-letter log): the positions and the attempt that count."""
+    """What one batch wrote to one shard (or dead-letter log): the visible positions and their attempt."""
 
     shard_id: UUID
     attempt_id: str
@@ -50,7 +50,7 @@ class ShardPart:
 
 @dataclass(frozen=True, slots=True)
 class OpaqueRange:
-    """Progress of a source that is not Kafka, as Spark writes it. `start` is None where it begins.
+    """Progress of a source that is not Kafka, as Spark writes it. `start` is None at the source's beginning.
 
     `source` is the number or name that the source has in Spark's checkpoint.
     """
@@ -63,7 +63,7 @@ class OpaqueRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """One micro-batch as its driver would commit it. A batch without rows has no shards."""
+    """One micro-batch, ready to commit. A batch without rows has no shards."""
 
     query_id: str
     batch_id: int
@@ -73,24 +73,23 @@ class Batch:
     dead_letters: Mapping[str, ShardPart] = field(default_factory=dict)
     mode: WriteMode = "wal"
     record_times: tuple[int, int] | None = field(default=None, metadata=LEFT_OUT)
-    """The oldest and the newest timestamp that was seen of its records in Kafka, in milliseconds: of the first and the
-    last record of each read and of some between. None where none was seen. Nothing depends on it.
+    """Oldest and newest Kafka timestamp among the records looked at, in milliseconds: the first and the last record of
+    each read, and some between. None if none was seen. Nothing depends on it.
     """
 
     @property
     def rows(self) -> int:
-        """Rows in the shards; dead letters are not among them."""
+        """Rows in the shards, without dead letters."""
         return sum(part.rows for part in self.shards.values())
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the entries in the shards."""
         return sum(part.nbytes for part in self.shards.values())
 
     @property
     def is_replay(self) -> bool:
-        """True if its rows are of the stream's own dead letters: then it is no batch of a query, and says nothing of
-        where a source stands.
+        """True if its rows are replayed dead letters of the stream: then it is no batch of a query, and does not move
+        any source.
         """
         return bool(self.opaque) and not self.sources and all(is_dead_letters(part.source) for part in self.opaque)
 
@@ -102,7 +101,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRecord(Batch):
-    """The commit record: what it lists is visible, all of it at once."""
+    """The commit record: everything it lists becomes visible at once."""
 
     KIND: ClassVar = "batch"
     DERIVED: ClassVar = ("rows", "nbytes")
@@ -110,12 +109,12 @@ class BatchRecord(Batch):
     sequence: int
     stream: str
     open_id: str
-    """The open record under which it was committed."""
+    """Id of the open record under which it was committed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenRecord:
-    """A driver came, and every earlier one is fenced from here on."""
+    """A driver took over; every earlier driver is fenced from here on."""
 
     KIND: ClassVar = "open"
     record_id: str
@@ -126,20 +125,20 @@ class OpenRecord:
     opened_at: str = ""
     """For people. Nothing depends on it."""
     decoder: Mapping[str, Any] | None = field(default=None, metadata=LEFT_OUT)
-    """How records become rows from here on, see `streaming.decode.provenance`; None: as the record before said."""
+    """How records become rows from here on, see `streaming.decode.provenance`; None: as the previous
+    open record says.
+    """
     ends: tuple[tuple[str, int, int], ...] = field(default=(), metadata=LEFT_OUT)
-    """With a decoder: per topic and partition, where the first batch that it decodes starts."""
+    """With a decoder: start of the first batch that it decodes, as (topic, partition, offset)."""
 
     def claim_of(self, shard_id: UUID) -> ShardClaim | None:
-        """What the driver holds of a shard."""
+        """This driver's claim of a shard, None without one."""
         return next((claim for claim in self.shards.values() if claim.shard_id == shard_id), None)
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetMove:
-    """Where a partition stood at a rewind, and where it continues. `before` is None where the stream had not
-    read it.
-    """
+    """Where a partition was at a rewind, and where it continues. `before` is None if the stream had not read it."""
 
     ROW: ClassVar = True
     topic: str
@@ -154,34 +153,34 @@ class OffsetMove:
 
     @property
     def skipped(self) -> int:
-        """Offsets that will not be read, as far as is known: of a partition that is new, nothing is."""
+        """Offsets that will not be read, as far as is known; 0 for a partition that is new."""
         return 0 if self.before is None else max(0, self.after - self.before)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewindRecord:
-    """Somebody moved the stream, deliberately: the next batch starts at other offsets than the last one ended at."""
+    """A deliberate move of the stream: the next batch starts at other offsets than the last one ended at."""
 
     KIND: ClassVar = "rewind"
     record_id: str
     sequence: int
     stream: str
     open_id: str
-    """The open record under which it was put."""
+    """Id of the open record under which it was put."""
     query_id: str
     offsets: tuple[OffsetMove, ...]
-    """Every partition that the next batch is judged by, those that stay included."""
+    """Every partition that the next batch is checked against, including those that stay."""
     rewound_at: str = ""
-    """As `by` and `reason` for people. Nothing depends on them."""
+    """For people, like `by` and `reason`. Nothing depends on them."""
     by: str = ""
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaRecord:
-    """The table's columns changed before it was put: whoever comes to it reads them again (R22).
+    """The table's columns changed before it was put: a driver that reaches it reads the columns again (R22).
 
-    It belongs to no driver and fences nobody, and carries no columns: the base has them.
+    It belongs to no driver, fences nobody, and contains no columns: the base has them.
     """
 
     KIND: ClassVar = "schema"
@@ -194,21 +193,19 @@ class SchemaRecord:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPass:
-    """One reading of a partition, from its start until a rewind ended it."""
-
     ROW: ClassVar = True
     topic: str
     partition: int
     start: int | None
-    """None: an earlier release folded that away."""
+    """None if an earlier release lost it by folding."""
     until: int
     ended_by: int
-    """The sequence of the rewind."""
+    """Sequence of the rewind."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoldedShard:
-    """What is left of a shard's listed positions: those above `replay_after`, as runs without attempt ids.
+    """A shard's listed positions above `replay_after`, as runs without attempt ids.
 
     A position names one entry forever, so the attempt id was only a second proof. `last` is the highest position that
     any record ever listed, flushed or not.
@@ -222,7 +219,7 @@ class FoldedShard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fold:
-    """All records up to `sequence` in one: readers ignore those (R6)."""
+    """All records up to `sequence` in one: readers ignore the originals (R6)."""
 
     KIND: ClassVar = "fold"
     sequence: int
@@ -230,19 +227,19 @@ class Fold:
     opened: OpenRecord | None
     last: BatchRecord | None
     ends: tuple[tuple[str, int, int], ...]
-    """Per topic and partition, where the next batch must start."""
+    """Start of the next batch, as (topic, partition, offset)."""
     opaque_ends: tuple[tuple[str, str], ...]
     shards: Mapping[UUID, FoldedShard]
     starts: tuple[tuple[str, int, int], ...] = ()
-    """Per topic and partition, where the first batch since a rewind started; left out where an earlier release folded
-    that away.
+    """Start of the first batch since a rewind, as (topic, partition, offset); missing if an earlier release lost it by
+    folding.
     """
     rewound: RewindRecord | None = field(default=None, metadata=LEFT_OUT)
     """The last rewind."""
     passes: tuple[PartitionPass, ...] = field(default=(), metadata=LEFT_OUT)
-    """What was read before rewinds."""
+    """Passes that rewinds ended."""
     changed: int = field(default=0, metadata=LEFT_OUT)
-    """The sequence of the last schema record; 0: there was none."""
+    """Sequence of the last schema record; 0 if there is none."""
 
 
 LogRecord: TypeAlias = OpenRecord | BatchRecord | RewindRecord | SchemaRecord

@@ -1,4 +1,4 @@
-"""The slots of a commit log: one record each, put if absent. Who has a slot is what it holds."""
+"""The slots of a commit log: one record each, put if absent. Whoever puts the record owns the slot."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from headgate.retry import note_retry
 
 
 class LogSlots(RecordReader):
-    """One stream's log, for putting one record. THIS WRITES; what to put where is for others to decide."""
+    """Puts single records into one stream's log. THIS WRITES; callers decide what to put where."""
 
     def put(self, record: LogRecord) -> LogRecord | None:
-        """None: stored. Otherwise the record that has the slot, perhaps our own.
+        """Put the record into its slot. None if it was stored; otherwise the record that has the slot, perhaps our own.
 
-        A store that does not answer is asked again with the same bytes for the same slot, by its own policy; a slot
-        that is taken and free again continues with the tries that are left. Raises Poisoned if the outcome stays
-        unknown, Fenced if the log has gone on.
+        If the store does not answer, the same bytes are sent again for the same slot, by the store's retry policy; a
+        slot that is taken and free again uses up the remaining tries. Raises Poisoned if the outcome stays unknown,
+        Fenced if the log has gone on.
         """
         key, data = self._key("log", record.sequence), codec.encode(record)
         delays = self._store.retry.delays()
@@ -52,7 +52,7 @@ class LogSlots(RecordReader):
             clock.sleep(delay)
 
     def put_fold(self, fold: Fold) -> None:
-        """Store a fold of this log. Anyone may, and idempotent: what it sums up never changes."""
+        """Store a fold of this log. Anyone may call it; idempotent, because what it sums up never changes."""
         if fold.stream != self.stream or fold.sequence < 1:
             raise InvalidInput(
                 f"A fold of {fold.stream!r} at {fold.sequence} does not belong to this log.", **self._where()
@@ -62,7 +62,7 @@ class LogSlots(RecordReader):
             self._store.put_if_absent(key, data)
 
     def fenced(self, record: LogRecord, successor: LogRecord | None) -> Fenced:
-        """The error where the log has gone on."""
+        """The error if the log has gone on."""
         return Fenced(
             "Another driver took over the stream; the record was not committed.",
             **self._where(),
@@ -75,7 +75,7 @@ class LogSlots(RecordReader):
         )
 
     def unknown(self, record: LogRecord) -> Poisoned:
-        """The error where a put was not answered."""
+        """The error if a put was not answered."""
         return Poisoned(
             "The store did not answer the put of a commit record; it may be stored or not.",
             **self._where(),
@@ -87,16 +87,16 @@ class LogSlots(RecordReader):
         )
 
     def _taken(self, record: LogRecord) -> LogRecord | None:
-        """Who has the slot? None: nobody, a conflict that left nothing; try again."""
+        """The record in the slot. None if the slot is free (a conflict that left nothing): try again."""
         try:
             return self.record(record.sequence)
         except NotFound:
-            # Or a batch that was folded and collected. Only the tip can tell.
+            # Or a batch was there, folded and collected. Only the tip can tell.
             listed, folds = self._list()
         except Transient as error:
             raise self.unknown(record) from error
         if record.sequence in listed:
-            return None  # it came since, and the next try reads it
+            return None  # it came since; the next try reads it
         if log_end(listed, folds) >= record.sequence:
             raise self.fenced(record, None)
         return None

@@ -1,11 +1,11 @@
-"""What the records of a commit log add up to: where the stream stands, and which positions are visible. Pure.
+"""The sum of a commit log's records: the stream's head, and which positions are visible. Pure.
 
 Promises:
-1. `replayed` takes records in order and costs time in proportion to them.
-2. A log that no driver could have written (a batch of a fenced driver, a position listed
-   twice) raises Corrupt instead of giving an answer.
-3. Replaying a fold and what follows it equals replaying everything, except that
-   attempt ids below the fold, and positions at or below its replay_after, are gone.
+1. `replayed` takes records in order; its cost is proportional to their number.
+2. A log that no driver could have written (a batch of a fenced driver, a position listed twice) raises Corrupt instead
+   of giving an answer.
+3. Replaying a fold and what follows it equals replaying everything, except that attempt ids below the fold, and
+   positions at or below its replay_after, are gone.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from headgate.checkpoints.log.records import (
 from headgate.errors import Corrupt
 
 RECENT = 100
-"""Batches that are remembered whole: as many as Spark keeps (spark.sql.streaming.minBatchesToRetain)."""
+"""Number of batches kept in full: as many as Spark keeps (spark.sql.streaming.minBatchesToRetain)."""
 
 
 @dataclass(frozen=True)
 class ShardPositions:
     """The visible positions of one shard, as one stream's log lists them.
 
-    `attempts` has those above the fold, each with its attempt; `folded` those below it.
-    Of positions up to `known_above` nothing is known: they were flushed when the log was folded.
+    `attempts` has those above the fold, each with its attempt; `folded` has those below it. Nothing is known of
+    positions up to `known_above`: they were flushed when the log was folded.
     """
 
     shard: str
@@ -62,18 +62,18 @@ class ShardPositions:
 
 @dataclass(frozen=True)
 class Head:
-    """Where a stream stands: all that the next batch is judged by."""
+    """Where a stream is: everything that the next batch is checked against."""
 
     stream: str
     sequence: int = 0
-    """Of the last record; 0 means that the log is empty."""
+    """Sequence of the last record; 0 if the log is empty."""
     opened: OpenRecord | None = None
     last: BatchRecord | None = None
     ends: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    """Per topic and partition, where the next batch must start."""
+    """Start of the next batch, by topic and partition."""
     opaque_ends: Mapping[str, str] = field(default_factory=dict)
     starts: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    """Per topic and partition, where the stream's first batch of it since a rewind started, as far as that is known."""
+    """Start of the stream's first batch since a rewind, by topic and partition, if known."""
     listed: Mapping[UUID, int] = field(default_factory=dict)
     """Per shard, the highest position that a record lists."""
     recent: Mapping[tuple[str, int], BatchRecord] = field(default_factory=dict)
@@ -81,9 +81,9 @@ class Head:
     rewound: RewindRecord | None = None
     """The last rewind."""
     passes: tuple[PartitionPass, ...] = ()
-    """What was read before rewinds, in the order of the log."""
+    """Passes that rewinds ended, in the order of the log."""
     changed: int = 0
-    """The sequence of the last schema record: columns that were read before it came must be read again (R22)."""
+    """Sequence of the last schema record: columns that were read before it must be read again (R22)."""
 
     @property
     def is_rewound(self) -> bool:
@@ -91,15 +91,15 @@ class Head:
         return self.rewound is not None and (self.last is None or self.last.sequence < self.rewound.sequence)
 
     def next_starts(self) -> dict[tuple[str, int], int]:
-        """Where the partitions continue that the last batch had, or a rewind after it. (`ends` has those of topics that
-        the query no longer reads as well.)
+        """Offsets where the partitions of the last batch, or of a rewind after it, continue. (`ends` also has topics
+        that the query no longer reads.)
         """
         if self.is_rewound and self.rewound is not None:
             return {(one.topic, one.partition): one.after for one in self.rewound.offsets}
         return {} if self.last is None else {(one.topic, one.partition): one.until for one in self.last.sources}
 
     def after(self, record: LogRecord) -> Head:
-        """Where it stands after one more record. Raises Corrupt for one that cannot follow."""
+        """The head after one more record. Raises Corrupt if the record cannot follow."""
         machine = LogMachine(self)
         machine.take(record)
         return machine.head()
@@ -116,17 +116,16 @@ class LogState:
 
     @property
     def stream(self) -> str:
-        """The stream's name."""
         return self.head.stream
 
     @property
     def sequence(self) -> int:
-        """Of the last record; 0 means that the log is empty."""
+        """Sequence of the last record; 0 if the log is empty."""
         return self.head.sequence
 
     @property
     def entries_above_fold(self) -> int:
-        """How many it lists one by one."""
+        """Number of entries above the fold."""
         return sum(len(shard.attempts) for shard in self.shards.values())
 
 
@@ -136,7 +135,7 @@ def empty(stream: str) -> LogState:
 
 
 def unfolded(fold: Fold) -> LogState:
-    """The log as the fold says it is at its sequence."""
+    """The log as of the fold's sequence."""
     head = Head(
         stream=fold.stream,
         sequence=fold.sequence,
@@ -151,7 +150,7 @@ def unfolded(fold: Fold) -> LogState:
         passes=fold.passes,
         changed=fold.changed,
     )
-    # Nothing was ever flushed where replay_after is 0, and a dead-letter log has its first entry at position 0.
+    # If replay_after is 0, nothing was ever flushed; and a dead-letter log has its first entry at position 0.
     shards = {
         shard_id: ShardPositions(shard.shard, {}, shard.visible, shard.replay_after or -1, shard.last)
         for shard_id, shard in fold.shards.items()
@@ -160,7 +159,7 @@ def unfolded(fold: Fold) -> LogState:
 
 
 def replayed(state: LogState, records: Iterable[LogRecord]) -> LogState:
-    """The log after the records, which follow it without a gap. Raises Corrupt."""
+    """The log after these records, which must follow it without a gap. Raises Corrupt."""
     machine = LogMachine(state.head)
     attempts: dict[UUID, dict[int, str]] = {}
     names: dict[UUID, str] = {}
@@ -181,9 +180,8 @@ def replayed(state: LogState, records: Iterable[LogRecord]) -> LogState:
 def fold(state: LogState, replay_after: Mapping[UUID, int]) -> Fold:
     """The whole log as one record (R6).
 
-    `replay_after` is per shard the lowest of the committed manifest's and of every pinned
-    one: a reader that starts from a lower one could no longer tell dead rows from visible
-    ones. A shard that is left out keeps all its positions.
+    `replay_after` is per shard the lowest of the committed manifest's and of every pinned one: a reader that starts
+    from a lower one could not tell dead rows from visible ones. A shard that is missing keeps all its positions.
     """
     shards = {}
     for shard_id, positions in state.shards.items():
@@ -207,7 +205,7 @@ def fold(state: LogState, replay_after: Mapping[UUID, int]) -> Fold:
 
 
 def merged(runs: Iterable[Span]) -> Iterator[Span]:
-    """Rising runs, those that touch made one."""
+    """Ascending runs, with touching runs joined."""
     current: Span | None = None
     for run in runs:
         if current is not None and run[0] <= current[1] + 1:
@@ -234,18 +232,18 @@ LogRule: TypeAlias = Literal["fenced-batch", "position-twice", "position-fenced"
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A record that no driver would have put there."""
+    """A record that no driver would have put."""
 
     rule: LogRule
     sequence: int
     what: str
     refused: bool
-    """True if readers refuse the log for it."""
+    """True if readers refuse a log with this record."""
     shard: str | None = None
 
 
 def refuse(violation: Violation) -> None:
-    """Raises Corrupt if no reader may continue. That a batch starts elsewhere was judged when it was committed."""
+    """Raises Corrupt if no reader may continue. (Where a batch starts was checked when it was committed.)"""
     if violation.refused:
         raise Corrupt(
             f"Record {violation.sequence} does not belong to this log: {violation.what}", shard=violation.shard
@@ -253,10 +251,10 @@ def refuse(violation: Violation) -> None:
 
 
 class LogMachine:
-    """A head in the making: what each record does to it, and which rule it breaks.
+    """Builds a head: applies records one by one and reports the rules they break.
 
-    `on_violation` is told of each broken rule; the record counts all the same. `head` is a copy, so that many records
-    cost one.
+    `on_violation` is called for each broken rule; the record counts all the same. Reading `head` makes a copy, so many
+    records cost only one.
     """
 
     def __init__(self, head: Head, on_violation: Callable[[Violation], None] = refuse) -> None:
@@ -277,7 +275,7 @@ class LogMachine:
         self._changed = head.changed
 
     def take(self, record: LogRecord) -> None:
-        """The next record. Raises Corrupt for one that is not."""
+        """Apply the next record. Raises Corrupt if it is not the next one."""
         if record.stream != self._stream:
             raise Corrupt(f"The log of stream {self._stream!r} contains a record of stream {record.stream!r}.")
         if record.sequence != self._sequence + 1:
@@ -285,13 +283,13 @@ class LogMachine:
         self.step(record)
 
     def lose(self) -> None:
-        """Records are missing: who had the log, and where the sources ended, is not known until later ones tell."""
+        """Records are missing: the log's driver and the sources' ends are unknown until later records tell."""
         self._whole = self._holder_known = False
         self._barriers = {}
         self._ends, self._opaque, self._starts = {}, {}, {}
 
     def step(self, record: LogRecord) -> None:
-        """One more record, whatever its number."""
+        """Apply one more record, whatever its number."""
         self._sequence = record.sequence
         if isinstance(record, OpenRecord):
             self._take_open(record)
@@ -305,7 +303,7 @@ class LogMachine:
             self._take_batch(record)
 
     def head(self) -> Head:
-        """Where the stream stands now."""
+        """The stream's head now."""
         return Head(
             self._stream,
             self._sequence,
@@ -348,7 +346,7 @@ class LogMachine:
         self._check_sources(record)
         self._opaque.update({r.source: r.until for r in record.opaque})
         if record.is_replay:
-            # No batch of a query: what the next one is judged by is still the one before.
+            # Not a batch of a query: the next one is still checked against the batch before.
             return
         self._last = record
         self._starts |= {key: r.start for r in record.sources if (key := (r.topic, r.partition)) not in self._ends}
@@ -374,8 +372,8 @@ class LogMachine:
                 self._broken("offsets-jump", record, what)
 
     def _take_rewind(self, record: RewindRecord) -> None:
-        """The one discontinuity that is meant: it must begin where the stream stood. A partition that moves begins
-        anew; what was read of it before is kept as a pass.
+        """The one legal discontinuity: it must begin where the stream was. A partition that moves begins anew; what was
+        read of it before is kept as a pass.
         """
         for moved in record.offsets:
             place = (moved.topic, moved.partition)

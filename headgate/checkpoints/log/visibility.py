@@ -1,12 +1,12 @@
 """Which entries of a table's WALs count: the one rule, over all streams of the table.
 
 Promises:
-1. An entry without an attempt id is visible. A tagged one is visible only where a commit
-   record of some stream lists its shard, its position and (above the log's fold) its attempt.
-2. `visible_entries` never skips a loss: a listed position that is absent, or whose entry is
-   not the listed one, is DataLoss.
+1. An entry without an attempt id is visible. A tagged one is visible only if a commit record of some stream lists its
+   shard, its position and (above the log's fold) its attempt.
+2. `visible_entries` never skips a loss: a listed position that is absent, or whose entry is not the listed one, is
+   DataLoss.
 
-Read the manifests first, then the logs, then the WALs: then whatever a log lists is there.
+Read the manifests first, then the logs, then the WALs: then every listed entry is there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from headgate.shards.wal.tailer import WalEntry
 
 @dataclass(frozen=True)
 class Visible:
-    """What the logs of a table's streams list, per shard."""
+    """Entries that the logs of a table's streams list, per shard."""
 
     shards: Mapping[UUID, ShardPositions]
     table: str | None = None
@@ -44,7 +44,7 @@ class Visible:
         return cls(shards, table)
 
     def __call__(self, shard_id: UUID, position: int, attempt_id: str | None) -> bool:
-        """True if the entry at that position with that attempt counts."""
+        """True if the entry at that position with that attempt is visible."""
         return is_visible(attempt_id, position, self.shards.get(shard_id))
 
     def covers(self, shard_id: UUID, replay_after: int) -> bool:
@@ -57,7 +57,7 @@ class Visible:
         return positions is None or positions.known_above <= max(replay_after, 0)
 
     def runs(self, shard_id: UUID, start: int = 0, stop: int | None = None) -> Iterator[Span]:
-        """The listed positions of [start, stop), as runs."""
+        """The listed positions in [start, stop), as runs."""
         positions = self.shards.get(shard_id)
         for first, last in () if positions is None else positions.runs():
             first, last = max(first, start), last if stop is None else min(last, stop - 1)
@@ -67,7 +67,7 @@ class Visible:
     def visible_entries(
         self, shard_id: UUID, entries: Iterable[WalEntry], start: int, stop: int | None = None
     ) -> Iterator[WalEntry]:
-        """Of the entries, which are those of [start, stop) in order, the visible ones with rows.
+        """The visible entries with rows among the given ones, which must be those of [start, stop) in order.
 
         `start` is replay_after + 1; without `stop` the entries end at the tip. Raises DataLoss for a listed position
         that is absent or differs, InvalidInput if `covers` is false.
@@ -97,8 +97,8 @@ class Visible:
     def tail(
         self, shard: Shard, manifest: Manifest, entries: Iterable[WalEntry], stop: int | None = None
     ) -> Iterator[ReplayedEntry]:
-        """The visible rows of [replay_after + 1, stop) that no SSTable has, of these entries as `visible_entries` takes
-        them. Raises what that does.
+        """The visible rows of [replay_after + 1, stop) that no SSTable has, from these entries. Takes and raises the
+        same as `visible_entries`.
         """
         start = manifest.replay_after + 1
         return uncovered(shard, manifest, self.visible_entries(shard.id, entries, start, stop))
@@ -114,20 +114,20 @@ class Visible:
 
 
 class _Expected:
-    """The listed positions that have not been met yet, as runs."""
+    """The listed positions that were not met yet, as runs."""
 
     def __init__(self, runs: Iterator[Span]) -> None:
         self._runs = runs
         self._run = next(runs, None)
 
     def first_below(self, position: int | None) -> int | None:
-        """The lowest one that is left, if it lies below `position` (None: wherever)."""
+        """The lowest remaining position, if it is below `position` (None: the lowest at all)."""
         if self._run is None or (position is not None and self._run[0] >= position):
             return None
         return self._run[0]
 
     def take(self, position: int) -> bool:
-        """True if the position is the next one; then it is met."""
+        """True if the position is the next one; it is then met."""
         if self._run is None or self._run[0] != position:
             return False
         first, last = self._run
@@ -136,7 +136,7 @@ class _Expected:
 
 
 def _joined(a: ShardPositions, b: ShardPositions) -> ShardPositions:
-    """Of two streams that owned the shard one after the other."""
+    """Joins the positions of two streams that owned the shard one after the other."""
     for position in a.attempts.keys() & b.attempts.keys():
         if a.attempts[position] != b.attempts[position]:
             raise Corrupt(

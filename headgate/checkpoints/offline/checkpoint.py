@@ -1,8 +1,7 @@
 """checkpoint(all) of a table that nobody runs: each shard is opened fully, hence fenced, flushed here and let go (R16).
 
-Promises: those of `checkpoints.stream.checkpoint`, over all streams and direct writers of the table together; and
-native may open
-every shard afterwards, except those of WAL-only streams.
+Promises: those of `checkpoints.stream.checkpoint`, over all streams and direct writers of the table together.
+Afterwards native may open every shard, except those of WAL-only streams.
 """
 
 from __future__ import annotations
@@ -38,15 +37,15 @@ from headgate.shards.writer import ShardWriter
 from headgate.steps import step
 
 MAX_BYTES = 64 << 20
-"""Of one SSTable that is made here: memory holds one such and the writers' own."""
+"""Maximum size of one SSTable made here: memory holds one of them, and the writers' own."""
 
 RELEASE_EXPIRES = 7 * 24 * 3600.0
-"""Seconds for which the checkpoint stays that a release takes: long enough to notice, and nobody need drop it."""
+"""Seconds after which the checkpoint of a release expires: long enough to be noticed, and nobody must drop it."""
 
 
 @dataclass(frozen=True)
 class Holders:
-    """Who holds what of a table, as its manifests and logs say."""
+    """The owners of a table's shards, from its manifests and logs."""
 
     manifests: Mapping[UUID, Manifest]
     logs: Mapping[str, LogState]
@@ -54,7 +53,7 @@ class Holders:
 
     @classmethod
     def read(cls, home: TableHome, shard_ids: Iterable[UUID], names: Mapping[UUID, str]) -> Holders:
-        """Manifests first, then the logs. `names` are names of shards where the logs do not tell them."""
+        """Read the manifests first, then the logs. `names` are names of shards that the logs do not name."""
         ids = sorted(shard_ids)
         found = parallel.each("claim", lambda shard_id: Shard(home, shard_id).manifests.latest(), ids)
         manifests = {shard_id: one for shard_id, one in zip(ids, found, strict=True) if one is not None}
@@ -66,7 +65,7 @@ class Holders:
 
     @property
     def owned(self) -> dict[str, list[str]]:
-        """Per stream the names of its shards, their ids where no name is known."""
+        """Names of each stream's shards; their ids if the name is unknown."""
         found: dict[str, list[str]] = {}
         for shard_id, manifest in self.manifests.items():
             if manifest.owner is not None:
@@ -75,7 +74,7 @@ class Holders:
 
     @property
     def wal_only(self) -> list[str]:
-        """Streams whose last batch was for the WAL alone."""
+        """Streams whose last batch was WAL-only."""
         last = {stream: state.head.last for stream, state in self.logs.items()}
         return sorted(stream for stream, batch in last.items() if batch is not None and batch.mode == "wal")
 
@@ -86,7 +85,7 @@ class Holders:
 
 
 def shard_names(state: LogState) -> dict[UUID, str]:
-    """The shards of a stream by id, as its log names them."""
+    """Shard names by id, from a stream's log."""
     opened = state.head.opened
     known = {} if opened is None else {claim.shard_id: name for name, claim in opened.shards.items()}
     return known | {shard_id: one.shard for shard_id, one in state.shards.items() if not one.shard.startswith(PREFIX)}
@@ -100,9 +99,9 @@ class ToFlush:
     name: str | None
     owner: str | None
     entries: int
-    """In the WAL alone, fence barriers and dead ones included."""
+    """Entries that are only in the WAL, including fence barriers and dead entries."""
     wal_only: bool
-    """Its stream has no SSTables: it is left alone."""
+    """True if its stream has no SSTables: the shard is left alone."""
 
 
 def to_flush(home: TableHome, shard_ids: Iterable[UUID], names: Mapping[UUID, str]) -> list[ToFlush]:
@@ -131,7 +130,7 @@ def checkpoint_stopped(
 ) -> TableCheckpoint:
     """Flush the whole table and pin it. THIS WRITES, AND IT FENCES EVERY WRITER AND EVERY STREAM of the table.
 
-    1. look who holds what. WAL-only streams are left alone: they have no SSTables to make.
+    1. read who owns which shard. WAL-only streams are left alone: they make no SSTables.
     2. open every stream by a driver (claims, barriers, open record), every other shard by a writer.
     3. flush everything decided.
     4. only after every flush has committed: let replay_after pass the gaps.
@@ -140,13 +139,13 @@ def checkpoint_stopped(
     7. unseal: native may open the shards; a stream seals its own again at its next start.
 
     A stream that runs elsewhere is Fenced by its next batch. A crash anywhere leaves a table that is the same to every
-    reader. Raises Fenced if somebody else came later, InvalidInput, DataLoss, Transient, Poisoned.
+    reader. Raises Fenced if another opener came later, InvalidInput, DataLoss, Transient, Poisoned.
     """
     return _pinned(home, shard_ids, name, expires_after, note, names or {})[0]
 
 
 def flush_stopped(home: TableHome, shard_ids: Iterable[UUID], *, names: Mapping[UUID, str] | None = None) -> str:
-    """The same without a checkpoint that stays; says what could not be flushed, or nothing."""
+    """The same, but drops the checkpoint. Returns what could not be flushed, or ""."""
     note = "a flush; dropped afterwards"
     taken, idle = _pinned(home, shard_ids, None, MIN_AGE.total_seconds(), note, names or {})
     drop(home, taken.name)
@@ -161,7 +160,7 @@ def _pinned(
     note: str,
     names: Mapping[UUID, str],
 ) -> tuple[TableCheckpoint, str]:
-    """The checkpoint, and which streams have no SSTables."""
+    """The checkpoint, and a note about the streams that have no SSTables."""
     ids = frozenset(shard_ids)
     step("look")
     holders = Holders.read(home, ids, names)
@@ -203,7 +202,9 @@ def _pinned(
 
 
 def nothing_to_release(home: TableHome, stream: str) -> HeadgateError:
-    """Why no shard is a stream's: it never wrote to the table, or its shards have no owner any more."""
+    """The error if no shard belongs to the stream: it never wrote to the table, or its shards have no
+    owner any more.
+    """
     if stream not in (known := list_streams(home.records)):
         return no_stream(stream, known, home.uri)
     return InvalidInput(
@@ -222,7 +223,8 @@ def release(
     names: Mapping[UUID, str] | None = None,
     forget_owner: bool = False,
 ) -> TableCheckpoint:
-    """Flush all shards of a stream, WAL-only or not, pin the table, and let native open them, or `only` those named.
+    """Flush all shards of a stream, WAL-only or not, pin the table, and let native open the shards (all, or those in
+    `only`).
 
     THIS WRITES, AND IT FENCES THE STREAM. With `forget_owner` any other stream or writer may open them as well. The
     checkpoint expires after RELEASE_EXPIRES. Raises as `checkpoint_stopped` does.
@@ -281,7 +283,7 @@ def _close_gap(writer: ShardWriter) -> None:
 
 
 def _fold_others(home: TableHome, holders: Holders, done: Sequence[str]) -> None:
-    """Anyone may fold a log, also one that runs."""
+    """Folds the logs of the other streams. Anyone may fold a log, even of a running stream."""
     replay_after = {shard_id: manifest.replay_after for shard_id, manifest in holders.manifests.items()}
     for stream, state in holders.logs.items():
         if stream not in done and state.sequence:

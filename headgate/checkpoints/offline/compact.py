@@ -1,7 +1,7 @@
 """Compaction of a table that nobody runs: each shard with SSTables is opened fully, hence fenced (R16).
 
-Promises: those of `compact`, over all streams and direct writers of the table together. A shard that native could
-open before, it can open afterwards.
+Promises: those of `compact`, over all streams and direct writers of the table together. A shard that native could open
+before can be opened by native afterwards.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from headgate.steps import step
 
 @dataclass(frozen=True)
 class ShardBacklog:
-    """A shard whose SSTables wait to be taken in."""
+    """A shard whose SSTables the base has not taken in."""
 
     shard_id: UUID
     name: str | None
@@ -40,23 +40,25 @@ class ShardBacklog:
 
 @dataclass(frozen=True)
 class Compacted:
-    """What a compaction did."""
+    """Result of a compaction."""
 
     sstables: int = 0
     nbytes: int = 0
-    """Of their rows in memory."""
+    """Bytes of the SSTables' rows in memory."""
     rows: int = 0
-    """That the base has taken in."""
+    """Rows that the base has taken in."""
     deleted: int = 0
     """Rows of the base that deletes removed."""
     rounds: int = 0
     tidied: Tidied | None = None
     indexed: int = 0
-    """Segments that full-text indexes got, see `Table.compact`."""
+    """Segments added to full-text indexes, see `Table.compact`."""
 
 
 def backlog(home: TableHome, shard_ids: Iterable[UUID], names: Mapping[UUID, str] | None = None) -> list[ShardBacklog]:
-    """What a compaction would take, and whose it is. Reads manifests and logs; writes nothing."""
+    """The SSTables that a compaction would take in, with the owners of their shards. Reads manifests and logs; writes
+    nothing.
+    """
     return _backlog(Holders.read(home, shard_ids, names or {}))
 
 
@@ -71,14 +73,14 @@ def compact_stopped(
 ) -> Compacted:
     """Take all SSTables into the base. THIS WRITES, AND IT FENCES THE WRITERS AND STREAMS of every shard that has any.
 
-    1. look who holds what.
+    1. read who owns which shard.
     2. open every stream whose shards have SSTables by a driver, every other such shard by a claim and a barrier.
     3. rounds of `compact_round` until none is left.
     4. tidy the base, see `tidy_base`.
     5. streams whose shards native could open: let replay_after pass the new barriers, and unseal again.
 
     A stream that runs elsewhere is Fenced by its next batch. A crash anywhere leaves a table that is the same to every
-    reader, and compacting it again completes it. Raises Fenced if somebody else came later, InvalidInput, DataLoss,
+    reader, and compacting it again completes it. Raises Fenced if another opener came later, InvalidInput, DataLoss,
     Transient.
     """
     settle_base(home.store)
@@ -130,7 +132,7 @@ def _of(holders: Holders, shard_id: UUID, manifest: Manifest) -> ShardBacklog:
 
 
 def _owned(found: Iterable[ShardBacklog]) -> dict[str, list[str]]:
-    """Per stream the shards that wait, by name, or by id where no name is known."""
+    """Per stream the shards that wait, by name, or by id if the name is unknown."""
     owned: dict[str, list[str]] = {}
     for one in found:
         if one.owner is not None:

@@ -1,9 +1,10 @@
-"""Retention where the WAL is the table: entries up to a position are let go, by an explicit record (R18).
+"""Retention if the WAL is the table: an explicit record expires entries up to a position (R18).
 
-A WAL-only stream never flushes, so its WAL grows forever unless somebody says that old rows are not wanted. Promises:
-1. Only settled entries of WAL-only streams go, and of direct writers' shards that are named; never a part of an entry.
-2. Before anything changes, a record of what goes, and by whose wish, is durable; it stays forever.
-3. It goes through the stream's ownership: whoever runs the stream is fenced, and nothing of a batch in flight counts.
+A WAL-only stream never flushes, so its WAL grows forever unless someone says that old rows are not wanted. Promises:
+1. Only settled entries of WAL-only streams, and of direct writers' shards that are named, are expired; never a part of
+   an entry.
+2. Before anything changes, a record of what is expired, and on whose request, is durable; it stays forever.
+3. Expiry takes over the stream: whoever runs it is fenced, and nothing of a batch in flight counts.
 4. A crash anywhere leaves a table without gaps; the same call completes it.
 """
 
@@ -34,19 +35,21 @@ from headgate.shards.wal.listing import entries
 from headgate.steps import step
 
 ROOT = "expired/"
-"""Below the folder of the table's own records: one folder per shard, one record per position that was let go."""
+"""Below the folder of the table's own records: one folder per shard, one record per position up to which entries
+expired.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class BeforePosition:
-    """Entries below a position of the one shard that is named."""
+    """Entries below a position of the one named shard."""
 
     position: int
 
 
 @dataclass(frozen=True, slots=True)
 class BeforeCheckpoint:
-    """Entries that were there when a checkpoint was taken."""
+    """Entries that existed when a checkpoint was taken."""
 
     name: str
 
@@ -63,7 +66,7 @@ Before: TypeAlias = BeforePosition | BeforeCheckpoint | OlderThan
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """One shard: entries (replay_after, upto] go."""
+    """Expiry of one shard: entries (replay_after, upto] are expired."""
 
     shard_id: UUID
     name: str | None
@@ -95,9 +98,10 @@ def plan_expiry(
     shard: UUID | None = None,
     names: Mapping[UUID, str] | None = None,
 ) -> list[Expiry]:
-    """What would go, of one stream, one shard, or of every WAL-only stream. Reads only; ages by this machine's clock.
+    """What would be expired, of one stream, one shard, or every WAL-only stream. Reads only; ages by this machine's
+    clock.
 
-    Raises InvalidInput if nothing may go, NotFound for a checkpoint that is not there.
+    Raises InvalidInput if nothing may be expired, NotFound if the checkpoint does not exist.
     """
     holders = Holders.read(home, shard_ids, names or {})
     chosen = _chosen(home, holders, before, stream, shard)
@@ -115,11 +119,12 @@ def expire(
     shard: UUID | None = None,
     names: Mapping[UUID, str] | None = None,
 ) -> list[Expiry]:
-    """Let the entries go. THIS WRITES, AND IT FENCES THE STREAMS AND WRITERS of these shards. What went, per shard:
+    """Expire the entries. THIS WRITES, AND IT FENCES THE STREAMS AND WRITERS of these shards. Returns what was expired,
+    per shard:
 
-    1. look who holds what; refuse streams with MemTables, and tables with a key whose older rows would come back.
-    2. open: claims, barriers and open records (R16). Ages are the store's: the barrier tells its time.
-    3. put the record of what goes, per shard.
+    1. read who owns which shard; refuse streams with MemTables, and tables with a key whose older rows would come back.
+    2. open: claims, barriers and open records (R16). Ages are by the store's clock, taken from the barrier.
+    3. put the record of what is expired, per shard.
     4. raise the plan, then move replay_after, never past the settled position (R1, R4).
     5. fold the logs.
 
@@ -171,11 +176,11 @@ def _expire_shard(shard: Shard, holders: Holders, before: Before, ends: Mapping[
     return goes
 
 
-# -- what may go -------------------------------------------------------------------
+# -- what may expire ----------------------------------------------------------------
 
 
 def _chosen(home: TableHome, holders: Holders, before: Before, stream: str | None, shard: UUID | None) -> list[UUID]:
-    """The shards that are meant. Raises InvalidInput, NotFound for a stream that the table does not have."""
+    """The shards to expire. Raises InvalidInput, NotFound for a stream that the table does not have."""
     if isinstance(before, BeforePosition) and shard is None:
         raise InvalidInput(
             "A position needs a shard.", advice="name the shard with --shard, or give an age or a checkpoint"
@@ -224,7 +229,7 @@ def _by_owner(home: TableHome, holders: Holders, chosen: Sequence[UUID]) -> dict
 
 
 def _ends(home: TableHome, before: Before) -> Mapping[UUID, int]:
-    """Per shard, the first position that a checkpoint does not have."""
+    """Per shard, the first position that is not in the checkpoint."""
     if not isinstance(before, BeforeCheckpoint):
         return {}
     pinned = CheckpointStore(home.records, home.uri).get(before.name).checkpoint.shards
@@ -232,7 +237,7 @@ def _ends(home: TableHome, before: Before) -> Mapping[UUID, int]:
 
 
 def _held_expiry(claim: Claim, holders: Holders, before: Before, ends: Mapping[UUID, int]) -> Expiry:
-    """Under a claim: by the store's clock, which the barrier tells, and no further than the barrier."""
+    """The expiry under a claim: by the store's clock, taken from the barrier, and no further than the barrier."""
     manifest = claim.shard.manifests.held(claim.epoch, claim.claim_id)
     barrier = claim.next_position - 1
     now = claim.shard.wal.head(claim.shard.wal_key(barrier)).modified
@@ -263,7 +268,7 @@ def _expiry(
 
 
 def _put_record(home: TableHome, before: Before, expiry: Expiry) -> None:
-    """Twice equals once: what goes up to a position is said once."""
+    """Put the record, once per position. Idempotent."""
     step("record")
     if expiry.upto <= expiry.replay_after:
         return

@@ -1,7 +1,7 @@
-"""A table as a checkpoint has it: exactly the rows of that instant, whatever was flushed, compacted or collected since.
+"""A table at a checkpoint: exactly the rows of that instant, whatever was flushed, compacted or collected since.
 
-Reads what the record names and nothing else: the SSTables of its manifests, the WAL from replay_after to where it
-ended, judged by the folds, and the base at its version. Writes nothing, fences nobody.
+Reads only what the record names: the SSTables of its manifests, the WAL from replay_after to its end (visible as the
+folds say), and the base at its version. Writes nothing, fences nobody.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from headgate.shards.wal.tailer import WalTailer
 def read_checkpoint(home: TableHome, checkpoint: TableCheckpoint) -> TableView:
     """The rows of the checkpoint. Memory holds the tails of its WALs, never the base.
 
-    Raises DataLoss if something is gone that the checkpoint names: it was dropped, has expired, or was not respected;
+    Raises DataLoss if something that the checkpoint names is gone: it was dropped, has expired, or was not respected;
     Corrupt.
     """
     visible = Visible.of(map(unfolded, checkpoint.streams.values()), home.uri)
@@ -50,7 +50,7 @@ def without_tails(home: TableHome, checkpoint: TableCheckpoint) -> TableView:
 
 
 def open_at(home: TableHome, name: str) -> tuple[TableHome, pa.Schema, TableCheckpoint]:
-    """The table's home and columns as a checkpoint has them; nothing can be written through it.
+    """The table's home and columns at a checkpoint, read-only.
 
     Raises NotFound if there is no such checkpoint, InvalidInput if it has expired, DataLoss.
     """
@@ -66,7 +66,7 @@ def open_at(home: TableHome, name: str) -> tuple[TableHome, pa.Schema, TableChec
 
 
 def home_at(home: TableHome, checkpoint: TableCheckpoint) -> tuple[TableHome, pa.Schema]:
-    """The table's home and columns as they are at a checkpoint; nothing can be written through it. Raises DataLoss."""
+    """The table's home and columns at a checkpoint, read-only. Raises DataLoss."""
     dataset = base_at(home, checkpoint)
     then = replace(home, schema=RowSchema.of(dataset.schema, tuple(field_ids(dataset))))
     why = f"The table was opened at checkpoint {checkpoint.name!r}, which is read-only."
@@ -74,7 +74,7 @@ def home_at(home: TableHome, checkpoint: TableCheckpoint) -> tuple[TableHome, pa
 
 
 def base_at(home: TableHome, checkpoint: TableCheckpoint) -> Any:
-    """The base as a checkpoint has it. Raises DataLoss if that version is gone, Transient."""
+    """The base at a checkpoint's version. Raises DataLoss if that version is gone, Transient."""
     try:
         return open_dataset(home.store, version=checkpoint.base_version)
     except DataLoss as error:
@@ -96,7 +96,7 @@ def for_reading(home: TableHome, why: str) -> TableHome:
 
 
 def tail_batches(home: TableHome, pinned: PinnedShard, visible: Visible) -> Iterator[pa.RecordBatch]:
-    """The rows of a pinned shard that are in no SSTable, in storage form and in order; read as they are asked for."""
+    """The rows of a pinned shard that are in no SSTable, in storage form and in order; read lazily."""
     for part in _tail(home, pinned, visible):
         yield from part.batches
 

@@ -1,14 +1,14 @@
 """The cache of a reader between snapshots, so that it reads only what is new.
 
 Promises:
-1. It never answers what the current state is: that is read from the store each time, in the order of R11. It contains
-   only immutable objects: manifests by version, log records by sequence, entries by position, SSTables by path, the
-   base by version; all of one table, known by its id. Where the base is another table's (made again in the same place,
-   or overwritten by native Lance), that is an error, and nothing of it is kept.
-2. Whether an entry counts is not kept: it is judged again against the logs.
-3. Tails and what Lance holds of the base lie in the budget of `headgate.caches`; a tail takes at most a quarter of it,
-   and what does not fit is read each time.
-4. Thread-safe. Pickled it is empty, and what it holds goes with it. Nothing native is made before the first read.
+1. It never supplies the current state: that is read from the store each time, in the order of R11. It contains only
+   immutable objects: manifests by version, log records by sequence, entries by position, SSTables by path, the base by
+   version; all of one table, identified by its id. If the base belongs to another table (created again in the same
+   place, or overwritten by native Lance), that is an error, and nothing of it is kept.
+2. Visibility of entries is not cached: it is decided again from the logs.
+3. Tails, and what Lance holds of the base, count against the budget of `headgate.caches`; a tail takes at most a
+   quarter of it, and what does not fit is read each time.
+4. Thread-safe. A pickled copy is empty, and its content is freed with it. Nothing native is made before the first read.
 """
 
 from __future__ import annotations
@@ -39,27 +39,31 @@ from headgate.shards.shard import TABLE_ID, Shard, TableHome
 from headgate.shards.wal.tailer import WalEntry
 
 TAIL_SHARE = 4
-"""The part of the budget that one tail may take. Of the default it is what a shard is flushed at by default."""
+"""One tail may take at most one part in this many of the budget. Of the default budget, that is the default size at
+which a shard is flushed.
+"""
 
 SESSION_BYTES, SESSION_SHARE = 64 << 20, 8
-"""Lance may hold so many bytes of the base's indexes, and of its files' metadata; each at most that part of the budget.
+"""Maximum bytes that Lance may hold of the base's indexes, and of its files' metadata; each at most one part in
+SESSION_SHARE of the budget.
 """
 
 OPENED_BYTES = 50_000
-"""About what an opened SSTable takes."""
+"""About the size of an opened SSTable."""
 
 LOG_ENTRIES = 20_000
-"""Entries that the state of a log lists above its fold, up to which it is kept: some megabytes. Beyond, it is read from
-the newest fold again."""
+"""Maximum entries above its fold for which a log's state is kept: some megabytes. A larger state is read from the
+newest fold again.
+"""
 
 
 Read: TypeAlias = Callable[[int, int], Iterator[WalEntry]]
-"""Reads exactly the entries from a position to another."""
+"""Reads exactly the entries [start, stop)."""
 
 
 @dataclass(frozen=True)
 class _Tail:
-    """Entries of one shard, one after the other from the first position on, and what was last made of them."""
+    """Consecutive entries of one shard from position `first` on, and the delta last made of them."""
 
     first: int
     entries: tuple[WalEntry, ...] = ()
@@ -77,13 +81,12 @@ class _Tail:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the entries."""
         return sum(self.sizes)
 
     @property
     def own_bytes(self) -> int:
-        """Without the tables, which hold the same rows; with the keys, which a lookup puts into one piece, and with the
-        SSTables that reads have opened.
+        """Size without the tables' rows, which are those of the entries; with the keys, which a lookup copies into one
+        piece, and with the SSTables that reads have opened.
         """
         key = () if self.delta is None else self.delta.shard.home.schema.primary_key
         keys = sum(int(table.column(name).nbytes) for table in self.tables for name in key)
@@ -91,7 +94,7 @@ class _Tail:
         return 1_000 + opened + max(0, self.nbytes - sum(int(table.nbytes) for table in self.tables)) + keys
 
     def cut(self, start: int, stop: int) -> _Tail:
-        """The entries of [start, stop) alone, as far as they are here without a gap."""
+        """The entries of [start, stop) alone, if they follow on without a gap."""
         if not self.first <= start <= self.stop:
             return _Tail(start)
         part = slice(start - self.first, max(start, stop) - self.first)
@@ -100,7 +103,7 @@ class _Tail:
 
 @dataclass(frozen=True)
 class _Opened:
-    """The base, and what Lance holds of it and of its versions before."""
+    """The base, and what Lance holds of it and of its earlier versions."""
 
     session: Any
     base: Base | None = None
@@ -115,7 +118,7 @@ _serials = count()
 
 
 class TableCache:
-    """Of one table."""
+    """The cache of one table."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -132,7 +135,6 @@ class TableCache:
         return sum(self._tail(shard_id).nbytes for shard_id in self._kept.copy())
 
     def clear(self) -> None:
-        """Empty the cache."""
         with self._lock:
             _forget(self._serial, self._kept)
             self._kept.clear()
@@ -141,8 +143,8 @@ class TableCache:
     # -- manifests and logs --------------------------------------------------------------
 
     def manifests(self, home: TableHome, shard_ids: Callable[[], Iterable[UUID]]) -> dict[UUID, Manifest | None]:
-        """The latest manifests of the shards that there are, by id: those that are known are asked while
-        `shard_ids` looks for others.
+        """The latest manifests of the existing shards, by id: known shards are read while `shard_ids`
+        looks for others.
         """
         with parallel.beside("snapshot", near=home.store.is_near) as begin:
             begun = {shard_id: begin(self.latest, Shard(home, shard_id)) for shard_id in tuple(self._manifests)}
@@ -151,14 +153,14 @@ class TableCache:
             return {one: manifest() for one, manifest in reading.items()}
 
     def latest(self, shard: Shard) -> Manifest | None:
-        """The shard's latest manifest: one LIST, and a GET where it is new."""
+        """The shard's latest manifest: one LIST, and a GET if it is new."""
         found = shard.manifests.latest(self._manifests.get(shard.id))
         if found is not None:
             self._manifests[shard.id] = found
         return found
 
     def logs(self, home: TableHome) -> list[LogState]:
-        """The commit logs of all streams: a LIST each, and a GET for each record that is new."""
+        """The commit logs of all streams: one LIST each, and a GET for each new record."""
         known = self._logs
         names = {stream_folder(stream).removeprefix(ROOT): stream for stream in known}
 
@@ -176,9 +178,8 @@ class TableCache:
     # -- tails ----------------------------------------------------------------------------
 
     def delta(self, shard: Shard, stop: int, state: object, make: Callable[[], ShardDelta]) -> ShardDelta:
-        """What was made of the tail up to `stop` in this state, or is made of it now; its SSTables stay open.
-
-        States are equal only where all is equal that it is made of.
+        """The delta made of the tail up to `stop` in this state, cached or made now; its SSTables stay open. States
+        must be equal only if everything that the delta is made of is equal.
         """
         before = self._tail(shard.id)
         if before.delta is not None and before.state == state:
@@ -189,13 +190,15 @@ class TableCache:
             made.opened.update({path: one for path, one in before.delta.opened.copy().items() if path in paths})
         with self._lock:
             tail = self._tail(shard.id)
-            # Rows that are not kept as entries are not kept as tables either.
+            # If the entries are not kept, neither are the tables with their rows.
             if tail.stop >= stop and sum(table.nbytes for table in made.tables) <= tail.nbytes:
                 self._keep(shard.id, replace(tail, state=state, delta=made))
         return made
 
     def entries(self, shard: Shard, start: int, stop: int, read: Read) -> Iterator[WalEntry]:
-        """Those of [start, stop): first the kept ones, then what is read; as many as fit are kept."""
+        """The entries of [start, stop): first the kept ones, then the rest, read from the store; as many as fit are
+        kept.
+        """
         known = self._tail(shard.id).cut(start, stop)
         yield from known.entries
         kept, sizes = list(known.entries), list(known.sizes)
@@ -221,7 +224,7 @@ class TableCache:
     # -- the base ---------------------------------------------------------------------------
 
     def base(self, home: TableHome) -> Base:
-        """The base as it is now: Lance looks for its latest version, and what it held of it before is used again.
+        """The base as it is now: Lance looks for its latest version, and reuses what it held of it before.
 
         Raises InvalidInput if it is no longer this table's, and then nothing is kept; DataLoss, Transient.
         """
@@ -240,10 +243,10 @@ class TableCache:
                 self.clear()
                 raise
             base = Base(home, StoredRows(home.schema, dataset))
-        _bases.put(self._serial, _Opened(opened.session, base))  # which measures the session anew
+        _bases.put(self._serial, _Opened(opened.session, base))  # which measures the session again
         return base
 
-    # -- pickling: nothing goes along ---------------------------------------------------------
+    # -- pickling: the content is left behind --------------------------------------------------
 
     def __reduce__(self) -> tuple[type[TableCache], tuple[()]]:
         return TableCache, ()
@@ -261,5 +264,5 @@ def _session() -> Any:
 
 
 def _size(found: WalEntry) -> int:
-    """Bytes that it holds in memory: those that were read, or more where they were compressed."""
+    """Bytes that it holds in memory: those that were read, or more if they were compressed."""
     return max(found.entry.nbytes, sum(int(batch.nbytes) for batch in found.entry.batches))

@@ -3,14 +3,14 @@
 A checkpoint is one record, `checkpoints/<name>/<id>.json` in the folder of the table's records. It holds everything a
 reader of that instant needs but the data: the base's version, the manifest of each shard and where its tail ends, and
 per stream the fold of its log. So later flushes, folds, compactions and collections do not matter. Garbage collection
-reads them and keeps what they name. The key carries the checkpoint's id, so that whoever deletes one that was listed
-long ago never meets another that was taken under the same name since (R20). Earlier releases put
+reads the records and keeps what they name. The key contains the checkpoint's id, so that deleting a record that was
+listed long ago never deletes another that was taken under the same name since (R20). Earlier releases put
 `checkpoints/<name>.json`: such a record is read, dropped and collected as it is, and no new one is put there.
 
 Promises:
-1. A record is there whole or not at all, and never changes. A name is free again once its checkpoint was dropped; of
-   two that are taken under one name at the same time, one stays at most.
-2. Its age is the store's: it expires so many seconds after the store took it.
+1. A record exists whole or not at all, and never changes. A name is free again after its checkpoint was dropped; of two
+   checkpoints taken under one name at the same time, at most one stays.
+2. Its age is by the store's clock: it expires a number of seconds after the store took it.
 """
 
 from __future__ import annotations
@@ -38,28 +38,27 @@ ROOT = "checkpoints/"
 """Below the folder of the table's own records."""
 
 TAG_PREFIX = "headgate-checkpoint-"
-"""The Lance tag that holds a checkpoint's base version (R14) is named by this and the checkpoint's id."""
+"""Prefix of the Lance tag that holds a checkpoint's base version (R14); the checkpoint's id follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class PinnedShard:
-    """One shard as the checkpoint has it: the manifest, and its tail [replay_after + 1, end)."""
+    """One shard at the checkpoint: the manifest, and its tail [replay_after + 1, end)."""
 
     manifest: Manifest
     end: int
-    """The first position that is not part of it: the tip when it was read."""
+    """The first position after the tail: the tip when it was read."""
     name: str | None = None
-    """None where it cannot be told from the id."""
+    """None if it is unknown."""
 
     @property
     def shard_id(self) -> UUID:
-        """The shard."""
         return self.manifest.shard_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableCheckpoint:
-    """What the record says."""
+    """Content of the record."""
 
     KIND: ClassVar = "checkpoint"
     checkpoint_id: str
@@ -69,7 +68,7 @@ class TableCheckpoint:
     base_version: int
     shards: Mapping[UUID, PinnedShard] = field(default_factory=dict)
     streams: Mapping[str, Fold] = field(default_factory=dict)
-    """Per stream its log, folded; visible positions above replay_after are in it."""
+    """Each stream's folded log, with the visible positions above replay_after."""
     expires_after: float | None = None
     """Seconds after the store took the record; None if it stays until it is dropped."""
     note: str = ""
@@ -77,23 +76,22 @@ class TableCheckpoint:
 
     @property
     def tag(self) -> str:
-        """The Lance tag on the base."""
         return f"{TAG_PREFIX}{self.checkpoint_id}"
 
 
 @dataclass(frozen=True, slots=True)
 class StoredCheckpoint:
-    """A checkpoint as it lies in the store."""
+    """A checkpoint as it is stored."""
 
     checkpoint: TableCheckpoint
     taken_at: datetime
-    """By the store's clock."""
+    """Time by the store's clock."""
     key: str
-    """Of its record, below the folder of the table's records."""
+    """Key of its record, below the folder of the table's records."""
 
     @property
     def expires_at(self) -> datetime | None:
-        """By the store's clock."""
+        """Time by the store's clock; None if it never expires."""
         after = self.checkpoint.expires_after
         return None if after is None else self.taken_at + timedelta(seconds=after)
 
@@ -110,13 +108,13 @@ class CheckpointStore:
         self._table = table_uri
 
     def put(self, checkpoint: TableCheckpoint) -> None:
-        """Store it: put it, then look for others of the name, and take it back where there is one. Two at the same time
-        may both be taken back.
+        """Store it: put it, then look for others of the same name, and take it back if there is one. Of two concurrent
+        puts, both may be taken back.
 
-        Raises InvalidInput if another one has the name; a lost response is not an error.
+        Raises InvalidInput if another checkpoint has the name; a lost response is not an error.
         """
         key, data = checkpoint_key(checkpoint.name, checkpoint.checkpoint_id), encode(checkpoint)
-        # Nobody else has the id: an object there is ours, and the response to its put was lost.
+        # The id is unique, so an object there is ours, and the response to its put was lost.
         with suppress(AlreadyExists):
             self._store.put_if_absent(key, data)
         if any(info.key != key for info in self._named(checkpoint.name)):
@@ -128,7 +126,7 @@ class CheckpointStore:
             )
 
     def get(self, name: str) -> StoredCheckpoint:
-        """One by name. Raises NotFound, Corrupt, InvalidInput for one of a newer release."""
+        """One checkpoint by name. Raises NotFound, Corrupt, InvalidInput if a newer release wrote it."""
         for info in sorted(self._named(name), key=lambda one: (one.modified, one.key)):
             if (found := self._found(info)) is not None:
                 return found
@@ -138,18 +136,18 @@ class CheckpointStore:
         )
 
     def list(self) -> list[StoredCheckpoint]:
-        """All of them, oldest first. Raises Corrupt: what cannot be read may pin anything."""
+        """All of them, oldest first. Raises Corrupt: an unreadable one may pin anything."""
         found = parallel.each("checkpoints", self._found, self._infos())
         return sorted((one for one in found if one is not None), key=lambda one: (one.taken_at, one.checkpoint.name))
 
     def drop(self, name: str) -> TableCheckpoint:
-        """Remove the record: from here nothing is pinned by it. Raises NotFound."""
+        """Remove the record: from here on it pins nothing. Raises NotFound."""
         found = self.get(name)
         self.remove(found.key)
         return found.checkpoint
 
     def remove(self, key: str) -> None:
-        """Remove one record by its key, and no other that has its name. A missing one is fine."""
+        """Remove one record by its key, and no other of the same name. A missing one is fine."""
         delete(self._store, key, "checkpoint")
 
     def _named(self, name: str) -> Iterable[ObjectInfo]:
@@ -176,24 +174,24 @@ class CheckpointStore:
 
 
 def checkpoint_key(name: str, checkpoint_id: str) -> str:
-    """The object of a checkpoint. Raises InvalidInput for an empty name or bad Unicode."""
+    """Key of a checkpoint. Raises InvalidInput for an empty name or bad Unicode."""
     return f"{ROOT}{folder_name(name, 'checkpoint')}/{checkpoint_id}.json"
 
 
 def is_key_of(key: str, checkpoint: TableCheckpoint) -> bool:
-    """True if the checkpoint may lie there: where it is put now, or where earlier releases put it."""
+    """True if the checkpoint may have this key: the current form, or that of earlier releases."""
     old = f"{ROOT}{folder_name(checkpoint.name, 'checkpoint')}.json"
     return key in (old, checkpoint_key(checkpoint.name, checkpoint.checkpoint_id))
 
 
 def encode(checkpoint: TableCheckpoint) -> bytes:
-    """The bytes of the record: JSON that people can read, the manifests in Lance's own bytes beside their numbers."""
+    """The record as JSON that people can read; the manifests in Lance's own bytes beside their numbers."""
     shards = {str(shard_id): _plain_shard(shard) for shard_id, shard in checkpoint.shards.items()}
     return records.encode(checkpoint, format_of(*checkpoint.streams.values()), shards=shards)
 
 
 def decode(data: bytes | memoryview) -> TableCheckpoint:
-    """The checkpoint in the bytes. Raises Corrupt, and InvalidInput for one of a newer release."""
+    """The checkpoint in the bytes. Raises Corrupt, and InvalidInput if a newer release wrote it."""
     what = "A table checkpoint"
     found = records.fields_of(data, what)
     with records.understood(what):

@@ -1,8 +1,8 @@
-"""One part of a read, in whatever process it runs: the rows of its layer that no newer layer hides.
+"""One part of a read, in any process: the rows of its layer that no newer layer hides.
 
-On a table with a key a part needs the keys of the newer layers: of the shard's tail and newer SSTables, for the base of
-all shards. They are read where they are needed, and kept for the next part of the same read in this process. Memory
-holds them and, for a tail with a key, its rows; never the base. Writes nothing.
+On a table with a key, a part needs the keys of the newer layers: for an SSTable, those of the shard's tail and newer
+SSTables; for the base, those of all shards. The process reads them when needed, and keeps them for the next part of the
+same read. Memory holds them and, for a tail with a key, its rows; never the base. Writes nothing.
 """
 
 from __future__ import annotations
@@ -31,10 +31,9 @@ from headgate.shards.shard import Shard
 def part_batches(
     plan: ReadPlan, part: ReadPart, columns: Sequence[str] | None = None, filter: Filter | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a part that count, and that a filter lets through.
+    """The visible rows of a part that pass the filter.
 
-    Raises InvalidInput for a column or filter that cannot be, Expired if the instant was collected, DataLoss,
-    Transient.
+    Raises InvalidInput for an invalid column or filter, Expired if the instant was collected, DataLoss, Transient.
     """
     result = result_schema(plan.home.schema, columns)
     if filter is not None:
@@ -86,9 +85,9 @@ def _tail(plan: ReadPlan, part: TailPart, result: pa.Schema, filter: Filter | No
 # -- keys of newer layers --------------------------------------------------------------
 
 _keys: Cache[pa.Table] = Cache("read_keys", lambda keys: int(keys.nbytes))
-"""Of a tail by read, of an SSTable by its place, which is not used again."""
+"""Keys of a tail by read, of an SSTable by its path, which is never reused."""
 _hidden: Cache[KeySet] = Cache("read_key_sets", lambda keys: keys.nbytes)
-"""Of all tails and SSTables, by read."""
+"""Keys of all tails and SSTables, by read."""
 
 
 def _keys_of_shards(plan: ReadPlan) -> KeySet:
@@ -103,7 +102,7 @@ def _keys_of_shards(plan: ReadPlan) -> KeySet:
 
 
 def _keys_of(plan: ReadPlan, shard: Shard, sstables: Sequence[SsTable]) -> Iterator[pa.Table]:
-    """The keys of a shard's tail and of some of its SSTables; nothing of a table without keys."""
+    """Keys of a shard's tail and of some of its SSTables; nothing if the table has no key."""
     key = plan.home.schema.primary_key
     if not key:
         return
@@ -118,7 +117,7 @@ def _keys_of(plan: ReadPlan, shard: Shard, sstables: Sequence[SsTable]) -> Itera
 
 
 def _distinct(plan: ReadPlan, batches: Iterator[pa.RecordBatch]) -> pa.Table:
-    """Their keys; copied, so that the other columns of a batch can go."""
+    """The distinct keys of the batches; copied, so that the other columns of a batch can be freed."""
     key = list(plan.home.schema.primary_key)
     schema = pa.schema([plan.home.schema.storage.field(name) for name in key])
     parts = [
@@ -133,7 +132,7 @@ def _visible(plan: ReadPlan) -> Visible:
 
 
 def _is_held(plan: ReadPlan) -> bool:
-    """True if what is missing should be there."""
+    """True if the read's checkpoint still holds what is missing."""
     if not plan.pinned:
         return False
     try:

@@ -1,11 +1,11 @@
 """A table at one instant: scan, lookup, search, clone and checkpoint share this.
 
 Promises:
-1. Every row of a committed batch, and every durable row of a direct writer, is in it exactly once; a batch is in it
-   whole or not at all, over all shards; no row of an uncommitted one is.
+1. It contains every row of a committed batch, and every durable row of a direct writer, exactly once; a batch is in it
+   whole or not at all, over all shards; rows of uncommitted batches are not in it.
 2. Reading writes nothing and fences nobody.
 3. Memory holds the unflushed tail of the WALs, never the base; of an instant without rows, nothing of either.
-4. The cache of an earlier read saves reads and changes nothing: each step reads the current state from the store.
+4. The cache of an earlier read saves reads but changes no result: each step reads the current state from the store.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from headgate.shards.wal.tip import listed_tip
 from headgate.steps import step
 
 TRIES = 8
-"""A try fails if a flush, fold or compaction came in between, which does not happen that often."""
+"""A try fails if a flush, fold or compaction came in between, which is rare."""
 
 
 @dataclass(frozen=True)
@@ -44,21 +44,20 @@ class ShardInstant:
     shard: Shard
     manifest: Manifest
     end: int
-    """The first position that was free."""
+    """The first free position."""
 
 
 @dataclass(frozen=True)
 class Instant:
-    """A table at one instant, as far as it can be told without reading rows."""
+    """A table at one instant, without reading rows."""
 
     shards: tuple[ShardInstant, ...]
     logs: tuple[LogState, ...]
     view: TableView
-    """The base at its version, and what the shards add; their tails only where rows were read."""
+    """The base at its version, and what the shards add; their tails only if rows were read."""
 
     @property
     def base_version(self) -> int:
-        """Of the base."""
         return int(self.view.base.dataset.version)
 
 
@@ -73,18 +72,18 @@ class _Moved(Exception):
 def read_snapshot(
     home: TableHome, shard_ids: Iterable[UUID] | Callable[[], Iterable[UUID]], *, cache: TableCache | None = None
 ) -> TableView:
-    """The table as it is now, with the rows of its tails; see `read_instant`. `cache` is of earlier reads of it, and
-    `shard_ids` may be what looks for them.
+    """The table as it is now, with the rows of its tails; see `read_instant`. `cache` is from earlier reads of it;
+    `shard_ids` may be a function that looks for them.
     """
     return _read(home, shard_ids if callable(shard_ids) else set(shard_ids).copy, _rows, cache or TableCache()).view
 
 
 TailStart: TypeAlias = Callable[[Shard, Manifest, Visible], int]
-"""The first position of a shard's tail that must be there."""
+"""Returns the first position of a shard's tail that must exist."""
 
 
 def above_replay(shard: Shard, manifest: Manifest, visible: Visible) -> int:
-    """Every entry that SSTables do not cover must be there."""
+    """Every entry that SSTables do not cover must exist."""
     return manifest.replay_after + 1
 
 
@@ -95,29 +94,28 @@ def read_instant(
     tail_start: TailStart = above_replay,
     cache: TableCache | None = None,
 ) -> Instant:
-    """The table as it is now, without rows (R11). `cache` is of earlier ones.
+    """The table as it is now, without rows (R11). `cache` is from earlier reads.
 
-    1. the manifests of all shards.
-    2. the commit logs of all streams: a log that was folded beyond a manifest, or that lists a shard which was
-       claimed meanwhile, means from 1 again.
-    3. per shard where the tail of its WAL ends; where a log lists more than was found beside 2, that is looked for
-       again. Entries that were flushed and collected meanwhile
-       mean from 1 again; missing ones at or above `tail_start` are DataLoss.
-    4. the base. A mark on it for SSTables that a manifest does not know means from 1 again.
+    1. read the manifests of all shards.
+    2. read the commit logs of all streams. If a log was folded beyond a manifest, or lists a shard that was claimed
+       meanwhile: from 1 again.
+    3. per shard find the end of its WAL's tail; if a log lists more than was found before 2, look again. If entries
+       were flushed and collected meanwhile: from 1 again; missing ones at or above `tail_start` are DataLoss.
+    4. read the base. A mark on it for SSTables that a manifest does not know: from 1 again.
 
-    Raises DataLoss, Corrupt, InvalidInput if the base is not this table's any more, and Transient if the table keeps
+    Raises DataLoss, Corrupt, InvalidInput if the base is no longer this table's, and Transient if the table keeps
     moving.
     """
     return _read(home, set(shard_ids).copy, _ends, cache or TableCache(), tail_start)
 
 
 def visible_now(home: TableHome) -> Visible:
-    """What the commit logs of all streams list."""
+    """Entries that the commit logs of all streams list."""
     return Visible.of(TableCache().logs(home), home.uri)
 
 
 _ReadTail: TypeAlias = Callable[[Shard, Manifest, Visible, int, TableCache], ShardDelta]
-"""What a shard adds, of which the tail ends at a position."""
+"""Returns what a shard adds, given the end of its tail."""
 
 
 def _read(
@@ -170,7 +168,9 @@ def _try(
 
 
 def _check_known(asked: Sequence[Shard], claimed: Sequence[UUID], visible: Visible) -> None:
-    """A batch counts whole: a shard that a log lists and that was claimed after the manifests were read is read too."""
+    """A batch must be read whole: if a log lists a shard that was claimed after the manifests were read, that shard is
+    needed too.
+    """
     listed = {shard_id for shard_id, one in visible.shards.items() if not one.shard.startswith(PREFIX)}
     known = {shard.id for shard in asked}
     if appeared := listed - known:
@@ -192,8 +192,8 @@ def _tail(
     tail_start: TailStart,
     early: int | None,
 ) -> tuple[ShardDelta, int]:
-    """What the shard adds, and the first position that was free. `early` is where its tail ended before the logs were
-    read: it holds unless they list more.
+    """What the shard adds, and the first free position. `early` is the end of its tail before the logs were read: it
+    holds unless they list more.
     """
     check_place(shard, manifest)
     if not visible.covers(shard.id, manifest.replay_after):
@@ -216,7 +216,7 @@ def _tail(
 
 
 def _end(shard: Shard, manifest: Manifest, start: int) -> int:
-    """Where the tail ends. A LIST proves it, and that nothing of it is missing from the start on."""
+    """End of the tail. A LIST proves it, and that nothing is missing from `start` on."""
     end = listed_tip(shard, start)
     if end <= manifest.last_seen:
         what = f"The manifest names entry {manifest.last_seen}, but the WAL ends before {end}."
@@ -225,7 +225,7 @@ def _end(shard: Shard, manifest: Manifest, start: int) -> int:
 
 
 def _early_end(shard: Shard, manifest: Manifest, tail_start: TailStart) -> int | None:
-    """The same, where it can be told without the logs; None where it must be looked for after they were read."""
+    """End of the tail, if it can be found without the logs; None if it must be looked for after they were read."""
     try:
         return _end(shard, manifest, manifest.replay_after + 1) if tail_start is above_replay else None
     except HeadgateError:
@@ -233,7 +233,7 @@ def _early_end(shard: Shard, manifest: Manifest, tail_start: TailStart) -> int |
 
 
 def _marked(cache: TableCache, home: TableHome, shard_ids: frozenset[UUID]) -> Base:
-    """The base, and what it says of the shards read as well."""
+    """The base; reads its compacted marks of the shards as well."""
     base = cache.base(home)
     base.compacted(shard_ids)
     return base
@@ -249,7 +249,7 @@ def _rows(shard: Shard, manifest: Manifest, visible: Visible, end: int, cache: T
         rows = pa.Table.from_batches(batches, schema=shard.home.schema.storage)
         return ShardDelta.of(shard, manifest, rows, entries=tuple((part.position, part.rows) for part in parts))
 
-    # All that a tail is made of, besides its entries, which never change.
+    # Everything that a tail's delta is made of, besides its entries, which never change.
     state = (start, end, manifest.generation, manifest.sstables, visible.shards.get(shard.id))
     return cache.delta(shard, end, state, made)
 

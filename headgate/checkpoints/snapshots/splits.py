@@ -1,8 +1,8 @@
 """A table at one instant, cut into parts that tasks read by themselves: base fragments, SSTables, WAL tails.
 
 Promises:
-1. The parts together are the table of that instant, each row once: newest row per key, deletes applied.
-2. The instant is fixed here. Where it is pinned, whatever is flushed, compacted or collected later changes nothing.
+1. The parts together are the table at that instant, each row once: newest row per key, deletes applied.
+2. The instant is fixed here. If it is pinned, later flushes, compactions and collections change nothing.
 3. Planning reads no rows.
 """
 
@@ -25,7 +25,7 @@ from headgate.shards.rows.view import ShardDelta
 from headgate.shards.shard import TableHome
 
 HOLD = 6 * 3600.0
-"""Seconds that a read holds its instant: longer than most queries run, and its end is not told to anyone."""
+"""Seconds that a read holds its instant: longer than most queries run, because the end of a read is not reported."""
 
 PART_BYTES = 128 << 20
 """Small fragments share a part up to this size, as Spark packs files (spark.sql.files.maxPartitionBytes)."""
@@ -62,21 +62,20 @@ class ReadPlan:
     """What the tasks of one read share. Picklable."""
 
     home: TableHome
-    """With the columns of the instant; nothing can be written through it."""
+    """With the columns of the instant; read-only."""
     at: TableCheckpoint
-    """The instant."""
     deltas: tuple[ShardDelta, ...]
     """Per shard the SSTables that the base has not taken in; no rows."""
     parts: tuple[ReadPart, ...]
     pinned: bool
-    """True if the checkpoint is stored. Otherwise only the age that garbage collection waits for holds it."""
+    """True if the checkpoint is stored. Otherwise only the minimum age of garbage collection protects the instant."""
 
 
 def plan_read(
     home: TableHome, shard_ids: Iterable[UUID], hold: float | None = HOLD, *, part_bytes: int = PART_BYTES
 ) -> ReadPlan:
-    """The table as it is now, held for so many seconds. THIS WRITES a checkpoint that expires, and drops those of
-    earlier reads that have; with None it writes nothing, and the read must be quicker than a collection.
+    """The table as it is now, held for `hold` seconds. THIS WRITES a checkpoint that expires, and drops expired ones of
+    earlier reads. With `hold=None` it writes nothing, and the read must finish before a collection takes its files.
 
     Raises DataLoss, Corrupt, Transient.
     """
@@ -91,7 +90,7 @@ def plan_read(
 def plan_at(
     home: TableHome, checkpoint: TableCheckpoint, *, pinned: bool = True, part_bytes: int = PART_BYTES
 ) -> ReadPlan:
-    """The table as a checkpoint has it. Writes nothing. Raises DataLoss, Corrupt."""
+    """The table at a checkpoint. Writes nothing. Raises DataLoss, Corrupt."""
     then, _ = home_at(home, checkpoint)
     view = without_tails(then, checkpoint)
     sizes = [(one.fragment_id, _nbytes(one)) for one in view.base.dataset.get_fragments()]
@@ -105,7 +104,7 @@ def plan_at(
 
 
 def grouped(sizes: Sequence[tuple[int, int]], limit: int) -> list[tuple[int, ...]]:
-    """Neighbours together up to a size; one that is larger goes alone. Order is kept."""
+    """Groups neighbours up to a size; a larger one goes alone. Order is kept."""
     groups: list[tuple[int, ...]] = []
     held = 0
     for number, size in sizes:
@@ -119,13 +118,13 @@ def grouped(sizes: Sequence[tuple[int, int]], limit: int) -> list[tuple[int, ...
 
 
 def has_tail(checkpoint: TableCheckpoint, shard_id: UUID) -> bool:
-    """True if a shard's WAL continues above what SSTables cover; there may be no visible row in it."""
+    """True if a shard's WAL continues above what SSTables cover; it may have no visible row there."""
     pinned = checkpoint.shards[shard_id]
     return pinned.end > pinned.manifest.replay_after + 1
 
 
 def drop_expired_reads(home: TableHome, own: str) -> None:
-    """Drop what earlier reads held and is over, by the store's clock, which the own record tells."""
+    """Drop expired checkpoints of earlier reads, by the store's clock, taken from the own record."""
     stored = CheckpointStore(home.records, home.uri).list()
     now = next((one.taken_at for one in stored if one.checkpoint.name == own), None)
     for one in stored:
@@ -135,6 +134,6 @@ def drop_expired_reads(home: TableHome, own: str) -> None:
 
 
 def _nbytes(fragment: object) -> int:
-    """Of its files; by its rows where an old version of Lance did not note that."""
+    """Bytes of the fragment's files; estimated from its rows if an old version of Lance did not note them."""
     files = [file.file_size_bytes for file in fragment.metadata.files]  # type: ignore[attr-defined]
     return sum(files) if all(files) else int(fragment.physical_rows) * 128  # type: ignore[attr-defined]

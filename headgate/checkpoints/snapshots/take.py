@@ -2,11 +2,11 @@
 
 Promises:
 1. Nothing is flushed and nobody is fenced.
-2. A checkpoint that was reported as taken holds everything it names until it is dropped or expires, however long its
-   taker or a collection slept meanwhile (R20).
+2. A checkpoint whose `take` has returned holds everything it names until it is dropped or expires, however long the
+   caller or a collection slept meanwhile (R20).
 3. A take that fails or crashes anywhere leaves nothing, or a checkpoint, or at most a tag of the base without a record,
-   which garbage collection removes. Of one that died before it had read the manifests again, `fsck` tells whether it is
-   whole; its record holds the base from our own clean-up, even without the tag.
+   which garbage collection removes. If it died before it had read the manifests again, `fsck` tells whether the
+   checkpoint is complete; its record protects the base from headgate's clean-up, even without the tag.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from headgate.shards.shard import Shard, TableHome
 from headgate.steps import step
 
 TRIES = 32
-"""Each lost try means that a flush or a compaction came in between. They do not run that often, but a busy machine may
-put this one to sleep in each try.
+"""A try fails if a flush or a compaction came in between. These are rare, but a busy machine may pause this process in
+each try.
 """
 
 OWN_PREFIX = "auto/"
-"""Names of the checkpoints that streams take by themselves begin so: `auto/<stream>/…`."""
+"""Prefix of the names of checkpoints that streams take by themselves: `auto/<stream>/…`."""
 
 READ_PREFIX = "read/"
-"""Names of the checkpoints that readers hold their snapshot by begin so."""
+"""Prefix of the names of checkpoints by which readers hold their snapshot."""
 
 TAKE_STEPS = ("manifests", "logs", "tails", "base", "record", "tag", "check", "taken")
 """Where `take` pauses, in order."""
@@ -67,16 +67,16 @@ def take(
 
     1. read the instant (R11): manifests, logs, ends of the WALs, the base.
     2. put the record.
-    3. hold the base's version by a tag (R14). Where it is gone: drop the record, and from 1 again. (A collection lists
-       tags, then reads records: one that listed this tag reads its record, however long it slept. R20.)
+    3. hold the base's version by a tag (R14). If that version is gone: drop the record, and from 1 again. (A collection
+       lists tags, then reads records: if it listed this tag, it also reads its record, however long it slept. R20.)
     4. read the manifests again: the checkpoint counts only if each has the SSTables and the replay_after of 1, and the
-       tag holds. Otherwise drop it, and from 1 again. (A collection reads manifests, then pins, then deletes: one
-       that missed the record has read manifests that name what this one names. R20.)
+       tag holds. Otherwise drop it, and from 1 again. (A collection reads manifests, then pins, then deletes: if it
+       missed the record, it has read manifests that name what the checkpoint names. R20.)
 
     An error after 2 drops the record as well, if the store allows.
 
-    `scope` is what the caller has done before, `names` are names of shards where the logs do not tell them,
-    `tail_start` and `cache` see `read_instant`. Raises InvalidInput if the name is taken, DataLoss, Corrupt, Transient.
+    `scope` is what the caller has done before, `names` are names of shards that the logs do not name; for `tail_start`
+    and `cache` see `read_instant`. Raises InvalidInput if the name is taken, DataLoss, Corrupt, Transient.
     """
     store = CheckpointStore(home.records, home.uri)
     ids = tuple(shard_ids)
@@ -122,7 +122,7 @@ def describe(
 
 
 def drop(home: TableHome, name: str) -> TableCheckpoint:
-    """Remove a checkpoint: its record, then its tag. After a crash between, collection removes the tag.
+    """Remove a checkpoint: its record, then its tag. After a crash in between, garbage collection removes the tag.
 
     Raises NotFound.
     """
@@ -132,17 +132,19 @@ def drop(home: TableHome, name: str) -> TableCheckpoint:
 
 
 def own_name(stream: str, sequence: int) -> str:
-    """A name for a checkpoint that a stream takes by itself when its log is at a sequence; unique."""
+    """A unique name for a checkpoint that a stream takes by itself when its log is at a sequence."""
     return f"{own_prefix(stream)}{sequence}-{uuid.uuid4().hex[:8]}"
 
 
 def own_prefix(stream: str) -> str:
-    """How the names of the stream's own checkpoints begin. No other stream's begin so: '/' is doubled inside."""
+    """Prefix of the names of the stream's own checkpoints. No other stream has the same prefix: '/' inside a name is
+    doubled.
+    """
     return f"{OWN_PREFIX}{stream.replace('/', '//')}/"
 
 
 def drop_older(home: TableHome, stream: str, keep: int) -> list[str]:
-    """Drop the stream's own checkpoints but the newest `keep`. The names of those that went."""
+    """Drop the stream's own checkpoints except the newest `keep`. Returns the names of the dropped ones."""
     found = own_checkpoints(home, stream)
     older = found[:-keep] if keep else found
     parallel.each("take", lambda one: _remove(home, one.key, one.checkpoint), older)
@@ -150,7 +152,7 @@ def drop_older(home: TableHome, stream: str, keep: int) -> list[str]:
 
 
 def own_checkpoints(home: TableHome, stream: str) -> list[StoredCheckpoint]:
-    """Those that the stream has taken by itself, oldest first: by its log, for a store's clock may count seconds."""
+    """The stream's own checkpoints, oldest first: ordered by its log, because a store's clock may count in seconds."""
     prefix = own_prefix(stream)
     found = CheckpointStore(home.records, home.uri).list()
     own = [
@@ -162,7 +164,7 @@ def own_checkpoints(home: TableHome, stream: str) -> list[StoredCheckpoint]:
 
 
 def check_name(name: str) -> None:
-    """Raises InvalidInput for a name that people may not give."""
+    """Raises InvalidInput if users may not give this name."""
     for prefix, who in ((OWN_PREFIX, "streams"), (READ_PREFIX, "readers")):
         if name.startswith(prefix):
             raise InvalidInput(
@@ -171,7 +173,7 @@ def check_name(name: str) -> None:
             )
 
 
-# -- what the record says ----------------------------------------------------------
+# -- content of the record ---------------------------------------------------------
 
 
 def _sequence(checkpoint: TableCheckpoint, stream: str) -> int:
@@ -197,7 +199,7 @@ def _replay_after(instant: Instant) -> dict[UUID, int]:
     return {one.shard.id: one.manifest.replay_after for one in instant.shards}
 
 
-# -- whether it holds --------------------------------------------------------------
+# -- whether the checkpoint holds ---------------------------------------------------
 
 
 def holds(pinned: Manifest, latest: Manifest | None) -> bool:
@@ -206,7 +208,7 @@ def holds(pinned: Manifest, latest: Manifest | None) -> bool:
 
 
 def _is_tagged(home: TableHome, checkpoint: TableCheckpoint, instant: Instant) -> bool:
-    """Put the tag. False: the version was cleaned up since it was read."""
+    """Put the tag. False if the version was cleaned up since it was read."""
     try:
         hold_version(home.store, checkpoint.tag, checkpoint.base_version, instant.view.base.dataset)
     except NotFound:
@@ -225,7 +227,7 @@ def _is_held(home: TableHome, checkpoint: TableCheckpoint, instant: Instant) -> 
 
 
 def _withdraw(home: TableHome, checkpoint: TableCheckpoint) -> None:
-    """Drop this one by its id, whoever else has its name."""
+    """Drop this checkpoint by its id, even if another has its name."""
     _remove(home, checkpoint_key(checkpoint.name, checkpoint.checkpoint_id), checkpoint)
 
 

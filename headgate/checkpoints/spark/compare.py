@@ -1,5 +1,5 @@
-"""Comparing Spark's checkpoint directory with the commit log: it is read without raising for damage, then compared by
-pure functions.
+"""Compares Spark's checkpoint directory with the commit log. Reading it does not raise for damage; pure functions
+compare.
 
 Five states, and what Spark would do at its next start:
 - *aligned*: Spark committed exactly what the table has.
@@ -28,79 +28,83 @@ T = TypeVar("T")
 State = Literal["aligned", "log ahead", "spark ahead", "lost", "foreign"]
 
 _STATEFUL = "state"
-"""Spark's folder for what a stateful query remembers."""
+"""Spark's folder for the state of a stateful query."""
 
 
 @dataclass(frozen=True)
 class SparkLook:
-    """What the directory says, as far as it can be read."""
+    """Readable content of the directory."""
 
     uri: str
     names: tuple[str, ...] = ()
-    """What is right below it; nothing: it is empty, or not there."""
+    """Names right below it; empty if it is empty or missing."""
     query_id: str | None = None
     planned: int | None = None
     """The last batch that Spark has logged."""
     done: int | None = None
-    """The last batch that Spark is done with."""
+    """The last batch that Spark has finished."""
     ends: tuple[SourceOffsets, ...] = ()
-    """Where the sources end in that one."""
+    """Where the sources end in the last finished batch."""
     upcoming: BatchSources | None = None
-    """What the logged batch reads that is not done."""
+    """What the logged but unfinished batch reads."""
     layout: tuple[SourceOffsets, ...] = ()
-    """The sources of the newest batch that can be read: which topics belong to which source."""
+    """The sources of the newest readable batch: which topics belong to which source."""
     begun: Mapping[str, bytes] = field(default_factory=dict)
-    """The files that say where its Kafka sources began, as far as they can be read."""
+    """Readable files that say where its Kafka sources began."""
     faults: tuple[str, ...] = ()
-    """What of it Spark could not read either, or not write to."""
+    """Faults that would stop Spark from reading the directory, or from writing to it."""
     is_foreign: bool = False
-    """True if a fault is a format of a newer Spark: nothing is broken then."""
+    """True if a fault is a newer Spark's format: then nothing is broken."""
 
     @property
     def is_there(self) -> bool:
-        """True if there is anything at all."""
+        """True if the directory has any content."""
         return bool(self.names)
 
     @property
     def is_stateful(self) -> bool:
-        """True if the query remembers rows of its own, which no commit log has."""
+        """True if the query has state of its own, which no commit log has."""
         return _STATEFUL in self.names
 
     def next_starts(self) -> dict[tuple[str, int], int]:
-        """Where the partitions continue: as the logged batch reads them that is not done, else after the last one."""
+        """Where the partitions continue: at the starts of the logged but unfinished batch, otherwise after the last
+        one.
+        """
         if self.upcoming is not None:
             return {(one.topic, one.partition): one.start for one in self.upcoming.ranges}
         return self.kafka_ends()
 
     def kafka_ends(self) -> dict[tuple[str, int], int]:
-        """Where Spark's next batch starts, as far as Kafka goes."""
+        """Where Spark's next batch starts, for Kafka sources."""
         return {place: end for one in self.ends for place, end in (one.kafka or {}).items()}
 
 
 @dataclass(frozen=True)
 class Standing:
-    """How the two stand to each other."""
+    """Result of the comparison."""
 
     state: State
     why: str
     """A sentence for people."""
     needs_rebuild: bool = False
     is_damaged: bool = False
-    """Spark would end with an error of its own, before it calls any sink."""
+    """True if Spark would fail with an error of its own, before it calls any sink."""
     is_mendable: bool = False
-    """A crash or a power cut leaves it so, and it is this stream's: a start may rebuild it without asking."""
+    """True if a crash or a power cut leaves such a directory, and it is this stream's: a start may rebuild it without
+    asking.
+    """
     upcoming: Mapping[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
-    """Per topic and partition, the offsets of a batch that Spark has logged and not finished."""
+    """By topic and partition, the offsets of a batch that Spark has logged and not finished."""
 
 
 def look_at_spark(checkpoint: SparkCheckpoint) -> SparkLook:
-    """Read what Spark would read at a start. Damage is told, not raised; a store that is away raises Transient."""
+    """Read what Spark would read at a start. Damage is reported, not raised; an unreachable store raises Transient."""
     names = checkpoint.names()
     if not names:
         return SparkLook(checkpoint.uri)
     faults: list[HeadgateError] = []
     query_id = _readable(checkpoint.query_id, faults)
-    # Offsets before commits: beside a query that runs, none is done that was not seen planned.
+    # Offsets before commits: beside a running query, no batch is then finished without having been seen as planned.
     planned, done = checkpoint.planned(), checkpoint.commits()
     last_planned, last_done = (numbers[-1] if numbers else None for numbers in (planned, done))
     if last_done is not None:
@@ -136,10 +140,10 @@ def look_at_spark(checkpoint: SparkCheckpoint) -> SparkLook:
 
 
 def standing(head: Head, spark: SparkLook) -> Standing:
-    """Which of the states it is, and what a start of the query would do. (Of *foreign* only what the head tells.)
+    """Which of the states it is, and what a start of the query would do. (*foreign* only as far as the head shows it.)
 
-    A batch that Spark has logged and not finished is judged as the sink would judge it; otherwise what counts is
-    where Spark's next batch would start. The query's id does not: a new one is welcome if it continues exactly.
+    A batch that Spark has logged and not finished is judged as the sink would judge it; otherwise only the start of
+    Spark's next batch counts. The query's id does not: a new one is accepted if it continues exactly.
     """
     if not spark.is_there:
         if head.last is None:
@@ -189,7 +193,7 @@ def _with_upcoming(head: Head, spark: SparkLook, query_id: str, upcoming: BatchS
 
 
 def _between_batches(head: Head, spark: SparkLook, done: int) -> Standing:
-    """Nothing is logged that is not done: the next batch starts where the last one ended."""
+    """Every logged batch is finished: the next one starts where the last one ended."""
     if head.last is None and head.rewound is None:
         why = f"Spark committed batch {done}, but the table has no batch of this stream: it was re-created, or is "
         return Standing("foreign", f"{why}not the checkpoint's table. The next batch will be refused.")
@@ -217,8 +221,8 @@ def _between_batches(head: Head, spark: SparkLook, done: int) -> Standing:
 def _old_copy(
     head: Head, query_id: str | None, batch: int, upcoming: Mapping[tuple[str, int], tuple[int, int]] | None = None
 ) -> Standing | None:
-    """The standing if the table has later batches of the same query, else None. A power cut takes the last files of
-    Spark's as well.
+    """The result if the table has later batches of the same query, else None. A power cut also loses the last files of
+    Spark.
     """
     if head.last is None or head.last.query_id != query_id or batch >= head.last.batch_id:
         return None
@@ -227,7 +231,7 @@ def _old_copy(
 
 
 def _is_own(head: Head, spark: SparkLook) -> bool:
-    """True if what can still be read is of this stream, and Spark finished nothing that the table does not have."""
+    """True if the readable content belongs to this stream, and Spark finished nothing that the table does not have."""
     known = {record.query_id for record in (head.last, head.opened) if record is not None}
     if spark.query_id is not None and known and spark.query_id not in known:
         return False
@@ -238,7 +242,7 @@ def _is_own(head: Head, spark: SparkLook) -> bool:
 
 
 def _from_zero(topic: str, partition: int) -> int:
-    """Where a partition starts that Spark meets for the first time. Kafka is not asked here."""
+    """Start of a partition that is new to Spark. Does not ask Kafka."""
     return 0
 
 

@@ -36,7 +36,9 @@ KafkaOffsets: TypeAlias = Mapping[tuple[str, int], int]
 
 _VERSIONS = ("v1", "v2")
 _MAX_BYTES = 4 << 20
-"""Of a file: the offsets of some hundred thousand partitions, and a bound for what JSON makes of them in memory."""
+"""Maximum size of a file: the offsets of some hundred thousand partitions. Also limits the memory of the
+parsed JSON.
+"""
 _NOTHING_YET = "-"
 """What Spark writes for a source that has no offset yet."""
 
@@ -47,13 +49,13 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?")
 
 @dataclass(frozen=True, slots=True)
 class SourceOffsets:
-    """Where one source ends in a batch. `text` is Spark's own; None: the source has no offset yet."""
+    """Where one source ends in a batch. `text` is Spark's own; None if the source has no offset yet."""
 
     source: str
-    """Its number, or its name where the query names its sources; also its folder under `sources/`."""
+    """Its number, or its name if the query names its sources; also its folder under `sources/`."""
     text: str | None
     kafka: KafkaOffsets | None
-    """Per topic and partition the end, exclusive; None for a source that is not Kafka's."""
+    """End (exclusive) by topic and partition; None for a source that is not Kafka."""
 
 
 class SparkCheckpoint:
@@ -61,14 +63,14 @@ class SparkCheckpoint:
 
     def __init__(self, uri: str, storage_options: Mapping[str, Any] | None = None) -> None:
         self.uri = redact(uri)
-        """Where it is, without credentials."""
+        """The location, without credentials."""
         self._scheme, self._path = _parsed(uri)
         self.options = dict(storage_options or {})
-        """Of its store. They may hold credentials."""
+        """Options of its store. They may hold credentials."""
         self._opened: Any = None
 
     def query_id(self) -> str:
-        """The id that the query keeps over restarts. Raises NotFound if Spark never started here."""
+        """The query's id, which survives restarts. Raises NotFound if Spark never started here."""
         try:
             return str(json.loads(self._read("metadata"))["id"])
         except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -118,24 +120,24 @@ class SparkCheckpoint:
         return BatchSources(tuple(ranges), tuple(new), tuple(opaque))
 
     def ranges(self, batch_id: int, earliest: Earliest) -> tuple[SourceRange, ...]:
-        """The Kafka ranges of a batch; `earliest` is asked for partitions that are new in it."""
+        """The Kafka ranges of a batch; `earliest` is called for partitions that are new in it."""
         return self.sources(batch_id).resolved(earliest)
 
     def planned(self) -> tuple[int, ...]:
-        """The batches that have an offsets file, rising. Spark keeps the last hundred or so."""
+        """Batches that have an offsets file, ascending. Spark keeps the last hundred or so."""
         return self._numbers("offsets")
 
     def commits(self) -> tuple[int, ...]:
-        """The batches that Spark is done with, rising."""
+        """Batches that Spark has finished, ascending."""
         return self._numbers("commits")
 
     def check_commit(self, batch_id: int) -> None:
-        """Raises NotFound, Corrupt or InvalidInput if Spark could not read that it is done with a batch."""
+        """Raises NotFound, Corrupt or InvalidInput if Spark could not read that it has finished a batch."""
         if not _is_json("\n".join(self._lines(f"commits/{batch_id}")[1:])):
             raise Corrupt(f"Spark's commits/{batch_id} is cut off.", checkpoint=self.uri)
 
     def names(self, folder: str = "") -> tuple[str, ...]:
-        """What is right below the directory, or a folder of it; nothing where it is empty, or not there."""
+        """Names right below the directory, or below a folder of it; empty if it is empty or missing."""
         place = f"{self._path}/{folder}" if folder else self._path
         try:
             found = self._guarded(folder or "directory", lambda fs: fs.ls(place, detail=False))
@@ -144,7 +146,7 @@ class SparkCheckpoint:
         return tuple(sorted(str(path).rstrip("/").rpartition("/")[2] for path in found))
 
     def begun(self) -> dict[str, bytes]:
-        """The files that say where the Kafka sources began, as far as they can be read."""
+        """Readable files that say where the Kafka sources began."""
         found = {}
         for source in filter(_SOURCE_NAME.fullmatch, self.names("sources")):
             with suppress(NotFound, Corrupt, InvalidInput):
@@ -157,8 +159,8 @@ class SparkCheckpoint:
         self._initial(source)
 
     def stray_checksums(self) -> tuple[str, ...]:
-        """Checksum files of Hadoop's that a power cut left without their file, where Spark writes next. It could not:
-        it would take the left one for another query's.
+        """Hadoop checksum files that a power cut left without their file, where Spark writes next. Spark could not
+        write there: it would take the leftover for another query's.
         """
         if self.local_path is None:
             return ()
@@ -167,18 +169,18 @@ class SparkCheckpoint:
 
     @property
     def local_path(self) -> str | None:
-        """The directory, where it is one of this machine."""
+        """The directory as a local path, None if it is not on this machine."""
         return self._path if self._scheme == "file" else None
 
     @property
     def location(self) -> str:
-        """The same place as `open_store` takes it. It may hold credentials."""
+        """The location in the form that `open_store` takes. It may hold credentials."""
         return self.local_path or f"{self._scheme}://{self._path}"
 
     # -- files ---------------------------------------------------------------------
 
     def _initial(self, source: str) -> KafkaOffsets:
-        """Where a Kafka source began. Its file starts with a zero byte, for the sake of Spark 2.0."""
+        """Where a Kafka source began. Its file starts with a zero byte, for compatibility with Spark 2.0."""
         file = f"sources/{source}/0"
         lines = self._lines(file)
         kafka = _kafka("\n".join(lines[1:]))
@@ -187,7 +189,7 @@ class SparkCheckpoint:
         return kafka
 
     def _lines(self, file: str) -> list[str]:
-        """Version first. Raises InvalidInput for one that is unknown."""
+        """Lines of a file; the first is the version. Raises InvalidInput for an unknown version."""
         try:
             lines = self._read(file).removeprefix(b"\0").decode().rstrip("\n").split("\n")
         except UnicodeDecodeError as error:
@@ -209,11 +211,11 @@ class SparkCheckpoint:
         return found
 
     def _numbers(self, folder: str) -> tuple[int, ...]:
-        """Checksum files, temporary files and compacted logs are not among them."""
+        """The numbers in a folder, without checksum files, temporary files and compacted logs."""
         return _as_numbers(self.names(folder))
 
     def _guarded(self, file: str, operation: Callable[[Any], Any]) -> Any:
-        """What fsspec answers, its errors in our words. Their texts may hold credentials: only chained."""
+        """Calls fsspec and translates its errors. Their texts may hold credentials, so they are only chained."""
         try:
             if self._opened is None:
                 self._opened = _filesystem(self._scheme, self.options)
@@ -230,7 +232,7 @@ class SparkCheckpoint:
             raise PermissionDenied(f"No permission to read Spark's {file}.", checkpoint=self.uri) from error
         except OSError as error:
             raise Transient(f"Reading Spark's {file} failed.", checkpoint=self.uri) from error
-        except Exception as error:  # what a cloud's client raises for missing credentials and the like
+        except Exception as error:  # for example a cloud client's error for missing credentials
             raise StoreError(f"Reading Spark's {file} failed.", checkpoint=self.uri) from error
 
     def __getstate__(self) -> dict[str, Any]:
@@ -281,7 +283,7 @@ def _source_offsets(source: str, text: str) -> SourceOffsets:
 
 
 def _kafka(text: str) -> KafkaOffsets | None:
-    """{"topic": {"partition": end}} and nothing else is Kafka's."""
+    """Kafka's offsets look like {"topic": {"partition": end}}; anything else is not Kafka's."""
     try:
         topics = json.loads(text)
     except (ValueError, RecursionError):
@@ -299,7 +301,7 @@ def _kafka(text: str) -> KafkaOffsets | None:
     return found
 
 
-# -- where it is -------------------------------------------------------------------
+# -- location ------------------------------------------------------------------------
 
 
 def _parsed(uri: str) -> tuple[str, str]:
@@ -321,7 +323,7 @@ def _filesystem(scheme: str, options: Mapping[str, Any]) -> Any:
 
     given = _for_s3fs(options) if scheme == "s3" else options if scheme != "file" else {}
     try:
-        # Listings must be fresh, and an instance of another configuration must not be taken for ours.
+        # Listings must be fresh, and a cached instance with another configuration must not be reused.
         return fsspec.filesystem(scheme, use_listings_cache=False, skip_instance_cache=True, **given)
     except (ImportError, ValueError, TypeError) as error:
         raise InvalidInput(
@@ -332,7 +334,7 @@ def _filesystem(scheme: str, options: Mapping[str, Any]) -> Any:
 
 
 def _for_s3fs(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options under pylance's names in those of s3fs; s3fs's own names pass through."""
+    """Translates pylance's option names to s3fs's; s3fs's own names pass through."""
     client: dict[str, Any] = dict(options.get("client_kwargs") or {})
     given: dict[str, Any] = {}
     for name, value in options.items():
@@ -352,8 +354,8 @@ _S3FS_OWN = frozenset({"key", "secret", "anon", "profile", "use_ssl", "config_kw
 
 
 def default_checkpoint(home: TableHome, stream: str) -> str:
-    """Where Spark's checkpoint is unless one is named: below the table's id, so that a table that is made
-    anew never meets an old one. Raises InvalidInput for a table that is not on local disk.
+    """Default location of Spark's checkpoint: below the table's id, so that a re-created table never finds an old one.
+    Raises InvalidInput for a table that is not on local disk.
     """
     if "://" in home.uri:
         raise InvalidInput(

@@ -1,9 +1,9 @@
-"""Spark's checkpoint directory, rebuilt from where a stream stands, in Spark's own format.
+"""Rebuilds Spark's checkpoint directory from a stream's head, in Spark's own format.
 
-The new query has batch N, the last one that the table has, behind it, and continues with N + 1 exactly at the table's
+The new query has finished batch N, the last one that the table has, and continues with N + 1 exactly at the table's
 offsets. Promises:
-1. `commits/N` comes last. A directory that a crash left without it is harmless: Spark then runs batch N of the new
-   query once more, which reads nothing, because its start and its end are the same offsets.
+1. `commits/N` comes last. If a crash leaves the directory without it, that is harmless: Spark then runs batch N of the
+   new query again, which reads nothing, because its start and its end are the same offsets.
 2. Nothing is overwritten: every file is put if absent.
 """
 
@@ -25,18 +25,18 @@ _NOTHING_YET = "-"
 """What Spark writes for a source that has no offset yet."""
 
 _INITIAL = b"\0v1\n"
-"""How the file begins that says where a Kafka source began; the zero byte is for the sake of Spark 2.0."""
+"""First bytes of the file that says where a Kafka source began; the zero byte is for compatibility with Spark 2.0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The sources of the query in Spark's order: of each its name, and its topics (None: it is not Kafka's)."""
+    """The sources of the query in Spark's order: the name and the topics of each (None if it is not Kafka)."""
 
     sources: tuple[tuple[str, frozenset[str] | None], ...]
 
     @classmethod
     def given(cls, topics: Sequence[Iterable[str]], opaque: Iterable[str]) -> Layout:
-        """Kafka sources with these topics, one after the other, at the places that other sources leave free."""
+        """Kafka sources with these topics, one after the other, in the places that other sources leave free."""
         others = set(opaque)
         if not all(name.isdigit() for name in others):
             raise InvalidInput(
@@ -54,7 +54,7 @@ class Layout:
 
     @classmethod
     def as_was(cls, sources: Iterable[SourceOffsets], last: BatchRecord) -> Layout | None:
-        """As an older batch of the same query had it; None where it does not have the topics of the last one."""
+        """The layout of an older batch of the same query; None if it does not have the topics of the last one."""
         found = tuple(
             (one.source, None if one.kafka is None else frozenset(topic for topic, _ in one.kafka)) for one in sources
         )
@@ -87,21 +87,23 @@ def rebuilt_files(
     meta = {"batchWatermarkMs": 0, "batchTimestampMs": stamp, "conf": {}}
     offsets = "\n".join(["v1", _compact(meta), *lines.values()]).encode()
     files = [_metadata(query_id)]
-    # Where a source begins that has read nothing yet is for Spark's own options to say.
+    # For a source that has read nothing yet, Spark's own options decide where it begins.
     begun = [name for name, topics in layout.sources if topics is not None and lines[name] != _NOTHING_YET]
     files += [(f"sources/{name}/0", _INITIAL + lines[name].encode()) for name in begun]
-    # Spark looks for the batch before the last one as well.
+    # Spark also reads the batch before the last one.
     files += [(f"offsets/{number}", offsets) for number in (batch - 1, batch) if number >= 0]
     return [*files, (f"commits/{batch}", b'v1\n{"nextBatchWatermarkMs":0}')]
 
 
 def begun_files(query_id: str, begun: Mapping[str, bytes]) -> list[tuple[str, bytes]]:
-    """Those of a query that has not logged a batch; `begun` says where its sources began, in Spark's own files."""
+    """The files of a query that has not logged a batch; `begun` has Spark's own files that say where its
+    sources began.
+    """
     return [_metadata(query_id), *begun.items()]
 
 
 def write_files(target: ObjectStore, files: Iterable[tuple[str, bytes]]) -> None:
-    """Put them one after the other. Raises InvalidInput if one is there with other content: nothing is replaced."""
+    """Put the files in order. Raises InvalidInput if one exists with other content: nothing is replaced."""
     for key, data in files:
         step(key)
         try:
@@ -116,7 +118,7 @@ def write_files(target: ObjectStore, files: Iterable[tuple[str, bytes]]) -> None
 
 
 def _offset_lines(head: Head, last: BatchRecord, layout: Layout) -> dict[str, str]:
-    """Per source its offsets as Spark writes them."""
+    """Each source's offsets in Spark's format."""
     ends: dict[str, dict[str, int]] = {}
     for (topic, partition), start in sorted(head.next_starts().items()):
         ends.setdefault(topic, {})[str(partition)] = start

@@ -1,7 +1,6 @@
-"""Recovery of a stream: comparing Spark's checkpoint with the table, and rebuilding it if it is lost or damaged (R19).
+"""Recovery of a stream: compares Spark's checkpoint with the table, and rebuilds it if it is lost or damaged (R19).
 
-The commit log decides what is in the table. So a lost checkpoint loses nothing; Spark plans a batch that was not
-committed again.
+The commit log decides what is in the table. So a lost checkpoint loses nothing; Spark plans an uncommitted batch again.
 """
 
 from __future__ import annotations
@@ -33,17 +32,17 @@ from headgate.shards.wal.listing import list_wal
 from headgate.steps import step
 
 _LOOKS = 10
-"""A query that runs beside so many looks and has something new at each is not damaged."""
+"""A query that runs beside that many looks, with something new at each, is not damaged."""
 
 
 @dataclass(frozen=True)
 class ShardStand:
-    """One shard of the stream: where its WAL is, beside what the log lists."""
+    """One shard of the stream: its WAL, and what the log lists."""
 
     name: str
     shard_id: UUID
     epoch: int | None
-    """None, as for replay_after: its manifest cannot be read."""
+    """None, like replay_after, if its manifest is unreadable."""
     replay_after: int | None
     listed: int | None
     """The last position that a commit record lists."""
@@ -60,7 +59,7 @@ class Diagnosis:
     standing: Standing
     shards: tuple[ShardStand, ...]
     findings: tuple[Finding, ...]
-    """What is wrong with the stream's log and shards, as far as LIST shows it."""
+    """Problems of the stream's log and shards, as far as LIST shows them."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +68,9 @@ class Rebuilt:
 
     query_id: str
     head: Head
-    """Where the stream stands; the open record is this recovery's own."""
+    """The stream's head; the open record is this recovery's own."""
     moved_to: str | None
-    """Where the old directory is now; None: there was nothing."""
+    """New place of the old directory; None if there was none."""
 
 
 @dataclass(frozen=True)
@@ -86,11 +85,11 @@ class Mended:
 def diagnose(home: TableHome, stream: str, checkpoint: SparkCheckpoint) -> Diagnosis:
     """Read the log, the directory and the shards. Writes nothing and fences nobody.
 
-    Raises NotFound for a stream that never was, DataLoss or Corrupt if the log itself cannot be read.
+    Raises NotFound if the stream never existed, DataLoss or Corrupt if the log itself is unreadable.
     """
     head, spark = _settled(home, stream, checkpoint)
     if not spark.planned:
-        # A table that was made anew has no stream yet; what stands beside it is told all the same.
+        # A re-created table has no stream yet; a checkpoint beside it is reported all the same.
         stream_head(home, stream)
     found = standing(head, spark)
     if (late := late_beginning(CommitLog(home.records, stream, home.uri).beginning(), head)) is not None:
@@ -112,21 +111,21 @@ def rebuild(
 ) -> Rebuilt:
     """Rebuild the Spark checkpoint. THIS WRITES, AND IT FENCES A DRIVER THAT STILL RUNS THE STREAM.
 
-    1. look: what needs no rebuild, and what cannot be rebuilt, is refused; nothing was written yet.
+    1. look: refuse a directory that needs no rebuild, or that cannot be rebuilt; nothing was written yet.
     2. take over the stream, under a new query id: claims, barriers, open record. From here no other driver commits.
-    3. the last commit, as that open record fixed it.
+    3. read the last commit, as that open record fixed it.
     4. move what is in the directory aside, whole; a directory that cannot be moved is refused in 1.
     5. write: metadata, sources, offsets, and `commits/N` last.
 
     A crash anywhere leaves a table that streams on and a directory that is refused, harmless, or whole; calling again
-    completes it. `target` is the directory as a store; `sources` are the topics of each Kafka source of the query,
-    where it has several. Raises InvalidInput, Fenced, DataLoss, StoreError.
+    completes it. `target` is the directory as a store; `sources` are the topics of each Kafka source of the query, if
+    it has several. Raises InvalidInput, Fenced, DataLoss, StoreError.
     """
     step("spark look")
     head, spark = _settled(home, stream, checkpoint)
     _check_needed(home, head, spark)
     query_id = str(uuid.uuid4())
-    _files(head, query_id, spark, sources)  # refuses what cannot be, before anything is fenced
+    _files(head, query_id, spark, sources)  # refuses what cannot be rebuilt, before anything is fenced
     aside = None if not spark.is_there else move or _mover(checkpoint)
     step("take over")
     head = StreamDriver.open(home, stream, query_id, ()).head
@@ -144,7 +143,7 @@ def rebuild(
 def check_rebuildable(
     home: TableHome, head: Head, checkpoint: SparkCheckpoint, *, sources: Sequence[Iterable[str]] = ()
 ) -> bool:
-    """True if `rebuild` would have to make the directory anew for a stream that stands there. Writes nothing.
+    """True if `rebuild` would have to create the directory anew for a stream with this head. Writes nothing.
 
     Raises InvalidInput if it could not.
     """
@@ -161,8 +160,8 @@ def check_rebuildable(
 def check_startable(home: TableHome, stream: str, checkpoint: SparkCheckpoint) -> None:
     """Check that Spark can start from the directory and the stream can continue. Reads only.
 
-    Raises InvalidInput if it is damaged, gone, or older than the table. What else may be wrong with it the sink says at
-    the first batch: it knows more.
+    Raises InvalidInput if it is damaged, gone, or older than the table. The sink reports other problems at the first
+    batch: it knows more.
     """
     head, spark = _settled(home, stream, checkpoint)
     found = standing(head, spark)
@@ -175,13 +174,13 @@ def check_startable(home: TableHome, stream: str, checkpoint: SparkCheckpoint) -
 
 
 def mend(home: TableHome, stream: str, checkpoint: SparkCheckpoint, target: Callable[[], ObjectStore]) -> Mended | None:
-    """Before a query is started: `rebuild` a directory that a crash or a power cut has left damaged, old or empty.
-    THIS WRITES AND FENCES ONLY WHERE IT REBUILDS. None: Spark can start from it.
+    """Before a query is started: `rebuild` a directory that a crash or a power cut has left damaged, old or empty. THIS
+    WRITES AND FENCES ONLY WHERE IT REBUILDS. None: Spark can start from it.
 
     Spark never syncs its files, and the table's log is synced before Spark writes that it is done: so a power cut only
-    ever takes from Spark's side, and the table is the truth. What does not look like that is left alone: a directory of
-    another query, and one in which Spark finished what the table never got. Raises InvalidInput if such a directory is
-    damaged, and where a damaged one cannot be rebuilt. `target` opens the directory as a store.
+    loses files of Spark's, and the table is right. Other cases are left alone: a directory of another query, and one in
+    which Spark finished what the table never got. Raises InvalidInput if such a directory is damaged, or if a damaged
+    one cannot be rebuilt. `target` opens the directory as a store.
     """
     found = standing(*_settled(home, stream, checkpoint))
     if found.is_mendable:
@@ -199,7 +198,7 @@ def mend(home: TableHome, stream: str, checkpoint: SparkCheckpoint, target: Call
 
 
 def choose_stream(home: TableHome, spark: SparkLook, given: str | None) -> str:
-    """The stream that is meant: the given one, the only one, or the one whose query the checkpoint is of."""
+    """The stream to use: the given one, the only one, or the one whose query the checkpoint belongs to."""
     if given == BATCH_STREAM:
         raise InvalidInput("Batch writes have no Spark checkpoint: there is nothing to recover.", table=home.uri)
     if given is not None:
@@ -219,8 +218,8 @@ def choose_stream(home: TableHome, spark: SparkLook, given: str | None) -> str:
 
 
 def _settled(home: TableHome, stream: str, checkpoint: SparkCheckpoint) -> tuple[Head, SparkLook]:
-    """The log and the directory, read until they stay the same: a query that runs changes one after the other, and
-    what was read in between would look like damage.
+    """The log and the directory, read until they stay the same: a running query changes one after the other, and what
+    is read in between would look like damage.
     """
     log = CommitLog(home.records, stream, home.uri)
     seen = None
@@ -253,13 +252,15 @@ def _check_needed(home: TableHome, head: Head, spark: SparkLook) -> None:
 
 def _files(head: Head, query_id: str, spark: SparkLook, sources: Sequence[Iterable[str]]) -> list[tuple[str, bytes]]:
     if head.last is None and spark.is_there:
-        # No batch yet, so there is nothing to continue: the query begins once more, where it began.
+        # There is no batch yet, so nothing to continue: the query begins again where it began.
         return begun_files(query_id, spark.begun)
     return rebuilt_files(head, query_id, _layout(head, spark, sources))
 
 
 def _layout(head: Head, spark: SparkLook, sources: Sequence[Iterable[str]]) -> Layout | None:
-    """Which topics belong to which source: as the caller says, or as the directory still tells; None: one source."""
+    """Which topics belong to which source: as the caller says, or as the directory still shows; None if there is one
+    source.
+    """
     if head.last is None:
         return None
     if sources:

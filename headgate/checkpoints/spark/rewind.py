@@ -1,4 +1,4 @@
-"""Rewinding a stream: it continues at other offsets than its last batch's end, with a record in the commit log.
+"""Rewinds a stream: it continues at other offsets than its last batch's end, with a record in the commit log.
 
 No row is removed. Records that are read again are written again: without a key their rows are duplicated, with a key
 they replace themselves. Skipped records are never read.
@@ -25,16 +25,14 @@ from headgate.steps import step
 
 @dataclass(frozen=True)
 class Rewound:
-    """A stream that was rewound."""
-
     head: Head
     moves: tuple[OffsetMove, ...]
     record: RewindRecord | None
-    """None if it was there already, and nothing was written."""
+    """None if the stream was there already, and nothing was written."""
 
 
 def stream_head(home: TableHome, stream: str) -> Head:
-    """Where a stream stands. Reads only. Raises NotFound for one that never was."""
+    """A stream's head. Reads only. Raises NotFound if the stream never existed."""
     if stream == BATCH_STREAM:
         raise InvalidInput("Batch writes have no offsets: there is nothing to rewind.", table=home.uri)
     head = read_head(home, stream)
@@ -53,13 +51,13 @@ def rewind(
 ) -> Rewound:
     """Send a stream to these offsets. THIS WRITES, AND IT FENCES A DRIVER THAT STILL RUNS THE STREAM.
 
-    1. read the log: what cannot be is refused, and where the stream stands there already, that is all.
+    1. read the log: refuse invalid offsets; if the stream is there already, end here.
     2. take over the stream: claims, barriers, open record. From here no other driver commits.
-    3. plan again from where that open record fixed the stream: whoever ran it may have gone on meanwhile.
+    3. plan again from the head that the open record fixed: the stream may have gone on meanwhile.
     4. put the rewind record at the log's next sequence. From here the next batch must start at the new offsets.
 
     A crash before 4 leaves the stream where it was, one after 4 leaves it rewound; the same call completes it. Spark's
-    checkpoint is not touched: it no longer goes with the stream, and `rebuild` makes it anew. Raises InvalidInput,
+    checkpoint is not touched: it no longer matches the stream, and `rebuild` creates it anew. Raises InvalidInput,
     NotFound, Fenced, Poisoned, DataLoss, Transient.
     """
     step("rewind look")
@@ -75,10 +73,11 @@ def adopt(
     by: str = "",
     reason: str = "",
 ) -> Rewound:
-    """Let a stream continue where a foreign Spark checkpoint stands (R23). THIS WRITES, AND IT FENCES as `rewind` does.
+    """Let a stream continue where another table's Spark checkpoint is (R23). THIS WRITES, AND IT FENCES as `rewind`
+    does.
 
-    The steps and the record are those of a rewind; the stream need not have been in this table before. What the
-    checkpoint's batches have read until now is never in the table. Raises as `rewind` does.
+    The steps and the record are those of a rewind; the stream need not exist in this table yet. What the checkpoint's
+    batches have read so far is never in the table. Raises as `rewind` does.
     """
     step("rewind look")
     head = read_head(home, stream)
@@ -93,7 +92,7 @@ def _sent(
     by: str,
     reason: str,
 ) -> Rewound:
-    """Steps 2 to 4 of a rewind of a stream that stands so."""
+    """Steps 2 to 4 of a rewind, for a stream with this head."""
     moves = plan(head)
     if is_there(head, moves):
         return Rewound(head, moves, None)

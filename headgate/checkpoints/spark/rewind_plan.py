@@ -1,9 +1,9 @@
 """The plan of a rewind: where each partition continues, what is read again, what is skipped. Pure functions.
 
-An adoption is a rewind to where a Spark checkpoint stands that was made for another table (R23).
+An adoption is a rewind to the offsets of a Spark checkpoint that was made for another table (R23).
 
-A rewind names offsets for some partitions of the topics that the stream reads. The others stay where they are; the
-plan has them all, so that the record says where the whole stream stood and stands.
+A rewind names offsets for some partitions of the topics that the stream reads. The others stay where they are; the plan
+has them all, so that the record says where the whole stream was and where it continues.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def parse_offsets(given: str | Mapping[str, Mapping[int, int]]) -> dict[Partitio
 
 
 def plan_rewind(head: Head, wanted: Mapping[Partition, int]) -> tuple[OffsetMove, ...]:
-    """Every partition that the stream reads, with where it stands and where it would continue.
+    """Every partition that the stream reads: where it is, and where it would continue.
 
     A partition that the stream has not read yet may be named if its topic is one of the stream's (R17: a jump needs an
-    explicit record). Raises InvalidInput if the stream has no batch yet, or none of Kafka, or not that topic.
+    explicit record). Raises InvalidInput if the stream has no batch yet, or no Kafka source, or not that topic.
     """
     stands = head.next_starts()
     if not stands:
@@ -73,10 +73,10 @@ def plan_rewind(head: Head, wanted: Mapping[Partition, int]) -> tuple[OffsetMove
 
 
 def plan_adoption(head: Head, spark: SparkLook) -> tuple[OffsetMove, ...]:
-    """The stream as it would continue from where a Spark checkpoint stands, whichever table that one was for (R23).
+    """The stream as it would continue from a Spark checkpoint's offsets, whichever table that one was for (R23).
 
-    A source that is not Kafka is taken from wherever the checkpoint has it, if the stream has no batch here yet.
-    Raises InvalidInput for a directory that cannot be read, or that needs no adopting.
+    A source that is not Kafka is taken from wherever the checkpoint has it, if the stream has no batch here yet. Raises
+    InvalidInput for a directory that is unreadable, or that needs no adoption.
     """
     if not spark.is_there or spark.faults or spark.query_id is None:
         raise InvalidInput(
@@ -106,20 +106,22 @@ def plan_adoption(head: Head, spark: SparkLook) -> tuple[OffsetMove, ...]:
 
 
 def moving(moves: Iterable[OffsetMove]) -> tuple[OffsetMove, ...]:
-    """Those that do not stay where they are."""
+    """The partitions that do not stay where they are."""
     return tuple(one for one in moves if one.before != one.after)
 
 
 def is_there(head: Head, moves: Iterable[OffsetMove]) -> bool:
-    """True if the stream stands where it is sent, so that no record is needed. One without a batch needs a record."""
+    """True if the stream is already at these offsets, so that no record is needed. A stream without a batch needs a
+    record.
+    """
     return not moving(moves) and (head.last is not None or head.rewound is not None)
 
 
 def check_held(moves: Iterable[OffsetMove], there: Mapping[Partition, tuple[int, int]]) -> None:
-    """Check that Kafka has the offsets where the stream would continue. `there` is per partition the earliest offset
-    and the end.
+    """Check that Kafka has the offsets where the stream would continue. `there` has each partition's earliest offset
+    and end.
 
-    Raises InvalidInput: a stream that is sent to an offset that is gone, or not there yet, would only stop.
+    Raises InvalidInput: at an offset that is gone, or does not exist yet, the stream would only stop.
     """
     for one in moving(moves):
         first, end = there.get((one.topic, one.partition), (0, 0))
@@ -132,7 +134,7 @@ def check_held(moves: Iterable[OffsetMove], there: Mapping[Partition, tuple[int,
 
 
 def head_after(head: Head, moves: tuple[OffsetMove, ...]) -> Head:
-    """Where the stream would stand, for those who must judge before anything is written."""
+    """The head after the rewind, for checks before anything is written."""
     if head.opened is None:
         first = head.sequence + 1
         head = head.after(OpenRecord(record_id="planned", sequence=first, stream=head.stream, query_id="", shards={}))
@@ -149,7 +151,7 @@ def head_after(head: Head, moves: tuple[OffsetMove, ...]) -> Head:
 
 
 def rewind_value(record: RewindRecord) -> dict[str, Any]:
-    """The record, as it is in the log."""
+    """The record as plain values."""
     return {
         "stream": record.stream,
         "record": record.sequence,
@@ -163,7 +165,7 @@ def rewind_value(record: RewindRecord) -> dict[str, Any]:
 
 
 def moves_value(moves: Iterable[OffsetMove]) -> list[dict[str, Any]]:
-    """Per partition where it stood and continues, and the ranges that come again or are left out."""
+    """Per partition, where it was and where it continues, and the ranges that are read again or skipped."""
     return [
         {
             "topic": one.topic,

@@ -1,4 +1,4 @@
-"""What of a shard a stream's driver knows to be visible and in no SSTable yet. Plain values, no store."""
+"""The entries of a shard that a stream's driver knows to be visible and in no SSTable yet. Plain values, no store."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from headgate.checkpoints.log.records import ShardPart, Span
 from headgate.checkpoints.log.state import LogState, ShardPositions
 
 MAX_ENTRIES = 512
-"""So many small entries make replay slow, whatever their size."""
+"""This many small entries make replay slow, whatever their size."""
 
 
 @dataclass
 class Unflushed:
-    """Entries of a shard that count and that no SSTable covers, as far as its driver knows."""
+    """Visible entries of a shard that no SSTable covers, as far as its driver knows."""
 
     attempts: dict[int, str]
     folded: tuple[Span, ...] = ()
     sizes: dict[int, int] = field(default_factory=dict)
-    """Of the entries in `attempts`, as far as the log remembers them."""
+    """Sizes of the entries in `attempts`, as far as the log has them."""
 
     @classmethod
     def of(cls, state: LogState, shard_id: UUID) -> Unflushed:
-        """What the log lists; how much of it is flushed already is found out when a flush is due."""
+        """Entries that the log lists; a due flush finds out which of them are flushed already."""
         listed = state.shards.get(shard_id)
         if listed is None:
             return cls({})
@@ -39,32 +39,31 @@ class Unflushed:
 
     @property
     def last(self) -> int | None:
-        """The highest position."""
         return flush_limit(self.attempts, self.folded)
 
     def positions(self, name: str) -> ShardPositions:
-        """The same, for a flush."""
+        """The positions, for a flush."""
         return ShardPositions(name, dict(self.attempts), self.folded)
 
     def add(self, part: ShardPart) -> None:
-        """What a batch has just put there."""
+        """Add the entries of a batch."""
         self.attempts.update(dict.fromkeys(part.positions, part.attempt_id))
         self.sizes.update(dict.fromkeys(part.positions, part.nbytes // len(part.positions)))
 
     def forget(self, replay_after: int) -> None:
-        """Entries up to there are in SSTables."""
+        """Remove entries up to `replay_after`, which SSTables cover."""
         self.attempts = {position: attempt for position, attempt in self.attempts.items() if position > replay_after}
         self.sizes = {position: size for position, size in self.sizes.items() if position > replay_after}
         self.folded = tuple((max(a, replay_after + 1), b) for a, b in self.folded if b > replay_after)
 
     @property
     def nbytes(self) -> int:
-        """Of the entries whose size is known."""
+        """Bytes of the entries whose size is known."""
         return sum(self.sizes.values())
 
     @property
     def entries(self) -> int:
-        """That are known one by one."""
+        """Number of entries known one by one."""
         return len(self.attempts)
 
     @property
@@ -73,5 +72,5 @@ class Unflushed:
         return len(self.sizes) == len(self.attempts) and not self.folded
 
     def is_due(self, max_bytes: int) -> bool:
-        """True if it is time to flush them: they are large or many, or so old that nobody knows how large."""
+        """True if a flush is due: the entries are large or many, or their size is unknown."""
         return not self.is_known or self.entries >= MAX_ENTRIES or self.nbytes >= max_bytes

@@ -1,10 +1,10 @@
 """Batch writes of a table: one stream of their own, which holds its shards no longer than a job runs.
 
-A job is one batch with one commit record. An id that its caller gave is a source of the record, so that the log, folds
-included, knows it for ever. Promises:
-1. A job counts whole or not at all; of several with one id, whenever they run, one counts.
-2. Once a job has let go, the rows are in SSTables, no shard has an owner, and native may open it. What a job that died
-   holds is let go of by the next stream or job.
+A job is one batch with one commit record. An id that its caller gave is a source of the record, so that the log,
+including its folds, knows it forever. Promises:
+1. A job counts whole or not at all; of several jobs with one id, whenever they run, one counts.
+2. After a job has let go, the rows are in SSTables, no shard has an owner, and native may open it. The next stream or
+   job lets go of what a job that died still holds.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from headgate.shards.shard import Shard, TableHome
 from headgate.steps import step
 
 MAX_BYTES = 64 << 20
-"""Of one SSTable: memory holds one such."""
+"""Maximum size of one SSTable: memory holds one."""
 
 KEEP = 2
-"""Checkpoints of the batch stream's own that stay."""
+"""Number of the batch stream's own checkpoints that are kept."""
 
 
 def begin(
     home: TableHome, batch_id: str | None, names: Iterable[str], *, decoder: Mapping[str, Any] | None = None
 ) -> tuple[StreamDriver | None, bool]:
-    """Take the batch writes of the table over, for one job: its driver, and whether the log has the id all the same.
-    THIS WRITES, AND IT FENCES AN EARLIER JOB. No driver: the log has the id, and nothing was written.
+    """Take over the batch writes of the table for one job. Returns its driver, and True if the log has the id. THIS
+    WRITES, AND IT FENCES AN EARLIER JOB. Without a driver, the log has the id, and nothing was written.
 
-    1. read the log: it has the id, end here.
+    1. read the log: if it has the id, end here.
     2. claims, barriers, open record, see `StreamDriver.open`: no other job commits from here on. A shard that a stream
-       owns is refused before.
-    3. ask for the id once more: another job may have committed it meanwhile.
+       owns is refused first.
+    3. look for the id again: another job may have committed it meanwhile.
 
     `let_go` ends the job, also one whose id the log has. Raises InvalidInput, Fenced, DataLoss, Transient.
     """
@@ -61,7 +61,9 @@ def _is_written_now(driver: StreamDriver, batch_id: str | None) -> bool:
 
 
 def held_by_batches(home: TableHome) -> list[str]:
-    """The shards that batch writes hold: a job runs, or died. One LIST where there never was one. Writes nothing."""
+    """The shards that batch writes hold: a job runs, or died. One LIST if there never was a batch write. Writes
+    nothing.
+    """
     opened = CommitLog(home.records, BATCH_STREAM, home.uri).read().head.opened
     claims = {} if opened is None else {name: one.shard_id for name, one in opened.shards.items()}
     manifests = parallel.each("claim", lambda one: Shard(home, one).manifests.latest(), claims.values())
@@ -69,9 +71,10 @@ def held_by_batches(home: TableHome) -> list[str]:
 
 
 def free_of_batches(home: TableHome, shard_ids: Iterable[UUID], run: RunJobs = run_here) -> list[str]:
-    """Let go of what batch writes hold, for a stream that starts. THIS FENCES A JOB THAT STILL RUNS. The shards.
+    """Let go of what batch writes hold, for a stream that starts. THIS FENCES A JOB THAT STILL RUNS. Returns the
+    shards.
 
-    Twice equals once. Raises as `stop_stream` does.
+    Idempotent. Raises as `stop_stream` does.
     """
     if held := held_by_batches(home):
         driver = StreamDriver.open(home, BATCH_STREAM, f"release-{uuid.uuid4()}", held)
@@ -90,7 +93,7 @@ def let_go(
 
 
 def resumed(home: TableHome, opened: OpenRecord) -> StreamDriver | None:
-    """The driver that put the open record, in another process; None where a successor has come."""
+    """The driver that put the open record, in another process; None if a successor has taken over."""
     log = CommitLog(home.records, BATCH_STREAM, home.uri)
     state = log.read()
     if state.head.opened is None or state.head.opened.record_id != opened.record_id:

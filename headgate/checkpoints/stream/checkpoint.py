@@ -1,9 +1,9 @@
 """checkpoint(all) of a stream through its driver: everything decided is flushed, no gap is left, the log is folded.
 
 Promises:
-1. One failing flush fails it whole: no shard's replay_after passes its gap, and there is no record.
+1. If one flush fails, the checkpoint fails: no shard's replay_after passes its gap, and there is no record.
 2. A crash anywhere leaves a table that is the same to every reader, and taking it again completes it.
-3. A stream that writes WAL only has no SSTables to make: it is recorded and pinned as it is, and the note says so.
+3. A WAL-only stream makes no SSTables: it is recorded and pinned as it is, and the note says so.
 """
 
 from __future__ import annotations
@@ -29,28 +29,26 @@ from headgate.shards.shard import TableHome
 from headgate.steps import step
 
 WAL_ONLY = "{} WAL only: rows stay in the WAL, which the checkpoint pins; nothing was flushed"
-"""Of the note, where a stream or several have no SSTables."""
+"""Text of the note if one or several streams have no SSTables."""
 
 
 STOP_ROUND = CompactLimits(max_bytes=64 << 20)
-"""Of the last compaction: no round starts after its time is over, so that rounds are short."""
+"""Limits of the last compaction: no round starts after its time is over, so rounds are short."""
 
 _log = structlog.get_logger("headgate.checkpoints")
 
 
 @dataclass(frozen=True)
 class FinalCompaction:
-    """The compaction of a clean stop."""
-
     seconds: float
-    """No round starts after so long."""
+    """No round starts after this many seconds."""
     take_in: RunCompaction | None = None
-    """Who does the work. None: this process."""
+    """Runs the work; None: this process does."""
 
     def run(self, driver: StreamDriver) -> str:
-        """Take the stream's SSTables into the base, round by round. What is left, in words; "" where nothing is.
+        """Take the stream's SSTables into the base, round by round. Returns a note about what is left, or "".
 
-        Raises Fenced alone: a stop does not fail because the base lags.
+        Raises only Fenced: a stop does not fail because the base lags.
         """
         end, why = clock.monotonic() + self.seconds, ""
         try:
@@ -59,7 +57,7 @@ class FinalCompaction:
         except Fenced:
             raise
         except Exception as error:
-            # What Spark or Lance says may quote options, hence credentials.
+            # Errors of Spark or Lance may quote options, and so credentials.
             why = f" ({str(error) if isinstance(error, HeadgateError) else type(error).__name__})"
         if not (left := self._left(driver)):
             return ""
@@ -86,10 +84,10 @@ def checkpoint_stream(
     """Take a checkpoint of a running stream, between two of its batches. Fences nobody.
 
     1. flush everything decided; 2. let replay_after pass the gaps; 3. fold the log, and beside it 4. pin the table, see
-    `take`; 5. drop the stream's own checkpoints but the newest `keep`.
+       `take`; 5. drop the stream's own checkpoints but the newest `keep`.
 
-    `run` runs the flushes. Shards of other streams and writers are in it as they are. Raises InvalidInput if another
-    thread is at it, Fenced, DataLoss, Transient.
+    `run` runs the flushes. Shards of other streams and writers are included as they are. Raises InvalidInput if another
+    thread runs maintenance, Fenced, DataLoss, Transient.
     """
     with driver.maintenance("a checkpoint"):
         if not _is_wal_only(driver):
@@ -109,15 +107,15 @@ def stop_stream(
     compaction: FinalCompaction | None = None,
     forget_owner: bool = False,
 ) -> TableCheckpoint:
-    """The same for a stream that ends here, and native may open its shards afterwards. The driver is used up.
+    """The same for a stream that ends here; native may open its shards afterwards. The driver cannot be used any more.
 
-    Before the steps of `checkpoint_stream` every shard is claimed again: a task of this very driver that stalls
-    somewhere must not write behind the last barrier, where native would take its rows for good. Before the table is
-    pinned, `compaction` takes the SSTables into the base, where plain Lance readers see their rows; it never fails the
-    stop, and the note says what it left. After them the shards are unsealed. A WAL-only stream stays sealed: native
-    knows nothing of what counts in its WAL. With `forget_owner` any other stream or writer may open the shards.
+    Before the steps of `checkpoint_stream` every shard is claimed again: a stalled task of this very driver must not
+    write above the last barrier, where native would replay its rows. Before the table is pinned, `compaction` takes the
+    SSTables into the base, where plain Lance readers see their rows; it never fails the stop, and the note says what it
+    left. After them the shards are unsealed. A WAL-only stream stays sealed: native cannot know which entries of its
+    WAL are visible. With `forget_owner` any other stream or writer may open the shards.
 
-    Nobody would try it again later, so that each step is tried as long as the stream waits for its store.
+    Nobody would retry it later, so each step is retried as long as the stream waits for its store.
     """
     shard_ids = tuple(shard_ids)
     pinned = partial(_pinned, driver, shard_ids)
@@ -142,7 +140,7 @@ def stop_stream(
 
 
 def checkpoint_wal_only(home: TableHome, shard_ids: Iterable[UUID], stream: str, *, keep: int) -> TableCheckpoint:
-    """The same for a WAL-only stream whose driver is not at hand: fold its log, pin the table. Anyone may."""
+    """The same for a WAL-only stream without its driver: fold its log, pin the table. Anyone may call it."""
     step("fold")
     log = CommitLog(home.records, stream, home.uri)
     state = log.read()

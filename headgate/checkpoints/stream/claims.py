@@ -1,4 +1,4 @@
-"""Claiming the shards of a stream, many at once: whose they are, the claims, and whether these still stand."""
+"""Claims the shards of a stream, many at once: checks the owners, claims, and checks that the claims still stand."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ R = TypeVar("R")
 def check_owners(
     home: TableHome, stream: str, names: Iterable[str], known: Mapping[str, Manifest] = MappingProxyType({})
 ) -> dict[str, Manifest | None]:
-    """Refuse another stream's shard before any is claimed. The claims refuse it as well, but not all at once.
+    """Refuse another stream's shard before any shard is claimed. The claims refuse it as well, but not all at once.
 
-    The manifests as they were read, for the claims; `known` are some that were read before.
+    Returns the manifests as they were read, for the claims; `known` are manifests that were read before.
     """
 
     def check(name: str) -> Manifest | None:
@@ -49,8 +49,8 @@ def claim_all(
 ) -> dict[str, WalAppender]:
     """Claim and barrier every shard. THIS WRITES, AND IT FENCES EARLIER WRITERS.
 
-    `read` are the manifests as `check_owners` read them, `listed` is per shard the last position that the stream's log
-    lists. Raises as WalAppender.open does.
+    `read` are the manifests from `check_owners`, `listed` has the last position per shard that the stream's log lists.
+    Raises as WalAppender.open does.
     """
 
     def claim(name: str) -> WalAppender:
@@ -66,7 +66,9 @@ def claim_all(
 
 
 def check_held(opened: Mapping[str, WalAppender]) -> dict[UUID, Manifest]:
-    """Only after the open record is a claim that still stands safe (R3). The manifests as they were read then."""
+    """Check that every claim still stands. A claim is safe only if it stands after the open record (R3). Returns the
+    manifests that were read.
+    """
 
     def check(appender: WalAppender) -> Manifest:
         claim = appender.claim
@@ -86,7 +88,7 @@ def check_held(opened: Mapping[str, WalAppender]) -> dict[UUID, Manifest]:
 
 
 def of_shards(home: TableHome, call: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """One call for each shard of a stream. A store that answers at once takes no more of them than it has hands."""
+    """One call for each shard of a stream. The number of concurrent calls depends on the store."""
     workers = parallel.WORKERS if home.store.is_near and home.wal_store.is_near else parallel.WIDE
     return parallel.each("claim", call, items, workers=workers)
 

@@ -1,11 +1,10 @@
 """StreamDriver: owns a stream's epochs, plans its batches and commits them.
 
-Lives in the driver process for as long as its query runs. Promises:
-1. After `open` has returned, no earlier driver of the stream commits, and no entry that is not
-   listed by then ever counts.
+Lives in the driver process as long as its query runs. Promises:
+1. After `open` has returned, no earlier driver of the stream commits, and no entry that is not listed by then ever
+   counts.
 2. A batch becomes visible whole, by one record, or not at all.
-3. Per batch the driver reads nothing of the table and writes one record.
-What `shards` promises holds as well.
+3. Per batch the driver reads nothing of the table and writes one record. What `shards` promises holds as well.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from headgate.steps import step
 
 @dataclass(frozen=True)
 class Planned:
-    """Where the attempts of one batch start, per shard and per dead-letter log."""
+    """Start positions of one batch's attempts, per shard and per dead-letter log."""
 
     claims: Mapping[str, Claim]
     dead_letters: Mapping[str, Claim]
@@ -55,11 +54,11 @@ class StreamDriver(StreamShards):
     ) -> StreamDriver:
         """Take over the stream. THIS WRITES, AND IT FENCES AN EARLIER DRIVER.
 
-        `decoder` is how its batches will become rows, for the open record; None where it commits none.
+        `decoder` says how its batches will become rows, for the open record; None if it commits none.
 
-        1. read the log: where the stream stands, and which shards it has had. `accept` may refuse
-           by raising, and a shard of another stream is refused as well: nothing was written yet.
-           Then, on local disk, what a power cut left of the base's newest versions is set aside (R21).
+        1. read the log: the stream's head, and the shards it has had. `accept` may refuse by raising, and a shard of
+           another stream is refused as well: nothing was written yet. Then, on local disk, what a power cut left of the
+           base's newest versions is set aside (R21).
         2. claim and barrier every shard, in parallel.
         3. put the open record at the log's next sequence: from here no predecessor commits.
         4. re-read every manifest: each claim still stands and its barrier lies above replay_after.
@@ -94,7 +93,9 @@ class StreamDriver(StreamShards):
         stream: str,
         log: OpenedLog,
     ) -> StreamDriver:
-        """Go on under the open record that the caller put before, by what the log says. Reads and writes nothing."""
+        """Continue under the open record that the caller put before, from what the log says. Reads and
+        writes nothing.
+        """
         claims = {
             name: Claim(Shard(home, claim.shard_id), claim.epoch, claim.claim_id, claim.barrier + 1)
             for name, claim in log.record.shards.items()
@@ -102,15 +103,15 @@ class StreamDriver(StreamShards):
         return cls(home, stream, log, claims)
 
     def describe(self, decoder: Mapping[str, Any]) -> None:
-        """Say how the batches from here on become rows: one more open record, unless the last one says the same.
+        """Record how batches become rows from here on: one more open record, unless the last one says the same.
 
-        Call it before `plan`, not while a batch is in flight that is to count. Raises Fenced, Poisoned.
+        Call it before `plan`, and not while a batch is in flight that must count. Raises Fenced, Poisoned.
         """
         if self._log.record.decoder != decoder:
             self._log.extend(shard_claims(self.claims), decoder)
 
     def plan(self, shards: Iterable[str]) -> Planned:
-        """Where the next batch goes. Shards that the stream has not had before are claimed first."""
+        """Plan the next batch. Shards that are new to the stream are claimed first."""
         names = sorted(set(shards))
         if new := [name for name in names if name not in self._claims]:
             self._claim(new)
@@ -129,8 +130,8 @@ class StreamDriver(StreamShards):
     def commit(self, batch: Batch, again: Callable[[], Batch | None] = lambda: None) -> BatchRecord:
         """Make the batch visible: one PUT. Raises Fenced or Poisoned, both final, and what `again` raises.
 
-        `again` is called where somebody changed the columns meanwhile (R22): it reads them, and returns the batch as it
-        was written again, under fresh attempts; or None: what was written counts.
+        `again` is called if someone changed the columns meanwhile (R22): it reads them, and returns the batch written
+        again under fresh attempts, or None if what was written counts.
         """
         record = None
         while record is None:
@@ -145,13 +146,15 @@ class StreamDriver(StreamShards):
         with self._guard:
             self._in_flight = {}
             if batch.mode == "memtable":
-                # Without MemTables nothing ever leaves the WAL, and a list of it would grow with every batch.
+                # Without MemTables nothing ever leaves the WAL, and a list of its entries would grow with every batch.
                 for name, part in record.shards.items():
                     self._unflushed[name].add(part)
         return record
 
     def rewind(self, offsets: tuple[OffsetMove, ...], *, by: str = "", reason: str = "") -> RewindRecord:
-        """Let the stream continue at other offsets: one PUT. Not while a batch runs. Raises Fenced or Poisoned."""
+        """Let the stream continue at other offsets: one PUT. Do not call it while a batch runs. Raises Fenced or
+        Poisoned.
+        """
         return self._log.rewind(offsets, by=by, reason=reason)
 
     def renew(self) -> None:
@@ -164,7 +167,7 @@ class StreamDriver(StreamShards):
         self._in_flight = {}
 
     def _claim(self, names: list[str]) -> None:
-        """The log first: a driver that was fenced meanwhile must not fence its successor's shards."""
+        """Checks the log first: a driver that was fenced meanwhile must not fence its successor's shards."""
         head = self.head
         with parallel.Pool("claim", 1) as pool:
             owned = pool.submit(check_owners, self.home, self.stream, names, self._stored)
@@ -188,7 +191,7 @@ def _claims(appenders: Mapping[str, WalAppender]) -> dict[str, Claim]:
 
 
 def _distinct(home: TableHome, names: Iterable[str]) -> list[str]:
-    """The names, each shard once: one that was opened by its id goes by its name where that is known."""
+    """The names, each shard once: a shard that was opened by id gets its name if that is known."""
     by_id: dict[UUID, str] = {}
     for name in names:
         shard_id = home.shard(name).id

@@ -34,27 +34,25 @@ from headgate.steps import step
 
 @dataclass(frozen=True, slots=True)
 class ShardLoad:
-    """The load of one shard."""
-
     name: str
     nbytes: int
-    """Of the unflushed entries whose size is known."""
+    """Bytes of the unflushed entries whose size is known."""
     entries: int
-    """Unflushed ones, as far as they are known one by one."""
+    """Number of unflushed entries, as far as they are known one by one."""
     known: bool
-    """False: there are more, of which this driver knows neither number nor size."""
+    """False if there are more, of which this driver knows neither number nor size."""
     sstables: int
-    """That the base has not taken in."""
+    """SSTables that the base has not taken in."""
 
 
 Settled: TypeAlias = Mapping[str, tuple[Manifest, int]]
-"""Per shard the manifest that the last flush left, and up to where nothing visible is in the WAL alone."""
+"""Per shard the manifest that the last flush wrote, and the position up to which nothing visible is only in the WAL."""
 
 
 class StreamShards:
-    """One thread runs the stream's batches, others maintain its shards beside it.
+    """One thread runs the stream's batches, others maintain its shards concurrently.
 
-    What they share is guarded; the guard is never held while something is read or written.
+    Shared state is guarded by a lock, which is never held during a read or write of the store.
     """
 
     def __init__(
@@ -66,18 +64,20 @@ class StreamShards:
         state: LogState | None = None,
         manifests: Mapping[UUID, Manifest] | None = None,
     ) -> None:
-        """Use `StreamDriver.open`. `state` is the whole log, None where only its head is known."""
+        """Use `StreamDriver.open`. `state` is the whole log, None if only its head is known."""
         self.home = home
         self.stream = stream
         self._log = log
         self._claims = claims
         self._floor: dict[UUID, int] = {}
-        """Per shard the replay_after that this driver has written, or is about to: no batch is planned there (R4)."""
+        """Per shard the replay_after that this driver has written or is about to write: no batch is planned at or below
+        it (R4).
+        """
         manifests = manifests or {}
         self._covered = {shard_id: manifest.replay_after for shard_id, manifest in manifests.items()}
         """Per shard a replay_after that is known to be committed."""
         self._in_flight: Mapping[UUID, int] = {}
-        """Per shard, where the batch starts that is planned and not committed yet."""
+        """Per shard the start of the batch that is planned and not committed yet."""
         self._unflushed = {name: Unflushed.of(log.state, claim.shard.id) for name, claim in claims.items()}
         self._folding = Folding(home.records, log.log, state)
         log.on_record = self._folding.add
@@ -86,25 +86,25 @@ class StreamShards:
         }
         """Per shard the manifest as this driver last read or wrote it."""
         self.cache = TableCache()
-        """Of the table as checkpoints have read it; no tail is in it."""
+        """The table as checkpoints have read it; contains no tail."""
         self._maintenance = threading.Lock()
         self._compaction = threading.Lock()
         self._guard = threading.RLock()
 
     @property
     def head(self) -> Head:
-        """Where the stream stands, own commits included."""
+        """The stream's head, own commits included."""
         return self._log.head
 
     @property
     def mode(self) -> WriteMode | None:
-        """Whether the last batch was for MemTables or for the WAL alone; None before the first."""
+        """Mode of the last batch: with MemTables or WAL-only; None before the first."""
         last = self.head.last
         return None if last is None else last.mode
 
     @property
     def claims(self) -> Mapping[str, Claim]:
-        """Per shard, what this driver holds."""
+        """This driver's claim of each shard."""
         with self._guard:
             return dict(self._claims)
 
@@ -120,8 +120,8 @@ class StreamShards:
 
     @contextmanager
     def maintenance(self, what: str) -> Iterator[None]:
-        """One at a time: raises InvalidInput if another thread is at it. (Compaction is apart: it moves no
-        replay_after, and a flush may land beside it.)
+        """One at a time: raises InvalidInput if another thread runs maintenance. (Compaction has its own guard: it
+        moves no replay_after, and a flush may finish beside it.)
         """
         with self._alone(self._maintenance, "changing the stream's shards", what):
             yield
@@ -141,7 +141,7 @@ class StreamShards:
             lock.release()
 
     def loads(self) -> list[ShardLoad]:
-        """What waits in each shard, as far as this driver knows. Reads nothing."""
+        """The load of each shard, as far as this driver knows. Reads nothing."""
         with self._guard:
             return [
                 ShardLoad(
@@ -155,8 +155,8 @@ class StreamShards:
             ]
 
     def flush_jobs(self, max_bytes: int, names: Iterable[str] | None = None) -> list[FlushJob]:
-        """The shards named, as far as they have unflushed entries; or those whose entries have passed the size, or are
-        many. The plan is raised above what they will cover (R4).
+        """Flush jobs for the named shards that have unflushed entries; without names, for shards whose flush is due by
+        size or number. Raises the plan above what they will cover (R4).
         """
         with self._guard:
             due = [name for name, held in self._unflushed.items() if held.is_due(max_bytes)]
@@ -176,12 +176,12 @@ class StreamShards:
         return jobs
 
     def flushed(self, done: Mapping[str, Flushed]) -> None:
-        """Manifests that this driver has just written."""
+        """Note the manifests that this driver has just written."""
         for name, one in done.items():
             self._passed(name, one.manifest)
 
     def compact(self, limits: CompactLimits, run: RunCompaction | None = None) -> CompactRound | None:
-        """Take the oldest SSTables of the stream's shards into the base, see `compact_round`. None: there are none.
+        """Take the oldest SSTables of the stream's shards into the base, see `compact_round`. None if there are none.
 
         Flushes may run beside it. Raises InvalidInput if another thread compacts.
         """
@@ -196,12 +196,12 @@ class StreamShards:
     def settle(self, run: RunJobs, max_bytes: int) -> Settled:
         """Flush everything decided; replay_after goes to the last row of each shard and no further:
 
-        1. look where the WAL of each shard ends, and then that its claim still stands: a successor's barrier below that
-           end must continue fencing this driver's batches, so that it must not raise their plan.
-        2. at one instant: how far everything is decided (R1), to there, never to the planned position of a batch in
-           flight; and the plan is raised above it (R4), so that no batch is planned in between.
-        3. flush every visible row up to there, in rounds of `max_bytes` per shard. The error of one that fails says
-           which shard; what others have flushed stays.
+        1. find the end of each shard's WAL, and then check that its claim still stands: a successor's barrier below
+           that end must still fence this driver's batches, so it must not raise their plan.
+        2. at one instant: choose the limit up to which everything is decided (R1), always below the planned position of
+           a batch in flight; and raise the plan above it (R4), so that no batch is planned in between.
+        3. flush every visible row up to there, in rounds of `max_bytes` per shard. If one fails, its error names the
+           shard; what others have flushed stays.
 
         Raises Fenced, DataLoss, Transient.
         """
@@ -215,9 +215,10 @@ class StreamShards:
         return {name: (manifest, limits[name]) for name, manifest in manifests.items()}
 
     def close_gaps(self, settled: Settled) -> dict[str, Manifest]:
-        """Let replay_after pass barriers and dead entries: no gap is left. Only after every flush has committed.
+        """Let replay_after pass barriers and dead entries: no gap is left. Call it only after every flush has
+        committed.
 
-        Idempotent. Per shard the manifest as it stands. Raises Fenced, Transient.
+        Idempotent. Returns the current manifest per shard. Raises Fenced, Transient.
         """
         step("gaps")
 
@@ -235,8 +236,8 @@ class StreamShards:
         return closed
 
     def pass_over(self, upto: Mapping[str, int]) -> dict[str, Manifest]:
-        """Let replay_after pass entries that no SSTable covers, up to the settled position (R1, R18): THEIR ROWS ARE
-        NO LONGER PART OF THE TABLE. Per shard the manifest as it stands. Raises Fenced, Transient.
+        """Let replay_after pass entries that no SSTable covers, up to the settled position (R1, R18): THEIR ROWS ARE NO
+        LONGER PART OF THE TABLE. Returns the current manifest per shard. Raises Fenced, Transient.
         """
         latest = self._latest(upto)
         limits = {}
@@ -249,7 +250,7 @@ class StreamShards:
         return self.close_gaps({name: (latest[name], limit) for name, limit in limits.items()})
 
     def unseal(self, names: Iterable[str] | None = None, *, forget_owner: bool = False) -> None:
-        """Let native open the shards; see `unseal` in `gap`. Call `renew`, `settle` and `close_gaps` before."""
+        """Let native open the shards; see `unseal` in `advance`. Call `renew`, `settle` and `close_gaps` before."""
 
         def let_in(name: str) -> None:
             unseal(self._claims[name], forget_owner=forget_owner, known=self._stored.get(name))
@@ -264,21 +265,21 @@ class StreamShards:
 
     @property
     def fold_is_due(self) -> bool:
-        """True if the log has grown by so many records."""
+        """True if the log has grown enough to be folded."""
         return self._folding.is_due
 
     def fold_if_due(self) -> Fold | None:
-        """The same, once the log has grown by so many records."""
+        """Fold the log if that is due; otherwise None."""
         return self.fold() if self._folding.is_due else None
 
-    # -- what the above is made of ---------------------------------------------------
+    # -- helpers ----------------------------------------------------------------------
 
     def _next_position(self, claim: Claim) -> int:
         advanced = self._floor.get(claim.shard.id)
         return next_plan(self.head, claim.shard.id, barrier=claim.next_position - 1, advanced=advanced)
 
     def _tips(self) -> dict[str, int]:
-        """Per shard the first position that is free."""
+        """The first free position per shard."""
         with self._guard:
             starts = {name: (claim, self._next_position(claim)) for name, claim in self._claims.items()}
 
@@ -289,7 +290,7 @@ class StreamShards:
         return dict(zip(starts, of_shards(self.home, tip, starts), strict=True))
 
     def _raised_to(self, tips: Mapping[str, int]) -> dict[str, int]:
-        """Per shard how far replay_after may go; from here on no batch is planned there."""
+        """How far replay_after may go, per shard; from here on no batch is planned up to there."""
         limits = {}
         with self._guard:
             for name, tip in tips.items():
@@ -309,10 +310,10 @@ class StreamShards:
     def _flush_up_to(
         self, limits: Mapping[str, int], manifests: dict[str, Manifest], run: RunJobs, max_bytes: int
     ) -> None:
-        """Until no visible row up to its shard's limit is left in the WAL alone; `manifests` as they stand then."""
+        """Flush until no visible row up to its shard's limit is only in the WAL; updates `manifests`."""
 
         def visible(name: str, claim: Claim) -> ShardPositions:
-            # The log and not what this driver remembers of it: batches without MemTables are not remembered.
+            # From the log, not from this driver's memory: batches without MemTables are not remembered.
             return self._folding.state().shards.get(claim.shard.id) or ShardPositions(name)
 
         left = [
@@ -329,7 +330,7 @@ class StreamShards:
             left = [name for name in left if not done[name].complete]
 
     def _may_have_rows(self, name: str, replay_after: int, limit: int) -> bool:
-        """From this driver's own barrier on, rows count only where a record lists them."""
+        """From this driver's own barrier on, rows count only if a record lists them."""
         claim = self._claims[name]
         if replay_after + 1 < claim.next_position - 1:
             return replay_after < limit
@@ -337,7 +338,7 @@ class StreamShards:
         return listed is not None and any(first <= limit and last > replay_after for first, last in listed.runs())
 
     def _latest(self, names: Iterable[str]) -> dict[str, Manifest]:
-        """The manifests as they stand. Raises Fenced if a claim is lost."""
+        """The current manifests. Raises Fenced if a claim is lost."""
 
         def latest(name: str) -> Manifest:
             claim = self._claims[name]
@@ -347,7 +348,7 @@ class StreamShards:
         return dict(zip(names, of_shards(self.home, latest, names), strict=True))
 
     def _passed(self, name: str, manifest: Manifest) -> None:
-        """A manifest that this driver has written."""
+        """Note a manifest that this driver has written."""
         shard_id, replay_after = manifest.shard_id, manifest.replay_after
         self._note(name, manifest)
         with self._guard:
@@ -366,7 +367,7 @@ class StreamShards:
                 self._stored[name] = manifest
 
     def _hold(self, claims: Mapping[str, Claim], manifests: Mapping[UUID, Manifest]) -> None:
-        """Shards that this driver has claimed."""
+        """Add shards that this driver has claimed."""
         with self._guard:
             self._covered.update({shard_id: manifest.replay_after for shard_id, manifest in manifests.items()})
             self._claims.update(claims)

@@ -1,17 +1,18 @@
-"""The archive of a stream's commit log: batch records outlive their folding, for who wants each of them again.
+"""The archive of a stream's commit log: batch records outlive their folding, for readers that need each of them.
 
-A ledger does. So a stream that has or had a ledger has an archive, begun with the ledger and never ended; a stream
-without one has none, and pays nothing. `streams/<stream>/archive.json` says that it has begun, and the objects are
-`archive/<stream>/<first>-<last>-<digest>.jsonl.gz` in the folder of the table's records (see `format`), not in the
-log's own folder: that is listed at every start.
+A ledger needs them. So a stream that has or had a ledger has an archive, which begins with the ledger and never ends; a
+stream without a ledger has none, and pays nothing. `streams/<stream>/archive.json` says that it has begun, and the
+objects are `archive/<stream>/<first>-<last>-<digest>.jsonl.gz` in the folder of the table's records (see `format`), not
+in the log's own folder: that is listed at every start.
 
 Promises:
 1. From its beginning on, a batch record is in the log, in the archive, or in both: it is archived before it is deleted.
-2. Two collections at once, and one that died anywhere, leave each record in some object; one that is in two is read
-   once. What the archive has is not put again.
-3. Nothing of an archive is ever changed or deleted. No protocol reads it: fences and visibility are the log's.
+2. Two concurrent collections, and a collection that died anywhere, leave each record in some object; a record that is
+   in two is read once. A record that the archive has is not put again.
+3. No object of an archive is ever changed or deleted. No protocol reads it: fences and visibility are the log's.
 
-A collection that had looked at the log just before the archive began may still delete records that it has not.
+A collection that had read the log just before the archive began may still delete records that the archive does not
+have.
 """
 
 from __future__ import annotations
@@ -45,8 +46,10 @@ ARCHIVES = "archive/"
 """Below the folder of the table's own records."""
 
 LOT = 256
-"""Batch records that a driver lets come together before it archives them, so that a year's archive is thousands of
-objects and not a hundred thousand. So much longer is the log of such a stream; LIST shows a thousand at once."""
+"""Number of batch records that a driver collects before it archives them, so that a year's archive is thousands of
+objects and not a hundred thousand. The log of such a stream is longer by as many records; one LIST request shows a
+thousand.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ class _Beginning:
 
 
 class LogArchive:
-    """Of one stream. Reading writes nothing."""
+    """Archive of one stream. Reading writes nothing."""
 
     def __init__(self, store: ObjectStore, stream: str, table_uri: str) -> None:
         self.log = CommitLog(store, stream, table_uri)
@@ -68,7 +71,7 @@ class LogArchive:
     # -- beginning ---------------------------------------------------------------------
 
     def begin(self) -> None:
-        """From here on nothing is deleted that the archive does not have. THIS WRITES. Idempotent."""
+        """Begin the archive: from here on, nothing is deleted that it does not have. THIS WRITES. Idempotent."""
         if self.has_begun():
             return
         there = self.log.sequences()
@@ -78,7 +81,7 @@ class LogArchive:
             self._store.put_if_absent(self.marker, data)
 
     def has_begun(self) -> bool:
-        """One HEAD. Who has listed the stream's folder sees it there."""
+        """True if the archive has begun. One HEAD. A listing of the stream's folder shows it too."""
         try:
             self._store.head(self.marker)
         except NotFound:
@@ -86,7 +89,7 @@ class LogArchive:
         return True
 
     def since(self) -> int:
-        """The last sequence that was gone already when the archive began. Raises NotFound, Corrupt, InvalidInput."""
+        """Last sequence that was already gone when the archive began. Raises NotFound, Corrupt, InvalidInput."""
         what = "The start record of an archive"
         beginning = records.decode(_Beginning, self._store.get(self.marker), what)
         if beginning.stream != self.log.stream:
@@ -96,13 +99,14 @@ class LogArchive:
     # -- archiving ---------------------------------------------------------------------
 
     def keep(self, batches: Mapping[int, datetime]) -> set[int]:
-        """Archive batch records of the log, each with its time. The sequences that may be deleted now. THIS WRITES.
+        """Archive batch records of the log, each with its time. Returns the sequences that may be deleted now. THIS
+        WRITES.
 
-        1. LIST: what the archive has need not be put again.
-        2. GET the others, in order. One that is gone meanwhile was archived by another collection; one that is damaged
-           stays in the log.
-        3. put them, in objects of bounded size. The name is taken: the same records are there. A name spans only what
-           is in the object and what was seen to be no batch: a record that cannot be read now may be one.
+        1. LIST: what the archive has is not put again.
+        2. GET the others, in order. If one is gone meanwhile, another collection archived it; a damaged one stays in
+           the log.
+        3. put them, in objects of bounded size. If the name is taken, the same records are there. A name spans only
+           records of the object and records that are known not to be batches: an unreadable record may be a batch.
 
         A crash anywhere leaves all of them in the log.
         """
@@ -126,12 +130,12 @@ class LogArchive:
                 yield Leaving(record, batches[sequence], text)
 
     def _stays(self, sequence: int) -> bool:
-        """True if it is known to be in the log for good: an open record, or a rewind."""
+        """True if the log is known to keep this record forever: an open record, or a rewind."""
         record, _ = self._stored(sequence)[1]
         return record is not None and not isinstance(record, BatchRecord)
 
     def _stored(self, sequence: int) -> tuple[int, tuple[LogRecord | None, bytes]]:
-        """None: it is gone, or cannot be read."""
+        """The record and its bytes; None if it is gone or unreadable."""
         try:
             return sequence, self.log.stored(sequence)
         except (NotFound, Corrupt, InvalidInput):
@@ -140,17 +144,17 @@ class LogArchive:
     # -- reading -----------------------------------------------------------------------
 
     def names(self) -> list[ArchiveName]:
-        """Of the objects that are there, rising. One LIST."""
+        """Names of the existing objects, ascending. One LIST."""
         infos = list(self._store.list(self.folder))
         found = (name_of(info.key.removeprefix(self.folder)) for info in infos)
         return sorted(name for name in found if name is not None)
 
     def runs(self) -> list[Span]:
-        """The sequences whose batch records are there, rising. One LIST."""
+        """Ranges of sequences whose batch records the archive has, ascending. One LIST."""
         return runs_of(self.names())
 
     def read(self, name: ArchiveName) -> list[ArchivedBatch]:
-        """What an object has, rising. Raises NotFound, Corrupt, InvalidInput."""
+        """Records of an object, ascending. Raises NotFound, Corrupt, InvalidInput."""
         try:
             return decode(self._store.get(self.key(name)), name, self.log.stream)
         except HeadgateError as error:
@@ -158,18 +162,17 @@ class LogArchive:
             raise
 
     def above(self, done: int) -> Iterator[ArchivedBatch]:
-        """The records after a sequence, rising, each once; an object is read when its turn comes. Raises as `read`."""
+        """Records after a sequence, ascending, each once; an object is read when its turn comes. Raises as `read`."""
         names = [name for name in self.names() if name.last > done]
         waiting: dict[int, ArchivedBatch] = {}
         for place, name in enumerate(names, 1):
             for one in self.read(name):
                 if one.sequence > done:
                     waiting.setdefault(one.sequence, one)
-            # What is below the next object's first record is complete.
+            # Everything below the next object's first record is complete.
             upto = names[place].first if place < len(names) else max(waiting, default=0) + 1
             for sequence in sorted(one for one in waiting if one < upto):
                 yield waiting.pop(sequence)
 
     def key(self, name: ArchiveName) -> str:
-        """Where an object is."""
         return f"{self.folder}{name}"

@@ -1,12 +1,13 @@
-"""Batch records that leave a commit log, as objects of an archive: gzip of JSON lines. Pure: no store, no clock.
+"""Format of the archive's objects, which keep batch records that leave a commit log: gzip of JSON lines. Pure: no
+store, no clock.
 
 Promises:
-1. A record is kept as its own JSON, with the time at which the store had taken it, which is lost when it is deleted.
-2. The name of an object is exact: from its first sequence to its last, every batch record is in it; whatever else has a
-   number between is an object of the log that is never deleted (an open record, a rewind). So a LIST tells what an
-   archive has.
+1. A record is kept as its own JSON, with the time at which the store had taken it, which its deletion would lose.
+2. The name of an object is exact: it contains every batch record from its first sequence to its last; any other number
+   between is an object of the log that is never deleted (an open record, a rewind). So a LIST shows what an archive
+   has.
 3. The same records make the same name, whoever puts them. Damaged bytes raise Corrupt.
-4. An object has MAX_RECORDS records and MAX_BYTES of JSON at most, or one record.
+4. An object has at most MAX_RECORDS records and MAX_BYTES of JSON, or one record.
 """
 
 from __future__ import annotations
@@ -31,10 +32,12 @@ from headgate.checkpoints.log.state import merged
 from headgate.errors import Corrupt
 
 MAX_RECORDS = 1000
-"""Of one object: some hundred kilobytes, read in one GET."""
+"""Maximum records of one object: some hundred kilobytes, read in one GET."""
 
 MAX_BYTES = 8 << 20
-"""JSON of one object, before compression: what a reader holds in memory. A record of a thousand shards has 200 kB."""
+"""Maximum JSON of one object, before compression: what a reader holds in memory. A record of a thousand shards has 200
+kB.
+"""
 
 _WHAT = "An archive of the commit log"
 _NAME = re.compile(r"([0-9]{20})-([0-9]{20})-([0-9a-f]{16})\.jsonl\.gz")
@@ -46,25 +49,25 @@ class ArchivedBatch:
 
     record: BatchRecord
     committed_at: datetime
-    """When the store took it into the log."""
+    """When the store took the record into the log."""
 
     @property
     def sequence(self) -> int:
-        """Its number in the log."""
+        """Sequence of the record in the log."""
         return self.record.sequence
 
 
 @dataclass(frozen=True, slots=True)
 class Leaving(ArchivedBatch):
-    """One that is about to be archived."""
+    """A record that is about to be archived."""
 
     text: bytes
-    """Its JSON as it lies in the log."""
+    """JSON of the record, as it is in the log."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ArchiveName:
-    """What the name of an object says: which batch records it has, all from the first sequence to the last."""
+    """Content of an object's name: it has all batch records from the first sequence to the last."""
 
     first: int
     last: int
@@ -72,7 +75,7 @@ class ArchiveName:
 
     @property
     def span(self) -> Span:
-        """Both sequences."""
+        """The first and the last sequence."""
         return self.first, self.last
 
     def __str__(self) -> str:
@@ -90,28 +93,28 @@ class _Head:
 
 
 def name_of(text: str) -> ArchiveName | None:
-    """None: no object of an archive has such a name."""
+    """The parsed name; None if it is not the name of an archive's object."""
     match = _NAME.fullmatch(text)
     name = match and ArchiveName(int(match[1]), int(match[2]), match[3])
     return name if name and name.first <= name.last else None
 
 
 def runs_of(names: Iterable[ArchiveName]) -> list[Span]:
-    """Which sequences an archive covers, rising."""
+    """The ranges of sequences that an archive covers, ascending."""
     return list(merged(sorted(name.span for name in names)))
 
 
 def covers(runs: Sequence[Span], sequence: int) -> bool:
-    """True if a sequence is in one of the rising runs."""
+    """True if a sequence is in one of the ascending runs."""
     index = bisect_right(runs, sequence, key=lambda run: run[0]) - 1
     return index >= 0 and sequence <= runs[index][1]
 
 
 def pieces(found: Iterable[Leaving], stays: Callable[[int], bool]) -> Iterator[list[Leaving]]:
-    """Rising records, in lots that make one object each.
+    """Splits ascending records into lots, one per object.
 
-    A lot ends where a number between two records is neither in the log for good (`stays`) nor here: another collection
-    took that record, or it cannot be read now; the name of this object must not claim it.
+    A lot ends where a number between two records is neither kept in the log forever (`stays`) nor here: another
+    collection took that record, or it is unreadable; the name of this object must not claim it.
     """
     piece: list[Leaving] = []
     size = 0
@@ -133,7 +136,7 @@ def pieces(found: Iterable[Leaving], stays: Callable[[int], bool]) -> Iterator[l
 
 
 def encode(piece: Sequence[Leaving]) -> tuple[ArchiveName, bytes]:
-    """The name and the bytes of one object: a line that says what follows, then a line per record."""
+    """Name and bytes of one object: a header line, then one line per record."""
     lines = b"".join(map(_line, piece))
     name = ArchiveName(piece[0].sequence, piece[-1].sequence, xxhash.xxh3_64_hexdigest(lines))
     head = records.encode(_Head(piece[0].record.stream, len(piece), name.digest))
@@ -141,7 +144,7 @@ def encode(piece: Sequence[Leaving]) -> tuple[ArchiveName, bytes]:
 
 
 def decode(data: bytes | memoryview, name: ArchiveName, stream: str) -> list[ArchivedBatch]:
-    """The records of an object, rising. Raises Corrupt, and InvalidInput for one of a newer release."""
+    """Records of an object, ascending. Raises Corrupt, and InvalidInput for an object of a newer release."""
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(bytes(data))) as lines:
             head = records.decode(_Head, lines.readline(), _WHAT)
@@ -177,7 +180,7 @@ def _line(one: Leaving) -> bytes:
 
 
 def _one_line(text: bytes) -> bytes:
-    """JSON without line ends, which are only between its values: in a string they are escaped."""
+    """JSON on one line. Line ends are only between values: inside strings they are escaped."""
     return b" ".join(text.split(b"\n")).strip()
 
 
